@@ -1,0 +1,57 @@
+"""Errors of the replicated log.
+
+Every error that leaves a public call of this package is one of these.  Programming errors raise `InvariantError`
+(see `dledger.invariants`) and are never caught.
+"""
+
+from __future__ import annotations
+
+
+class LogError(Exception):
+    """Base of all operating errors of the log."""
+
+
+class ConfigError(LogError):
+    """A configuration value is unknown, malformed or contradicts another one; the text names key, value and remedy."""
+
+
+class NotLeaderError(LogError):
+    """The call needs the leader and this replica is not it (or is handing over); nothing was proposed."""
+
+    def __init__(self, leader_id: str | None, term: int, detail: str = "") -> None:
+        self.leader_id = leader_id
+        self.term = term
+        where = f"the leader is {leader_id}" if leader_id else "no leader is known"
+        super().__init__(f"not the leader in term {term}: {where}{'; ' + detail if detail else ''}")
+
+
+class BusyError(LogError):
+    """A bound was reached before anything was proposed; trying again later is safe."""
+
+
+class OutcomeUnknownError(LogError):
+    """The proposal was made and its fate is not known: it may or may not be in the log."""
+
+
+class TooLargeError(LogError):
+    """A unit does not fit into one entry or one segment."""
+
+
+class LogFullError(LogError):
+    """Space could not be reserved; nothing was proposed. Writing resumes by itself once space returns."""
+
+
+class StorageError(LogError):
+    """A write or an fsync of the log or of the hard state failed; the replica must stop serving."""
+
+
+class CorruptionError(LogError):
+    """Stored bytes do not verify; the text names the file, the position and what was found and expected."""
+
+
+class IdentityError(LogError):
+    """A data directory belongs to another cluster, group, node or format, or is in use by a live process."""
+
+
+class TrimmedError(LogError):
+    """The asked-for position is below the first kept one."""

@@ -1,0 +1,14 @@
+"""Assertions that stay on in production."""
+
+from __future__ import annotations
+
+
+class InvariantError(AssertionError):
+    """A promise of the code to itself does not hold; the replica must not go on."""
+
+
+def invariant(condition: object, what: str, **facts: object) -> None:
+    """Raise `InvariantError` naming `what` and all `facts` unless `condition` holds."""
+    if not condition:
+        detail = ", ".join(f"{name}={value!r}" for name, value in facts.items())
+        raise InvariantError(f"{what}{': ' + detail if detail else ''}")

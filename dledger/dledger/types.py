@@ -1,0 +1,112 @@
+"""Names and small values shared by every part of the log.
+
+All of them are immutable.  Times are seconds on a monotonic clock unless a name ends in `_ms`; positions and sizes are
+bytes.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple, NewType
+
+import msgspec
+
+Term = NewType("Term", int)
+LogIndex = NewType("LogIndex", int)
+Position = NewType("Position", int)
+NodeId = NewType("NodeId", str)
+
+NO_INDEX = LogIndex(-1)
+"""The index before the first entry (indexes count from 0)."""
+NO_TERM = Term(0)
+"""The term of `NO_INDEX`; real terms count from 1."""
+
+
+class EntryKind(IntEnum):
+    """The `magic` of an entry header."""
+
+    GROUP = 1
+    NO_OP = 2
+    MEMBERSHIP = 3
+
+
+class ReplicaId(NamedTuple):
+    """One incarnation of one member: a wiped directory makes another incarnation, hence another replica."""
+
+    node_id: str
+    incarnation: str
+
+    def __str__(self) -> str:
+        return f"{self.node_id}#{self.incarnation[:8]}"
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """The members of a group, as written in membership entries, snapshots and identity files.
+
+    `voters` count for elections and commits; `learners` receive the log and count for nothing.
+    """
+
+    voters: tuple[ReplicaId, ...] = ()
+    learners: tuple[ReplicaId, ...] = ()
+
+    @property
+    def members(self) -> tuple[ReplicaId, ...]:
+        return self.voters + self.learners
+
+    @property
+    def quorum(self) -> int:
+        """Voters that make a majority."""
+        return len(self.voters) // 2 + 1
+
+    def find(self, node_id: str) -> ReplicaId | None:
+        """The listed incarnation of a node, or None."""
+        return next((member for member in self.members if member.node_id == node_id), None)
+
+
+class EntryMeta(msgspec.Struct, frozen=True, gc=False):
+    """All that the consensus core knows of an entry; its bytes stay with the store.
+
+    `position` is the byte position of the header in the log, `size` the header (48) plus body, `channel` the length of
+    the state-command section at the end of the body.
+    """
+
+    index: int
+    term: int
+    position: int
+    size: int
+    kind: int = EntryKind.GROUP
+    channel: int = 0
+    chain_crc: int = 0
+    membership: Membership | None = None
+
+    @property
+    def end(self) -> int:
+        """Position of the first byte after the entry."""
+        return self.position + self.size
+
+
+class HardState(NamedTuple):
+    """What a replica must never forget: its term and whom it voted for in it."""
+
+    term: int = 0
+    vote: ReplicaId | None = None
+
+
+class SnapshotMeta(msgspec.Struct, frozen=True):
+    """Where a snapshot stands: the state after `last_index`, named by `position`, the start of a segment."""
+
+    position: int
+    last_index: int
+    last_term: int
+    chain_crc: int
+    membership: Membership
+    membership_index: int = -1
+
+
+class Role(IntEnum):
+    """A replica's part in its term."""
+
+    FOLLOWER = 0
+    PRE_CANDIDATE = 1
+    CANDIDATE = 2
+    LEADER = 3
