@@ -1,0 +1,69 @@
+# Everything runs in .venv inside the checkout. `make` alone lists the targets.
+#
+#   PYTHON=python3.12 make venv   another interpreter (>= 3.11)
+#   INPUT=dir make demo           ship another directory than the standard library's source
+#   SEEDS=300 make sim            simulate this many seeds
+#   BENCH="--scenario sync-1x64 --runs 1" make bench
+
+PYTHON ?= python3
+SEEDS  ?= 100
+INPUT  ?=
+BENCH  ?=
+TESTS  ?= tests
+
+BIN     := .venv/bin
+RUNTIME := .venv/.installed-runtime
+DEV     := .venv/.installed-dev
+PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check fix sim bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' Makefile
+
+.venv/bin/python:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python >= 3.11, or say which: make PYTHON=python3.11 venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$$($(PYTHON) --version) found, Python >= 3.11 needed; say which: make PYTHON=python3.11 venv" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
+	  echo "$(PYTHON) -m venv failed: install its venv module (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+
+# What the demo needs, and no more.
+$(RUNTIME): pyproject.toml | .venv/bin/python
+	$(PIP) install -e '.[broker]'
+	@touch $@
+
+$(DEV): pyproject.toml | .venv/bin/python
+	$(PIP) install -e '.[broker,dev]'
+	@touch $(RUNTIME) $@
+
+venv: $(DEV) ## create .venv with everything that tests and checks need
+
+demo: $(RUNTIME) ## three nodes, real input, a killed leader, every byte compared
+	$(BIN)/dledger demo $(if $(INPUT),--input '$(INPUT)')
+
+test: $(DEV) ## run the tests
+	$(BIN)/python -m pytest $(TESTS)
+
+check: $(DEV) ## format, lint, types, import contract, documentation; changes nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python .ci/docs.py
+
+fix: $(DEV) ## format, and fix what can be fixed mechanically
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+sim: $(DEV) ## simulate whole groups on faulty disks, networks and clocks (SEEDS=n)
+	$(BIN)/python -m dledger.sim --seeds $(SEEDS)
+
+bench: $(DEV) ## measure speed and memory beside this machine's own limits
+	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
+	$(BIN)/python -m bench.run $(BENCH)
+
+clean: ## remove the environment, caches and build results
+	rm -rf .venv build dist bench/build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
