@@ -1,0 +1,104 @@
+"""What replicas say to each other about consensus.
+
+Sender and receiver are `ReplicaId`s known to whoever carries a message, and are not repeated inside.  `Append` is
+followed on the wire by the raw bytes of its entries.  Clock values are informative only.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dledger.types import Membership
+
+
+class VoteRequest(msgspec.Struct, frozen=True, tag="vote", array_like=True):
+    """Asks for a vote, or with `pre` whether one would be given in `term`, which the asker has not entered yet."""
+
+    term: int
+    last_index: int
+    last_term: int
+    pre: bool = False
+    transfer: bool = False
+
+
+class VoteReply(msgspec.Struct, frozen=True, tag="voted", array_like=True):
+    """`term` repeats the asked-for one when granted, else it is the answerer's."""
+
+    term: int
+    granted: bool
+    pre: bool = False
+
+
+class Append(msgspec.Struct, frozen=True, tag="append", array_like=True):
+    """Entries `prev_index + 1 … prev_index + count`, raw bytes alongside; `count` 0 is a probe."""
+
+    term: int
+    prev_index: int
+    prev_term: int
+    commit_index: int
+    count: int = 0
+
+
+class AppendReply(msgspec.Struct, frozen=True, tag="appended", array_like=True):
+    """A follower's answer to `Append`, sent again whenever its durable index grows.
+
+    `match_index` is durable and known to equal the leader's log; `verified_index` likewise but perhaps not yet
+    durable.  A rejection names the `prev_index` it rejects and hints at the last entry that could match.
+    `disk_used` is the fullness of the sender's disk in 1/1000, `wall_ms` its wall clock.
+    """
+
+    term: int
+    match_index: int
+    verified_index: int
+    rejected_index: int = -2
+    hint_index: int = -1
+    hint_term: int = 0
+    disk_used: int = 0
+    wall_ms: int = 0
+    healthy: bool = True
+
+    @property
+    def rejected(self) -> bool:
+        return self.rejected_index >= -1
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag="beat", array_like=True):
+    """Keeps followers from campaigning, carries the commit index and the number of the newest read round."""
+
+    term: int
+    commit_index: int
+    round: int = 0
+
+
+class HeartbeatReply(msgspec.Struct, frozen=True, tag="beaten", array_like=True):
+    """Echoes `round`; `match_index` as in `AppendReply`."""
+
+    term: int
+    round: int
+    match_index: int
+    disk_used: int = 0
+    wall_ms: int = 0
+    healthy: bool = True
+
+
+class TimeoutNow(msgspec.Struct, frozen=True, tag="timeout_now", array_like=True):
+    """The leader asks its successor to campaign at once."""
+
+    term: int
+
+
+class InstallSnapshot(msgspec.Struct, frozen=True, tag="install", array_like=True):
+    """A follower needs entries that the leader no longer has; the chunks travel beside the core."""
+
+    term: int
+    position: int
+    last_index: int
+    last_term: int
+    chain_crc: int
+    membership: Membership
+    membership_index: int
+
+
+Message = (
+    VoteRequest | VoteReply | Append | AppendReply | Heartbeat | HeartbeatReply | TimeoutNow | InstallSnapshot
+)
