@@ -1,0 +1,101 @@
+"""Request and response headers as typed structs; `decode_ext` reads one from ext fields, `encode_ext` writes it.
+
+Field names on the wire are the camel case of the attribute names unless a field says otherwise. The structs live in
+modules by family (`headers_send`, `headers_consume`, `headers_query`, `headers_admin`, `headers_namesrv`) and are all
+exported here. Field names and types: RocketMQ's `CommandCustomHeader` classes.
+"""
+
+from __future__ import annotations
+
+from .header_codec import decode_ext, encode_ext
+from .headers_admin import (
+    CreateTopicHeader,
+    DeleteSubscriptionGroupHeader,
+    DeleteTopicHeader,
+    GroupHeader,
+    TopicHeader,
+)
+from .headers_consume import (
+    ConsumerGroupHeader,
+    OffsetResponseHeader,
+    PullMessageHeader,
+    PullResponseHeader,
+    QueryConsumerOffsetHeader,
+    UnregisterClientHeader,
+    UpdateConsumerOffsetHeader,
+)
+from .headers_namesrv import (
+    BrokerHeartbeatHeader,
+    BrokerMemberGroupHeader,
+    BrokerNameHeader,
+    BrokerNodeHeader,
+    ClusterHeader,
+    KVKeyHeader,
+    KVNamespaceHeader,
+    PutKVHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerHeader,
+    RegisterBrokerResponseHeader,
+    RouteHeader,
+    RouteWatchHeader,
+    TopicInClusterHeader,
+)
+from .headers_query import (
+    MaxOffsetHeader,
+    QueryMessageHeader,
+    QueryMessageResponseHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    TimestampResponseHeader,
+    ViewMessageHeader,
+)
+from .headers_send import (
+    CheckTransactionStateHeader,
+    ConsumerSendBackHeader,
+    EndTransactionHeader,
+    SendMessageHeader,
+    SendMessageResponseHeader,
+)
+
+__all__ = [
+    "BrokerHeartbeatHeader",
+    "BrokerMemberGroupHeader",
+    "BrokerNameHeader",
+    "BrokerNodeHeader",
+    "CheckTransactionStateHeader",
+    "ClusterHeader",
+    "ConsumerGroupHeader",
+    "ConsumerSendBackHeader",
+    "CreateTopicHeader",
+    "DeleteSubscriptionGroupHeader",
+    "DeleteTopicHeader",
+    "EndTransactionHeader",
+    "GroupHeader",
+    "KVKeyHeader",
+    "KVNamespaceHeader",
+    "MaxOffsetHeader",
+    "OffsetResponseHeader",
+    "PullMessageHeader",
+    "PullResponseHeader",
+    "PutKVHeader",
+    "QueryConsumerOffsetHeader",
+    "QueryDataVersionResponseHeader",
+    "QueryMessageHeader",
+    "QueryMessageResponseHeader",
+    "QueueHeader",
+    "RegisterBrokerHeader",
+    "RegisterBrokerResponseHeader",
+    "RouteHeader",
+    "RouteWatchHeader",
+    "SearchOffsetHeader",
+    "SendMessageHeader",
+    "SendMessageResponseHeader",
+    "TimestampResponseHeader",
+    "TopicHeader",
+    "TopicInClusterHeader",
+    "UnregisterClientHeader",
+    "UpdateConsumerOffsetHeader",
+    "ViewMessageHeader",
+    "decode_ext",
+    "encode_ext",
+]

@@ -1,0 +1,47 @@
+"""Headers of administration at a broker: codes 17, 200, 207, 215, 351, 352 and those that name one topic or group."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .header_codec import Int32
+
+
+class CreateTopicHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Create or change a topic (17). `attributes` is `+key=value,-key`."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: str
+    topic_sys_flag: Int32 | None = None
+    order: bool | None = None
+    attributes: str | None = None
+    force: bool | None = None
+
+
+class DeleteTopicHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Delete a topic with its queues (215)."""
+
+    topic: str
+
+
+class TopicHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """A request about one topic: its configuration (351), its statistics (202), who consumes it (300)."""
+
+    topic: str
+
+
+class GroupHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """A request about one consumer group: its configuration (352), its topics (343)."""
+
+    group: str
+
+
+class DeleteSubscriptionGroupHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Delete a consumer group, with its offsets if asked (207)."""
+
+    group_name: str
+    clean_offset: bool | None = None

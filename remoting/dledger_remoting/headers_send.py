@@ -1,0 +1,113 @@
+"""Headers of sends, send-backs and transactions: codes 10, 310, 320, 324, 325, 36, 37, 39."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from .header_codec import Int32, Int64, decode_ext, encode_ext
+
+_LETTER_BY_NAME: Final = {
+    "producerGroup": "a",
+    "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "unitMode": "k",
+    "maxReconsumeTimes": "l",
+    "batch": "m",
+    "brokerName": "n",
+}
+_NAME_BY_LETTER: Final = {letter: name for name, letter in _LETTER_BY_NAME.items()}
+
+
+class SendMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """A send, with the long field names of code 10; codes 310, 320 and 325 use one letter per field.
+
+    `queue_id` below 0 lets the broker choose; `born_timestamp` is in ms; `reconsume_times` counts earlier deliveries
+    (sends to retry topics only). Bits of `sys_flag`: see `record`.
+    """
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool | None = None
+    max_reconsume_times: Int32 | None = None
+    batch: bool | None = None
+    broker_name: str | None = None
+
+    @classmethod
+    def decode(cls, ext: Mapping[str, str]) -> SendMessageHeader:
+        """Read either form: letters if there is a field `b` but no `topic`. Raises `HeaderFieldError`."""
+        if "topic" not in ext and "b" in ext:
+            ext = {_NAME_BY_LETTER.get(key, key): value for key, value in ext.items()}
+        return decode_ext(cls, ext)
+
+    def encode_letters(self) -> dict[str, str]:
+        """The ext fields in the one-letter form of codes 310, 320 and 325."""
+        return {_LETTER_BY_NAME[name]: value for name, value in encode_ext(self).items()}
+
+
+class SendMessageResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Where a message was stored; of a batch, `msg_id` holds all ids joined by commas and `queue_offset` the first.
+
+    C++ and Go clients fail if one of the first three is missing from a successful answer.
+    """
+
+    msg_id: str
+    queue_id: Int32
+    queue_offset: Int64
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None
+    recall_handle: str | None = None
+
+
+class ConsumerSendBackHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Send a consumed message back for another delivery (36); `offset` is its physical offset."""
+
+    offset: Int64
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool | None = None
+    max_reconsume_times: Int32 | None = None
+
+
+class EndTransactionHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Commit (8), roll back (12) or leave open (0) a half message (37)."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    topic: str | None = None
+    from_transaction_check: bool | None = None
+    msg_id: str | None = None
+    transaction_id: str | None = None
+
+
+class CheckTransactionStateHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """The broker asks a producer how a transaction ended (39)."""
+
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    topic: str | None = None
+    bname: str | None = None
