@@ -1,0 +1,174 @@
+"""A name server and one group of three brokers under test, driven through the public `dledger` command only."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self, TypeVar
+
+import msgspec
+
+Flush = Literal["sync", "async"]
+T = TypeVar("T")
+
+NODE_COUNT = 3
+_PORT_STEP = 10  # node k's client port is base + 10 k; +1 is its peer port, +2 its HTTP port
+_POLL_S = 0.01
+_COMMAND_TIMEOUT_S = 60.0
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a node's `/status` that the benchmarks look at."""
+
+    node_id: str
+    role: str
+    term: int
+    commit_index: int
+    applied_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class BenchNode:
+    """One broker process: where it listens and where its files are."""
+
+    node_id: str
+    client_port: int
+    directory: Path
+
+    def pid(self) -> int:
+        """Return the process id from the node's pid file."""
+        return int((self.directory / "pid").read_text().split()[0])
+
+    def status(self) -> NodeStatus | None:
+        """Return what the node says of itself, None when it does not answer within a second."""
+        url = f"http://127.0.0.1:{self.client_port + 2}/status"
+        try:
+            with urllib.request.urlopen(url, timeout=1.0) as answer:
+                return msgspec.json.decode(answer.read(), type=NodeStatus)
+        except (OSError, urllib.error.URLError, msgspec.DecodeError):
+            return None
+
+
+class ClusterError(RuntimeError):
+    """The cluster did not do what was asked of it in time; the message says what, and where its logs are."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchCluster:
+    """A running cluster; `started_at` is the monotonic time just before its first process was started."""
+
+    data_dir: Path
+    namesrv_port: int
+    nodes: tuple[BenchNode, ...]
+    started_at: float
+
+    @classmethod
+    def start(cls, data_dir: Path, flush: Flush) -> Self:
+        """Bootstrap a cluster in the empty directory `data_dir` and return while it elects its first leader."""
+        data_dir.mkdir(parents=True, exist_ok=True)
+        config = data_dir.with_name(data_dir.name + ".toml")
+        config.write_text(f'flush = "{flush}"\n')
+        base_port, namesrv_port = find_free_ports()
+        nodes = tuple(
+            BenchNode(f"broker-0-n{k}", base_port + _PORT_STEP * k, data_dir / f"broker-0-n{k}")
+            for k in range(NODE_COUNT)
+        )
+        cluster = cls(data_dir, namesrv_port, nodes, time.monotonic())
+        cluster.command(
+            "up", "--data", str(data_dir), "--groups", "1", "--nodes", str(NODE_COUNT), "--namesrv-port",
+            str(namesrv_port), "--base-port", str(base_port), "--config", str(config), "--detach",
+        )  # fmt: skip
+        return cluster
+
+    def stop(self) -> None:
+        """Stop every process of the cluster."""
+        self.command("down", "--data", str(self.data_dir))
+
+    def command(self, *arguments: str) -> str:
+        """Run `dledger` with `arguments` and return what it printed; raises `ClusterError` when it fails."""
+        program = Path(sys.executable).with_name("dledger")
+        done = subprocess.run(
+            [str(program), *arguments], capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=False
+        )
+        if done.returncode != 0:
+            raise ClusterError(
+                f"dledger {arguments[0]} failed ({done.returncode}): {(done.stderr or done.stdout).strip()}"
+            )
+        return done.stdout
+
+    def leader(self, timeout_s: float = 15.0) -> BenchNode:
+        """Return the node that leads, once one says so."""
+        return self._await(self._find_leader, "a leader", timeout_s)
+
+    def await_equal(self, timeout_s: float = 60.0) -> None:
+        """Wait until all nodes answer, one leads, and all have applied what it has committed."""
+        self._await(self._all_equal, "all replicas to be equal", timeout_s)
+
+    def kill(self, node: BenchNode) -> None:
+        """End `node` with SIGKILL."""
+        os.kill(node.pid(), signal.SIGKILL)
+
+    def restart(self, node: BenchNode) -> None:
+        """Start a node that was killed."""
+        self.command("node", "start", "--data", str(self.data_dir), node.node_id, "--detach")
+
+    def _find_leader(self) -> BenchNode | None:
+        for node in self.nodes:
+            status = node.status()
+            if status is not None and status.role == "leader":
+                return node
+        return None
+
+    def _all_equal(self) -> bool | None:
+        statuses = [node.status() for node in self.nodes]
+        known = [status for status in statuses if status is not None]
+        leading = [status for status in known if status.role == "leader"]
+        if len(known) < len(self.nodes) or len(leading) != 1:
+            return None
+        return all(status.applied_index >= leading[0].commit_index for status in known) or None
+
+    def _await(self, probe: Callable[[], T | None], what: str, timeout_s: float) -> T:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if (found := probe()) is not None:
+                return found
+            time.sleep(_POLL_S)
+        raise ClusterError(f"waited {timeout_s:.0f} s for {what}; logs are in {self.data_dir}/*/log")
+
+
+@contextmanager
+def running_cluster(data_dir: Path, flush: Flush) -> Iterator[BenchCluster]:
+    """Start a cluster, and stop it at the end whatever happens."""
+    cluster = BenchCluster.start(data_dir, flush)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def find_free_ports() -> tuple[int, int]:
+    """Return (base port of the nodes, name server port), all of which could be bound a moment ago."""
+    offsets = [_PORT_STEP * k + port for k in range(NODE_COUNT) for port in range(3)]
+    for base in range(21000, 32000, 100):
+        candidates = [base + offset for offset in offsets] + [base + 90]
+        if all(_can_bind(port) for port in candidates):
+            return base, base + 90
+    raise ClusterError("no run of free ports between 21000 and 32000 on 127.0.0.1")
+
+
+def _can_bind(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,43 @@
+"""Compiles the load generator, with the system's C compiler or with PyPI's `ziglang`."""
+
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("gen.c")
+BUILD_DIR = Path(__file__).with_name("build")
+_FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra")
+
+
+class NoCompilerError(RuntimeError):
+    """Neither a system C compiler nor `ziglang` is there."""
+
+
+def find_compiler() -> list[str]:
+    """Return the command that compiles C; raises `NoCompilerError`, which says how to get one."""
+    for name in ("cc", "gcc", "clang"):
+        if path := shutil.which(name):
+            return [path]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    raise NoCompilerError("no C compiler found (looked for cc, gcc, clang, ziglang): pip install 'dledger-mq[cc]'")
+
+
+def build_generator(build_dir: Path = BUILD_DIR) -> Path:
+    """Return the compiled generator, built anew only when its source, compiler or flags have changed.
+
+    Linux only, because the generator waits with epoll. Raises `NoCompilerError`, or `subprocess.CalledProcessError`
+    when the compiler refuses.
+    """
+    compiler = find_compiler()
+    key = hashlib.sha256(SOURCE.read_bytes() + "\0".join([*compiler, *_FLAGS]).encode()).hexdigest()[:16]
+    program = build_dir / f"gen-{key}"
+    if not program.exists():
+        build_dir.mkdir(parents=True, exist_ok=True)
+        unfinished = program.with_suffix(".new")
+        subprocess.run([*compiler, *_FLAGS, "-o", str(unfinished), str(SOURCE)], check=True)
+        unfinished.rename(program)
+    return program

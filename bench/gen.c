@@ -1,0 +1,553 @@
+/*
+ * Load generator for RocketMQ brokers: one thread, one epoll loop, closed loop.
+ *
+ * Every connection keeps a fixed number of requests in flight and sends the next one when an answer arrives. Send frames
+ * are encoded once, as a Java client would (JSON header, one-letter field names), and kept per slot; before a frame goes
+ * out only its opaque and its UNIQ_KEYs are patched in place, so that the generator costs little of the CPU it shares
+ * with the brokers it measures.
+ *
+ *   send   SEND_MESSAGE_V2 (310), or SEND_BATCH_MESSAGE (320) with --batch k > 1; connection c writes queue c mod queues
+ *   pull   PULL_MESSAGE (11) without long polling; connection c reads the queues q with q mod connections = c, one pull
+ *          in flight per queue, each from the nextBeginOffset of the one before; at the end of a queue it starts over at
+ *          the queue's first offset, so that a backlog of any size fills the measured time
+ *
+ * Answers are checked: response code, opaque, and of pulled records their size, magic and consecutive queue offsets.
+ * Anything else than success counts as an error under its code and never as a message.
+ *
+ * Standard output: {"event":"start"} when the warm-up is over, {"event":"end"} when the measured time is, then one JSON
+ * object with the result. With --messages n it stops after n acknowledged messages (--seconds is then the upper limit).
+ * Exit status: 0 measured, 1 a connection failed or was closed, 2 bad arguments, 3 nothing was answered in time or
+ * (with --messages) not everything.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    CODE_PULL = 11,
+    CODE_SEND_V2 = 310,
+    CODE_SEND_BATCH = 320,
+    ANSWER_OK = 0,
+    ANSWER_PULL_NOT_FOUND = 19,
+    ANSWER_PULL_RETRY = 20,
+    /* Counters beside the response codes, which reach 4999 in RocketMQ. */
+    ERROR_OTHER_CODE = 5000,
+    ERROR_OPAQUE,
+    ERROR_RECORD,
+    ERROR_KINDS,
+    OPAQUE_BASE = 1000000000,
+    OPAQUE_RANGE = 1000000000,
+    FRAME_MAX = 16777216,
+    RECORD_FIXED = 91,
+    MESSAGE_MAX = 4 << 20,
+    SLOTS_MAX = 4096,
+    CONNECTIONS_MAX = 4096,
+    SUB_BUCKET_BITS = 6,
+    SUB_BUCKETS = 1 << SUB_BUCKET_BITS,
+    BUCKETS = (64 - SUB_BUCKET_BITS + 1) * SUB_BUCKETS,
+    IOV_BATCH = 64,
+};
+static const uint32_t RECORD_MAGIC_V1 = 0xDAA320A7u, RECORD_MAGIC_V2 = 0xDAA320ABu;
+static const char KEY_DIGITS[] = "00000000"; /* patched per message; the rest of a key is fixed per run */
+
+typedef struct {
+    char *frame;
+    size_t frame_bytes;
+    char *opaque_digits;  /* ten digits inside the frame */
+    char **key_digits;    /* eight hex digits inside the frame, one pointer per message */
+    uint32_t opaque;      /* of the request in flight */
+    uint64_t sent_ns;
+    bool in_flight;
+    int queue;            /* pull: the queue this slot reads */
+    int64_t next_offset;  /* pull: where the next pull begins */
+    int64_t first_offset; /* pull: where to start over */
+} Slot;
+
+typedef struct {
+    int fd;
+    Slot *slots;
+    int slot_count;
+    int *unsent; /* ring of slots whose frames wait for the socket */
+    int unsent_head, unsent_count;
+    size_t head_sent; /* bytes of the first waiting frame that have gone */
+    bool wants_write;
+    char *received;
+    size_t received_bytes, received_capacity;
+    uint32_t sequence;
+} Connection;
+
+static struct {
+    const char *mode, *host, *topic, *group;
+    int port, connections, window, batch, queues, body_bytes, max_messages_per_pull;
+    double seconds, warmup;
+    uint64_t messages;
+} options = {
+    .mode = "send", .host = "127.0.0.1", .topic = "bench", .group = "bench-group", .port = 10911, .connections = 1,
+    .window = 64, .batch = 1, .queues = 4, .body_bytes = 1024, .max_messages_per_pull = 32, .seconds = 5, .warmup = 1,
+};
+
+static struct {
+    uint64_t requests, messages, bytes_in, bytes_out, max_ns;
+    uint64_t histogram[BUCKETS];
+} measured;
+static uint64_t errors[ERROR_KINDS];
+static uint64_t acknowledged_total, issued_total;
+static uint32_t key_counter;
+static bool pulling, measuring;
+static int epoll_fd;
+
+static void fail(int status, const char *what) {
+    if (errno) perror(what);
+    else fprintf(stderr, "%s\n", what);
+    exit(status);
+}
+
+static void *allocate(size_t count, size_t size) {
+    void *memory = calloc(count, size);
+    if (!memory) fail(1, "out of memory");
+    return memory;
+}
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void put_u16(char *p, uint16_t v) { v = htons(v); memcpy(p, &v, 2); }
+static void put_u32(char *p, uint32_t v) { v = htonl(v); memcpy(p, &v, 4); }
+static uint32_t get_u32(const char *p) { uint32_t v; memcpy(&v, p, 4); return ntohl(v); }
+static int64_t get_i64(const char *p) { return (int64_t)((uint64_t)get_u32(p) << 32 | get_u32(p + 4)); }
+
+/* --- latency histogram: SUB_BUCKETS per power of two, so a bucket is at most 1/64 wide ------------------------------ */
+
+static int bucket_of(uint64_t ns) {
+    if (ns < SUB_BUCKETS) return (int)ns;
+    int exponent = 63 - __builtin_clzll(ns) - SUB_BUCKET_BITS;
+    return ((exponent + 1) << SUB_BUCKET_BITS) + (int)((ns >> exponent) & (SUB_BUCKETS - 1));
+}
+
+static uint64_t bucket_top_ns(int bucket) {
+    if (bucket < SUB_BUCKETS) return (uint64_t)bucket;
+    int exponent = (bucket >> SUB_BUCKET_BITS) - 1;
+    return ((uint64_t)(SUB_BUCKETS + (bucket & (SUB_BUCKETS - 1))) << exponent) + ((1ull << exponent) - 1);
+}
+
+static double quantile_us(double q) {
+    uint64_t rank = (uint64_t)(q * (double)measured.requests), seen = 0;
+    for (int b = 0; b < BUCKETS; b++) {
+        seen += measured.histogram[b];
+        if (seen > rank) {
+            uint64_t top = bucket_top_ns(b);
+            return (double)(top < measured.max_ns ? top : measured.max_ns) / 1000.0;
+        }
+    }
+    return (double)measured.max_ns / 1000.0;
+}
+
+/* --- frames ---------------------------------------------------------------------------------------------------------- */
+
+/* Writes length, header length and header; returns the frame's bytes. Room for the body must follow the header. */
+static size_t finish_frame(char *frame, int header_bytes, size_t body_bytes) {
+    put_u32(frame, (uint32_t)(4 + (size_t)header_bytes + body_bytes));
+    put_u32(frame + 4, (uint32_t)header_bytes); /* high byte 0: JSON */
+    return 8 + (size_t)header_bytes + body_bytes;
+}
+
+static void fill_body(char *p, int bytes) {
+    static uint32_t state = 2463534242u;
+    for (int i = 0; i < bytes; i++) {
+        state ^= state << 13, state ^= state >> 17, state ^= state << 5;
+        p[i] = (char)(' ' + state % 95);
+    }
+}
+
+static void make_send_frame(Slot *slot, int queue, const char *key_prefix) {
+    struct timespec wall;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    bool batched = options.batch > 1;
+    char properties[80], batch_properties[80];
+    int properties_bytes = snprintf(batch_properties, sizeof batch_properties, "UNIQ_KEY\x01%s%s\x02WAIT\x01true",
+                                    key_prefix, KEY_DIGITS);
+    snprintf(properties, sizeof properties, "UNIQ_KEY\\u0001%s%s\\u0002WAIT\\u0001true", key_prefix, KEY_DIGITS);
+    size_t message_bytes = 20 + (size_t)options.body_bytes + 2 + (size_t)properties_bytes;
+    size_t body_bytes = batched ? message_bytes * (size_t)options.batch : (size_t)options.body_bytes;
+
+    slot->frame = allocate(1, 1024 + strlen(options.topic) + strlen(options.group) + body_bytes);
+    slot->key_digits = allocate((size_t)options.batch, sizeof *slot->key_digits);
+    char *header = slot->frame + 8;
+    int header_bytes = sprintf(
+        header,
+        "{\"code\":%d,\"extFields\":{\"a\":\"%s\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"%d\",\"e\":\"%d\",\"f\":\"0\","
+        "\"g\":\"%" PRId64 "\",\"h\":\"0\",\"i\":\"%s\",\"j\":\"0\",\"k\":\"false\",\"m\":\"%s\"},\"flag\":0,"
+        "\"language\":\"JAVA\",\"opaque\":%d,\"serializeTypeCurrentRPC\":\"JSON\",\"version\":435}",
+        batched ? CODE_SEND_BATCH : CODE_SEND_V2, options.group, options.topic, options.queues, queue,
+        (int64_t)wall.tv_sec * 1000 + wall.tv_nsec / 1000000, batched ? "" : properties, batched ? "true" : "false",
+        OPAQUE_BASE);
+    slot->opaque_digits = strstr(header, "\"opaque\":") + strlen("\"opaque\":");
+    char *body = header + header_bytes;
+    if (batched) {
+        for (int i = 0; i < options.batch; i++, body += message_bytes) {
+            char *p = body;
+            put_u32(p, (uint32_t)message_bytes); /* then magic, body CRC and flag: 0 */
+            put_u32(p + 16, (uint32_t)options.body_bytes);
+            fill_body(p + 20, options.body_bytes);
+            p += 20 + options.body_bytes;
+            put_u16(p, (uint16_t)properties_bytes);
+            memcpy(p + 2, batch_properties, (size_t)properties_bytes);
+            slot->key_digits[i] = p + 2 + strlen("UNIQ_KEY\x01") + strlen(key_prefix);
+        }
+    } else {
+        fill_body(body, options.body_bytes);
+        slot->key_digits[0] = strstr(header, "UNIQ_KEY\\u0001") + strlen("UNIQ_KEY\\u0001") + strlen(key_prefix);
+    }
+    slot->frame_bytes = finish_frame(slot->frame, header_bytes, body_bytes);
+}
+
+static void make_pull_frame(Slot *slot) {
+    int header_bytes = sprintf(
+        slot->frame + 8,
+        "{\"code\":%d,\"extFields\":{\"consumerGroup\":\"%s\",\"topic\":\"%s\",\"queueId\":\"%d\",\"queueOffset\":\"%" PRId64
+        "\",\"maxMsgNums\":\"%d\",\"sysFlag\":\"4\",\"commitOffset\":\"0\",\"suspendTimeoutMillis\":\"0\","
+        "\"subscription\":\"*\",\"subVersion\":\"0\",\"expressionType\":\"TAG\"},\"flag\":0,\"language\":\"JAVA\","
+        "\"opaque\":%" PRIu32 ",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":435}",
+        CODE_PULL, options.group, options.topic, slot->queue, slot->next_offset, options.max_messages_per_pull,
+        slot->opaque);
+    slot->frame_bytes = finish_frame(slot->frame, header_bytes, 0);
+}
+
+static void patch_send_frame(Slot *slot) {
+    uint32_t value = slot->opaque;
+    for (int i = 9; i >= 0; i--, value /= 10) slot->opaque_digits[i] = (char)('0' + value % 10);
+    for (int m = 0; m < options.batch; m++) {
+        uint32_t key = key_counter++;
+        for (int i = 7; i >= 0; i--, key >>= 4) slot->key_digits[m][i] = "0123456789ABCDEF"[key & 15];
+    }
+}
+
+/* --- sending --------------------------------------------------------------------------------------------------------- */
+
+static void watch(Connection *c, int operation, bool wants_write) {
+    struct epoll_event event = {.events = EPOLLIN | (wants_write ? EPOLLOUT : 0u), .data.ptr = c};
+    if (epoll_ctl(epoll_fd, operation, c->fd, &event)) fail(1, "epoll_ctl");
+    c->wants_write = wants_write;
+}
+
+/* Puts the slot's next request on the connection's list; flush_frames() sends what is there. */
+static void issue(Connection *c, int slot_index) {
+    if (options.messages && !pulling && issued_total >= options.messages) return;
+    Slot *slot = &c->slots[slot_index];
+    uint32_t laps = OPAQUE_RANGE / SLOTS_MAX; /* the slot is told from the opaque, which is not reused for long */
+    slot->opaque = OPAQUE_BASE + (c->sequence++ % laps) * SLOTS_MAX + (uint32_t)slot_index;
+    if (pulling) make_pull_frame(slot);
+    else patch_send_frame(slot);
+    slot->in_flight = true;
+    slot->sent_ns = now_ns();
+    issued_total += (uint64_t)options.batch;
+    c->unsent[(c->unsent_head + c->unsent_count++) % c->slot_count] = slot_index;
+}
+
+static void flush_frames(Connection *c) {
+    while (c->unsent_count) {
+        struct iovec parts[IOV_BATCH];
+        int count = c->unsent_count < IOV_BATCH ? c->unsent_count : IOV_BATCH;
+        for (int i = 0; i < count; i++) {
+            Slot *slot = &c->slots[c->unsent[(c->unsent_head + i) % c->slot_count]];
+            size_t skip = i ? 0 : c->head_sent;
+            parts[i] = (struct iovec){slot->frame + skip, slot->frame_bytes - skip};
+        }
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
+        ssize_t sent = sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0) {
+            if (errno == EINTR) continue;
+            if (errno != EAGAIN) fail(1, "send");
+            if (!c->wants_write) watch(c, EPOLL_CTL_MOD, true);
+            return;
+        }
+        if (measuring) measured.bytes_out += (uint64_t)sent;
+        c->head_sent += (size_t)sent;
+        for (; c->unsent_count; c->unsent_count--) {
+            size_t frame_bytes = c->slots[c->unsent[c->unsent_head]].frame_bytes;
+            if (c->head_sent < frame_bytes) break;
+            c->head_sent -= frame_bytes;
+            c->unsent_head = (c->unsent_head + 1) % c->slot_count;
+        }
+    }
+    if (c->wants_write) watch(c, EPOLL_CTL_MOD, false);
+}
+
+/* --- receiving ------------------------------------------------------------------------------------------------------- */
+
+/* The number after `name` (which ends in a colon), with or without quotes; `missing` if it is not there. */
+static int64_t header_number(const char *header, size_t bytes, const char *name, int64_t missing) {
+    const char *at = memmem(header, bytes, name, strlen(name)), *end = header + bytes;
+    if (!at) return missing;
+    at += strlen(name);
+    if (at < end && *at == '"') at++;
+    bool negative = at < end && *at == '-';
+    int64_t value = 0;
+    for (at += negative; at < end && *at >= '0' && *at <= '9'; at++) value = value * 10 + (*at - '0');
+    return negative ? -value : value;
+}
+
+/* Counts the records of a pull's body and checks that they continue the queue; -1 if one is malformed. */
+static int count_records(const char *body, size_t bytes, int64_t next_offset) {
+    int count = 0;
+    for (size_t at = 0; at < bytes; count++) {
+        if (bytes - at < RECORD_FIXED) return -1;
+        uint32_t size = get_u32(body + at), magic = get_u32(body + at + 4);
+        if (size < RECORD_FIXED || size > bytes - at) return -1;
+        if (magic != RECORD_MAGIC_V1 && magic != RECORD_MAGIC_V2) return -1;
+        if (get_i64(body + at + 20) != next_offset + count) return -1;
+        at += size;
+    }
+    return count;
+}
+
+/* Returns the messages which this answer brought or acknowledged; 0 and a counted error if it is not a success. */
+static int accept_answer(Slot *slot, int64_t code, const char *header, size_t header_bytes, const char *body,
+                         size_t body_bytes) {
+    if (!pulling) {
+        if (code == ANSWER_OK) return options.batch;
+        issued_total -= (uint64_t)options.batch; /* to be made up for, if a number of messages is wanted */
+        errors[code >= 0 && code < ERROR_OTHER_CODE ? code : ERROR_OTHER_CODE]++;
+        return 0;
+    }
+    int64_t next = header_number(header, header_bytes, "\"nextBeginOffset\":", slot->next_offset);
+    if (code == ANSWER_PULL_NOT_FOUND) {
+        slot->next_offset = slot->first_offset;
+        return 0;
+    }
+    if (code == ANSWER_OK) {
+        int count = count_records(body, body_bytes, slot->next_offset);
+        if (count < 0) errors[ERROR_RECORD]++;
+        slot->next_offset = next;
+        return count < 0 ? 0 : count;
+    }
+    if (code != ANSWER_PULL_RETRY) errors[code >= 0 && code < ERROR_OTHER_CODE ? code : ERROR_OTHER_CODE]++;
+    slot->next_offset = next;
+    return 0;
+}
+
+static void on_frame(Connection *c, const char *frame, size_t frame_bytes, uint64_t now) {
+    uint32_t word = get_u32(frame + 4);
+    size_t header_bytes = word & 0xFFFFFF;
+    if (word >> 24 || header_bytes > frame_bytes - 8) errno = 0, fail(1, "the answer's header is not JSON");
+    const char *header = frame + 8;
+    int64_t opaque = header_number(header, header_bytes, "\"opaque\":", -1);
+    int64_t slot_index = opaque < OPAQUE_BASE ? -1 : (opaque - OPAQUE_BASE) % SLOTS_MAX;
+    if (slot_index < 0 || slot_index >= c->slot_count || !c->slots[slot_index].in_flight ||
+        c->slots[slot_index].opaque != opaque) {
+        errors[ERROR_OPAQUE]++;
+        return;
+    }
+    Slot *slot = &c->slots[slot_index];
+    slot->in_flight = false;
+    int messages = accept_answer(slot, header_number(header, header_bytes, "\"code\":", ERROR_OTHER_CODE), header,
+                                 header_bytes, header + header_bytes, frame_bytes - 8 - header_bytes);
+    acknowledged_total += (uint64_t)messages;
+    if (measuring && messages) {
+        uint64_t took = now - slot->sent_ns;
+        measured.requests++;
+        measured.messages += (uint64_t)messages;
+        measured.histogram[bucket_of(took)]++;
+        if (took > measured.max_ns) measured.max_ns = took;
+    }
+    issue(c, (int)slot_index);
+}
+
+static void on_readable(Connection *c) {
+    ssize_t got = recv(c->fd, c->received + c->received_bytes, c->received_capacity - c->received_bytes, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got < 0) fail(1, "recv");
+    if (got == 0) errno = 0, fail(1, "the broker closed the connection");
+    c->received_bytes += (size_t)got;
+    if (measuring) measured.bytes_in += (uint64_t)got;
+    uint64_t now = now_ns();
+    size_t at = 0;
+    while (c->received_bytes - at >= 4) {
+        size_t frame_bytes = (size_t)get_u32(c->received + at) + 4;
+        if (frame_bytes < 8 || frame_bytes > FRAME_MAX) errno = 0, fail(1, "an answer has an impossible length");
+        if (c->received_bytes - at < frame_bytes) {
+            if (frame_bytes > c->received_capacity) {
+                c->received_capacity = frame_bytes * 2;
+                if (!(c->received = realloc(c->received, c->received_capacity))) fail(1, "out of memory");
+            }
+            break;
+        }
+        on_frame(c, c->received + at, frame_bytes, now);
+        at += frame_bytes;
+    }
+    memmove(c->received, c->received + at, c->received_bytes - at);
+    c->received_bytes -= at;
+    flush_frames(c);
+}
+
+/* --- set-up, run, report --------------------------------------------------------------------------------------------- */
+
+static void open_connection(Connection *c, int index, const char *key_prefix) {
+    c->slot_count = options.window;
+    if (pulling) c->slot_count = (options.queues - index + options.connections - 1) / options.connections;
+    c->slots = allocate((size_t)c->slot_count, sizeof *c->slots);
+    c->unsent = allocate((size_t)c->slot_count, sizeof *c->unsent);
+    c->received_capacity = 1 << 20;
+    c->received = allocate(1, c->received_capacity);
+    for (int s = 0; s < c->slot_count; s++) {
+        if (pulling) {
+            c->slots[s].queue = index + s * options.connections;
+            c->slots[s].frame = allocate(1, 1024 + strlen(options.topic) + strlen(options.group));
+        } else {
+            make_send_frame(&c->slots[s], index % options.queues, key_prefix);
+        }
+    }
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
+    if (inet_pton(AF_INET, options.host, &address.sin_addr) != 1) errno = 0, fail(2, "--host must be an IPv4 address");
+    c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int on = 1;
+    if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&address, sizeof address)) fail(1, "connect");
+    if (setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on)) fail(1, "TCP_NODELAY");
+    if (fcntl(c->fd, F_SETFL, O_NONBLOCK)) fail(1, "O_NONBLOCK");
+    watch(c, EPOLL_CTL_ADD, false);
+}
+
+static double cpu_seconds(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
+static void announce(const char *event) {
+    printf("{\"event\":\"%s\"}\n", event);
+    fflush(stdout);
+}
+
+static void report(double seconds, double cpu) {
+    printf("{\"seconds\":%.4f,\"requests\":%" PRIu64 ",\"messages\":%" PRIu64 ",\"messages_per_s\":%.1f,"
+           "\"acknowledged_total\":%" PRIu64 ",\"received_mb_per_s\":%.2f,\"sent_mb_per_s\":%.2f,\"p50_us\":%.1f,"
+           "\"p99_us\":%.1f,\"p999_us\":%.1f,\"max_us\":%.1f,\"generator_cpu_s\":%.4f,\"errors\":{",
+           seconds, measured.requests, measured.messages, (double)measured.messages / seconds, acknowledged_total,
+           (double)measured.bytes_in / seconds / 1e6, (double)measured.bytes_out / seconds / 1e6, quantile_us(0.50),
+           quantile_us(0.99), quantile_us(0.999), (double)measured.max_ns / 1000.0, cpu);
+    const char *comma = "";
+    for (int kind = 0; kind < ERROR_KINDS; kind++) {
+        if (!errors[kind]) continue;
+        if (kind == ERROR_OPAQUE) printf("%s\"opaque\":%" PRIu64, comma, errors[kind]);
+        else if (kind == ERROR_RECORD) printf("%s\"record\":%" PRIu64, comma, errors[kind]);
+        else if (kind == ERROR_OTHER_CODE) printf("%s\"other\":%" PRIu64, comma, errors[kind]);
+        else printf("%s\"%d\":%" PRIu64, comma, kind, errors[kind]);
+        comma = ",";
+    }
+    printf("}}\n");
+}
+
+static int run(Connection *connections) {
+    uint64_t start = now_ns(), measure_at = start + (uint64_t)(options.warmup * 1e9), end_at = 0;
+    double cpu_before = 0;
+    for (int i = 0; i < options.connections; i++) {
+        for (int s = 0; s < connections[i].slot_count; s++) issue(&connections[i], s);
+        flush_frames(&connections[i]);
+    }
+    for (;;) {
+        uint64_t now = now_ns();
+        if (!measuring && now >= measure_at) {
+            measuring = true;
+            measure_at = now;
+            end_at = now + (uint64_t)(options.seconds * 1e9);
+            cpu_before = cpu_seconds();
+            announce("start");
+        }
+        bool complete = options.messages && acknowledged_total >= options.messages;
+        if (measuring && (now >= end_at || complete)) {
+            double cpu = cpu_seconds() - cpu_before;
+            announce("end");
+            report((double)(now - measure_at) / 1e9, cpu);
+            return measured.requests == 0 || (options.messages && !complete) ? 3 : 0;
+        }
+        uint64_t deadline = measuring ? end_at : measure_at;
+        struct epoll_event events[256];
+        int wait_ms = (int)((deadline - now) / 1000000u) + 1;
+        int count = epoll_wait(epoll_fd, events, 256, wait_ms < 100 ? wait_ms : 100);
+        if (count < 0 && errno != EINTR) fail(1, "epoll_wait");
+        for (int i = 0; i < count; i++) {
+            Connection *c = events[i].data.ptr;
+            if (events[i].events & EPOLLOUT) flush_frames(c);
+            if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) on_readable(c);
+        }
+    }
+}
+
+static double number(const char *name, const char *text, double least, double most) {
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || value < least || value > most) {
+        fprintf(stderr, "--%s %s: a number from %g to %g expected\n", name, text, least, most);
+        exit(2);
+    }
+    return value;
+}
+
+static void parse_options(int argc, char **argv) {
+    static const struct option names[] = {
+        {"mode", 1, 0, 'm'},       {"host", 1, 0, 'h'},    {"port", 1, 0, 'p'},       {"topic", 1, 0, 't'},
+        {"group", 1, 0, 'g'},      {"queues", 1, 0, 'q'},  {"connections", 1, 0, 'c'}, {"window", 1, 0, 'w'},
+        {"batch", 1, 0, 'b'},      {"body", 1, 0, 's'},    {"per-pull", 1, 0, 'n'},   {"seconds", 1, 0, 'd'},
+        {"warmup", 1, 0, 'u'},     {"messages", 1, 0, 'k'}, {0, 0, 0, 0},
+    };
+    int option, index = 0;
+    while ((option = getopt_long(argc, argv, "", names, &index)) != -1) {
+        const char *name = names[index].name;
+        switch (option) {
+        case 'm': options.mode = optarg; break;
+        case 'h': options.host = optarg; break;
+        case 't': options.topic = optarg; break;
+        case 'g': options.group = optarg; break;
+        case 'p': options.port = (int)number(name, optarg, 1, 65535); break;
+        case 'q': options.queues = (int)number(name, optarg, 1, SLOTS_MAX); break;
+        case 'c': options.connections = (int)number(name, optarg, 1, CONNECTIONS_MAX); break;
+        case 'w': options.window = (int)number(name, optarg, 1, SLOTS_MAX); break;
+        case 'b': options.batch = (int)number(name, optarg, 1, 4096); break;
+        case 's': options.body_bytes = (int)number(name, optarg, 1, MESSAGE_MAX); break;
+        case 'n': options.max_messages_per_pull = (int)number(name, optarg, 1, 4096); break;
+        case 'd': options.seconds = number(name, optarg, 0.01, 3600); break;
+        case 'u': options.warmup = number(name, optarg, 0, 600); break;
+        case 'k': options.messages = (uint64_t)number(name, optarg, 1, 1e12); break;
+        default: exit(2);
+        }
+    }
+    errno = 0;
+    pulling = !strcmp(options.mode, "pull");
+    if (!pulling && strcmp(options.mode, "send")) fail(2, "--mode must be send or pull");
+    if (pulling && options.connections > options.queues) fail(2, "--connections: a puller without a queue does nothing");
+    if (pulling) options.batch = 1;
+    if ((double)options.batch * (options.body_bytes + 128.0) > FRAME_MAX / 2) fail(2, "--batch × --body exceeds 8 MiB");
+}
+
+int main(int argc, char **argv) {
+    parse_options(argc, argv);
+    /* UNIQ_KEY: 32 hex digits; address, process and start time here, the per-message counter in the last eight. */
+    char key_prefix[25];
+    snprintf(key_prefix, sizeof key_prefix, "7F000001%04X%012" PRIX64, (unsigned)getpid() & 0xFFFF,
+             (now_ns() / 1000) & 0xFFFFFFFFFFFFu);
+    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (epoll_fd < 0) fail(1, "epoll_create1");
+    Connection *connections = allocate((size_t)options.connections, sizeof *connections);
+    for (int i = 0; i < options.connections; i++) open_connection(&connections[i], i, key_prefix);
+    return run(connections);
+}

@@ -1,0 +1,101 @@
+"""Runs the load generator and reads what it reports."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What the generator does: `connections` × `window` requests in flight (pull: one per queue)."""
+
+    mode: Literal["send", "pull"] = "send"
+    connections: int = 1
+    window: int = 64
+    batch: int = 1
+    body_bytes: int = 1024
+    queues: int = 4
+    messages_per_pull: int = 32
+
+
+class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What the generator measured after its warm-up; latencies are per request, from hand-over to answer.
+
+    `errors` counts answers that were no success, by response code, or under `opaque` (an answer to nothing), `record`
+    (a malformed or out of order record) and `other`; unlike the rest it includes the warm-up.
+    """
+
+    seconds: float
+    requests: int
+    messages: int
+    messages_per_s: float
+    acknowledged_total: int
+    received_mb_per_s: float
+    sent_mb_per_s: float
+    p50_us: float
+    p99_us: float
+    p999_us: float
+    max_us: float
+    generator_cpu_s: float
+    errors: dict[str, int]
+
+
+class _Event(msgspec.Struct):
+    event: Literal["start", "end"]
+
+
+class GeneratorError(RuntimeError):
+    """The generator ended without a usable measurement; the message carries its own words."""
+
+
+def run_load(
+    program: Path,
+    load: Load,
+    *,
+    port: int,
+    topic: str,
+    seconds: float,
+    warmup_s: float = 0.0,
+    messages: int | None = None,
+    on_start: Callable[[], None] = lambda: None,
+    on_end: Callable[[], None] = lambda: None,
+) -> LoadResult:
+    """Put `load` on 127.0.0.1:`port` and return the result.
+
+    It ends after `warmup_s` + `seconds`, or as soon as `messages` have been acknowledged. `on_start` and `on_end` are
+    called at the edges of the measured time, to sample what the servers use meanwhile. Raises `GeneratorError` when a
+    connection fails, nothing is answered, or not all of `messages` are.
+    """
+    arguments = {
+        "mode": load.mode,
+        "port": port,
+        "topic": topic,
+        "connections": load.connections,
+        "window": load.window,
+        "batch": load.batch,
+        "body": load.body_bytes,
+        "queues": load.queues,
+        "per-pull": load.messages_per_pull,
+        "seconds": seconds,
+        "warmup": warmup_s,
+    }
+    if messages is not None:
+        arguments["messages"] = messages
+    command = [str(program), *(f"--{name}={value}" for name, value in arguments.items())]
+    last_line = ""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for line in process.stdout:
+            if not line.startswith('{"event"'):
+                last_line = line
+            elif msgspec.json.decode(line, type=_Event).event == "start":
+                on_start()
+            else:
+                on_end()
+        complaint = process.stderr.read().strip()
+    if process.returncode != 0:
+        raise GeneratorError(f"load generator: exit status {process.returncode}: {complaint or last_line.strip()}")
+    return msgspec.json.decode(last_line, type=LoadResult)

@@ -1,0 +1,99 @@
+"""The machine's own limits, measured in the same run as everything else: what no message service on it can beat."""
+
+import multiprocessing
+import os
+import socket
+import statistics
+import time
+from pathlib import Path
+
+import msgspec
+
+_BLOCK_BYTES = 64 * 1024
+_FILE_BYTES = 32 * 1024 * 1024
+_COPY_BYTES = 64 * 1024 * 1024
+_PING_BYTES = 1024
+
+
+class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians; the round trip is between two processes with blocking sockets and 1 KiB each way."""
+
+    fdatasync_64k_us: float
+    fdatasync_64k_per_s: float
+    loopback_round_trip_us: float
+    memory_copy_gb_per_s: float
+
+
+def measure_limits(directory: Path, seconds: float = 1.0) -> MachineLimits:
+    """Measure each limit for about `seconds`; `directory` lies on the disk that the clusters will use."""
+    sync_us = fdatasync_us(directory / "limits.tmp", seconds)
+    return MachineLimits(
+        fdatasync_64k_us=round(sync_us, 1),
+        fdatasync_64k_per_s=round(1e6 / sync_us, 1),
+        loopback_round_trip_us=round(loopback_round_trip_us(seconds), 1),
+        memory_copy_gb_per_s=round(memory_copy_gb_per_s(seconds), 2),
+    )
+
+
+def fdatasync_us(path: Path, seconds: float) -> float:
+    """Return the median time of a 64 KiB append and its fdatasync into a file that was filled with zeros before.
+
+    A log does the same: its segments are filled ahead, so that an append changes no file size.
+    """
+    block = os.urandom(_BLOCK_BYTES)
+    samples: list[float] = []
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        for offset in range(0, _FILE_BYTES, _BLOCK_BYTES):
+            os.pwrite(descriptor, bytes(_BLOCK_BYTES), offset)
+        os.fsync(descriptor)
+        deadline, offset = time.perf_counter() + seconds, 0
+        while (began := time.perf_counter()) < deadline:
+            os.pwrite(descriptor, block, offset)
+            os.fdatasync(descriptor)
+            samples.append(time.perf_counter() - began)
+            offset = (offset + _BLOCK_BYTES) % _FILE_BYTES
+    finally:
+        os.close(descriptor)
+        path.unlink()
+    return statistics.median(samples) * 1e6
+
+
+def loopback_round_trip_us(seconds: float) -> float:
+    """Return the median time for 1 KiB to another process over TCP on 127.0.0.1 and back."""
+    samples: list[float] = []
+    ping = bytes(_PING_BYTES)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(30)
+        echo = multiprocessing.get_context("spawn").Process(
+            target=_echo, args=(listener.getsockname()[1],), daemon=True
+        )
+        echo.start()
+        connection, _ = listener.accept()
+        with connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            deadline = time.perf_counter() + seconds
+            while (began := time.perf_counter()) < deadline:
+                connection.sendall(ping)
+                connection.recv(_PING_BYTES, socket.MSG_WAITALL)
+                samples.append(time.perf_counter() - began)
+        echo.join()
+    return statistics.median(samples) * 1e6
+
+
+def _echo(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while data := connection.recv(_PING_BYTES, socket.MSG_WAITALL):
+            connection.sendall(data)
+
+
+def memory_copy_gb_per_s(seconds: float) -> float:
+    """Return how fast one thread copies 64 MiB, which no cache holds."""
+    source, target = os.urandom(_COPY_BYTES), bytearray(_COPY_BYTES)
+    samples: list[float] = []
+    deadline = time.perf_counter() + seconds
+    while (began := time.perf_counter()) < deadline:
+        target[:] = source
+        samples.append(time.perf_counter() - began)
+    return _COPY_BYTES / statistics.median(samples) / 1e9
