@@ -1,0 +1,218 @@
+"""Time, timers, threads and randomness: what a replica needs besides disk and transport.
+
+`Environment` is the boundary, `AsyncioEnvironment` the real thing; the simulator has a deterministic twin.  Code above
+this boundary neither imports `time` nor starts threads, which is what makes a run repeatable from its seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final, Generic, Protocol, TypeVar
+
+from dledger.errors import BusyError
+from dledger.invariants import invariant
+
+T = TypeVar("T")
+
+FLUSH: Final = "flush"
+"""Lane of the log's writes and fdatasyncs: one thread, in order."""
+HARD_STATE: Final = "hard_state"
+"""Lane of term and vote: one thread of its own, so that a vote never waits behind a data sync."""
+COLD: Final = "cold"
+"""Lane of reads that may touch the disk: two threads, no order."""
+
+COLD_THREADS = 2
+MAX_COLD_BACKLOG = 1024
+"""Works that may wait or run in the cold lane; one more is answered with `BusyError`."""
+CLOCK_OFFSET_VARIABLE = "DLEDGER_CLOCK_OFFSET_FILE"
+CLOCK_OFFSET_REREAD_S = 0.1
+
+
+class Cancellable(Protocol):
+    """A timer that has not fired yet."""
+
+    def cancel(self) -> None:
+        """The callback will not be called; no error if it was already."""
+
+
+class Environment(Protocol):
+    """Clock, timers, worker threads and randomness.  All callbacks run on the event loop, one at a time."""
+
+    def now(self) -> float:
+        """Monotonic seconds; only differences mean something."""
+
+    def wall_ms(self) -> int:
+        """Wall clock, milliseconds since 1970.  May jump; nothing safe rests on it."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call at the end of this turn of the event loop, in the order of the calls."""
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Cancellable:
+        """Call once, not before `delay_s` seconds have passed."""
+
+    def run_blocking(self, lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """Run `work` on a thread of `lane` and then `done(result or exception)` on the event loop.
+
+        Lanes `flush` and `hard_state` run one work at a time in the order given.  Lane `cold` runs up to
+        `COLD_THREADS` at a time in any order, and answers `BusyError` beyond `MAX_COLD_BACKLOG`.
+        """
+
+    def random(self) -> random.Random:
+        """The source of all randomness of the replica."""
+
+
+class AsyncioEnvironment:
+    """The environment of a real process on an asyncio (or uvloop) event loop.
+
+    If the environment variable `DLEDGER_CLOCK_OFFSET_FILE` names a file when this is created, the decimal number in
+    it is added to `wall_ms`; it is read again at most every 100 ms, and a missing or unreadable number keeps the last
+    one.  Fault tests shift a node's clock that way.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._random = random.Random()
+        path = os.environ.get(CLOCK_OFFSET_VARIABLE)
+        self._clock_offset = _ClockOffset(Path(path)) if path else None
+        self._lanes = {
+            FLUSH: _WorkLane(loop, FLUSH, threads=1, max_backlog=None),
+            HARD_STATE: _WorkLane(loop, HARD_STATE, threads=1, max_backlog=None),
+            COLD: _WorkLane(loop, COLD, threads=COLD_THREADS, max_backlog=MAX_COLD_BACKLOG),
+        }
+
+    def now(self) -> float:
+        """See `Environment.now`."""
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        """See `Environment.wall_ms`."""
+        wall_ms = time.time_ns() // 1_000_000
+        return wall_ms if self._clock_offset is None else wall_ms + self._clock_offset.read_ms(time.monotonic())
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """See `Environment.call_soon`."""
+        self._loop.call_soon(callback)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Cancellable:
+        """See `Environment.call_later`."""
+        return self._loop.call_later(delay_s, callback)
+
+    def run_blocking(self, lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """See `Environment.run_blocking`; threads start with their lane's first work."""
+        self._lanes[lane].submit(work, done)
+
+    def random(self) -> random.Random:
+        """See `Environment.random`."""
+        return self._random
+
+    def close(self) -> None:
+        """Let every work that was submitted finish, then join the threads; blocks that long.
+
+        What finished is still reported if the event loop goes on running, and dropped if it is closed.
+        """
+        for lane in self._lanes.values():
+            lane.close()
+
+
+class _Work(Generic[T]):
+    """One call on a worker thread and where its outcome goes."""
+
+    __slots__ = ("_done", "_work")
+
+    def __init__(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        self._work = work
+        self._done = done
+
+    def run(self) -> Callable[[], None]:
+        """Do the work; what is returned reports its outcome."""
+        try:
+            result = self._work()
+        except BaseException as error:  # whatever it was, a thread has nobody else to tell
+            return partial(self._done, error)
+        return partial(self._done, result)
+
+
+class _WorkLane:
+    """Threads that share one queue.
+
+    A `SimpleQueue` and `call_soon_threadsafe` do without the locks, conditions and futures of an executor: every
+    acknowledgement waits for this hand-over, there and back.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, *, threads: int, max_backlog: int | None) -> None:
+        self._loop = loop
+        self._max_backlog = max_backlog
+        self._backlog = 0
+        self._queue: SimpleQueue[Callable[[], Callable[[], None]] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"dledger-{name}-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        self._started = False
+        self._closed = False
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        invariant(not self._closed, "no work is submitted after close")
+        if self._max_backlog is not None and self._backlog >= self._max_backlog:
+            error = BusyError(f"{self._backlog} disk reads are waiting, which is the limit; try again later")
+            self._loop.call_soon(done, error)
+            return
+        if not self._started:
+            self._started = True
+            for thread in self._threads:
+                thread.start()
+        self._backlog += 1
+        self._queue.put(_Work(work, done).run)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._started:
+            for _ in self._threads:
+                self._queue.put(None)
+            for thread in self._threads:
+                thread.join()
+
+    def _serve(self) -> None:
+        take = self._queue.get
+        while (run := take()) is not None:
+            self._serve_one(run)
+            del run  # an idle thread must not keep the last result alive
+
+    def _serve_one(self, run: Callable[[], Callable[[], None]]) -> None:
+        report = run()
+        try:
+            self._loop.call_soon_threadsafe(self._finish, report)
+        except RuntimeError:
+            invariant(self._loop.is_closed(), "only a closed loop refuses a callback")
+
+    def _finish(self, report: Callable[[], None]) -> None:
+        self._backlog -= 1
+        report()
+
+
+class _ClockOffset:
+    """The number in a file, read at most every `CLOCK_OFFSET_REREAD_S`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset_ms = 0
+        self._read_at: float | None = None
+
+    def read_ms(self, now: float) -> int:
+        if self._read_at is None or now - self._read_at >= CLOCK_OFFSET_REREAD_S:
+            self._read_at = now
+            try:
+                self._offset_ms = int(self._path.read_text(encoding="ascii"))
+            except (OSError, ValueError):
+                pass
+        return self._offset_ms
