@@ -55,3 +55,7 @@ class IdentityError(LogError):
 
 class TrimmedError(LogError):
     """The asked-for position is below the first kept one."""
+
+
+class ContradictionError(CorruptionError):
+    """A leader contradicts what this replica holds as committed: its log must be set aside and installed anew."""

@@ -40,7 +40,6 @@ MAX_UNIT_BYTES = 8 << 20
 """The largest unit; a message of 4 MiB with its properties fits."""
 
 _HEADER = struct.Struct(">IIQQQIIII")
-_PREFIX = struct.Struct(">IIQQQI")
 _TAIL = struct.Struct(">II")
 _U32 = struct.Struct(">I")
 _BLANK = struct.Struct(">II")
@@ -55,14 +54,27 @@ def encode_membership(membership: Membership) -> bytes:
 
 
 def seal(
-    kind: int, index: int, term: int, position: int, body: bytes, channel: int, previous_chain: int
-) -> tuple[bytes, int]:
-    """The header of an entry over `body`, and its chain crc."""
-    length = len(body)
-    prefix = _PREFIX.pack(kind, HEADER_BYTES + length, index, term, position, channel)
-    tail = _TAIL.pack(crc32(body), length)
-    chain = crc32(tail, crc32(prefix, crc32(_U32.pack(previous_chain))))
-    return b"%b%b%b" % (prefix, _U32.pack(chain), tail), chain
+    entry: bytearray, kind: int, index: int, term: int, position: int, channel: int, previous_chain: int
+) -> EntryMeta:
+    """Write the header into the first 48 bytes of `entry`, whose body stands behind them; returns what it says.
+
+    A membership entry's meta lacks its membership; the caller adds it.
+    """
+    size = len(entry)
+    _HEADER.pack_into(entry, 0, kind, size, index, term, position, channel, 0, 0, size - HEADER_BYTES)
+    view = memoryview(entry)
+    body_crc = crc32(view[HEADER_BYTES:])
+    _TAIL.pack_into(entry, 40, body_crc, size - HEADER_BYTES)
+    chain = link(view, 0, previous_chain)
+    _U32.pack_into(entry, 36, chain)
+    return EntryMeta(index, term, position, size, kind, channel, chain)
+
+
+def link(buffer: bytes | bytearray | memoryview, offset: int, previous_chain: int) -> int:
+    """The chain crc that the header at `offset` must carry after `previous_chain`."""
+    view = memoryview(buffer)
+    prefix = crc32(view[offset : offset + 36], crc32(_U32.pack(previous_chain)))
+    return crc32(view[offset + 40 : offset + 48], prefix)
 
 
 def blank(left: int) -> bytes:
@@ -87,9 +99,7 @@ def parse_entry(
         return None
     view = memoryview(buffer)
     if previous_chain is not None:
-        expected = crc32(
-            view[offset + 40 : offset + 48], crc32(view[offset : offset + 36], crc32(_U32.pack(previous_chain)))
-        )
+        expected = link(view, offset, previous_chain)
         if expected != chain:
             raise CorruptionError(f"entry {index} at {position}: chain crc {chain:#010x}, expected {expected:#010x}")
     body = view[offset + HEADER_BYTES : offset + size]

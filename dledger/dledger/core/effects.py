@@ -1,0 +1,128 @@
+"""Everything that the core can ask of its driver.
+
+A driver carries the effects of one call out in order, before it makes the next call.  `Output.after_sync` holds the
+messages that may leave only once every `SaveHardState` up to and including this output's is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dledger.core.messages import Append, Message
+from dledger.types import EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
+
+
+class SaveHardState(msgspec.Struct, frozen=True):
+    """Make term and vote durable, then call `hard_state_saved`."""
+
+    state: HardState
+
+
+class AppendEntries(msgspec.Struct, frozen=True):
+    """Write entries at the end of the log; `data` are their raw bytes.  Report by `synced` once durable."""
+
+    metas: Sequence[EntryMeta]
+    data: bytes | memoryview
+
+
+class Truncate(msgspec.Struct, frozen=True):
+    """Drop the entries from `first_index` on; starts another generation of sync tokens."""
+
+    first_index: int
+
+
+class ResetLog(msgspec.Struct, frozen=True):
+    """The log is replaced by an installed snapshot, which is durable already."""
+
+    base: SnapshotMeta
+
+
+class SendMessage(msgspec.Struct, frozen=True):
+    """Send on the control lane (votes, heartbeats, acknowledgements) or, for `Append` probes, on the bulk lane."""
+
+    to: ReplicaId
+    message: Message
+
+
+class SendEntries(msgspec.Struct, frozen=True):
+    """Send `message` followed by the raw bytes of the entries `message.prev_index + 1 …`, `message.count` of them."""
+
+    to: ReplicaId
+    message: Append
+
+
+class SendCatchUp(msgspec.Struct, frozen=True):
+    """Read a contiguous run of at most `max_bytes` (or one entry) from `first_index` on and send it as an `Append`.
+
+    Report by `catch_up_sent` how far the run went, or by `peer_disconnected` that nothing was sent.
+    """
+
+    to: ReplicaId
+    term: int
+    first_index: int
+    max_bytes: int
+
+
+class SendSnapshot(msgspec.Struct, frozen=True):
+    """Send the oldest kept snapshot that the log continues, then `InstallSnapshot`."""
+
+    to: ReplicaId
+    term: int
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Everything up to `index` is committed."""
+
+    index: int
+
+
+class RoleChanged(msgspec.Struct, frozen=True):
+    """Role, term or known leader changed.  A replica that became leader must propose a no-op at once."""
+
+    role: Role
+    term: int
+    leader: ReplicaId | None
+
+
+class MembershipChanged(msgspec.Struct, frozen=True):
+    """Another membership is in force (appended, or restored by a truncation)."""
+
+    membership: Membership
+    index: int
+
+
+class ReadsReady(msgspec.Struct, frozen=True):
+    """Reads up to `round` may be served once `index` is applied."""
+
+    round: int
+    index: int
+
+
+class ReadsFailed(msgspec.Struct, frozen=True):
+    """All outstanding read rounds are void: leadership was lost."""
+
+
+Effect = (
+    SaveHardState
+    | AppendEntries
+    | Truncate
+    | ResetLog
+    | SendMessage
+    | SendEntries
+    | SendCatchUp
+    | SendSnapshot
+    | Commit
+    | RoleChanged
+    | MembershipChanged
+    | ReadsReady
+    | ReadsFailed
+)
+
+
+class Output(msgspec.Struct):
+    """The effects of one call."""
+
+    effects: list[Effect]
+    after_sync: list[SendMessage | SendEntries | SendCatchUp]

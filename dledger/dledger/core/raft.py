@@ -1,0 +1,687 @@
+"""Raft, as Ongaro and Ousterhout's figure 2 has it, with what practice has added.
+
+Added: pre-vote and check-quorum (Ongaro's thesis, 9.6 and 6.2), votes refused while a live leader is heard (4.2.3), a
+no-op at the start of a term, leadership transfer (3.10), learners (4.2.1), one-at-a-time membership change (4.1) only
+after an own-term commit, read index (6.4), acknowledgements that carry *durable* indexes, conflict search by term
+hints, bounded pipelining of byte ranges.
+
+Three rules carry the safety of what is particular here:
+
+- An acknowledgement names `min(durable, verified)`.  `verified` is the highest index covered by an append accepted
+  from this term's leader; it falls back to the commit index at every change of term and after every truncation.  An
+  acknowledgement that counted entries of another leader's log would commit what is not there.
+- A sync vouches only for the generation of the log in which it began: what replaced a truncated entry is not durable
+  because its predecessor was.
+- A message that reflects a term or a vote leaves only once both are on disk (`Output.after_sync`), and a candidate
+  counts its own vote only then.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from dledger.core.effects import (
+    AppendEntries,
+    Commit,
+    Effect,
+    MembershipChanged,
+    Output,
+    ReadsFailed,
+    ReadsReady,
+    ResetLog,
+    RoleChanged,
+    SaveHardState,
+    SendCatchUp,
+    SendEntries,
+    SendMessage,
+    SendSnapshot,
+    Truncate,
+)
+from dledger.core.log_table import LogTable
+from dledger.core.messages import (
+    Append,
+    AppendReply,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    Message,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from dledger.core.progress import Mode, Progress
+from dledger.core.settings import RaftSettings
+from dledger.errors import ContradictionError
+from dledger.invariants import invariant
+from dledger.types import EntryKind, EntryMeta, HardState, ReplicaId, Role, SnapshotMeta
+
+Entries = tuple[EntryMeta, ...] | list[EntryMeta]
+
+
+class Raft:
+    """One replica's consensus state.
+
+    Every public method takes `now` in seconds of a monotonic clock where time matters, and leaves effects that `take`
+    hands over.  `disk_used`, `wall_ms` and `healthy` are set by the driver and travel in acknowledgements.
+    """
+
+    def __init__(
+        self,
+        me: ReplicaId,
+        table: LogTable,
+        hard_state: HardState,
+        *,
+        durable_index: int,
+        commit_index: int,
+        settings: RaftSettings,
+        random: Random,
+        now: float,
+    ) -> None:
+        invariant(commit_index <= durable_index <= table.last_index, "what is committed here is durable here")
+        self.me = me
+        self.table = table
+        self.term = max(hard_state.term, table.last_term)
+        self.vote = hard_state.vote if hard_state.term == self.term else None
+        self.durable_index = durable_index
+        self.commit_index = commit_index
+        self.verified_index = commit_index
+        self.generation = 0
+        self.role = Role.FOLLOWER
+        self.leader: ReplicaId | None = None
+        self.progress: dict[ReplicaId, Progress] = {}
+        self.term_start = -1
+        self.transfer_to: ReplicaId | None = None
+        self.disk_used = 0
+        self.wall_ms = 0
+        self.healthy = True
+        self._settings = settings
+        self._random = random
+        self._votes: set[ReplicaId] = set()
+        self._transfer_deadline = 0.0
+        self._leader_heard_at = float("-inf")
+        self._heartbeat_at = now
+        self._last_tick = now
+        self._round = 0
+        self._reads: list[tuple[int, int]] = []
+        self._unsaved = False
+        self._effects: list[Effect] = []
+        self._after_sync: list[SendMessage | SendEntries | SendCatchUp] = []
+        self._election_deadline = 0.0
+        self._arm_election(now)
+
+    # ---------------------------------------------------------------- what the driver asks
+
+    def take(self) -> Output:
+        """The effects of all calls since the last `take`."""
+        output = Output(self._effects, self._after_sync)
+        self._effects = []
+        self._after_sync = []
+        return output
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    @property
+    def is_voter(self) -> bool:
+        return self.me in self.table.membership.voters
+
+    @property
+    def own_term_committed(self) -> bool:
+        """The leader's no-op is committed: its commit index is now the group's newest."""
+        return self.is_leader and self.commit_index >= self.term_start
+
+    @property
+    def accepts_proposals(self) -> bool:
+        """Leading and not handing over."""
+        return self.is_leader and self.transfer_to is None
+
+    def tick(self, now: float) -> None:
+        """Let time pass; to be called a few times per heartbeat interval.
+
+        A process that was stopped or starved finds its timers expired although nobody was silent: the messages that
+        prove it are still unread.  A late tick therefore moves the timers by what it is late.
+        """
+        late = now - self._last_tick
+        self._last_tick = now
+        if late > self._settings.heartbeat_s:
+            self._election_deadline += late
+            for progress in self.progress.values():
+                progress.contact_at += late
+        if self.role is Role.LEADER:
+            self._tick_leader(now)
+        elif now >= self._election_deadline:
+            self._arm_election(now)
+            if self.is_voter:
+                self._campaign(now, pre=True)
+            elif self.leader is not None:
+                self._become(Role.FOLLOWER, None)
+
+    def step(self, sender: ReplicaId, message: Message, now: float, metas: Entries = (), data: bytes = b"") -> None:
+        """Take one message in.  `metas` and `data` are the verified entries of an `Append`."""
+        match message:
+            case VoteRequest():
+                self._on_vote_request(sender, message, now)
+                return
+            case VoteReply(granted=True, pre=True):
+                if self.role is Role.PRE_CANDIDATE and message.term == self.term + 1:
+                    self._count_vote(sender, now)
+                return
+        if message.term > self.term:
+            from_leader = isinstance(message, Append | Heartbeat | InstallSnapshot)
+            self._become_follower(message.term, sender if from_leader else None, now)
+        elif message.term < self.term:
+            if isinstance(message, Append | Heartbeat | InstallSnapshot):
+                self._send(sender, self._reply(rejected_index=-1))
+            return
+        match message:
+            case VoteReply():
+                if message.granted and self.role is Role.CANDIDATE:
+                    self._count_vote(sender, now)
+            case Append():
+                self._follow(sender, now)
+                self._on_append(sender, message, metas, data)
+            case Heartbeat():
+                self._follow(sender, now)
+                self._learn_commit(message.commit_index)
+                self._send(
+                    sender,
+                    HeartbeatReply(
+                        self.term, message.round, self._match_index, self.disk_used, self.wall_ms, self.healthy
+                    ),
+                )
+            case InstallSnapshot():
+                self._follow(sender, now)
+                self._on_install(sender, message)
+            case AppendReply():
+                if self.role is Role.LEADER and (progress := self.progress.get(sender)) is not None:
+                    self._on_append_reply(sender, progress, message, now)
+            case HeartbeatReply():
+                if self.role is Role.LEADER and (progress := self.progress.get(sender)) is not None:
+                    self._on_heartbeat_reply(sender, progress, message, now)
+            case TimeoutNow():
+                if sender == self.leader and self.is_voter:
+                    self._campaign(now, pre=False, transfer=True)
+
+    def propose(self, metas: Entries, data: bytes, now: float) -> None:
+        """Append own-term entries; the caller holds `accepts_proposals` (a no-op needs leadership only).
+
+        A membership entry must change at most one voter, and needs `can_change_membership`.
+        """
+        invariant(self.role is Role.LEADER, "only a leader proposes", role=self.role)
+        for meta in metas:
+            invariant(meta.term == self.term, "a leader proposes in its own term", meta=meta, term=self.term)
+            if meta.kind == EntryKind.MEMBERSHIP:
+                self._check_membership_step(meta)
+        self._append(metas, data)
+        for peer, progress in self.progress.items():
+            self._replicate(peer, progress, now)
+
+    @property
+    def can_change_membership(self) -> bool:
+        """No change is pending and an own-term entry is committed (Ongaro's 2015 correction)."""
+        return self.own_term_committed and self.table.membership_index <= self.commit_index
+
+    def synced(self, generation: int, index: int, now: float) -> None:
+        """A sync that began when `index` was the last entry of `generation` has completed."""
+        if generation != self.generation or index <= self.durable_index:
+            return
+        invariant(index <= self.table.last_index, "only written entries become durable", index=index)
+        self.durable_index = index
+        if self.role is Role.LEADER:
+            self._advance_commit(now)
+        elif self.leader is not None:
+            self._send(self.leader, self._reply())
+
+    def hard_state_saved(self, state: HardState, now: float) -> None:
+        """Term and vote are durable; a candidate may now count its own vote."""
+        if state == (self.term, self.vote):
+            self._unsaved = False
+            if self.role is Role.CANDIDATE and self.vote == self.me:
+                self._count_vote(self.me, now)
+
+    def read_index(self, now: float) -> int | None:
+        """Begin a read round (all reads asked for before it share it); None if reads cannot be confirmed now."""
+        if not self.own_term_committed:
+            return None
+        self._round += 1
+        self._reads.append((self._round, self.commit_index))
+        self._heartbeat(now)
+        self._confirm_reads()
+        return self._round
+
+    def transfer(self, to: ReplicaId, now: float) -> bool:
+        """Hand leadership to a voter once it has everything; proposals stop until then or a time-out."""
+        progress = self.progress.get(to)
+        if not self.is_leader or progress is None or to not in self.table.membership.voters or not progress.healthy:
+            return False
+        self.transfer_to = to
+        self._transfer_deadline = now + self._settings.election_max_s
+        self._finish_transfer()
+        return True
+
+    def broadcast_commit(self, now: float) -> None:
+        """Tell the commit index at once instead of with the next heartbeat."""
+        if self.role is Role.LEADER:
+            self._heartbeat(now)
+
+    def catch_up_sent(self, to: ReplicaId, term: int, last_index: int, size: int, now: float) -> None:
+        """The run asked for by `SendCatchUp` went out and ended at `last_index`."""
+        progress = self.progress.get(to)
+        if self.role is Role.LEADER and term == self.term and progress is not None and progress.catching_up:
+            progress.catching_up = False
+            progress.sent(last_index, size)
+            progress.probe_at = now
+            self._replicate(to, progress, now)
+
+    def peer_connected(self, peer: ReplicaId, now: float) -> None:
+        """A link to the peer is up again."""
+        progress = self.progress.get(peer)
+        if self.role is Role.LEADER and progress is not None:
+            progress.restart(progress.match_index + 1 if progress.match_index >= 0 else progress.next_index)
+            self._replicate(peer, progress, now)
+            self._send(peer, Heartbeat(self.term, self.commit_index, self._round))
+
+    def peer_disconnected(self, peer: ReplicaId) -> None:
+        """Whatever was on its way to the peer may be lost."""
+        progress = self.progress.get(peer)
+        if progress is not None:
+            progress.restart(progress.match_index + 1 if progress.match_index >= 0 else progress.next_index)
+
+    def trimmed(self, base_index: int, base_term: int) -> None:
+        """The entries up to `base_index` are gone from the store."""
+        self.table.trim(base_index, base_term)
+
+    # ---------------------------------------------------------------- roles
+
+    def _arm_election(self, now: float) -> None:
+        settings = self._settings
+        self._election_deadline = now + self._random.uniform(settings.election_min_s, settings.election_max_s)
+
+    def _set_hard_state(self, term: int, vote: ReplicaId | None) -> None:
+        if (term, vote) != (self.term, self.vote):
+            if term != self.term:
+                self.verified_index = self.commit_index
+            self.term, self.vote = term, vote
+            self._unsaved = True
+            self._effects.append(SaveHardState(HardState(term, vote)))
+
+    def _become(self, role: Role, leader: ReplicaId | None) -> None:
+        was_leader = self.role is Role.LEADER
+        self.role = role
+        self.leader = leader
+        if was_leader and role is not Role.LEADER:
+            self.progress = {}
+            self.transfer_to = None
+            self._reads = []
+            self._effects.append(ReadsFailed())
+        self._effects.append(RoleChanged(role, self.term, leader))
+
+    def _become_follower(self, term: int, leader: ReplicaId | None, now: float) -> None:
+        changed = term > self.term or self.role is not Role.FOLLOWER or leader != self.leader
+        if term > self.term:
+            self._set_hard_state(term, None)
+        if self.role is Role.LEADER:
+            self._arm_election(now)
+        if changed:
+            self._become(Role.FOLLOWER, leader)
+
+    def _follow(self, leader: ReplicaId, now: float) -> None:
+        """A message of this term's leader arrived."""
+        invariant(self.role is not Role.LEADER, "one leader a term", term=self.term, me=self.me, other=leader)
+        self._leader_heard_at = now
+        self._arm_election(now)
+        if self.role is not Role.FOLLOWER or self.leader != leader:
+            self._become(Role.FOLLOWER, leader)
+
+    def _hears_leader(self, now: float) -> bool:
+        if self.role is Role.LEADER:
+            return self._quorum_heard(now)
+        return self.leader is not None and now - self._leader_heard_at < self._settings.election_min_s
+
+    def _campaign(self, now: float, *, pre: bool, transfer: bool = False) -> None:
+        self._arm_election(now)
+        self._votes = set()
+        if pre:
+            self._become(Role.PRE_CANDIDATE, None)
+        else:
+            self._set_hard_state(self.term + 1, self.me)
+            self._become(Role.CANDIDATE, None)
+        request = VoteRequest(
+            self.term + 1 if pre else self.term, self.table.last_index, self.table.last_term, pre, transfer
+        )
+        for voter in self.table.membership.voters:
+            if voter != self.me:
+                self._send(voter, request)
+        if pre:
+            self._count_vote(self.me, now)
+
+    def _count_vote(self, voter: ReplicaId, now: float) -> None:
+        membership = self.table.membership
+        self._votes.add(voter)
+        if sum(member in self._votes for member in membership.voters) < membership.quorum:
+            return
+        if self.role is Role.PRE_CANDIDATE:
+            self._campaign(now, pre=False)
+        else:
+            self._become_leader(now)
+
+    def _become_leader(self, now: float) -> None:
+        self.term_start = self.table.last_index + 1
+        self.transfer_to = None
+        self._reads = []
+        self.progress = {
+            member: Progress(self.term_start, now) for member in self.table.membership.members if member != self.me
+        }
+        self._become(Role.LEADER, self.me)
+        self._heartbeat(now)
+
+    def _on_vote_request(self, sender: ReplicaId, request: VoteRequest, now: float) -> None:
+        if self.me not in self.table.membership.members:
+            return
+        if not request.transfer and self._hears_leader(now):
+            return
+        if not request.pre and request.term > self.term:
+            self._become_follower(request.term, None, now)
+        complete = (request.last_term, request.last_index) >= (self.table.last_term, self.table.last_index)
+        if request.pre:
+            granted = complete and request.term > self.term
+        else:
+            granted = complete and request.term == self.term and self.vote in (None, sender)
+            if granted:
+                self._set_hard_state(self.term, sender)
+                self._arm_election(now)
+                if self.role is not Role.FOLLOWER:
+                    self._become(Role.FOLLOWER, None)
+        self._send(sender, VoteReply(request.term if granted else self.term, granted, request.pre))
+
+    # ---------------------------------------------------------------- the follower's side
+
+    @property
+    def _match_index(self) -> int:
+        return min(self.durable_index, self.verified_index)
+
+    def _reply(self, rejected_index: int = -2, hint_index: int = -1, hint_term: int = 0) -> AppendReply:
+        return AppendReply(
+            self.term,
+            self._match_index,
+            self.verified_index,
+            rejected_index,
+            hint_index,
+            hint_term,
+            self.disk_used,
+            self.wall_ms,
+            self.healthy,
+        )
+
+    def _on_append(self, sender: ReplicaId, message: Append, metas: Entries, data: bytes) -> None:
+        table, prev = self.table, message.prev_index
+        known = table.term_at(prev)
+        if prev > self.commit_index and known != message.prev_term:
+            hint = max(table.last_at_or_below_term(prev, message.prev_term), self.commit_index)
+            self._send(sender, self._reply(prev, hint, table.term_at(hint) or 0))
+            return
+        self._check_committed(prev, message.prev_term)
+        appended = False
+        for place, meta in enumerate(metas):
+            if meta.index <= self.commit_index:
+                self._check_committed(meta.index, meta.term)
+                continue
+            known = table.term_at(meta.index)
+            if known == meta.term:
+                continue
+            if known is not None:
+                self._truncate(meta.index)
+            skipped = meta.position - metas[0].position
+            self._append(metas[place:], memoryview(data)[skipped:] if skipped else data)
+            appended = True
+            break
+        self.verified_index = max(self.verified_index, prev + len(metas))
+        self._learn_commit(message.commit_index)
+        if not appended or self.durable_index >= self.verified_index:
+            self._send(sender, self._reply())
+
+    def _check_committed(self, index: int, term: int) -> None:
+        """Below the commit index every leader's log equals ours; if it does not, this replica is the odd one."""
+        known = self.table.term_at(index)
+        if index <= self.commit_index and known is not None and known != term:
+            raise ContradictionError(
+                f"the leader of term {self.term} has term {term} at index {index}, which is committed here"
+                f" (commit index {self.commit_index}) with term {known}"
+            )
+
+    def _append(self, metas: Entries, data: bytes | memoryview) -> None:
+        self.table.append(metas, self.commit_index)
+        self._effects.append(AppendEntries(metas, data))
+        if any(meta.kind == EntryKind.MEMBERSHIP for meta in metas):
+            self._membership_changed()
+
+    def _truncate(self, index: int) -> None:
+        invariant(index > self.commit_index, "a committed entry is never truncated", index=index, commit=self.commit_index)
+        before = self.table.membership_index
+        self.table.truncate(index)
+        self.durable_index = min(self.durable_index, index - 1)
+        self.verified_index = self.commit_index
+        self.generation += 1
+        self._effects.append(Truncate(index))
+        if self.table.membership_index != before:
+            self._membership_changed()
+
+    def _learn_commit(self, leader_commit: int) -> None:
+        """Heartbeats may overtake appends: only what this term's leader has verified here can be committed."""
+        commit = min(leader_commit, self.verified_index)
+        if commit > self.commit_index:
+            self.commit_index = commit
+            self._effects.append(Commit(commit))
+
+    def _on_install(self, sender: ReplicaId, message: InstallSnapshot) -> None:
+        index = message.last_index
+        if index > self.commit_index:
+            if self.table.term_at(index) == message.last_term:
+                self.verified_index = max(self.verified_index, index)
+                self._learn_commit(index)
+            else:
+                self.table.reset(index, message.last_term, message.membership, message.membership_index)
+                self.durable_index = self.verified_index = self.commit_index = index
+                self.generation += 1
+                self._effects.append(
+                    ResetLog(
+                        SnapshotMeta(
+                            message.position,
+                            index,
+                            message.last_term,
+                            message.chain_crc,
+                            message.membership,
+                            message.membership_index,
+                        )
+                    )
+                )
+                self._membership_changed()
+        self._send(sender, self._reply())
+
+    # ---------------------------------------------------------------- the leader's side
+
+    def _tick_leader(self, now: float) -> None:
+        if not self._quorum_heard(now):
+            self._become_follower(self.term, None, now)
+            return
+        if self.transfer_to is not None and now >= self._transfer_deadline:
+            self.transfer_to = None
+        if now >= self._heartbeat_at:
+            self._heartbeat(now)
+            for peer, progress in self.progress.items():
+                self._nudge(peer, progress, now)
+
+    def _nudge(self, peer: ReplicaId, progress: Progress, now: float) -> None:
+        """Send again what seems lost: a probe each heartbeat, a stream that got no answer as a probe."""
+        if progress.mode is Mode.STREAM and progress.in_flight:
+            if now - progress.probe_at > self._settings.election_max_s:
+                progress.restart(progress.match_index + 1)
+        elif progress.mode is Mode.PROBE:
+            progress.probe_sent = False
+        self._replicate(peer, progress, now)
+
+    def _quorum_heard(self, now: float) -> bool:
+        membership = self.table.membership
+        heard = sum(
+            voter == self.me or now - self.progress[voter].contact_at < self._settings.election_max_s
+            for voter in membership.voters
+        )
+        return heard >= membership.quorum
+
+    def _heartbeat(self, now: float) -> None:
+        self._heartbeat_at = now + self._settings.heartbeat_s
+        beat = Heartbeat(self.term, self.commit_index, self._round)
+        for peer in self.progress:
+            self._send(peer, beat)
+
+    def _replicate(self, to: ReplicaId, progress: Progress, now: float) -> None:
+        """Send what the window allows."""
+        table, settings = self.table, self._settings
+        if progress.next_index < table.first_index and progress.mode is not Mode.SNAPSHOT:
+            progress.restart(progress.next_index, Mode.SNAPSHOT)
+            self._effects.append(SendSnapshot(to, self.term))
+            return
+        if progress.mode is Mode.PROBE:
+            if not progress.probe_sent:
+                progress.probe_sent = True
+                self._send(to, self._append_message(progress.next_index - 1, 0))
+            return
+        while (
+            progress.mode is Mode.STREAM
+            and progress.next_index <= table.last_index
+            and progress.in_flight_bytes < settings.max_in_flight_bytes
+            and not progress.catching_up
+        ):
+            if not progress.in_flight:
+                progress.probe_at = now
+            if progress.next_index < table.window_first:
+                progress.catching_up = True
+                effect = SendCatchUp(to, self.term, progress.next_index, settings.max_run_bytes)
+                (self._after_sync if self._unsaved else self._effects).append(effect)
+                return
+            count, size = table.run_from(progress.next_index, settings.max_run_bytes)
+            message = self._append_message(progress.next_index - 1, count)
+            (self._after_sync if self._unsaved else self._effects).append(SendEntries(to, message))
+            progress.sent(progress.next_index + count - 1, size)
+
+    def _append_message(self, prev_index: int, count: int) -> Append:
+        prev_term = self.table.term_at(prev_index)
+        invariant(prev_term is not None, "an append joins a known entry", prev=prev_index)
+        return Append(self.term, prev_index, prev_term or 0, self.commit_index, count)
+
+    def _on_append_reply(self, sender: ReplicaId, progress: Progress, reply: AppendReply, now: float) -> None:
+        self._note_contact(progress, reply, now)
+        if reply.rejected:
+            rejected = reply.rejected_index
+            stale = rejected <= progress.match_index or (
+                rejected != progress.next_index - 1 if progress.mode is Mode.PROBE else rejected >= progress.next_index
+            )
+            if stale or progress.mode is Mode.SNAPSHOT:
+                return
+            progress.verified_index = progress.match_index
+            progress.restart(max(self._next_after_conflict(reply), progress.match_index + 1))
+            self._replicate(sender, progress, now)
+            return
+        invariant(
+            reply.verified_index <= self.table.last_index, "a follower verifies only what its leader has", reply=reply
+        )
+        progress.verified_index = max(progress.verified_index, reply.verified_index)
+        progress.answered(reply.verified_index)
+        progress.probe_at = now
+        if progress.mode is Mode.PROBE or (
+            progress.mode is Mode.SNAPSHOT and reply.verified_index >= self.table.base_index
+        ):
+            progress.restart(reply.verified_index + 1, Mode.STREAM)
+        progress.next_index = max(progress.next_index, reply.verified_index + 1)
+        self._note_match(progress, reply.match_index, now)
+        if sender in self.progress:
+            self._replicate(sender, progress, now)
+
+    def _next_after_conflict(self, reply: AppendReply) -> int:
+        """Where to try next.  A conflict at or below the base of our log can only be mended by a snapshot."""
+        table = self.table
+        candidate = table.last_at_or_below_term(reply.hint_index, reply.hint_term)
+        if reply.hint_index < table.base_index or (table.term_at(candidate) or 0) > reply.hint_term:
+            return table.base_index
+        return candidate + 1
+
+    def _on_heartbeat_reply(self, sender: ReplicaId, progress: Progress, reply: HeartbeatReply, now: float) -> None:
+        self._note_contact(progress, reply, now)
+        if reply.round > progress.read_round:
+            progress.read_round = reply.round
+            self._confirm_reads()
+        if reply.match_index > progress.match_index:
+            progress.answered(reply.match_index)
+            self._note_match(progress, reply.match_index, now)
+        if progress.mode is Mode.SNAPSHOT and progress.match_index >= self.table.base_index:
+            progress.restart(progress.match_index + 1)
+        if sender in self.progress:
+            self._replicate(sender, progress, now)
+
+    def _note_contact(self, progress: Progress, reply: AppendReply | HeartbeatReply, now: float) -> None:
+        progress.contact_at = now
+        progress.disk_used = reply.disk_used
+        progress.wall_ms = reply.wall_ms
+        progress.healthy = reply.healthy
+
+    def _note_match(self, progress: Progress, match_index: int, now: float) -> None:
+        if match_index > progress.match_index:
+            progress.match_index = match_index
+            self._advance_commit(now)
+            self._finish_transfer()
+
+    def _advance_commit(self, now: float) -> None:
+        """Commit what a majority holds durably, if it is of the own term (figure 8 of the paper)."""
+        membership = self.table.membership
+        durable = sorted(
+            self.durable_index if voter == self.me else self.progress[voter].match_index for voter in membership.voters
+        )
+        index = durable[-membership.quorum]
+        if index <= self.commit_index or self.table.term_at(index) != self.term:
+            return
+        self.commit_index = index
+        self._effects.append(Commit(index))
+        if self.table.membership_index <= index and not self.is_voter:
+            self._heartbeat(now)
+            self._become_follower(self.term, None, now)
+
+    def _confirm_reads(self) -> None:
+        membership = self.table.membership
+        rounds = sorted(
+            self._round if voter == self.me else self.progress[voter].read_round for voter in membership.voters
+        )
+        confirmed = rounds[-membership.quorum]
+        ready = [read for read in self._reads if read[0] <= confirmed]
+        if ready:
+            self._reads = self._reads[len(ready) :]
+            self._effects.append(ReadsReady(*ready[-1]))
+
+    def _finish_transfer(self) -> None:
+        to = self.transfer_to
+        if to is not None and self.progress[to].match_index == self.table.last_index:
+            self._send(to, TimeoutNow(self.term))
+
+    # ---------------------------------------------------------------- membership and sending
+
+    def _check_membership_step(self, meta: EntryMeta) -> None:
+        invariant(self.can_change_membership, "a membership change waits for the one before", index=meta.index)
+        invariant(meta.membership is not None, "a membership entry carries one", index=meta.index)
+        if meta.membership is not None:
+            before, after = set(self.table.membership.voters), set(meta.membership.voters)
+            invariant(len(before ^ after) <= 1 and after, "one voter changes at a time", before=before, after=after)
+
+    def _membership_changed(self) -> None:
+        membership = self.table.membership
+        self._effects.append(MembershipChanged(membership, self.table.membership_index))
+        if self.role is Role.LEADER:
+            for member in membership.members:
+                if member != self.me and member not in self.progress:
+                    self.progress[member] = Progress(self.table.last_index + 1, self._last_tick)
+            for gone in [peer for peer in self.progress if peer not in membership.members]:
+                del self.progress[gone]
+            if self.transfer_to not in self.progress:
+                self.transfer_to = None
+
+    def _send(self, to: ReplicaId, message: Message) -> None:
+        (self._after_sync if self._unsaved else self._effects).append(SendMessage(to, message))
