@@ -194,9 +194,9 @@ def _text(value: str | float | bool) -> str:
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return str(value)
+    if isinstance(value, int):
+        return str(value)
+    return str(int(value)) if value.is_integer() else str(value)
 
 
 def _decode_binary_header(header: bytes, body: bytes) -> RemotingCommand:

@@ -2,7 +2,8 @@
 
 Field names on the wire are the camel case of the attribute names unless a field says otherwise. The structs live in
 modules by family (`headers_send`, `headers_consume`, `headers_query`, `headers_admin`, `headers_namesrv`) and are all
-exported here. Field names and types: RocketMQ's `CommandCustomHeader` classes.
+exported here; `hotpath` holds the fast forms of sends and pulls. Field names and types: RocketMQ's
+`CommandCustomHeader` classes.
 """
 
 from __future__ import annotations

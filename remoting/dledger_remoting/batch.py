@@ -1,0 +1,86 @@
+"""The body of a batch send: messages back to back. Integers are big-endian.
+
+| bytes | field |
+|---|---|
+| 4 | total size, this field included |
+| 4 | magic, 0 |
+| 4 | body crc, 0 |
+| 4 | flag (the user's) |
+| 4 + n | body |
+| 2 + n | properties |
+
+Format: RocketMQ's `MessageDecoder.encodeMessage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from .errors import MessageIllegal
+from .record import MAX_PROPERTIES_BYTES
+
+_HEAD: Final = Struct(">iiiii")
+_HEAD_BYTES: Final = 20
+_PROPERTIES_LENGTH: Final = Struct(">H")
+
+
+class BatchMessage(msgspec.Struct, frozen=True, gc=False):
+    """One message of a batch; topic, queue, sys flag and born time are those of the request."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
+    """The body of a batch. Raises `MessageIllegal` if a message's properties are too long."""
+    parts: list[bytes] = []
+    for message in messages:
+        if len(message.properties) > MAX_PROPERTIES_BYTES:
+            raise MessageIllegal(
+                f"properties of {len(message.properties)} bytes are longer than {MAX_PROPERTIES_BYTES}"
+            )
+        size = _HEAD_BYTES + len(message.body) + 2 + len(message.properties)
+        parts += (
+            _HEAD.pack(size, 0, 0, message.flag, len(message.body)),
+            message.body,
+            _PROPERTIES_LENGTH.pack(len(message.properties)),
+            message.properties,
+        )
+    return b"".join(parts)
+
+
+def decode_batch(data: bytes) -> list[BatchMessage]:
+    """The messages of a batch. Raises `MessageIllegal` if it is empty or a length contradicts another."""
+    messages: list[BatchMessage] = []
+    add = messages.append
+    unpack = _HEAD.unpack_from
+    end = len(data)
+    position = 0
+    while position < end:
+        if end - position < _HEAD_BYTES + 2:
+            raise MessageIllegal(f"batch message {len(messages)} is cut off: {end - position} bytes are left")
+        size, _, _, flag, body_bytes = unpack(data, position)
+        body_start = position + _HEAD_BYTES
+        body_end = body_start + body_bytes
+        next_position = position + size
+        if body_bytes < 0 or next_position > end or body_end + 2 > next_position:
+            raise MessageIllegal(
+                f"batch message {len(messages)} says size {size} and body length {body_bytes}, "
+                f"{end - position} bytes are left"
+            )
+        properties_bytes = data[body_end] << 8 | data[body_end + 1]
+        if body_end + 2 + properties_bytes != next_position:
+            raise MessageIllegal(
+                f"batch message {len(messages)} says size {size}, its fields need "
+                f"{body_end + 2 + properties_bytes - position}"
+            )
+        add(BatchMessage(flag, data[body_start:body_end], data[body_end + 2 : next_position]))
+        position = next_position
+    if not messages:
+        raise MessageIllegal("the batch holds no message")
+    return messages

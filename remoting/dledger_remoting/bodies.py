@@ -1,0 +1,53 @@
+"""JSON bodies: reading them tolerantly, writing them compactly, and the small ones that need no module of their own."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from .errors import BodyError
+from .fastjson import to_standard_json
+
+BodyT = TypeVar("BodyT")
+
+_encoder: Final = msgspec.json.Encoder()
+
+
+class TopicList(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Topic names: the answer to 206, 224, 304, 305, 311-313, 343."""
+
+    topic_list: list[str]
+    broker_addr: str | None = None
+
+
+class KVTable(msgspec.Struct, frozen=True):
+    """Text by text: the answer to 219 and 28, and the ordered topics in the answer to 103."""
+
+    table: dict[str, str] = {}
+
+
+class ConsumerList(msgspec.Struct, frozen=True, rename="camel"):
+    """The client ids of a consumer group: the answer to 38."""
+
+    consumer_id_list: list[str]
+
+
+def encode_body(body: msgspec.Struct) -> bytes:
+    """Compact JSON of a body whose keys are all texts; `fastjson.encode_fastjson` writes the others."""
+    return _encoder.encode(body)
+
+
+def decode_body(body_type: type[BodyT], body: bytes, name: str | None = None) -> BodyT:
+    """A body in JSON or fastjson's dialect; numbers and booleans may be texts. Raises `BodyError` that says `name`."""
+    what = f"{name or body_type.__name__} body"
+    try:
+        return msgspec.json.decode(body, type=body_type, strict=False)
+    except msgspec.ValidationError as error:
+        raise BodyError(f"{what}: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        standard = to_standard_json(body)
+    try:
+        return msgspec.json.decode(standard, type=body_type, strict=False)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BodyError(f"{what}: {error}") from error

@@ -1,0 +1,106 @@
+"""Message bodies that clients compressed: zlib always, LZ4 and Zstandard where `lz4` and `zstandard` are installed.
+
+The sys flag says whether (bit 0x1) and how (bits 0x700: 0 or 0x300 zlib, 0x100 LZ4 frame, 0x200 Zstandard). Brokers
+store what they get; only readers decompress. Format: RocketMQ's `MessageSysFlag`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+from importlib import import_module
+from io import BytesIO
+from typing import Final, Protocol, cast
+
+from .errors import BodyError
+from .record import MAX_MESSAGE_BYTES, SYS_COMPRESSED
+
+COMPRESSION_MASK: Final = 0x700
+DEFAULT_MAX_BYTES: Final = 4 * MAX_MESSAGE_BYTES
+"""How large a body may become unless a caller says otherwise: four times the largest body that may be sent."""
+
+
+class Compression(IntEnum):
+    """The bits of a sys flag that tell the algorithm."""
+
+    UNSPECIFIED = 0
+    LZ4 = 0x100
+    ZSTD = 0x200
+    ZLIB = 0x300
+
+
+class _Stream(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class _Lz4Frame(Protocol):
+    def open(self, source: BytesIO, mode: str) -> _Stream: ...
+
+
+class _ZstdDecompressor(Protocol):
+    def stream_reader(self, source: BytesIO) -> _Stream: ...
+
+
+class _Zstandard(Protocol):
+    def ZstdDecompressor(self) -> _ZstdDecompressor: ...  # noqa: N802 (name of the library)
+
+
+def compress(body: bytes, level: int = 5) -> tuple[bytes, int]:
+    """The body as a zlib stream, which every client reads, and the sys flag bits that say so."""
+    return zlib.compress(body, level), SYS_COMPRESSED | Compression.ZLIB
+
+
+def decompress(body: bytes, sys_flag: int, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
+    """The body as its producer gave it; returned as it is if the sys flag says that it is not compressed.
+
+    Raises `BodyError` if it is damaged, larger than `max_bytes`, or of an algorithm that is not installed or not known.
+    """
+    if not sys_flag & SYS_COMPRESSED:
+        return body
+    algorithm = sys_flag & COMPRESSION_MASK
+    if algorithm in (Compression.UNSPECIFIED, Compression.ZLIB):
+        return inflate(body, max_bytes)
+    if algorithm == Compression.LZ4:
+        lz4 = cast("_Lz4Frame", _module("lz4.frame", "lz4"))
+        return _bounded_read("LZ4", lambda: lz4.open(BytesIO(body), "rb"), max_bytes)
+    if algorithm == Compression.ZSTD:
+        zstandard = cast("_Zstandard", _module("zstandard", "zstandard"))
+        return _bounded_read("Zstandard", lambda: zstandard.ZstdDecompressor().stream_reader(BytesIO(body)), max_bytes)
+    raise BodyError(f"compression type {algorithm:#x} is none of 0x0, 0x100, 0x200, 0x300")
+
+
+def inflate(data: bytes, max_bytes: int) -> bytes:
+    """The content of a zlib stream. Raises `BodyError` if it is damaged or larger than `max_bytes`."""
+    stream = zlib.decompressobj()
+    try:
+        content = stream.decompress(data, max_bytes + 1)
+    except zlib.error as error:
+        raise BodyError(f"zlib stream of {len(data)} bytes is damaged: {error}") from error
+    if len(content) > max_bytes:
+        raise _too_large("zlib", max_bytes)
+    if not stream.eof:
+        raise BodyError(f"zlib stream of {len(data)} bytes is cut off")
+    return content
+
+
+def _module(name: str, distribution: str) -> object:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise BodyError(f"the body needs the package {distribution!r}: pip install {distribution}") from error
+
+
+def _bounded_read(algorithm: str, open_stream: Callable[[], _Stream], max_bytes: int) -> bytes:
+    try:
+        stream = open_stream()
+        content = stream.read(max_bytes + 1)
+    except Exception as error:
+        raise BodyError(f"{algorithm} data is damaged: {error}") from error
+    if len(content) > max_bytes:
+        raise _too_large(algorithm, max_bytes)
+    return content
+
+
+def _too_large(algorithm: str, max_bytes: int) -> BodyError:
+    return BodyError(f"{algorithm} data holds more than the limit of {max_bytes} bytes")

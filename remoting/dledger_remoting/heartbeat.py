@@ -1,0 +1,189 @@
+"""The body of a heartbeat (34): which groups a client produces and consumes for, and what it subscribes to.
+
+Clients differ: C++ writes enums as ordinals and versions as texts and leaves empty lists out; ali-ons has no expression
+type; old Go writes `Push`. All of it becomes the one form below. Format: RocketMQ's `HeartbeatData`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import msgspec
+
+from .bodies import decode_body
+from .errors import BodyError
+from .tags import java_hash
+
+EXPRESSION_TAG: Final = "TAG"
+EXPRESSION_SQL92: Final = "SQL92"
+
+
+class ConsumeType(StrEnum):
+    """How a consumer gets its messages."""
+
+    PULL = "CONSUME_ACTIVELY"
+    PUSH = "CONSUME_PASSIVELY"
+    POP = "CONSUME_POP"
+
+
+class MessageModel(StrEnum):
+    """Whether each member of a group gets every message, or each message goes to one member."""
+
+    BROADCASTING = "BROADCASTING"
+    CLUSTERING = "CLUSTERING"
+
+
+class ConsumeFromWhere(StrEnum):
+    """Where a group without committed offsets begins; members in the order of their ordinals."""
+
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    LAST_OFFSET_AND_MIN_WHEN_BOOT_FIRST = "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
+    MIN_OFFSET = "CONSUME_FROM_MIN_OFFSET"
+    MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class SubscriptionData(msgspec.Struct, frozen=True, rename="camel"):
+    """One topic of a consumer group; `code_set` holds the tag codes of `tags_set`."""
+
+    topic: str
+    sub_string: str = "*"
+    class_filter_mode: bool = False
+    tags_set: list[str] = []
+    code_set: list[int] = []
+    sub_version: int = 0
+    expression_type: str = EXPRESSION_TAG
+
+
+class ConsumerData(msgspec.Struct, frozen=True, rename="camel"):
+    """One consumer group of a client."""
+
+    group_name: str
+    consume_type: ConsumeType = ConsumeType.PUSH
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+    subscription_data_set: list[SubscriptionData] = []
+    unit_mode: bool = False
+
+
+class ProducerData(msgspec.Struct, frozen=True, rename="camel"):
+    """One producer group of a client."""
+
+    group_name: str
+
+
+class HeartbeatData(msgspec.Struct, frozen=True):
+    """A whole heartbeat. With `is_without_sub` the subscriptions are those of the client's last one."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_data_set: list[ProducerData] = msgspec.field(name="producerDataSet", default_factory=list)
+    consumer_data_set: list[ConsumerData] = msgspec.field(name="consumerDataSet", default_factory=list)
+    heartbeat_fingerprint: int = msgspec.field(name="heartbeatFingerprint", default=0)
+    is_without_sub: bool = msgspec.field(name="isWithoutSub", default=False)
+
+
+class _SubscriptionIn(msgspec.Struct, rename="camel"):
+    topic: str
+    sub_string: str | None = None
+    class_filter_mode: bool | None = None
+    tags_set: list[str] | None = None
+    code_set: list[int] | None = None
+    sub_version: int | None = None
+    expression_type: str | None = None
+
+
+class _ConsumerIn(msgspec.Struct, rename="camel"):
+    group_name: str
+    consume_type: int | str | None = None
+    message_model: int | str | None = None
+    consume_from_where: int | str | None = None
+    subscription_data_set: list[_SubscriptionIn] | None = None
+    unit_mode: bool | None = None
+
+
+class _HeartbeatIn(msgspec.Struct):
+    client_id: str = msgspec.field(name="clientID")
+    producer_data_set: list[ProducerData] | None = msgspec.field(name="producerDataSet", default=None)
+    consumer_data_set: list[_ConsumerIn] | None = msgspec.field(name="consumerDataSet", default=None)
+    heartbeat_fingerprint: int | None = msgspec.field(name="heartbeatFingerprint", default=None)
+    is_without_sub: bool | None = msgspec.field(name="isWithoutSub", default=None)
+
+
+_CONSUME_TYPE_BY_TEXT: Final = {
+    **{member.value: member for member in ConsumeType},
+    "PUSH": ConsumeType.PUSH,
+    "Push": ConsumeType.PUSH,
+    "PULL": ConsumeType.PULL,
+    "Pull": ConsumeType.PULL,
+}
+_MESSAGE_MODEL_BY_TEXT: Final = {
+    **{member.value: member for member in MessageModel},
+    "BroadCasting": MessageModel.BROADCASTING,
+    "Clustering": MessageModel.CLUSTERING,
+}
+_FROM_WHERE_BY_TEXT: Final = {member.value: member for member in ConsumeFromWhere}
+
+EnumT = TypeVar("EnumT", bound=StrEnum)
+
+
+def encode_heartbeat(heartbeat: HeartbeatData) -> bytes:
+    """The JSON text of a heartbeat."""
+    return msgspec.json.encode(heartbeat)
+
+
+def decode_heartbeat(body: bytes) -> HeartbeatData:
+    """A heartbeat of any client. Raises `BodyError` that names the field if something is missing or wrong."""
+    raw = decode_body(_HeartbeatIn, body, "heartbeat")
+    return HeartbeatData(
+        client_id=raw.client_id,
+        producer_data_set=raw.producer_data_set or [],
+        consumer_data_set=[_consumer(consumer) for consumer in raw.consumer_data_set or ()],
+        heartbeat_fingerprint=raw.heartbeat_fingerprint or 0,
+        is_without_sub=bool(raw.is_without_sub),
+    )
+
+
+def _consumer(raw: _ConsumerIn) -> ConsumerData:
+    return ConsumerData(
+        group_name=raw.group_name,
+        consume_type=_member("consumeType", raw.consume_type, _CONSUME_TYPE_BY_TEXT, ConsumeType.PUSH),
+        message_model=_member("messageModel", raw.message_model, _MESSAGE_MODEL_BY_TEXT, MessageModel.CLUSTERING),
+        consume_from_where=_member(
+            "consumeFromWhere", raw.consume_from_where, _FROM_WHERE_BY_TEXT, ConsumeFromWhere.LAST_OFFSET
+        ),
+        subscription_data_set=[_subscription(subscription) for subscription in raw.subscription_data_set or ()],
+        unit_mode=bool(raw.unit_mode),
+    )
+
+
+def _subscription(raw: _SubscriptionIn) -> SubscriptionData:
+    expression_type = raw.expression_type or EXPRESSION_TAG
+    expression = raw.sub_string or "*"
+    tags = raw.tags_set or []
+    if not tags and expression_type == EXPRESSION_TAG and expression.strip() != "*":
+        tags = [tag for part in expression.split("||") if (tag := part.strip())]
+    return SubscriptionData(
+        topic=raw.topic,
+        sub_string=expression,
+        class_filter_mode=bool(raw.class_filter_mode),
+        tags_set=tags,
+        code_set=raw.code_set or [java_hash(tag) for tag in tags],
+        sub_version=raw.sub_version or 0,
+        expression_type=expression_type,
+    )
+
+
+def _member(field: str, value: int | str | None, by_text: dict[str, EnumT], default: EnumT) -> EnumT:
+    """The enum member that a client means by a name or an ordinal."""
+    if value is None:
+        return default
+    if isinstance(value, int):
+        members = list(type(default))
+        if 0 <= value < len(members):
+            return members[value]
+    elif value in by_text:
+        return by_text[value]
+    expected = ", ".join(member.value for member in type(default))
+    raise BodyError(f"heartbeat field {field!r} is {value!r}, expected one of {expected} or an ordinal")

@@ -1,0 +1,99 @@
+"""Routes and cluster information: what a name server answers to 105 and 106.
+
+Clients before 4.9.4 get fastjson's text with unquoted integer keys, the others plain JSON; some Go clients split the
+text at `,` and `:`, so there is never white space. Fields and entries are sorted, so that equal routes are equal bytes.
+Format: RocketMQ's `TopicRouteData`, `ClusterInfo`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from .bodies import decode_body
+from .codes import STANDARD_JSON_VERSION
+from .fastjson import encode_fastjson
+
+MASTER_ID: Final = 0
+"""The broker id of a group's leader; producers send to no other."""
+
+
+class QueueData(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """The queues of a topic in one broker group."""
+
+    broker_name: str
+    read_queue_nums: int = 0
+    write_queue_nums: int = 0
+    perm: int = 0
+    topic_sys_flag: int = 0
+
+
+class BrokerData(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """The addresses of a broker group's nodes by broker id."""
+
+    broker_name: str
+    cluster: str = ""
+    broker_addrs: dict[int, str] = {}
+    enable_acting_master: bool = False
+
+
+class TopicRouteData(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Where a topic lives. `order_topic_conf` is set for globally ordered topics only."""
+
+    queue_datas: list[QueueData] = []
+    broker_datas: list[BrokerData] = []
+    filter_server_table: dict[str, list[str]] = {}
+    order_topic_conf: str | None = None
+
+
+class ClusterInfo(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """All broker groups, and their names by cluster."""
+
+    broker_addr_table: dict[str, BrokerData] = {}
+    cluster_addr_table: dict[str, list[str]] = {}
+
+
+class BrokerMemberGroup(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """One broker group's nodes by broker id."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: dict[int, str]
+
+
+class BrokerMemberGroupBody(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """The answer to 901."""
+
+    broker_member_group: BrokerMemberGroup
+
+
+def wants_standard_json(version: int, accept_standard_json_only: bool | None) -> bool:
+    """Which dialect a client gets: plain JSON from 4.9.4 on, or if it asks for it."""
+    return version >= STANDARD_JSON_VERSION or bool(accept_standard_json_only)
+
+
+def encode_route(route: TopicRouteData, standard: bool) -> bytes:
+    """The text of a route, sorted by broker name, in plain JSON or in fastjson's dialect."""
+    ordered = msgspec.structs.replace(
+        route,
+        queue_datas=sorted(route.queue_datas, key=lambda queues: queues.broker_name),
+        broker_datas=sorted(route.broker_datas, key=lambda group: group.broker_name),
+    )
+    return encode_fastjson(ordered, standard=standard)
+
+
+def encode_cluster_info(info: ClusterInfo, standard: bool) -> bytes:
+    """The text of cluster information in plain JSON or in fastjson's dialect."""
+    clusters = {cluster: sorted(names) for cluster, names in info.cluster_addr_table.items()}
+    return encode_fastjson(msgspec.structs.replace(info, cluster_addr_table=clusters), standard=standard)
+
+
+def decode_route(body: bytes) -> TopicRouteData:
+    """A route in either dialect. Raises `BodyError`."""
+    return decode_body(TopicRouteData, body)
+
+
+def decode_cluster_info(body: bytes) -> ClusterInfo:
+    """Cluster information in either dialect. Raises `BodyError`."""
+    return decode_body(ClusterInfo, body)

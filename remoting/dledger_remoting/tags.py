@@ -1,0 +1,73 @@
+"""Tag filters: brokers compare hash codes, clients compare the tags themselves, so equal codes do no harm.
+
+The code of a tag is Java's `String.hashCode`: over UTF-16 units, wrapped to a signed 32-bit integer.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from .errors import SubscriptionParseFailed
+
+SUBSCRIBE_ALL: Final = "*"
+MAX_EXPRESSION_CHARS: Final = 32_767
+
+
+def java_hash(text: str) -> int:
+    """Java's `String.hashCode` of `text`, a signed 32-bit integer."""
+    code = 0
+    units = text.encode("utf-16-be", errors="surrogatepass")
+    for position in range(0, len(units), 2):
+        code = (code * 31 + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
+    return code - 0x1_0000_0000 if code & 0x8000_0000 else code
+
+
+@lru_cache(maxsize=4096)
+def tag_code(tag: str) -> int:
+    """What a consume queue holds for a message with this tag; 0 for one without."""
+    return java_hash(tag) if tag else 0
+
+
+class TagFilter(msgspec.Struct, frozen=True):
+    """A parsed tag expression; empty sets mean that every message matches."""
+
+    tags: frozenset[str]
+    codes: frozenset[int]
+
+    @staticmethod
+    def parse(expression: str | None) -> TagFilter:
+        """The filter of `a || b`; None, an empty text and `*` match everything.
+
+        Raises `SubscriptionParseFailed` if there is nothing between the bars or the text is too long.
+        """
+        return _parse(expression or SUBSCRIBE_ALL)
+
+    @property
+    def matches_all(self) -> bool:
+        """True if nothing is filtered out."""
+        return not self.tags
+
+    def matches_code(self, code: int) -> bool:
+        """True if a message with this tag code may match."""
+        return not self.codes or code in self.codes
+
+    def matches_tag(self, tag: str | None) -> bool:
+        """True if a message with this tag matches."""
+        return not self.tags or tag in self.tags
+
+
+@lru_cache(maxsize=1024)
+def _parse(expression: str) -> TagFilter:
+    if len(expression) > MAX_EXPRESSION_CHARS:
+        raise SubscriptionParseFailed(
+            f"tag expression of {len(expression)} characters is longer than {MAX_EXPRESSION_CHARS}"
+        )
+    if expression.strip() in ("", SUBSCRIBE_ALL):
+        return TagFilter(frozenset(), frozenset())
+    tags = frozenset(tag for part in expression.split("||") if (tag := part.strip()))
+    if not tags:
+        raise SubscriptionParseFailed(f"tag expression {expression!r} names no tag, expected 'a || b' or '*'")
+    return TagFilter(tags, frozenset(map(tag_code, tags)))

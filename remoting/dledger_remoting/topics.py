@@ -1,0 +1,191 @@
+"""Names, permissions and configuration of topics and consumer groups. Values and defaults: RocketMQ's `MixAll`,
+`TopicValidator`, `TopicConfig`, `SubscriptionGroupConfig`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from .errors import InvalidParameter
+
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
+PERM_READ_WRITE: Final = PERM_READ | PERM_WRITE
+MAX_PERM: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
+
+TOPIC_UNIT: Final = 1
+TOPIC_UNIT_SUB: Final = 2
+"""Bits of `TopicConfig.topic_sys_flag`."""
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+LMQ_PREFIX: Final = "%LMQ%"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        TRACE_TOPIC,
+        SELF_TEST_TOPIC,
+        BENCHMARK_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        "CHECKPOINT_TOPIC",
+    }
+)
+
+SEND_FORBIDDEN_TOPICS: Final = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+)
+"""Topics that only the broker itself writes."""
+
+SYSTEM_GROUPS: Final = frozenset(
+    {
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PULL",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_RMQ_SYS_TRANS",
+        "DEFAULT_CONSUMER",
+        "SCHEDULE_CONSUMER",
+    }
+)
+"""Consumer groups that exist without being created."""
+
+MAX_TOPIC_CHARS: Final = 127
+MAX_DERIVED_TOPIC_CHARS: Final = 255
+"""Limit of retry and dead letter topics, whose names are a group's with a prefix."""
+MAX_GROUP_CHARS: Final = 120
+
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel", gc=False):
+    """One queue of a topic in one broker group; fields in the alphabetical order of the wire."""
+
+    broker_name: str
+    queue_id: int
+    topic: str
+
+
+class TopicConfig(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """A topic as brokers and name servers know it. `attributes` holds what 5.x added, such as `message.type`."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = PERM_READ_WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = {}
+
+
+class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """A consumer group. `retry_max_times` deliveries after the first one lead to the dead letter topic."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: dict[str, str] = {}
+
+
+def is_readable(perm: int) -> bool:
+    """True if consumers may read."""
+    return bool(perm & PERM_READ)
+
+
+def is_writable(perm: int) -> bool:
+    """True if producers may write."""
+    return bool(perm & PERM_WRITE)
+
+
+def is_inherited(perm: int) -> bool:
+    """True if topics may be created automatically after this one."""
+    return bool(perm & PERM_INHERIT)
+
+
+def retry_topic(group: str) -> str:
+    """Where messages of a group wait for another delivery."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Where messages go that a group failed to consume too often."""
+    return DLQ_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """The topic of replies in a cluster."""
+    return f"{cluster}_REPLY_TOPIC"
+
+
+def is_retry_topic(topic: str) -> bool:
+    """True for a retry topic."""
+    return topic.startswith(RETRY_PREFIX)
+
+
+def is_dead_letter_topic(topic: str) -> bool:
+    """True for a dead letter topic."""
+    return topic.startswith(DLQ_PREFIX)
+
+
+def is_system_topic(topic: str) -> bool:
+    """True for a topic that belongs to the service, which users can neither create nor delete."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    """True for a consumer group that exists without being created."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def validate_topic(topic: str) -> None:
+    """Raise `InvalidParameter` with what to change if `topic` is not a topic's name."""
+    limit = MAX_DERIVED_TOPIC_CHARS if is_retry_topic(topic) or is_dead_letter_topic(topic) else MAX_TOPIC_CHARS
+    _validate_name("topic", topic, limit)
+
+
+def validate_group(group: str) -> None:
+    """Raise `InvalidParameter` with what to change if `group` is not a producer's or consumer's group name."""
+    _validate_name("group", group, MAX_GROUP_CHARS)
+
+
+def _validate_name(kind: str, name: str, limit: int) -> None:
+    if not name.strip():
+        raise InvalidParameter(f"the {kind} name is empty")
+    if len(name) > limit:
+        raise InvalidParameter(f"the {kind} name {name[:32]!r}... has {len(name)} characters, the limit is {limit}")
+    if _NAME.fullmatch(name) is None:
+        raise InvalidParameter(f"the {kind} name {name!r} may only contain a-z A-Z 0-9 _ - % |")
