@@ -1,6 +1,10 @@
-"""What a process uses, read from /proc (Linux)."""
+"""What the broker processes use, read from /proc (Linux)."""
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
+
+from bench.results import NodeUsage
 
 
 def cpu_seconds(pid: int) -> float:
@@ -20,3 +24,36 @@ def anonymous_rss_mb(pid: int) -> float:
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024 / 1e6
     raise RuntimeError(f"/proc/{pid}/status has no RssAnon line: Linux 4.5 or newer needed")
+
+
+class UsageMeter:
+    """Samples the processes of a group, the leader's first, at the two edges of a measurement."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = list(pids)
+        self._began_at = self._elapsed_s = 0.0
+        self._cpu_s: list[float] = []
+        self._rss_mb: list[float] = []
+
+    def begin(self) -> None:
+        """Take the first sample."""
+        self._began_at = time.monotonic()
+        self._cpu_s = [cpu_seconds(pid) for pid in self._pids]
+
+    def end(self) -> None:
+        """Take the last sample."""
+        self._elapsed_s = time.monotonic() - self._began_at
+        self._cpu_s = [cpu_seconds(pid) - before for pid, before in zip(self._pids, self._cpu_s, strict=True)]
+        self._rss_mb = [anonymous_rss_mb(pid) for pid in self._pids]
+
+    def nodes(self, messages: int) -> list[NodeUsage]:
+        """Return what each process used while `messages` passed (0 when idle)."""
+        return [
+            NodeUsage(
+                role="leader" if number == 0 else "follower",
+                cpu_us_per_message=round(cpu * 1e6 / messages, 3) if messages else 0.0,
+                cpu_share=round(cpu / self._elapsed_s, 5),
+                rss_anon_mb=round(rss, 1),
+            )
+            for number, (cpu, rss) in enumerate(zip(self._cpu_s, self._rss_mb, strict=True))
+        ]

@@ -1,0 +1,111 @@
+"""What the benchmarks report: one structure per kind of measurement, medians over its runs, and their JSON form."""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from bench.generator import LoadResult
+from bench.limits import MachineLimits
+
+
+class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What one broker process used during a measurement."""
+
+    role: str
+    cpu_us_per_message: float
+    cpu_share: float
+    rss_anon_mb: float
+
+
+class LoadRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a load on a fresh cluster; the leader comes first in `nodes`."""
+
+    start_s: float
+    load: LoadResult
+    nodes: list[NodeUsage]
+
+
+class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
+    """All runs of one load scenario, and what was asked of it (0 = nothing)."""
+
+    flush: str
+    target_messages_per_s: int
+    target_p99_ms: float
+    runs: list[LoadRun]
+
+    def median(self, figure: Callable[[LoadRun], float]) -> float:
+        """Return the median of one figure over the runs."""
+        return statistics.median(figure(run) for run in self.runs)
+
+    @property
+    def messages_per_s(self) -> float:
+        """Median rate."""
+        return self.median(lambda run: run.load.messages_per_s)
+
+    @property
+    def p50_ms(self) -> float:
+        """Median of the runs' median latencies per request."""
+        return self.median(lambda run: run.load.p50_us) / 1000
+
+    @property
+    def p99_ms(self) -> float:
+        """Median of the runs' 99th percentiles."""
+        return self.median(lambda run: run.load.p99_us) / 1000
+
+    @property
+    def leader_cpu_us(self) -> float:
+        """Median CPU time per message of the leader."""
+        return self.median(lambda run: run.nodes[0].cpu_us_per_message)
+
+    @property
+    def follower_cpu_us(self) -> float:
+        """Median CPU time per message of the busiest follower."""
+        return self.median(lambda run: max(node.cpu_us_per_message for node in run.nodes[1:]))
+
+    @property
+    def rss_anon_mb(self) -> float:
+        """Median over the runs of the largest node's own memory at the end of the load."""
+        return self.median(lambda run: max(node.rss_anon_mb for node in run.nodes))
+
+    @property
+    def errors(self) -> int:
+        """Answers of all runs that were no success."""
+        return sum(sum(run.load.errors.values()) for run in self.runs)
+
+
+class IdleRun(msgspec.Struct, frozen=True, kw_only=True):
+    """An idle cluster, observed for `seconds`; `cpu_us_per_message` of its nodes is 0."""
+
+    start_s: float
+    seconds: float
+    nodes: list[NodeUsage]
+
+
+class FailoverReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Gaps from SIGKILL of the leader to the first acknowledgement of a send begun after it, in milliseconds."""
+
+    gaps_ms: list[float]
+    failed_sends: int
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """Everything one invocation measured; fields of scenarios that were not asked for are empty."""
+
+    machine: dict[str, str]
+    limits: MachineLimits
+    loads: dict[str, LoadReport]
+    idle: list[IdleRun]
+    failover: FailoverReport | None
+
+    def start_times_s(self) -> list[float]:
+        """Return how long each cluster took from its first process to its first acknowledged send."""
+        starts = [run.start_s for report in self.loads.values() for run in report.runs]
+        return starts + [run.start_s for run in self.idle]
+
+
+def quantile(samples: Sequence[float], q: float) -> float:
+    """Return the smallest sample that at least the fraction `q` of all samples does not exceed."""
+    ordered = sorted(samples)
+    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]

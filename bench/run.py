@@ -1,0 +1,89 @@
+"""`python -m bench.run`: measure, print tables, write JSON."""
+
+import os
+import platform
+import tempfile
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+
+from bench.compiler import BUILD_DIR, NoCompilerError, build_generator
+from bench.limits import measure_limits
+from bench.report import show
+from bench.results import Report
+from bench.scenarios import FAILOVER, IDLE, LOADS, NAMES, Settings, measure_failovers, measure_idle, measure_load
+
+
+@click.command()
+@click.option("--scenario", "names", multiple=True, type=click.Choice(NAMES), help="Run only these; default all.")
+@click.option("--runs", default=5, show_default=True, type=click.IntRange(1), help="Runs per scenario.")
+@click.option("--seconds", default=4.0, show_default=True, type=click.FloatRange(0.1, 600), help="Measured per run.")
+@click.option("--warmup", default=1.0, show_default=True, type=click.FloatRange(0, 60), help="Before it, not counted.")
+@click.option("--kills", default=20, show_default=True, type=click.IntRange(1), help="Leaders killed by `failover`.")
+@click.option(
+    "--work-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the clusters' files go; decides which disk is measured. Default: the system's temporary directory.",
+)
+@click.option(
+    "--output",
+    default=BUILD_DIR / "result.json",
+    show_default=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="JSON with every run.",
+)
+def main(
+    *, names: tuple[str, ...], runs: int, seconds: float, warmup: float, kills: int, work_dir: Path | None, output: Path
+) -> None:
+    """Measure speed and memory of a three-node cluster on this machine, beside the machine's own limits."""
+    console = Console()
+    try:
+        program = build_generator()
+    except NoCompilerError as error:
+        raise click.ClickException(str(error)) from error
+    if work_dir is not None:
+        work_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="dledger-bench-", dir=work_dir) as directory:
+        settings = Settings(program, Path(directory), runs, seconds, warmup, kills)
+        report = measure(names or NAMES, settings, console)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2))
+    show(report, console)
+    console.print(f"every run: {output}")
+
+
+def measure(names: tuple[str, ...], settings: Settings, console: Console) -> Report:
+    """Run the named scenarios one after the other."""
+    with console.status("this machine's limits"):
+        report = Report(
+            machine=describe_machine(),
+            limits=measure_limits(settings.work_dir),
+            loads={},
+            idle=[],
+            failover=None,
+        )
+    for name in names:
+        with console.status(f"{name}: {settings.kills if name == FAILOVER else settings.runs} runs"):
+            if name == IDLE:
+                report.idle = [measure_idle(settings) for _ in range(settings.runs)]
+            elif name == FAILOVER:
+                report.failover = measure_failovers(settings)
+            else:
+                report.loads[name] = measure_load(LOADS[name], settings)
+    return report
+
+
+def describe_machine() -> dict[str, str]:
+    """Return what a reader of the figures wants to know of the machine."""
+    return {
+        "cpus": str(len(os.sched_getaffinity(0))),
+        "memory_gb": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.1f}",
+        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""What is measured. Every run starts a cluster of its own, so that no run inherits the files or memory of another."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bench.cluster import BenchCluster, Flush, running_cluster
+from bench.failover import measure_failover
+from bench.generator import GeneratorError, Load, run_load
+from bench.results import FailoverReport, IdleRun, LoadReport, LoadRun
+from bench.usage import UsageMeter
+
+TOPIC = "bench"
+BACKLOG_MESSAGES = 500_000
+_FILL = Load(connections=4, window=8, batch=32)
+_FILL_LIMIT_S = 120.0
+_FIRST_SEND_LIMIT_S = 15.0
+_SETTLE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadScenario:
+    """A load on one flush mode, and what it should reach on two cores that it shares with all three nodes."""
+
+    flush: Flush
+    load: Load
+    target_messages_per_s: int
+    target_p99_ms: float = 0.0
+
+
+LOADS = {
+    "sync-1x64": LoadScenario("sync", Load(connections=1, window=64), 35_000, 8.0),
+    "sync-64x1": LoadScenario("sync", Load(connections=64, window=1), 30_000),
+    "sync-batch": LoadScenario("sync", Load(connections=1, window=64, batch=32), 150_000),
+    "async-1x64": LoadScenario("async", Load(connections=1, window=64), 60_000, 4.0),
+    "async-64x1": LoadScenario("async", Load(connections=64, window=1), 40_000),
+    "async-batch": LoadScenario("async", Load(connections=1, window=64, batch=32), 250_000),
+    "consume": LoadScenario("async", Load(mode="pull", messages_per_pull=32), 400_000),
+}
+IDLE, FAILOVER = "idle", "failover"
+NAMES = (*LOADS, IDLE, FAILOVER)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How long and how often; `work_dir` takes the clusters' files and must lie on the disk to be measured."""
+
+    program: Path
+    work_dir: Path
+    runs: int
+    seconds: float
+    warmup_s: float
+    kills: int
+
+
+def measure_load(scenario: LoadScenario, settings: Settings) -> LoadReport:
+    """Run one load scenario `settings.runs` times."""
+    runs = [_load_run(scenario, settings) for _ in range(settings.runs)]
+    return LoadReport(
+        flush=scenario.flush,
+        target_messages_per_s=scenario.target_messages_per_s,
+        target_p99_ms=scenario.target_p99_ms,
+        runs=runs,
+    )
+
+
+def measure_idle(settings: Settings) -> IdleRun:
+    """Observe a cluster that has nothing to do, once it has settled."""
+    with _fresh_cluster(settings, "sync") as (cluster, start_s):
+        time.sleep(_SETTLE_S)
+        meter = UsageMeter(_pids_leader_first(cluster))
+        meter.begin()
+        time.sleep(settings.seconds)
+        meter.end()
+        return IdleRun(start_s=start_s, seconds=settings.seconds, nodes=meter.nodes(messages=0))
+
+
+def measure_failovers(settings: Settings) -> FailoverReport:
+    """Kill the leader `settings.kills` times under a client that sends."""
+    with _fresh_cluster(settings, "sync") as (cluster, _):
+        cluster.await_equal()
+        return asyncio.run(measure_failover(cluster, TOPIC, settings.kills))
+
+
+def _load_run(scenario: LoadScenario, settings: Settings) -> LoadRun:
+    with _fresh_cluster(settings, scenario.flush) as (cluster, start_s):
+        port = cluster.leader().client_port
+        run = partial(run_load, settings.program, port=port, topic=TOPIC)
+        if scenario.load.mode == "pull":
+            run(_FILL, seconds=_FILL_LIMIT_S, messages=BACKLOG_MESSAGES)
+            cluster.await_equal()
+        meter = UsageMeter(_pids_leader_first(cluster))
+        result = run(
+            scenario.load,
+            seconds=settings.seconds,
+            warmup_s=settings.warmup_s,
+            on_start=meter.begin,
+            on_end=meter.end,
+        )
+        return LoadRun(start_s=start_s, load=result, nodes=meter.nodes(result.messages))
+
+
+@contextmanager
+def _fresh_cluster(settings: Settings, flush: Flush) -> Iterator[tuple[BenchCluster, float]]:
+    """Start a cluster; yield it with the seconds from its first process to its first acknowledged send."""
+    data_dir = settings.work_dir / "cluster"
+    try:
+        with running_cluster(data_dir, flush) as cluster:
+            _await_acknowledged_send(cluster, settings.program)
+            yield cluster, round(time.monotonic() - cluster.started_at, 3)
+    finally:
+        shutil.rmtree(data_dir, ignore_errors=True)
+
+
+def _await_acknowledged_send(cluster: BenchCluster, program: Path) -> None:
+    """Send until one message is acknowledged; this also creates the topic, as a client's first send does."""
+    deadline = time.monotonic() + _FIRST_SEND_LIMIT_S
+    while True:
+        port = cluster.leader().client_port
+        try:
+            run_load(program, Load(window=1), port=port, topic=TOPIC, seconds=1.0, messages=1)
+        except GeneratorError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
+
+
+def _pids_leader_first(cluster: BenchCluster) -> list[int]:
+    leader = cluster.leader()
+    return [leader.pid(), *(node.pid() for node in cluster.nodes if node != leader)]

@@ -1,0 +1,132 @@
+"""Limits are measured without leaving traces, and the report says the truth about what was asked."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from bench.compiler import build_generator
+from bench.generator import LoadResult
+from bench.limits import MachineLimits, fdatasync_us, loopback_round_trip_us, memory_copy_gb_per_s
+from bench.report import beside_the_limit, show
+from bench.results import FailoverReport, IdleRun, LoadReport, LoadRun, NodeUsage, Report, quantile
+from bench.scenarios import LOADS, NAMES
+from bench.usage import UsageMeter
+
+LIMITS = MachineLimits(
+    fdatasync_64k_us=100.0, fdatasync_64k_per_s=10_000.0, loopback_round_trip_us=50.0, memory_copy_gb_per_s=2.0
+)
+
+
+def load_result(messages_per_s: float, errors: dict[str, int] | None = None) -> LoadResult:
+    return LoadResult(
+        seconds=4.0,
+        requests=100,
+        messages=100,
+        messages_per_s=messages_per_s,
+        acknowledged_total=100,
+        received_mb_per_s=1.0,
+        sent_mb_per_s=100.0,
+        p50_us=1000.0,
+        p99_us=2000.0,
+        p999_us=3000.0,
+        max_us=4000.0,
+        generator_cpu_s=0.1,
+        errors=errors or {},
+    )
+
+
+def load_report(flush: str, *rates: float, errors: dict[str, int] | None = None) -> LoadReport:
+    node = NodeUsage(role="leader", cpu_us_per_message=5.0, cpu_share=0.5, rss_anon_mb=90.0)
+    runs = [LoadRun(start_s=1.5, load=load_result(rate, errors), nodes=[node, node, node]) for rate in rates]
+    return LoadReport(flush=flush, target_messages_per_s=35_000, target_p99_ms=8.0, runs=runs)
+
+
+def shown(report: Report) -> str:
+    console = Console(width=220, record=True, file=io.StringIO())
+    show(report, console)
+    return console.export_text()
+
+
+def test_disk_limit_leaves_no_file(tmp_path: Path) -> None:
+    assert fdatasync_us(tmp_path / "probe", seconds=0.02) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_limits_are_positive() -> None:
+    assert loopback_round_trip_us(seconds=0.02) > 0
+    assert memory_copy_gb_per_s(seconds=0.1) > 0
+
+
+def test_meter_sees_memory_and_cpu_of_each_process_leader_first() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        meter = UsageMeter([os.getpid(), child.pid])
+        meter.begin()
+        sum(range(200_000))
+        meter.end()
+        leader, follower = meter.nodes(messages=10)
+        child.communicate(b"\n")
+    assert (leader.role, follower.role) == ("leader", "follower")
+    assert leader.cpu_us_per_message > 0
+    assert leader.rss_anon_mb > follower.rss_anon_mb > 0
+
+
+@pytest.mark.parametrize(
+    ("q", "expected"), [(0.0, 1), (0.5, 10), (0.95, 19), (0.99, 20), (1.0, 20)], ids=["min", "p50", "p95", "p99", "max"]
+)
+def test_quantile_is_a_sample_that_enough_samples_do_not_exceed(q: float, expected: int) -> None:
+    assert quantile(range(20, 0, -1), q) == expected
+
+
+def test_load_figures_are_medians_of_the_runs() -> None:
+    assert load_report("sync", 10_000, 50_000, 40_000).messages_per_s == 40_000
+
+
+def test_synced_load_is_put_beside_the_disk_and_others_beside_memory() -> None:
+    assert beside_the_limit(load_report("sync", 40_000), LIMITS) == "4.0 messages per fdatasync"
+    assert beside_the_limit(load_report("async", 40_000), LIMITS) == "100 MB/s, 5.0% of memory copy"
+
+
+def test_report_shows_figures_targets_and_errors() -> None:
+    report = Report(
+        machine={},
+        limits=LIMITS,
+        loads={"sync-1x64": load_report("sync", 40_000, errors={"14": 7})},
+        idle=[IdleRun(start_s=2.5, seconds=4.0, nodes=load_report("sync", 1).runs[0].nodes)],
+        failover=FailoverReport(gaps_ms=[900.0, 1100.0, 3200.0], failed_sends=0),
+    )
+    text = shown(report)
+    for expected in (
+        "40,000",
+        "35,000",
+        "4.0 messages per fdatasync",
+        " 7 ",
+        "1,100 ms",
+        "3,200 ms",
+        "90 MB",
+        "1.50 s",
+    ):
+        assert expected in text
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
+
+
+def test_every_load_has_a_name_and_a_target() -> None:
+    assert set(LOADS) < set(NAMES)
+    assert all(scenario.target_messages_per_s > 0 for scenario in LOADS.values())
+
+
+def test_generator_is_compiled_once(tmp_path: Path) -> None:
+    program = build_generator(tmp_path)
+    built_at = program.stat().st_mtime_ns
+    assert build_generator(tmp_path).stat().st_mtime_ns == built_at
+
+
+def test_generator_compiles_without_a_warning(tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "bench" / "gen.c"
+    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"]
+    subprocess.run(["cc", *flags, "-o", str(tmp_path / "gen"), str(source)], check=True)

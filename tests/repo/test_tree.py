@@ -1,0 +1,84 @@
+"""The commands a reader is told exist, and the documentation check finds what it is there to find."""
+
+import importlib.util
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
+
+
+@pytest.fixture
+def docs_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The documentation check, looking at an empty tree."""
+    spec = importlib.util.spec_from_file_location("ci_docs", ROOT / ".ci" / "docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    return module
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "bench/README.md", ".ci/run"])
+def test_make_commands_in_the_documentation_exist(page: str) -> None:
+    named = set(re.findall(r"(?:^|`)make ([a-z]+)", (ROOT / page).read_text(), re.MULTILINE))
+    assert named
+    assert named <= TARGETS
+
+
+def test_make_alone_lists_every_target() -> None:
+    listing = subprocess.run(["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {line.split()[0] for line in listing.stdout.splitlines()} == TARGETS
+
+
+def test_a_python_that_is_too_old_is_named_in_one_line(tmp_path: Path) -> None:
+    old = tmp_path / "python-old"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.9.1" && exit 0\nexit 1\n')
+    old.chmod(0o755)
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    (tmp_path / "pyproject.toml").write_text("")
+    made = subprocess.run(["make", "venv", f"PYTHON={old}"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert made.returncode != 0
+    assert "Python 3.9.1 found, Python >= 3.11 needed" in made.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_every_lint_exception_has_a_reason() -> None:
+    lint = (ROOT / "pyproject.toml").read_text().split("[tool.ruff.lint]")[1].split("[tool.ruff.lint.isort]")[0]
+    ignores = lint.split("ignore = [", 1)[1]
+    bare = [line for line in ignores.splitlines() if re.match(r'\s+"[A-Z]+\d*",', line) and "#" not in line]
+    assert not bare
+
+
+def test_dependencies_the_project_promises_are_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = project["dependencies"] + [name for extra in project["optional-dependencies"].values() for name in extra]
+    names = {re.split(r"[<>=;\[ ]", requirement)[0] for requirement in declared}
+    assert {"pysyncobj", "aiohttp", "pyspark", "pytest", "hypothesis", "toxiproxy-python"} <= names
+
+
+def test_links_that_lead_nowhere_are_found(docs_check: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# A heading, here\n")
+    (tmp_path / "page.md").write_text(
+        "[good](there.md#a-heading-here) [bad](missing.md) [worse](there.md#no) [far](https://example.org)\n"
+        "`[code](nowhere.md)`\n```\n[fenced](nowhere.md)\n```\n"
+    )
+    assert list(docs_check.broken_links(Path("page.md"))) == [
+        "page.md: link to missing.md: no such file",
+        "page.md: link to there.md#no: no such heading",
+    ]
+
+
+def test_paths_of_one_machine_are_found(docs_check: ModuleType, tmp_path: Path) -> None:
+    path = Path("/home", "somebody")
+    (tmp_path / "file.py").write_text(f"ROOT = '{path}'
+")
+    (finding,) = docs_check.machine_paths(Path("file.py"))
+    assert finding == f"file.py:1: {path} is a path of one machine"
