@@ -72,8 +72,7 @@ class BenchCluster:
 
     @classmethod
     def start(cls, data_dir: Path, flush: Flush) -> Self:
-        """Bootstrap a cluster in the empty directory `data_dir` and return while it elects its first leader."""
-        data_dir.mkdir(parents=True, exist_ok=True)
+        """Bootstrap a cluster in `data_dir`, which must not exist yet, and return once it has a leader."""
         config = data_dir.with_name(data_dir.name + ".toml")
         config.write_text(f'flush = "{flush}"\n')
         base_port, namesrv_port = find_free_ports()

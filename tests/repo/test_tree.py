@@ -78,7 +78,6 @@ def test_links_that_lead_nowhere_are_found(docs_check: ModuleType, tmp_path: Pat
 
 def test_paths_of_one_machine_are_found(docs_check: ModuleType, tmp_path: Path) -> None:
     path = Path("/home", "somebody")
-    (tmp_path / "file.py").write_text(f"ROOT = '{path}'
-")
+    (tmp_path / "file.py").write_text(f"ROOT = '{path}'")
     (finding,) = docs_check.machine_paths(Path("file.py"))
     assert finding == f"file.py:1: {path} is a path of one machine"
