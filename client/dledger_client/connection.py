@@ -1,0 +1,294 @@
+"""One TCP connection to a broker or name server, and a pool of them by address.
+
+Requests are pipelined: any number may be under way, answers are matched by their opaque number. What is written within
+one turn of the event loop leaves in one write. Each request has a deadline; one timer per connection, set to the
+earliest of them, serves all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, TypeAlias, cast
+
+from dledger_remoting.codes import LanguageCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
+from dledger_remoting.errors import FrameError
+from dledger_remoting.frame import FrameDecoder
+
+from .errors import ClientClosedError, ClientError, ConnectError, ConnectionLostError, RequestTimeoutError
+
+logger = logging.getLogger(__name__)
+
+_MAX_OPAQUE: Final = 0x3FFF_FFFF
+"""Requests of servers count from 1,000,000,000 on; staying below keeps captures readable."""
+
+_TIMER_SLACK_SECONDS: Final = 0.005
+"""Requests that expire this soon after the timer fires expire with it, so that n deadlines do not need n timers."""
+
+RequestHandler: TypeAlias = "Callable[[Connection, RemotingCommand], None]"
+"""Called for each request that the server sends on its own."""
+
+
+class Connection(asyncio.Protocol):
+    """An open connection. Obtain it from a `ConnectionPool`."""
+
+    def __init__(self, address: str, on_request: RequestHandler, on_lost: Callable[[Connection], None]) -> None:
+        self.address = address
+        self._on_request = on_request
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._pending: dict[int, tuple[float, float, asyncio.Future[RemotingCommand]]] = {}
+        self._opaque = 0
+        self._outgoing: list[bytes] = []
+        self._flush_scheduled = False
+        self._write_paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._close_reason: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """True while requests can be submitted."""
+        return self._transport is not None and self._close_reason is None
+
+    @property
+    def pending(self) -> int:
+        """How many requests wait for their answer."""
+        return len(self._pending)
+
+    def next_opaque(self) -> int:
+        """A number for the next request, to be put into its header and given to `submit`."""
+        self._opaque = self._opaque % _MAX_OPAQUE + 1
+        return self._opaque
+
+    def submit(self, opaque: int, frame: bytes, deadline: float) -> asyncio.Future[RemotingCommand]:
+        """Queue an encoded request; the future gets its answer, whatever code that has.
+
+        `deadline` is a time of the event loop's clock. The future raises `ConnectionLostError` or
+        `RequestTimeoutError`, of which the outcome is unknown; `ConnectError` is raised at once if the connection is
+        closed.
+        """
+        if not self.is_open:
+            raise ConnectError(self.address, self._close_reason or "not connected")
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+        self._pending[opaque] = (deadline, self._loop.time(), future)
+        if self._timer is None or deadline < self._timer_at:
+            self._arm(deadline)
+        self._write(frame)
+        return future
+
+    async def call(self, command: RemotingCommand, deadline: float) -> RemotingCommand:
+        """Send a request and wait for its answer. Raises what `submit` and its future raise."""
+        command.opaque = self.next_opaque()
+        command.language = LanguageCode.PYTHON
+        future = self.submit(command.opaque, encode_command(command), deadline)
+        try:
+            return await future
+        finally:
+            if future.cancelled():
+                self._pending.pop(command.opaque, None)
+
+    def send_oneway(self, command: RemotingCommand) -> None:
+        """Send a request that is not answered. Raises `ConnectError` if the connection is closed."""
+        command.opaque = self.next_opaque()
+        command.language = LanguageCode.PYTHON
+        command.flag |= FLAG_ONEWAY
+        self.send_frame(encode_command(command))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Queue an encoded frame that nobody waits for: a one-way request, an answer to the server."""
+        if not self.is_open:
+            raise ConnectError(self.address, self._close_reason or "not connected")
+        self._write(frame)
+
+    def expire_pending_by(self, deadline: float) -> None:
+        """Bring the deadline of every request under way forward to `deadline` at the latest."""
+        for opaque, (old, started, future) in self._pending.items():
+            if old > deadline:
+                self._pending[opaque] = (deadline, started, future)
+        if self._pending and deadline < self._timer_at:
+            self._arm(deadline)
+
+    def close(self, reason: str = "closed by the client") -> None:
+        """Close at once; requests under way raise `ConnectionLostError`."""
+        if self._transport is None:
+            return
+        self._flush()
+        self._fail(reason)
+        self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=1 << 20)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._decoder.receive_data(data)
+            while (frame := self._decoder.next_frame()) is not None:
+                command = decode_command(frame)
+                if command.is_response:
+                    entry = self._pending.pop(command.opaque, None)
+                    if entry is not None and not entry[2].done():
+                        entry[2].set_result(command)
+                else:
+                    self._on_request(self, command)
+        except FrameError as error:
+            logger.warning("closing %s: %s", self.address, error)
+            self.close(f"the server broke the protocol: {error}")
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail("closed by the server" if exc is None else str(exc) or type(exc).__name__)
+        self._transport = None
+        self._on_lost(self)
+
+    def _write(self, frame: bytes) -> None:
+        self._outgoing.append(frame)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._outgoing and not self._write_paused and self._transport is not None:
+            chunks, self._outgoing = self._outgoing, []
+            if not self._transport.is_closing():
+                self._transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        """Fail what is due, and set the timer to what is due next."""
+        self._timer = None
+        now = self._loop.time()
+        limit = now + _TIMER_SLACK_SECONDS
+        due = [opaque for opaque, (deadline, _, _) in self._pending.items() if deadline <= limit]
+        for opaque in due:
+            _, started, future = self._pending.pop(opaque)
+            if not future.done():
+                future.set_exception(RequestTimeoutError(self.address, now - started))
+        if self._pending:
+            self._arm(min(deadline for deadline, _, _ in self._pending.values()))
+
+    def _fail(self, reason: str) -> None:
+        if self._close_reason is None:
+            self._close_reason = reason
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        pending, self._pending = self._pending, {}
+        for _, _, future in pending.values():
+            if not future.done():
+                future.set_exception(ConnectionLostError(self.address, reason))
+
+
+class ConnectionPool:
+    """At most one connection per address, opened when first asked for and again after it was lost.
+
+    `on_connected` is called with each new connection before anyone else gets it; `on_lost` with each that ended.
+    """
+
+    def __init__(
+        self,
+        on_request: RequestHandler,
+        *,
+        on_connected: Callable[[Connection], None] | None = None,
+        on_lost: Callable[[Connection], None] | None = None,
+        connect_timeout: float = 3.0,
+    ) -> None:
+        self._on_request = on_request
+        self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._connect_timeout = connect_timeout
+        self._open: dict[str, Connection] = {}
+        self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._closed = False
+
+    def peek(self, address: str) -> Connection | None:
+        """The open connection to `address`, if there is one."""
+        connection = self._open.get(address)
+        return connection if connection is not None and connection.is_open else None
+
+    def connections(self) -> list[Connection]:
+        """All open connections."""
+        return [connection for connection in self._open.values() if connection.is_open]
+
+    async def get(self, address: str, deadline: float) -> Connection:
+        """The connection to `address`, opened if need be. Raises `ConnectError` when that fails or takes too long."""
+        connection = self.peek(address)
+        if connection is not None:
+            return connection
+        if self._closed:
+            raise ClientClosedError("the client is closed")
+        task = self._opening.get(address)
+        if task is None:
+            task = asyncio.create_task(self._connect(address), name=f"connect {address}")
+            self._opening[address] = task
+            task.add_done_callback(lambda done: self._opened(address, done))
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            raise ConnectError(address, "not connected before the call's deadline") from None
+        except asyncio.CancelledError:
+            if task.cancelled() and self._closed:
+                raise ClientClosedError("the client is closed") from None
+            raise
+
+    async def close(self) -> None:
+        """Close all connections and wait until the transports have let go."""
+        self._closed = True
+        for task in list(self._opening.values()):
+            task.cancel()
+        for connection in list(self._open.values()):
+            connection.close()
+        await asyncio.sleep(0)
+
+    async def _connect(self, address: str) -> Connection:
+        host, port = split_address(address)
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: Connection(address, self._on_request, self._lost), host, port
+                )
+        except TimeoutError:
+            raise ConnectError(address, f"no connection within {self._connect_timeout:g} s") from None
+        except OSError as error:
+            raise ConnectError(address, error.strerror or str(error)) from error
+        self._open[address] = connection
+        if self._on_connected is not None:
+            self._on_connected(connection)
+        return connection
+
+    def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
+        self._opening.pop(address, None)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ClientError):
+            logger.error("connecting to %s failed unexpectedly", address, exc_info=error)
+
+    def _lost(self, connection: Connection) -> None:
+        if self._open.get(connection.address) is connection:
+            del self._open[connection.address]
+        if self._on_lost is not None:
+            self._on_lost(connection)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[ipv6]:port`. Raises `ConnectError` if it is neither."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
+        raise ConnectError(address, "expected host:port with a port from 1 to 65535")
+    return host.removeprefix("[").removesuffix("]"), int(port)

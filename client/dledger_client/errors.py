@@ -1,0 +1,139 @@
+"""Every error of the client, each with the policy that a caller needs in order to react.
+
+* `outcome`: `"not_sent"` = certainly not stored, sending again cannot duplicate it; `"unknown"` = it may have been
+  stored, sending again may duplicate it.
+* `retryable`: the same call may succeed a little later without a change by the caller.
+
+All of them derive from `ClientError`. A broker's refusal is a `RefusedError` with the response code and its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.errors import RemotingError
+
+if TYPE_CHECKING:
+    from .messages import SendResult
+
+Outcome: TypeAlias = Literal["not_sent", "unknown"]
+
+
+class ClientError(Exception):
+    """Base of all errors that this package raises."""
+
+    retryable: bool = False
+    outcome: Outcome = "not_sent"
+
+
+class ClientClosedError(ClientError):
+    """The producer, consumer or admin was not started or has been closed."""
+
+
+class InvalidArgumentError(ClientError, ValueError):
+    """An argument is outside what the client or the protocol accepts; nothing was sent."""
+
+
+class NoRouteError(ClientError):
+    """No name server knows the topic, or none of its queues can be written or read."""
+
+    retryable = True
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"no route for topic {topic!r}: {reason}")
+        self.topic = topic
+
+
+class ConnectError(ClientError):
+    """No connection could be opened, so nothing was sent."""
+
+    retryable = True
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"cannot connect to {address}: {reason}")
+        self.address = address
+
+
+class ConnectionLostError(ClientError):
+    """The connection closed before the answer came."""
+
+    retryable = True
+    outcome: Outcome = "unknown"
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"connection to {address} lost before the answer: {reason}")
+        self.address = address
+
+
+class RequestTimeoutError(ClientError):
+    """No answer came in time."""
+
+    retryable = True
+    outcome: Outcome = "unknown"
+
+    def __init__(self, address: str, seconds: float) -> None:
+        super().__init__(f"no answer from {address} within {seconds:.3g} s")
+        self.address = address
+
+
+class DeadlineError(ClientError):
+    """The call's deadline passed before an attempt could be made; `__cause__` is the last attempt's error, if any."""
+
+    retryable = True
+
+
+class RefusedError(ClientError):
+    """A server answered with a code other than success; `code` is the response code, `remark` the server's text."""
+
+    def __init__(self, error: RemotingError) -> None:
+        super().__init__(f"{_code_name(error.code)}: {error.remark}")
+        self.code = error.code
+        self.remark = error.remark
+        self.retryable = error.retryable
+        self.outcome: Outcome = "unknown" if error.outcome_unknown else "not_sent"
+
+
+class NotFoundError(RefusedError):
+    """The topic, group, offset or message that was asked for does not exist (codes 17, 22, 26)."""
+
+
+class SendError(ClientError):
+    """A send did not succeed before its deadline, or was refused for good; `__cause__` is the last attempt's error.
+
+    `attempts` counts requests that left this process. If any of them may have been stored, `outcome` is `"unknown"`.
+    `stored` holds the results of a batch's messages that were acknowledged before the failure.
+    """
+
+    def __init__(
+        self, topic: str, attempts: int, outcome: Outcome, cause: ClientError, stored: Sequence[SendResult] = ()
+    ) -> None:
+        super().__init__(f"message to {topic!r} failed after {attempts} attempts (outcome {outcome}): {cause}")
+        self.topic = topic
+        self.attempts = attempts
+        self.outcome: Outcome = outcome
+        self.retryable = cause.retryable
+        self.stored = tuple(stored)
+
+    @property
+    def code(self) -> int | None:
+        """The response code of the last attempt, None if it had no answer."""
+        return self.__cause__.code if isinstance(self.__cause__, RefusedError) else None
+
+
+_NOT_FOUND_CODES = frozenset(
+    {ResponseCode.TOPIC_NOT_EXIST, ResponseCode.QUERY_NOT_FOUND, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}
+)
+
+
+def refusal(error: RemotingError) -> RefusedError:
+    """The client's error for a wire error that a response stands for."""
+    return NotFoundError(error) if error.code in _NOT_FOUND_CODES else RefusedError(error)
+
+
+def _code_name(code: int) -> str:
+    try:
+        return f"{ResponseCode(code).name} ({code})"
+    except ValueError:
+        return f"code {code}"

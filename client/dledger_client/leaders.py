@@ -1,0 +1,139 @@
+"""Who leads a broker group, learned from routes, from refusals and from notices, and whom to ask while nobody knows.
+
+A newer term wins; of equal terms the later word wins. But a leader that has just failed to answer is believed in again
+only when it answers, or when somebody names it together with a newer term. The interleaving behind that exception:
+1. the leader is killed; 2. the client loses its connection; 3. the client asks a follower, whose election timeout has
+not passed yet; 4. the follower names the dead leader in good faith. Believing it would send every waiting request to a
+dead address, again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+PROBE_INTERVAL_SECONDS: Final = 0.025
+"""While the leader is unknown, one request at a time goes to the next node of the group, this far apart."""
+
+LEADER_ID: Final = 0
+"""The broker id under which name servers list a leader."""
+
+
+class BrokerGroup:
+    """One Raft group of brokers, by its broker name. Belongs to one event loop."""
+
+    def __init__(self, name: str, on_leader: Callable[[BrokerGroup, str | None], None] | None = None) -> None:
+        self.name = name
+        self.cluster = ""
+        self.addresses: tuple[str, ...] = ()
+        self.leader: str | None = None
+        self.term = -1
+        self._on_leader = on_leader
+        self._loop = asyncio.get_running_loop()
+        self._listed_leader: str | None = None
+        self._doubted: str | None = None
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._probe_at = 0.0
+        self._probe_index = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def update_from_route(self, cluster: str, addresses: Mapping[int, str]) -> None:
+        """Take over what a name server lists: broker id to address, id 0 being the leader.
+
+        A leader is believed when it differs from the one listed before; an id 0 whose address also stands under
+        another id is a stand-in that the name server made up, and says nothing.
+        """
+        self.cluster = cluster
+        self.addresses = tuple(dict.fromkeys(addresses[broker_id] for broker_id in sorted(addresses)))
+        listed = addresses.get(LEADER_ID)
+        if listed is None or any(listed == address for broker_id, address in addresses.items() if broker_id):
+            return
+        changed, self._listed_leader = listed != self._listed_leader, listed
+        if (changed and listed != self._doubted) or (self.leader is None and self._doubted is None):
+            self._set_leader(listed)
+
+    def learn(self, address: str | None, term: int | None) -> None:
+        """Take over a hint: `address` leads in `term`; None for what the informant does not know."""
+        if term is not None:
+            if term < self.term:
+                return
+            if term > self.term:
+                self.term = term
+                self._doubted = None
+                if address is None:
+                    self._set_leader(None)
+        if address is not None and address != self._doubted:
+            self._set_leader(address)
+
+    def confirm(self, address: str) -> None:
+        """A node did what only a leader does."""
+        if address != self.leader:
+            self._doubted = None
+            self._set_leader(address)
+
+    def doubt(self, address: str) -> None:
+        """A node that was asked as the leader failed, or said that it is not the leader."""
+        if self.leader == address:
+            self._doubted = address
+            self._set_leader(None)
+
+    async def target(self, deadline: float) -> str:
+        """The address to ask now: the leader, or the next node to try. Raises TimeoutError at `deadline`.
+
+        While there is no leader, callers wait their turn: one of them gets a node to try every
+        `PROBE_INTERVAL_SECONDS`, and all of them return as soon as somebody has found the leader.
+        """
+        while self.leader is None:
+            now = self._loop.time()
+            if now >= self._probe_at and self.addresses:
+                self._probe_at = now + PROBE_INTERVAL_SECONDS
+                self._probe_index += 1
+                return self.addresses[self._probe_index % len(self.addresses)]
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append(waiter)
+            self._arm()
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        return self.leader
+
+    def any_address(self, avoid: str | None = None) -> str | None:
+        """The leader, or else one of the nodes in turn; not `avoid` if there is another. None if none is known."""
+        if self.leader is not None and self.leader != avoid:
+            return self.leader
+        choices = [address for address in self.addresses if address != avoid] or list(self.addresses)
+        if not choices:
+            return None
+        self._probe_index += 1
+        return choices[self._probe_index % len(choices)]
+
+    def _set_leader(self, address: str | None) -> None:
+        if address == self.leader:
+            return
+        previous, self.leader = self.leader, address
+        if address is not None:
+            self._doubted = None
+            waiters, self._waiters = self._waiters, deque()
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+        if self._on_leader is not None:
+            self._on_leader(self, previous)
+
+    def _arm(self) -> None:
+        if self._timer is None:
+            now = self._loop.time()
+            at = self._probe_at if self._probe_at > now else now + PROBE_INTERVAL_SECONDS
+            self._timer = self._loop.call_at(at, self._wake_next)
+
+    def _wake_next(self) -> None:
+        """Give the turn to the waiter that waits longest; the others keep waiting."""
+        self._timer = None
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                break
+        if self._waiters:
+            self._arm()

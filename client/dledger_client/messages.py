@@ -1,0 +1,135 @@
+"""What goes in and what comes out: messages, queues, results.
+
+Timestamps are milliseconds since 1970, offsets count from 0. A `MessageQueue` is a plain tuple
+`(topic, broker_group, queue_id)` with names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+from dledger_remoting import properties as names
+from dledger_remoting.compression import decompress
+from dledger_remoting.ids import offset_message_id
+from dledger_remoting.properties import parse_properties
+from dledger_remoting.record import MessageRecord
+
+
+class MessageQueue(NamedTuple):
+    """One queue of a topic on one broker group."""
+
+    topic: str
+    broker_group: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.broker_group}/{self.queue_id}"
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A message to send in a batch.
+
+    `key` is one key or several, by which the message can be found later; `tags` is what subscriptions filter by;
+    `properties` are the application's own, names and values without the characters U+0001 and U+0002.
+    """
+
+    body: bytes
+    key: str | Iterable[str] | None = None
+    tags: str | None = None
+    properties: Mapping[str, str] | None = None
+
+
+class SendResult(msgspec.Struct, frozen=True, gc=False):
+    """Where an acknowledged message lies.
+
+    `message_id` is the offset message id (what `Admin.message_by_id` takes), `unique_key` the id that this client made.
+    `replicated` is False only if a RocketMQ broker stored the message but could not flush or replicate it in time.
+    """
+
+    message_id: str
+    unique_key: str
+    topic: str
+    broker_group: str
+    queue_id: int
+    queue_offset: int
+    replicated: bool = True
+
+
+class Settlement(Enum):
+    """How a consumer ended its work on a message."""
+
+    DONE = "done"
+    RETRY = "retry"
+
+
+class ReceivedMessage(msgspec.Struct, frozen=True):
+    """A message as a consumer sees it; the body is decompressed.
+
+    `topic` is the one that the message was sent to, also for one that comes back through the group's retry topic:
+    `queue` is where it was read. `message_id` is the unique key, or the offset message id if the producer made none.
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None
+    keys: tuple[str, ...]
+    properties: Mapping[str, str]
+    queue: MessageQueue
+    queue_offset: int
+    message_id: str
+    offset_message_id: str
+    physical_offset: int
+    born_timestamp_ms: int
+    stored_timestamp_ms: int
+    reconsume_times: int
+    flag: int = 0
+    settle: Callable[[ReceivedMessage, Settlement], None] | None = None
+
+    @property
+    def queue_id(self) -> int:
+        """The id of the queue that the message was read from."""
+        return self.queue.queue_id
+
+    @property
+    def key(self) -> str | None:
+        """The first key, None if there is none."""
+        return self.keys[0] if self.keys else None
+
+    def ack(self) -> None:
+        """The message is done with; its offset may be committed. Without effect for pulled messages."""
+        if self.settle is not None:
+            self.settle(self, Settlement.DONE)
+
+    def retry(self) -> None:
+        """The message could not be processed; it comes back later, or ends in the dead letter topic."""
+        if self.settle is not None:
+            self.settle(self, Settlement.RETRY)
+
+
+def received_message(
+    record: MessageRecord, broker_group: str, settle: Callable[[ReceivedMessage, Settlement], None] | None = None
+) -> ReceivedMessage:
+    """The message in a stored record. Raises `dledger_remoting.errors.BodyError` if its body cannot be decompressed."""
+    properties = parse_properties(record.properties)
+    keys = properties.get(names.KEYS)
+    offset_id = offset_message_id(record.store_host, record.physical_offset)
+    return ReceivedMessage(
+        properties.get(names.RETRY_TOPIC) or record.topic,
+        decompress(record.body, record.sys_flag),
+        properties.get(names.TAGS),
+        tuple(keys.split()) if keys else (),
+        properties,
+        MessageQueue(record.topic, broker_group, record.queue_id),
+        record.queue_offset,
+        properties.get(names.UNIQUE_KEY) or offset_id,
+        offset_id,
+        record.physical_offset,
+        record.born_timestamp,
+        record.store_timestamp,
+        record.reconsume_times,
+        record.flag,
+        settle,
+    )

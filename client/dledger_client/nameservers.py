@@ -1,0 +1,73 @@
+"""The name servers of a cluster: any of them answers, so a request goes to the next one when one fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from dledger_remoting.command import RemotingCommand
+
+from .connection import ConnectionPool, split_address
+from .errors import ClientError, ConnectError, DeadlineError, InvalidArgumentError
+
+ATTEMPT_SECONDS: Final = 3.0
+"""How long one name server has for an answer before the next one is asked."""
+
+_PAUSE_SECONDS: Final = 0.1
+"""Between two rounds through all name servers."""
+
+
+def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
+    """The addresses in `host:port;host:port`, `host:port,host:port` or a list. Raises `InvalidArgumentError`."""
+    parts = addresses.replace(",", ";").split(";") if isinstance(addresses, str) else addresses
+    found = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    if not found:
+        raise InvalidArgumentError("no name server address given, expected 'host:port' or 'host:port;host:port'")
+    for address in found:
+        try:
+            split_address(address)
+        except ConnectError as error:
+            raise InvalidArgumentError(f"name server address {address!r} is not host:port") from error
+    return found
+
+
+class NameServers:
+    """Sends requests to one name server at a time and stays with it until it fails."""
+
+    def __init__(self, addresses: tuple[str, ...], pool: ConnectionPool) -> None:
+        self.addresses = addresses
+        self._pool = pool
+        self._current = 0
+
+    @property
+    def current(self) -> str:
+        """The name server that is asked first."""
+        return self.addresses[self._current]
+
+    async def call(
+        self, command: RemotingCommand, deadline: float, *, attempt_seconds: float = ATTEMPT_SECONDS
+    ) -> RemotingCommand:
+        """The first answer of any name server, whatever its code.
+
+        Raises `DeadlineError` if none answers by `deadline`, a time of the event loop's clock.
+        """
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            index = self._current
+            address = self.addresses[index]
+            attempt_deadline = min(deadline, loop.time() + attempt_seconds)
+            try:
+                connection = await self._pool.get(address, attempt_deadline)
+                return await connection.call(command, attempt_deadline)
+            except ClientError as error:
+                if not error.retryable:
+                    raise
+                if self._current == index:
+                    self._current = (index + 1) % len(self.addresses)
+                failures += 1
+                pause = _PAUSE_SECONDS if failures % len(self.addresses) == 0 else 0.0
+                if loop.time() + pause >= deadline:
+                    raise DeadlineError(f"no name server of {';'.join(self.addresses)} answered: {error}") from error
+                await asyncio.sleep(pause)

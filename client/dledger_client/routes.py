@@ -1,0 +1,248 @@
+"""Which queues a topic has and which broker groups hold them, kept up to date.
+
+Three sources, the quickest of which is enough: a *route watch* (a long poll at the name server that ends when a route
+changes), a poll every 30 s, and a look-up when a broker's answer says that the route is out of date. A name server
+without route watch answers code 3; then the poll remains. A route once known is kept when a name server does not know
+the topic: one that has just restarted knows nothing yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
+from dledger_remoting.errors import RemotingError, error_from_response
+from dledger_remoting.headers import RouteHeader, RouteWatchHeader, encode_ext
+from dledger_remoting.route import TopicRouteData, decode_route
+from dledger_remoting.topics import AUTO_CREATE_TOPIC, is_inherited, is_readable, is_writable
+
+from .errors import ClientError, NoRouteError, refusal
+from .leaders import BrokerGroup
+from .messages import MessageQueue
+from .nameservers import NameServers
+
+logger = logging.getLogger(__name__)
+
+WATCH_SECONDS: Final = 15.0
+"""How long a name server may hold a route watch."""
+
+AUTO_CREATE_QUEUES: Final = 4
+"""How many queues per broker group a topic gets that a send creates, unless the server's default topic has fewer."""
+
+_ANSWER_SECONDS: Final = 5.0
+_WATCH_PAUSE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """The queues of a topic that can be read and written, sorted. `provisional` = the first send creates the topic."""
+
+    topic: str
+    readable: tuple[MessageQueue, ...]
+    writable: tuple[MessageQueue, ...]
+    provisional: bool = False
+
+
+RouteListener = Callable[[TopicRoute], None]
+
+
+class RouteTable:
+    """Routes by topic and broker groups by name. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        name_servers: NameServers,
+        on_leader: Callable[[BrokerGroup, str | None], None],
+        *,
+        poll_seconds: float = 30.0,
+    ) -> None:
+        self.groups: dict[str, BrokerGroup] = {}
+        self.listeners: list[RouteListener] = []
+        self._name_servers = name_servers
+        self._on_leader = on_leader
+        self._poll_seconds = poll_seconds
+        self._routes: dict[str, TopicRoute] = {}
+        self._watched: set[str] = set()
+        self._lookups: dict[tuple[str, bool], asyncio.Task[TopicRoute]] = {}
+        self._topic_added = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to poll and to watch."""
+        self._tasks = [
+            asyncio.create_task(self._poll(), name="route poll"),
+            asyncio.create_task(self._watch(), name="route watch"),
+        ]
+
+    async def close(self) -> None:
+        """Stop polling and watching."""
+        tasks = [*self._tasks, *self._lookups.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def cached(self, topic: str) -> TopicRoute | None:
+        """The route as far as it is known, without asking."""
+        return self._routes.get(topic)
+
+    def group(self, name: str) -> BrokerGroup:
+        """The broker group of that name; it has no addresses before a route names it."""
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = BrokerGroup(name, self._on_leader)
+        return group
+
+    def group_at(self, address: str) -> BrokerGroup | None:
+        """The broker group that a node with this address belongs to."""
+        return next((group for group in self.groups.values() if address in group.addresses), None)
+
+    async def get(self, topic: str, deadline: float, *, auto_create: bool = False) -> TopicRoute:
+        """The route of a topic, looked up if it is not known yet.
+
+        With `auto_create`, a topic that no name server knows gets a provisional route through the brokers that create
+        topics. Raises `NoRouteError` if there is none, `DeadlineError` if no name server answers.
+        """
+        return self._routes.get(topic) or await self.refresh(topic, deadline, auto_create=auto_create)
+
+    async def refresh(self, topic: str, deadline: float, *, auto_create: bool = False) -> TopicRoute:
+        """Look the route up now; callers that want the same topic at the same time share one look-up."""
+        task = self._start_look_up(topic, auto_create=auto_create)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            raise NoRouteError(topic, "no name server answered before the call's deadline") from None
+
+    def refresh_soon(self, topic: str) -> None:
+        """Look the route up in the background."""
+        self._start_look_up(topic, auto_create=False)
+
+    def forget(self, topic: str) -> None:
+        """No longer keep the route of a topic up to date."""
+        self._routes.pop(topic, None)
+        self._watched.discard(topic)
+
+    def _start_look_up(self, topic: str, *, auto_create: bool) -> asyncio.Task[TopicRoute]:
+        if topic not in self._watched:
+            self._watched.add(topic)
+            self._topic_added.set()
+        key = (topic, auto_create)
+        task = self._lookups.get(key)
+        if task is None:
+            task = asyncio.create_task(self._look_up(topic, auto_create=auto_create), name=f"route of {topic}")
+            self._lookups[key] = task
+            task.add_done_callback(lambda done: self._looked_up(key, done))
+        return task
+
+    async def _look_up(self, topic: str, *, auto_create: bool) -> TopicRoute:
+        data = await self._ask(topic)
+        provisional = False
+        if data is None and (known := self._routes.get(topic)) is not None:
+            return known
+        if data is None and auto_create:
+            provisional = True
+            data = await self._ask(AUTO_CREATE_TOPIC)
+        if data is None:
+            raise NoRouteError(topic, "the name server does not know it")
+        return self._adopt(topic, data, provisional=provisional)
+
+    async def _ask(self, topic: str) -> TopicRouteData | None:
+        header = RouteHeader(topic=topic, accept_standard_json_only=True)
+        command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=encode_ext(header))
+        deadline = asyncio.get_running_loop().time() + _ANSWER_SECONDS
+        response = await self._name_servers.call(command, deadline)
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if response.code != ResponseCode.SUCCESS:
+            raise refusal(error_from_response(response.code, response.remark, response.ext))
+        try:
+            return decode_route(response.body)
+        except RemotingError as error:
+            raise NoRouteError(topic, f"the name server's answer cannot be read: {error}") from error
+
+    def _adopt(self, topic: str, data: TopicRouteData, *, provisional: bool) -> TopicRoute:
+        listed = {broker.broker_name for broker in data.broker_datas}
+        for broker in data.broker_datas:
+            self.group(broker.broker_name).update_from_route(broker.cluster, broker.broker_addrs)
+        readable: list[MessageQueue] = []
+        writable: list[MessageQueue] = []
+        for queues in data.queue_datas:
+            name = queues.broker_name
+            if name not in listed or (provisional and not is_inherited(queues.perm)):
+                continue
+            writes = min(queues.write_queue_nums, AUTO_CREATE_QUEUES) if provisional else queues.write_queue_nums
+            if is_readable(queues.perm) and not provisional:
+                readable += (MessageQueue(topic, name, queue_id) for queue_id in range(queues.read_queue_nums))
+            if is_writable(queues.perm):
+                writable += (MessageQueue(topic, name, queue_id) for queue_id in range(writes))
+        route = TopicRoute(topic, tuple(sorted(readable)), tuple(sorted(writable)), provisional)
+        if route != self._routes.get(topic):
+            self._routes[topic] = route
+            for listener in self.listeners:
+                listener(route)
+        return route
+
+    def _looked_up(self, key: tuple[str, bool], task: asyncio.Task[TopicRoute]) -> None:
+        self._lookups.pop(key, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            level = logging.DEBUG if isinstance(error, ClientError) else logging.ERROR
+            logger.log(level, "no route for %s: %s", key[0], error)
+
+    def _refresh_all(self) -> None:
+        for topic in sorted(self._watched):
+            self.refresh_soon(topic)
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_seconds)
+            self._refresh_all()
+
+    async def _watch(self) -> None:
+        """Hold one watch for all topics; begin it anew when a topic is added, so that it covers that one too."""
+        version = 0
+        server = ""
+        while True:
+            self._topic_added.clear()
+            if not self._watched:
+                await self._topic_added.wait()
+                continue
+            if server != self._name_servers.current:
+                server, version = self._name_servers.current, 0
+            watch = asyncio.create_task(self._watch_once(version))
+            added = asyncio.create_task(self._topic_added.wait())
+            try:
+                await asyncio.wait((watch, added), return_when=asyncio.FIRST_COMPLETED)
+                answer = watch.result() if watch.done() else None
+            except ClientError as error:
+                logger.debug("route watch at %s failed: %s", server, error)
+                await asyncio.sleep(_WATCH_PAUSE_SECONDS)
+                continue
+            finally:
+                watch.cancel()
+                added.cancel()
+            if answer is not None and answer < 0:
+                await asyncio.sleep(self._poll_seconds)
+            elif answer is not None and answer != version:
+                version = answer
+                self._refresh_all()
+
+    async def _watch_once(self, version: int) -> int:
+        """The route version after a change or when the time is up; -1 if the server has no route watch."""
+        header = RouteWatchHeader(
+            topics=",".join(sorted(self._watched)), version=version, timeout_millis=int(WATCH_SECONDS * 1000)
+        )
+        command = RemotingCommand(RequestCode.DLEDGER_ROUTE_WATCH, ext=encode_ext(header))
+        limit = WATCH_SECONDS + _ANSWER_SECONDS
+        deadline = asyncio.get_running_loop().time() + limit
+        response = await self._name_servers.call(command, deadline, attempt_seconds=limit)
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return -1
+        if response.code != ResponseCode.SUCCESS:
+            raise refusal(error_from_response(response.code, response.remark, response.ext))
+        text = response.ext.get("version", "")
+        return int(text) if text.isascii() and text.isdecimal() else version
