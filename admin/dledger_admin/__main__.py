@@ -1,0 +1,5 @@
+"""`python -m dledger_admin` is the `dledger` command."""
+
+from .cli import main
+
+main()

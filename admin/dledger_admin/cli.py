@@ -1,0 +1,49 @@
+"""The command tree of `dledger`; each command lives in its own module and is imported when it is used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+_COMMANDS: Final = {
+    "up": "up:up",
+    "down": "up:down",
+    "status": "status:status",
+    "node": "node:node",
+    "broker": "serve:broker",
+    "namesrv": "serve:namesrv",
+    "log": "log:log",
+    "produce": "produce:produce",
+    "consume": "consume:consume",
+    "topic": "topic:topic",
+    "group": "group:group",
+    "cluster": "cluster_info:cluster",
+    "message": "message:message",
+    "demo": "demo:demo",
+}
+"""Command name to `module:attribute` below `dledger_admin.commands`."""
+
+
+class _LazyGroup(click.Group):
+    """Imports a command's module when the command is named: `dledger --help` stays fast, extras stay optional."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        where = _COMMANDS.get(cmd_name)
+        if where is None:
+            return None
+        module, _, attribute = where.partition(":")
+        command: click.Command = getattr(importlib.import_module(f"dledger_admin.commands.{module}"), attribute)
+        return command
+
+
+@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="dledger-mq", prog_name="dledger")
+def main() -> None:
+    """RocketMQ's clients on a Raft-replicated commit log: run clusters, use topics, inspect logs."""

@@ -1,0 +1,162 @@
+"""Writes the configuration that each process of a local cluster is started with.
+
+`up` computes ports, addresses and names from the layout and lays the values of `--config FILE` over them:
+
+    top-level keys          for every broker
+    [nodes.<node id>]       for one broker: its addresses too, so that a proxy can stand in any single link
+    [namesrv]               for the name server
+
+The files are rewritten at each `up`; the overrides are kept in `DIR/overrides.toml`, so that a node directory that was
+wiped gets the same configuration again from `node start`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import AdminError
+from .files import write_durably
+from .layout import HOST, ClusterLayout, NodePlace
+from .manifest import Manifest
+from .toml_text import TomlTable, TomlValue, dump, merge
+
+OVERRIDES_FILE = "overrides.toml"
+
+_FROM_LAYOUT = ("node_id", "broker_group", "data_dir", "secret_file", "broker_id_when_follower")
+_PER_NODE = ("host", "port", "peer_port", "http_port", "advertised_host", "advertised_port", "peers")
+_IDENTITY_KEYS = ("cluster", "segment_bytes")
+DEFAULT_SEGMENT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """The contents of a `--config` file, by whom they concern."""
+
+    brokers: TomlTable = field(default_factory=dict)
+    nodes: dict[str, TomlTable] = field(default_factory=dict)
+    namesrv: TomlTable = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Return the overrides as the TOML they were read from."""
+        table: TomlTable = dict(self.brokers)
+        if self.nodes:
+            table["nodes"] = dict(self.nodes)
+        if self.namesrv:
+            table["namesrv"] = self.namesrv
+        return dump(table)
+
+    @property
+    def cluster(self) -> str | None:
+        """The cluster's name, if the file gives one."""
+        value = self.brokers.get("cluster")
+        return value if isinstance(value, str) else None
+
+    @property
+    def segment_bytes(self) -> int | None:
+        """Size of a log segment in bytes, if the file gives one."""
+        value = self.brokers.get("segment_bytes")
+        return value if isinstance(value, int) else None
+
+
+def read_overrides(path: Path, layout: ClusterLayout) -> Overrides:
+    """Read a `--config` file; raises `AdminError` naming the file and the key that cannot stand."""
+    try:
+        table: TomlTable = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise AdminError(f"--config {path} cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise AdminError(f"--config {path} is not TOML: {error}") from error
+    nodes = _table_at(table, "nodes", path)
+    namesrv = _table_at(table, "namesrv", path, absent_if=list)
+    node_tables = {node_id: _table_at(nodes, node_id, path) for node_id in list(nodes)}
+    known = [place.node_id for place in layout.places()]
+    for node_id, node_table in node_tables.items():
+        if node_id not in known:
+            raise AdminError(
+                f"--config {path}: [nodes.{node_id}] names no node of this cluster, which has {', '.join(known)}"
+            )
+        _refuse(node_table, (*_FROM_LAYOUT, *_IDENTITY_KEYS), path, "follows from the cluster's layout and identity")
+    _refuse(table, _FROM_LAYOUT, path, "follows from the cluster's layout")
+    _refuse(table, _PER_NODE, path, "differs from node to node: write it below [nodes.<node id>]")
+    return Overrides(brokers=table, nodes=node_tables, namesrv=namesrv)
+
+
+def stored_overrides(layout: ClusterLayout) -> Overrides:
+    """Return the overrides of the last `up`."""
+    path = layout.data_dir / OVERRIDES_FILE
+    return read_overrides(path, layout) if path.exists() else Overrides()
+
+
+def broker_table(layout: ClusterLayout, manifest: Manifest, place: NodePlace, overrides: Overrides) -> TomlTable:
+    """Return the contents of one node's `broker.toml`."""
+    computed: TomlTable = {
+        "cluster": manifest.cluster,
+        "broker_group": place.group,
+        "node_id": place.node_id,
+        "broker_id_when_follower": place.follower_broker_id,
+        "data_dir": str(place.directory),
+        "secret_file": str(layout.secret_file),
+        "segment_bytes": manifest.segment_bytes,
+        "host": HOST,
+        "port": place.client_port,
+        "peer_port": place.peer_port,
+        "http_port": place.http_port,
+        "namesrv": [layout.namesrv_address],
+        "peers": {
+            other.node_id: {"address": f"{HOST}:{other.peer_port}"}
+            for other in layout.members(place.group)
+            if other.node_id != place.node_id
+        },
+    }
+    return merge(merge(computed, overrides.brokers), overrides.nodes.get(place.node_id, {}))
+
+
+def namesrv_table(layout: ClusterLayout, overrides: Overrides) -> TomlTable:
+    """Return the contents of `namesrv.toml`."""
+    computed: TomlTable = {"host": HOST, "port": layout.namesrv_port, "data_dir": str(layout.namesrv.directory)}
+    return merge(computed, overrides.namesrv)
+
+
+def write_config_files(layout: ClusterLayout, manifest: Manifest, overrides: Overrides) -> None:
+    """Write what every process reads, and keep the overrides for `node start`."""
+    write_durably(layout.data_dir / OVERRIDES_FILE, overrides.text().encode())
+    write_namesrv_config(layout, overrides)
+    for place in layout.places():
+        write_broker_config(layout, manifest, place, overrides)
+
+
+def write_broker_config(layout: ClusterLayout, manifest: Manifest, place: NodePlace, overrides: Overrides) -> None:
+    """Write one node's `broker.toml`, making the directory if it was wiped."""
+    place.directory.mkdir(exist_ok=True)
+    _write(place.config_file, broker_table(layout, manifest, place, overrides))
+
+
+def write_namesrv_config(layout: ClusterLayout, overrides: Overrides) -> None:
+    """Write `namesrv.toml`, making its directory if there is none."""
+    layout.namesrv.directory.mkdir(exist_ok=True)
+    _write(layout.namesrv.config_file, namesrv_table(layout, overrides))
+
+
+def _write(path: Path, table: Mapping[str, TomlValue]) -> None:
+    head = "# Written by `dledger up`, which rewrites it: lasting changes belong into the file given to its --config.\n"
+    path.write_text(head + dump(table), encoding="utf-8")
+
+
+def _table_at(table: TomlTable, key: str, path: Path, absent_if: type | None = None) -> TomlTable:
+    """Take the sub-table `key` out of `table`; a value of type `absent_if` is another key of that name and stays."""
+    value = table.get(key)
+    if value is None or (absent_if is not None and isinstance(value, absent_if)):
+        return {}
+    if not isinstance(value, Mapping):
+        raise AdminError(f"--config {path}: {key} = {value!r} where a table [{key}] is expected")
+    del table[key]
+    return dict(value)
+
+
+def _refuse(table: Mapping[str, TomlValue], keys: tuple[str, ...], path: Path, why: str) -> None:
+    for key in keys:
+        if key in table:
+            raise AdminError(f"--config {path}: {key} = {table[key]!r} cannot be set here, it {why}")

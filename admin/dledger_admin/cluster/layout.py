@@ -1,0 +1,166 @@
+"""Which nodes a local cluster has, what they are called, and which ports and directories are theirs.
+
+group g (a, b, ... counted from 0), node k      broker-<g>-n<k>
+brokerName of group g                           broker-<g>
+client port                                     base port + 100 g + 10 k
+peer port, HTTP port                            client port + 1, + 2
+directory                                       DIR/<node id>
+broker id                                       0 for the leader, k + 1 for a follower
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import LayoutError
+
+HOST = "127.0.0.1"
+"""Every process of a local cluster listens here, and nowhere else."""
+
+DEFAULT_GROUPS = 1
+DEFAULT_NODES = 3
+DEFAULT_NAMESRV_PORT = 9876
+DEFAULT_BASE_PORT = 10911
+
+MAX_NODES_PER_GROUP = 9
+_GROUP_STEP = 100
+_NODE_STEP = 10
+_PEER_OFFSET = 1
+_HTTP_OFFSET = 2
+_LAST_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    """One broker process: its names, its ports on `HOST`, its directory."""
+
+    node_id: str
+    group: str
+    number: int
+    client_port: int
+    directory: Path
+
+    @property
+    def peer_port(self) -> int:
+        """Where the other members of the group dial."""
+        return self.client_port + _PEER_OFFSET
+
+    @property
+    def http_port(self) -> int:
+        """Where `/status`, `/metrics`, `/healthz` and `/readyz` are."""
+        return self.client_port + _HTTP_OFFSET
+
+    @property
+    def follower_broker_id(self) -> int:
+        """Broker id while it does not lead; the leader's is 0."""
+        return self.number + 1
+
+    @property
+    def config_file(self) -> Path:
+        """What the process is started with."""
+        return self.directory / "broker.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class NamesrvPlace:
+    """The name server process of a local cluster."""
+
+    port: int
+    directory: Path
+
+    @property
+    def config_file(self) -> Path:
+        """What the process is started with."""
+        return self.directory / "namesrv.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLayout:
+    """The numbers that decide everything else; see the module's table.
+
+    Raises `LayoutError` for numbers that make no cluster.
+    """
+
+    data_dir: Path
+    groups: int = DEFAULT_GROUPS
+    nodes: int = DEFAULT_NODES
+    namesrv_port: int = DEFAULT_NAMESRV_PORT
+    base_port: int = DEFAULT_BASE_PORT
+
+    def __post_init__(self) -> None:
+        if self.groups < 1:
+            raise LayoutError(f"--groups {self.groups}: a cluster has at least 1 group")
+        if self.nodes < 1 or self.nodes > MAX_NODES_PER_GROUP or self.nodes % 2 == 0:
+            raise LayoutError(
+                f"--nodes {self.nodes}: a group has an odd number of nodes from 1 to {MAX_NODES_PER_GROUP}, because an "
+                f"even one bears no more failures than the odd one below it; give 3"
+            )
+        last = self.places()[-1]
+        if self.base_port < 1 or last.http_port > _LAST_PORT:
+            raise LayoutError(
+                f"--base-port {self.base_port}: {self.groups} group(s) of {self.nodes} nodes use the ports from the "
+                f"base port to base port + {last.http_port - self.base_port}, and all must lie in 1..{_LAST_PORT}"
+            )
+        if not 1 <= self.namesrv_port <= _LAST_PORT:
+            raise LayoutError(f"--namesrv-port {self.namesrv_port}: a port lies in 1..{_LAST_PORT}")
+        for port, owner in self.ports()[1:]:
+            if port == self.namesrv_port:
+                raise LayoutError(
+                    f"--namesrv-port {self.namesrv_port} is also the {owner}, which follows from --base-port "
+                    f"{self.base_port}: choose another of the two"
+                )
+
+    @property
+    def namesrv(self) -> NamesrvPlace:
+        """The name server."""
+        return NamesrvPlace(self.namesrv_port, self.data_dir / "namesrv")
+
+    @property
+    def namesrv_address(self) -> str:
+        """What clients are told: `host:port`."""
+        return f"{HOST}:{self.namesrv_port}"
+
+    @property
+    def secret_file(self) -> Path:
+        """The secret with which the nodes prove to each other that they belong together (mode 0600)."""
+        return self.data_dir / "secret"
+
+    def group_names(self) -> list[str]:
+        """Return the broker names, group 0 first."""
+        return [f"broker-{g}" for g in range(self.groups)]
+
+    def places(self) -> list[NodePlace]:
+        """Return all nodes, group by group."""
+        return [
+            NodePlace(
+                node_id=f"broker-{g}-n{k}",
+                group=f"broker-{g}",
+                number=k,
+                client_port=self.base_port + _GROUP_STEP * g + _NODE_STEP * k,
+                directory=self.data_dir / f"broker-{g}-n{k}",
+            )
+            for g in range(self.groups)
+            for k in range(self.nodes)
+        ]
+
+    def members(self, group: str) -> list[NodePlace]:
+        """Return the nodes of one group."""
+        return [place for place in self.places() if place.group == group]
+
+    def place(self, node_id: str) -> NodePlace:
+        """Return one node; raises `LayoutError` that lists the nodes there are."""
+        for place in self.places():
+            if place.node_id == node_id:
+                return place
+        known = ", ".join(place.node_id for place in self.places())
+        raise LayoutError(f"{self.data_dir} has no node {node_id}; it has {known}")
+
+    def ports(self) -> list[tuple[int, str]]:
+        """Return every port that is listened on, with the words that name its owner."""
+        taken = [(self.namesrv_port, "name server port")]
+        for place in self.places():
+            taken.append((place.client_port, f"client port of {place.node_id}"))
+            taken.append((place.peer_port, f"peer port of {place.node_id}"))
+            taken.append((place.http_port, f"HTTP port of {place.node_id}"))
+        return taken

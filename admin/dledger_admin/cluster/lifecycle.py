@@ -1,0 +1,254 @@
+"""Starting and stopping whole local clusters.
+
+`ClusterSetup.prepare` looks at everything that could be wrong before anything is written or started, so that bad input
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from ..errors import AdminError, LayoutError, StartError
+from .bootstrap import LOCK_FILE, check_data_dir, complete_bootstrap, founding_manifest
+from .config_files import (
+    DEFAULT_SEGMENT_BYTES,
+    Overrides,
+    broker_table,
+    namesrv_table,
+    read_overrides,
+    stored_overrides,
+    write_config_files,
+)
+from .layout import DEFAULT_BASE_PORT, DEFAULT_GROUPS, DEFAULT_NAMESRV_PORT, DEFAULT_NODES, ClusterLayout
+from .manifest import Manifest, read_manifest, write_manifest
+from .ports import require_free
+from .probes import NodeStatus, fetch_all
+from .processes import NAMESRV, Service, broker_service, namesrv_service, stop_at_once
+from .validation import check_broker_config, check_namesrv_config
+
+START_TIMEOUT_S = 30.0
+"""How long every group may take to have a leader that accepts writes."""
+
+_POLL_S = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What `up` was asked for; None leaves the choice to the cluster's manifest, or to the defaults."""
+
+    data_dir: Path
+    groups: int | None = None
+    nodes: int | None = None
+    namesrv_port: int | None = None
+    base_port: int | None = None
+    config: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSetup:
+    """A cluster that may be started: all checks passed, nothing written yet."""
+
+    layout: ClusterLayout
+    manifest: Manifest
+    overrides: Overrides
+
+    @classmethod
+    def prepare(cls, options: UpOptions) -> ClusterSetup:
+        """Check everything that `up` needs; raises `AdminError` with one line on what is wrong."""
+        check_data_dir(options.data_dir)
+        found = read_manifest(options.data_dir)
+        layout = _layout(options, found)
+        require_stopped(layout)
+        require_free(layout.ports())
+        overrides = read_overrides(options.config, layout) if options.config else stored_overrides(layout)
+        manifest = _manifest(layout, found, overrides)
+        for place in layout.places():
+            check_broker_config(broker_table(layout, manifest, place, overrides), place.node_id)
+        check_namesrv_config(namesrv_table(layout, overrides))
+        return cls(layout, manifest, overrides)
+
+    def start(self) -> RunningCluster:
+        """Complete the bootstrap, write the configuration, start every process; the caller holds `up_lock`."""
+        manifest = complete_bootstrap(self.layout, self.manifest)
+        if read_manifest(self.layout.data_dir) != manifest:
+            write_manifest(self.layout.data_dir, manifest)
+        write_config_files(self.layout, manifest, self.overrides)
+        cluster = RunningCluster(self.layout)
+        cluster.spawn()
+        return cluster
+
+
+@dataclass(slots=True)
+class RunningCluster:
+    """The processes of a cluster that this process started."""
+
+    layout: ClusterLayout
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def spawn(self) -> None:
+        """Start all processes at the same time, the name server first."""
+        for name, service in services(self.layout).items():
+            self.processes[name] = service.spawn()
+
+    def exited(self) -> dict[str, int]:
+        """Return the exit codes of the processes that have ended, by name."""
+        return {name: code for name, process in self.processes.items() if (code := process.poll()) is not None}
+
+    def await_leaders(self, timeout_s: float = START_TIMEOUT_S) -> dict[str, NodeStatus]:
+        """Wait until every group has a leader that accepts writes, and return the leaders by group.
+
+        Raises `StartError` with the end of what the culprit printed: the name server ended, so many nodes of a group
+        ended that it cannot elect, or the time is over.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            exited = self.exited()
+            leaders = leaders_by_group(fetch_all(self.layout.places()))
+            if len(leaders) == self.layout.groups and self._all_recorded(exited):
+                return leaders
+            self._check_electable(exited)
+            if time.monotonic() >= deadline:
+                missing = [group for group in self.layout.group_names() if group not in leaders]
+                raise StartError(
+                    f"{', '.join(missing)} had no leader that accepts writes after {timeout_s:.0f} s; "
+                    + self._words([place.node_id for group in missing for place in self.layout.members(group)])
+                )
+            time.sleep(_POLL_S)
+
+    def stop(self) -> list[str]:
+        """Stop everything at once and return the names of processes that had to be killed."""
+        killed = stop_at_once(services(self.layout))
+        for process in self.processes.values():
+            # A process that has not got as far as its pid file is known only here.
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        return killed
+
+    def _check_electable(self, exited: dict[str, int]) -> None:
+        if NAMESRV in exited:
+            raise StartError(f"the name server ended with exit code {exited[NAMESRV]}: {self._words([NAMESRV])}")
+        for group in self.layout.group_names():
+            members = self.layout.members(group)
+            gone = [place.node_id for place in members if place.node_id in exited]
+            if len(gone) > len(members) // 2:
+                raise StartError(
+                    f"{len(gone)} of {len(members)} nodes of {group} ended (exit code {exited[gone[0]]}): "
+                    + self._words(gone)
+                )
+
+    def _all_recorded(self, exited: dict[str, int]) -> bool:
+        """Whether `down` would find every process: each wrote its pid file, or has ended."""
+        known = services(self.layout)
+        return NAMESRV not in exited and all(name in exited or service.pid() for name, service in known.items())
+
+    def _words(self, names: list[str]) -> str:
+        known = services(self.layout)
+        return "; ".join(f"{name}: {known[name].last_words()}" for name in names)
+
+
+def services(layout: ClusterLayout) -> dict[str, Service]:
+    """Return the processes of a cluster by name, the name server first."""
+    return {
+        NAMESRV: namesrv_service(layout.namesrv),
+        **{place.node_id: broker_service(place) for place in layout.places()},
+    }
+
+
+def leaders_by_group(statuses: dict[str, NodeStatus | None]) -> dict[str, NodeStatus]:
+    """Return the leaders that accept writes; of two that both think so, the one of the higher term."""
+    leaders: dict[str, NodeStatus] = {}
+    for status in statuses.values():
+        if status is None or not status.leads:
+            continue
+        rival = leaders.get(status.group)
+        if rival is None or rival.term < status.term:
+            leaders[status.group] = status
+    return leaders
+
+
+def require_stopped(layout: ClusterLayout) -> None:
+    """Raise `AdminError` naming the processes of the cluster that run."""
+    running = [
+        f"{name} (pid {pid})" for name, service in services(layout).items() if (pid := service.pid()) is not None
+    ]
+    if running:
+        raise AdminError(
+            f"the cluster in {layout.data_dir} is running already: {', '.join(running)}; "
+            f"stop it with `dledger down --data {layout.data_dir}`, or start single nodes with `dledger node start`"
+        )
+
+
+@contextmanager
+def up_lock(data_dir: Path) -> Iterator[None]:
+    """Keep a second `up` of the same directory out; the kernel drops the lock with the process."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AdminError(f"another `dledger up` holds {data_dir / LOCK_FILE}: wait for it, or stop it") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Poll `condition` until it holds or the time is over; return whether it held."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _layout(options: UpOptions, found: Manifest | None) -> ClusterLayout:
+    data_dir = options.data_dir
+    if found is None:
+        return ClusterLayout(
+            data_dir,
+            groups=DEFAULT_GROUPS if options.groups is None else options.groups,
+            nodes=DEFAULT_NODES if options.nodes is None else options.nodes,
+            namesrv_port=DEFAULT_NAMESRV_PORT if options.namesrv_port is None else options.namesrv_port,
+            base_port=DEFAULT_BASE_PORT if options.base_port is None else options.base_port,
+        )
+    present = found.layout(data_dir)
+    for option, asked, has in (("--groups", options.groups, present.groups), ("--nodes", options.nodes, present.nodes)):
+        if asked is not None and asked != has:
+            raise LayoutError(
+                f"{data_dir} holds a cluster of {present.groups} group(s) of {present.nodes} nodes, {option} {asked} "
+                f"was given: give {has} or nothing, or another directory for another cluster"
+            )
+    return ClusterLayout(
+        data_dir,
+        present.groups,
+        present.nodes,
+        found.namesrv_port if options.namesrv_port is None else options.namesrv_port,
+        found.base_port if options.base_port is None else options.base_port,
+    )
+
+
+def _manifest(layout: ClusterLayout, found: Manifest | None, overrides: Overrides) -> Manifest:
+    if found is None:
+        return founding_manifest(layout, overrides.cluster, overrides.segment_bytes or DEFAULT_SEGMENT_BYTES)
+    for key, asked, has in (
+        ("cluster", overrides.cluster, found.cluster),
+        ("segment_bytes", overrides.segment_bytes, found.segment_bytes),
+    ):
+        if asked is not None and asked != has:
+            raise LayoutError(
+                f"{key} = {asked!r} was given, and {layout.data_dir} was made with {has!r}, which cannot change later: "
+                f"remove the key, or give another directory for another cluster"
+            )
+    return msgspec.structs.replace(found, namesrv_port=layout.namesrv_port, base_port=layout.base_port)

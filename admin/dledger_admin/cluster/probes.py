@@ -1,0 +1,67 @@
+"""Asks nodes over HTTP how they are."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from .layout import HOST, NodePlace
+
+_TIMEOUT_S = 1.0
+_MAX_PARALLEL = 32
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON of a node's `/status`; positions are bytes in the log.
+
+    `ready` is true once a leader has opened for writes, and once a follower knows its leader.
+    """
+
+    node_id: str
+    group: str
+    role: str
+    term: int
+    leader_id: str | None = None
+    commit_index: int
+    applied_index: int
+    first_position: int
+    last_position: int
+    durable_position: int
+    ready: bool = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is a leader that accepts writes."""
+        return self.role == "leader" and self.ready
+
+
+def fetch_status(place: NodePlace, timeout_s: float = _TIMEOUT_S) -> NodeStatus | None:
+    """Return a node's status, None when it does not answer in time."""
+    connection = http.client.HTTPConnection(HOST, place.http_port, timeout=timeout_s)
+    try:
+        connection.request("GET", "/status")
+        answer = connection.getresponse()
+        return msgspec.json.decode(answer.read(), type=NodeStatus) if answer.status == http.HTTPStatus.OK else None
+    except (OSError, http.client.HTTPException, msgspec.MsgspecError):
+        return None
+    finally:
+        connection.close()
+
+
+def fetch_all(places: Iterable[NodePlace]) -> dict[str, NodeStatus | None]:
+    """Return the status of each node by node id, all asked at the same time."""
+    wanted = list(places)
+    with ThreadPoolExecutor(max_workers=min(_MAX_PARALLEL, max(1, len(wanted)))) as pool:
+        return dict(zip((place.node_id for place in wanted), pool.map(fetch_status, wanted), strict=True))
+
+
+def group_commits(statuses: dict[str, NodeStatus | None]) -> dict[str, int]:
+    """Return the highest commit index that any node of each group knows."""
+    commits: dict[str, int] = {}
+    for status in statuses.values():
+        if status is not None:
+            commits[status.group] = max(commits.get(status.group, -1), status.commit_index)
+    return commits

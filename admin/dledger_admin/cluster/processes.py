@@ -1,0 +1,145 @@
+"""Starting, recognising and stopping single processes of a local cluster.
+
+A process is recognised by its pid file *and* its command line, which names its configuration file: the pid in a stale
+file may by now belong to somebody else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .layout import NamesrvPlace, NodePlace
+from .ports import command_line
+
+PID_FILE = "pid"
+NAMESRV = "namesrv"
+"""Stands for the name server where a node id is expected."""
+
+KILL_AFTER_S = 10.0
+"""A process that ignores SIGTERM for this long is killed."""
+
+_REPEAT_SIGNAL_S = 0.2
+_POLL_S = 0.02
+_TAIL_LINES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One process to run: what it is called, what it executes, where its files are."""
+
+    name: str
+    module: str
+    config_file: Path
+
+    @property
+    def directory(self) -> Path:
+        """Its data directory."""
+        return self.config_file.parent
+
+    @property
+    def stdout_file(self) -> Path:
+        """Receives what the process prints."""
+        return self.directory / "log" / "stdout.log"
+
+    def command(self) -> list[str]:
+        """Return the argument list that starts it."""
+        return [sys.executable, "-m", self.module, "--config", str(self.config_file)]
+
+    def pid(self) -> int | None:
+        """Return its process id while it runs, else None."""
+        try:
+            pid = int((self.directory / PID_FILE).read_text(encoding="ascii").split()[0])
+        except (OSError, ValueError, IndexError):
+            return None
+        return pid if str(self.config_file) in (command_line(pid) or "") else None
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        """Start it in a session of its own, so that a Ctrl-C in this terminal does not reach it."""
+        self.stdout_file.parent.mkdir(parents=True, exist_ok=True)
+        with self.stdout_file.open("ab") as output:
+            return subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+
+    def last_words(self) -> str:
+        """Return the end of what it printed, on one line."""
+        try:
+            lines = self.stdout_file.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return "it printed nothing"
+        words = " | ".join(line.strip() for line in lines[-_TAIL_LINES:] if line.strip())
+        return words or "it printed nothing"
+
+
+def broker_service(place: NodePlace) -> Service:
+    """Return the broker process of a node."""
+    return Service(place.node_id, "dledger_broker", place.config_file)
+
+
+def namesrv_service(place: NamesrvPlace) -> Service:
+    """Return the name server process."""
+    return Service(NAMESRV, "dledger_namesrv", place.config_file)
+
+
+def stop_at_once(services: Mapping[str, Service], timeout_s: float = KILL_AFTER_S) -> list[str]:
+    """Stop all `services` without draining and return the names of those that had to be killed.
+
+    The first SIGTERM would make a broker hand over and drain; repeating it tells it to leave at once.
+    """
+    running = _running(services)
+    for pid in running.values():
+        _signal(pid, signal.SIGTERM)
+        _signal(pid, signal.SIGCONT)
+    deadline = time.monotonic() + timeout_s
+    repeat_at = time.monotonic() + _REPEAT_SIGNAL_S
+    while running := _still_running(services, running):
+        now = time.monotonic()
+        if now >= deadline:
+            break
+        if now >= repeat_at:
+            repeat_at = now + _REPEAT_SIGNAL_S
+            for pid in running.values():
+                _signal(pid, signal.SIGTERM)
+        time.sleep(_POLL_S)
+    for pid in running.values():
+        _signal(pid, signal.SIGKILL)
+    killed = sorted(running)
+    while running := _still_running(services, running):
+        time.sleep(_POLL_S)
+    return killed
+
+
+def stop_gracefully(service: Service, timeout_s: float) -> bool:
+    """Send one SIGTERM (a broker hands over and drains) and wait; return whether the process is gone."""
+    running = _running({service.name: service})
+    for pid in running.values():
+        _signal(pid, signal.SIGTERM)
+    deadline = time.monotonic() + timeout_s
+    while running := _still_running({service.name: service}, running):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _running(services: Mapping[str, Service]) -> dict[str, int]:
+    return {name: pid for name, service in services.items() if (pid := service.pid()) is not None}
+
+
+def _still_running(services: Mapping[str, Service], pids: Mapping[str, int]) -> dict[str, int]:
+    """Return those of `pids` that live: by command line, since a process removes its pid file before it ends."""
+    return {name: pid for name, pid in pids.items() if str(services[name].config_file) in (command_line(pid) or "")}
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass

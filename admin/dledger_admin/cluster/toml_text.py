@@ -1,0 +1,61 @@
+"""Writes the subset of TOML that configuration files of this project use: nested tables of plain values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+TomlValue = str | int | float | bool | Sequence["TomlValue"] | Mapping[str, "TomlValue"]
+"""What a configuration file may hold."""
+
+TomlTable = dict[str, TomlValue]
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def merge(base: Mapping[str, TomlValue], override: Mapping[str, TomlValue]) -> TomlTable:
+    """Return `base` with the values of `override`; tables are merged key by key, everything else is replaced."""
+    merged: TomlTable = dict(base)
+    for key, value in override.items():
+        present = merged.get(key)
+        if isinstance(present, Mapping) and isinstance(value, Mapping):
+            merged[key] = merge(present, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def dump(table: Mapping[str, TomlValue]) -> str:
+    """Return `table` as TOML: plain values first, then each sub-table under its header."""
+    return "\n".join(_lines(table, ())) + "\n"
+
+
+def _lines(table: Mapping[str, TomlValue], path: tuple[str, ...]) -> list[str]:
+    lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items() if not isinstance(value, Mapping)]
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            inner = (*path, _key(key))
+            lines += ["", f"[{'.'.join(inner)}]", *_lines(value, inner)]
+    return lines
+
+
+def _key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _string(key)
+
+
+def _string(text: str) -> str:
+    # A TOML basic string is a JSON string, but for DEL, which JSON leaves bare.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _value(value: TomlValue) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _string(value)
+    if isinstance(value, Sequence):
+        return f"[{', '.join(_value(item) for item in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_key(key)} = {_value(item)}' for key, item in value.items())}}}"
+    return str(value)

@@ -1,0 +1,134 @@
+"""`dledger node`: start, stop and look at single nodes of a local cluster."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+import msgspec
+
+from ..cluster.config_files import stored_overrides, write_broker_config, write_namesrv_config
+from ..cluster.layout import ClusterLayout
+from ..cluster.lifecycle import START_TIMEOUT_S, services, wait_until
+from ..cluster.manifest import Manifest, require_manifest
+from ..cluster.ports import is_free, require_free
+from ..cluster.probes import fetch_status
+from ..cluster.processes import NAMESRV, Service, stop_at_once, stop_gracefully
+from ..errors import AdminError, StartError
+from ..output import emit, output_option
+from .options import data_option
+from .status import cluster_status
+from .status import render as render_status
+
+DRAIN_TIMEOUT_S = 60.0
+"""How long `node stop` waits for a node that drains, which takes 35 s by default."""
+
+
+class NodeChange(msgspec.Struct, frozen=True):
+    """Result of `node start` and `node stop`."""
+
+    node: str
+    pid: int | None
+    state: str
+
+
+@click.group()
+def node() -> None:
+    """Start, stop and look at single nodes; NODE-ID is broker-<group>-n<number>, or `namesrv`."""
+
+
+@node.command()
+@data_option
+@click.argument("node_id", metavar="NODE-ID")
+@click.option("--detach", is_flag=True, help="Return once the node answers, and let it run on.")
+@output_option
+def start(data: Path, node_id: str, detach: bool, output: str) -> None:
+    """Start one node of a bootstrapped cluster, with the configuration of the last `up`.
+
+    A node whose directory was wiped starts too: as a learner, which becomes a voter once it has caught up.
+    """
+    manifest = require_manifest(data)
+    if not manifest.complete:
+        raise AdminError(f"the bootstrap of {data} was interrupted: `dledger up --data {data}` completes it")
+    layout = manifest.layout(data)
+    service = _service(layout, node_id)
+    pid = service.pid()
+    if pid is not None:
+        raise AdminError(
+            f"{node_id} is running already (pid {pid}): stop it with `dledger node stop --data {data} {node_id}`"
+        )
+    require_free((port, owner) for port, owner in layout.ports() if owner.endswith(f" {node_id}"))
+    _write_missing_config(layout, manifest, service)
+    if not detach:
+        os.execv(service.command()[0], service.command())  # noqa: S606 - an argument list without a shell is the point
+    process = service.spawn()
+    answered = wait_until(lambda: process.poll() is not None or _answers(layout, node_id), START_TIMEOUT_S)
+    if process.poll() is not None:
+        raise StartError(f"{node_id} ended with exit code {process.returncode}: {service.last_words()}")
+    if not answered:
+        raise StartError(
+            f"{node_id} (pid {process.pid}) did not answer within {START_TIMEOUT_S:.0f} s: {service.last_words()}"
+        )
+    emit(NodeChange(node_id, process.pid, "started"), output, _render_change)
+
+
+@node.command()
+@data_option
+@click.argument("node_id", metavar="NODE-ID")
+@click.option("--now", is_flag=True, help="Leave at once instead of draining; no acknowledged message is lost by it.")
+@output_option
+def stop(data: Path, node_id: str, now: bool, output: str) -> None:
+    """Stop one node: it hands its leadership over, goes on forwarding for the drain time, and exits."""
+    layout = require_manifest(data).layout(data)
+    service = _service(layout, node_id)
+    pid = service.pid()
+    if pid is None:
+        emit(NodeChange(node_id, None, "was not running"), output, _render_change)
+        return
+    if now:
+        killed = stop_at_once({node_id: service})
+        emit(NodeChange(node_id, pid, "killed" if killed else "stopped"), output, _render_change)
+        return
+    if not stop_gracefully(service, DRAIN_TIMEOUT_S):
+        raise AdminError(
+            f"{node_id} (pid {pid}) still drains after {DRAIN_TIMEOUT_S:.0f} s: `--now` makes it leave at once"
+        )
+    emit(NodeChange(node_id, pid, "drained and stopped"), output, _render_change)
+
+
+@node.command()
+@data_option
+@click.argument("node_id", metavar="NODE-ID", required=False)
+@output_option
+def status(data: Path, node_id: str | None, output: str) -> None:
+    """Show one node, or all."""
+    layout = require_manifest(data).layout(data)
+    places = [layout.place(node_id)] if node_id else layout.places()
+    emit(cluster_status(layout, places), output, render_status)
+
+
+def _service(layout: ClusterLayout, node_id: str) -> Service:
+    if node_id != NAMESRV:
+        layout.place(node_id)
+    return services(layout)[node_id]
+
+
+def _write_missing_config(layout: ClusterLayout, manifest: Manifest, service: Service) -> None:
+    if service.config_file.exists():
+        return
+    overrides = stored_overrides(layout)
+    if service.name == NAMESRV:
+        write_namesrv_config(layout, overrides)
+    else:
+        write_broker_config(layout, manifest, layout.place(service.name), overrides)
+
+
+def _answers(layout: ClusterLayout, node_id: str) -> bool:
+    if node_id == NAMESRV:
+        return not is_free(layout.namesrv_port)
+    return fetch_status(layout.place(node_id)) is not None
+
+
+def _render_change(result: NodeChange) -> str:
+    return f"{result.node} {result.state}" + (f" (pid {result.pid})" if result.pid else "")

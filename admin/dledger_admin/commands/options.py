@@ -1,0 +1,41 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from ..cluster.layout import DEFAULT_NAMESRV_PORT, HOST
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+class AbsolutePath(click.Path):
+    """A path, made absolute: processes are recognised by the absolute path of their configuration."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the absolute path."""
+        return Path(str(super().convert(str(value), param, ctx))).resolve()
+
+
+def data_option(command: Command) -> Command:
+    """Add `--data DIR`, as parameter `data`."""
+    return click.option("--data", type=AbsolutePath(), required=True, metavar="DIR", help="Directory of the cluster.")(
+        command
+    )
+
+
+def namesrv_option(command: Command) -> Command:
+    """Add `--namesrv HOST:PORT[;HOST:PORT...]`, as parameter `namesrv`."""
+    return click.option(
+        "--namesrv",
+        default=f"{HOST}:{DEFAULT_NAMESRV_PORT}",
+        envvar="DLEDGER_NAMESRV",
+        show_default=True,
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="Name servers, separated by semicolons.",
+    )(command)

@@ -1,0 +1,36 @@
+"""`dledger broker` and `dledger namesrv`: one process in the foreground, for real deployments."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+import click
+
+from ..extras import require
+
+
+@click.command()
+@click.option(
+    "--config", type=click.Path(), required=True, metavar="FILE", help="TOML; see the configuration reference."
+)
+@click.option("--bootstrap", is_flag=True, help="Found a group of one voter; listed peers join it as learners.")
+def broker(config: str, bootstrap: bool) -> None:
+    """Run one broker node. SIGTERM drains it, a second one stops it at once."""
+    require("broker", "aiohttp", "prometheus_client")
+    _run("dledger_broker", ["--config", config, *(["--bootstrap"] if bootstrap else [])])
+
+
+@click.command()
+@click.option(
+    "--config", type=click.Path(), required=True, metavar="FILE", help="TOML; see the configuration reference."
+)
+def namesrv(config: str) -> None:
+    """Run one name server."""
+    _run("dledger_namesrv", ["--config", config])
+
+
+def _run(module: str, arguments: list[str]) -> None:
+    """Run `python -m module` in this process."""
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

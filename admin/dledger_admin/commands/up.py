@@ -1,0 +1,133 @@
+"""`dledger up` and `dledger down`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import click
+import msgspec
+
+from ..cluster.layout import (
+    DEFAULT_BASE_PORT,
+    DEFAULT_GROUPS,
+    DEFAULT_NAMESRV_PORT,
+    DEFAULT_NODES,
+    ClusterLayout,
+)
+from ..cluster.lifecycle import ClusterSetup, RunningCluster, UpOptions, services, up_lock
+from ..cluster.manifest import require_manifest
+from ..cluster.processes import stop_at_once
+from ..extras import require
+from ..output import emit, output_option
+from .options import AbsolutePath, data_option
+
+
+class Started(msgspec.Struct, frozen=True):
+    """Result of `up --detach`; leaders are node ids by group."""
+
+    data: str
+    namesrv: str
+    leaders: dict[str, str]
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """Result of `down`: who was stopped, and who of them did not listen and was killed."""
+
+    stopped: list[str]
+    killed: list[str]
+
+
+@click.command()
+@data_option
+@click.option("--groups", type=int, help=f"Broker groups.  [default: {DEFAULT_GROUPS}, later as before]")
+@click.option("--nodes", type=int, help=f"Nodes per group, odd.  [default: {DEFAULT_NODES}, later as before]")
+@click.option("--namesrv-port", type=int, help=f"[default: {DEFAULT_NAMESRV_PORT}, later as before]")
+@click.option(
+    "--base-port",
+    type=int,
+    help=f"Client port of the first node; node k of group g has this + 100 g + 10 k, its peer port is one higher, its "
+    f"HTTP port two.  [default: {DEFAULT_BASE_PORT}, later as before]",
+)
+@click.option("--config", type=AbsolutePath(), metavar="FILE", help="TOML laid over the configuration of every node.")
+@click.option("--detach", is_flag=True, help="Return once every group has a leader that accepts writes.")
+@output_option
+def up(
+    data: Path,
+    groups: int | None,
+    nodes: int | None,
+    namesrv_port: int | None,
+    base_port: int | None,
+    config: Path | None,
+    detach: bool,
+    output: str,
+) -> None:
+    """Start a name server and GROUPS x NODES brokers on 127.0.0.1.
+
+    The first `up` on a fresh directory bootstraps the cluster; a later one starts what is there. In the foreground it
+    shows one line per node and stops everything on Ctrl-C.
+    """
+    require("broker", "aiohttp", "prometheus_client", "rich")
+    options = UpOptions(data, groups, nodes, namesrv_port, base_port, config)
+    setup = ClusterSetup.prepare(options)
+    with up_lock(data):
+        cluster = setup.start()
+        if not detach:
+            _watch(cluster)
+            return
+        leaders = _await_leaders(cluster)
+    for name, code in cluster.exited().items():
+        words = services(cluster.layout)[name].last_words()
+        click.echo(f"warning: {name} ended with exit code {code}: {words}", err=True)
+    emit(Started(str(data), cluster.layout.namesrv_address, leaders), output, _render_started)
+
+
+@click.command()
+@data_option
+@output_option
+def down(data: Path, output: str) -> None:
+    """Stop every process of the cluster at once, without draining."""
+    layout = require_manifest(data).layout(data)
+    running = sorted(name for name, service in services(layout).items() if service.pid() is not None)
+    killed = stop_at_once(services(layout))
+    emit(Stopped(running, killed), output, lambda result: _render_stopped(layout, result))
+
+
+def _await_leaders(cluster: RunningCluster) -> dict[str, str]:
+    try:
+        return {group: status.node_id for group, status in cluster.await_leaders().items()}
+    except BaseException:
+        cluster.stop()
+        raise
+
+
+def _watch(cluster: RunningCluster) -> None:
+    from rich.console import Console
+
+    from ..cluster.live import watch
+
+    stop_requested = False
+
+    def request_stop(number: int, frame: object) -> None:
+        nonlocal stop_requested
+        del number, frame
+        stop_requested = True
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, request_stop)
+    try:
+        watch(cluster, Console(), lambda: stop_requested)
+    finally:
+        cluster.stop()
+
+
+def _render_started(result: Started) -> str:
+    led = ", ".join(f"{group} led by {node_id}" for group, node_id in result.leaders.items())
+    return f"name server {result.namesrv}; {led}\nstop with: dledger down --data {result.data}"
+
+
+def _render_stopped(layout: ClusterLayout, result: Stopped) -> str:
+    if not result.stopped:
+        return f"nothing of {layout.data_dir} was running"
+    text = f"stopped {', '.join(result.stopped)}"
+    return f"{text}; killed, because SIGTERM was ignored: {', '.join(result.killed)}" if result.killed else text

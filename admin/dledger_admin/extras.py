@@ -1,0 +1,14 @@
+"""What a command needs beyond the base install, and the line that brings it."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from .errors import AdminError
+
+
+def require(extra: str, *modules: str) -> None:
+    """Raise `AdminError` with the pip line of `extra` unless all `modules` can be imported."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        raise AdminError(f"this command needs {', '.join(missing)}: pip install 'dledger-mq[{extra}]'")
