@@ -1,0 +1,62 @@
+"""Image, compose file and node configurations agree with each other, as far as that shows without an engine."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+DOCKER = Path(__file__).resolve().parents[2] / "docker"
+DOCKERFILE = (DOCKER / "Dockerfile").read_text()
+COMPOSE = (DOCKER / "compose.yaml").read_text()
+PROJECT = tomllib.loads((DOCKER.parent / "pyproject.toml").read_text())
+NODES = {path.stem: tomllib.loads(path.read_text()) for path in sorted((DOCKER / "config").glob("broker-*.toml"))}
+
+
+def service(name: str) -> str:
+    """Return the lines of one service of the compose file."""
+    match = re.search(rf"^  {name}:\n((?:    .*\n)+)", COMPOSE, re.MULTILINE)
+    assert match is not None, name
+    return match[1]
+
+
+def test_image_copies_every_component_of_the_wheel() -> None:
+    packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    for component in {Path(package).parts[0] for package in packages}:
+        assert f"COPY {component} /src/{component}\n" in DOCKERFILE
+
+
+def test_image_runs_unprivileged_and_stops_by_draining() -> None:
+    final_stage = DOCKERFILE.rpartition("\nFROM ")[2]
+    assert "\nUSER dledger\n" in final_stage
+    assert "\nSTOPSIGNAL SIGTERM\n" in final_stage
+    assert "/readyz" in final_stage
+    assert re.search(r'^ENTRYPOINT \["dledger"\]$', final_stage, re.MULTILINE)
+
+
+def test_group_has_three_nodes_that_dial_each_other() -> None:
+    assert len(NODES) == 3
+    for name, config in NODES.items():
+        assert config["node_id"] == name
+        expected = {other: {"address": f"{other}:{NODES[other]['peer_port']}"} for other in NODES if other != name}
+        assert config["peers"] == expected
+
+
+@pytest.mark.parametrize("key", ["cluster", "broker_group", "secret_file", "namesrv", "data_dir"])
+def test_nodes_agree_on_what_is_the_groups(key: str) -> None:
+    assert len({str(config[key]) for config in NODES.values()}) == 1
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_service_publishes_the_ports_of_its_configuration_on_this_machine_only(name: str) -> None:
+    config, lines = NODES[name], service(name)
+    assert f"/etc/dledger/{name}.toml" in lines
+    assert f'DLEDGER_HTTP_PORT: "{config["http_port"]}"' in lines
+    published = re.findall(r'- "([\d.:]+)"', lines)
+    assert published == [f"127.0.0.1:{config[key]}:{config[key]}" for key in ("port", "http_port")]
+    assert config["advertised_port"] == config["port"]
+
+
+def test_founding_a_group_is_never_part_of_a_plain_start() -> None:
+    assert "--bootstrap" not in COMPOSE + DOCKERFILE
+    assert (DOCKER / "bootstrap.yaml").read_text().count('"--bootstrap"]') == 1
