@@ -112,10 +112,10 @@ class RunningCluster:
         deadline = time.monotonic() + timeout_s
         while True:
             exited = self.exited()
+            self._check_electable(exited)
             leaders = leaders_by_group(fetch_all(self.layout.places()))
             if len(leaders) == self.layout.groups and self._all_recorded(exited):
                 return leaders
-            self._check_electable(exited)
             if time.monotonic() >= deadline:
                 missing = [group for group in self.layout.group_names() if group not in leaders]
                 raise StartError(
@@ -149,7 +149,7 @@ class RunningCluster:
     def _all_recorded(self, exited: dict[str, int]) -> bool:
         """Whether `down` would find every process: each wrote its pid file, or has ended."""
         known = services(self.layout)
-        return NAMESRV not in exited and all(name in exited or service.pid() for name, service in known.items())
+        return all(name in exited or service.pid() for name, service in known.items())
 
     def _words(self, names: list[str]) -> str:
         known = services(self.layout)

@@ -1,0 +1,77 @@
+"""Stand-ins for the processes of a cluster, which keep their contract with `dledger` and do no more."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+_STUB = """
+import http.server, json, os, signal, sys, threading, tomllib
+from pathlib import Path
+
+config = tomllib.loads(Path(sys.argv[sys.argv.index("--config") + 1]).read_text())
+data = Path(config["data_dir"])
+if (data / "fail").exists():
+    print("cannot start: the disk is a cheese")
+    sys.exit(3)
+is_broker = "node_id" in config
+terms = []
+
+def on_term(number, frame):
+    terms.append(number)
+    with (data / "signals").open("a") as file:
+        file.write("TERM\\n")
+    if (data / "stubborn").exists():
+        return
+    if len(terms) >= (2 if is_broker else 1) or (data / "drains-at-once").exists():
+        os._exit(0)
+
+signal.signal(signal.SIGTERM, on_term)
+
+class Status(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        leads = config["node_id"].endswith("n0") and not (data / "never-leads").exists()
+        body = json.dumps({
+            "node_id": config["node_id"], "group": config["broker_group"], "role": "leader" if leads else "follower",
+            "term": 4, "leader_id": config["broker_group"] + "-n0", "commit_index": 10 if leads else 9,
+            "applied_index": 10 if leads else 7, "first_position": 0, "last_position": 500, "durable_position": 500,
+            "ready": leads,
+        }).encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *arguments):
+        pass
+
+port = config["http_port"] if is_broker else config["port"]
+server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Status)
+(data / "pid").write_text(f"{os.getpid()}\\n")
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+def stub_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `python -m dledger_broker` and `python -m dledger_namesrv` start stand-ins in child processes."""
+    for package in ("dledger_broker", "dledger_namesrv"):
+        folder = tmp_path / "stubs" / package
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+        (folder / "__main__.py").write_text(_STUB)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "stubs"))
+
+
+@pytest.fixture
+def ports() -> tuple[int, int]:
+    """A base port with room for one group of three, and a name server port."""
+    from dledger_admin.cluster.ports import find_free_block
+
+    base = find_free_block([*range(23), 90], first=32000, last=60000)
+    return base, base + 90
+
+
+@pytest.fixture
+def listener():
+    """A socket of this process that listens on a free port of 127.0.0.1."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server

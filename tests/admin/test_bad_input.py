@@ -1,0 +1,108 @@
+"""Wrong input to `up` and `node` gives one line that says what to do, and changes nothing."""
+
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from dledger_admin.cli import main
+from dledger_admin.cluster.bootstrap import complete_bootstrap, founding_manifest
+from dledger_admin.cluster.layout import ClusterLayout
+from dledger_admin.cluster.lifecycle import up_lock
+from dledger_admin.cluster.ports import describe_listener
+
+
+def dledger(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, list(arguments))
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def founded(tmp_path, ports):
+    """A stopped cluster of one group of three."""
+    data = tmp_path / "cluster"
+    base_port, namesrv_port = ports
+    layout = ClusterLayout(data, 1, 3, namesrv_port, base_port)
+    complete_bootstrap(layout, founding_manifest(layout, None, 1 << 20))
+    return data
+
+
+def test_a_port_in_use_names_its_user_and_leaves_no_directory(tmp_path, listener):
+    port = listener.getsockname()[1]
+    data = tmp_path / "cluster"
+    code, output = dledger("up", "--data", str(data), "--namesrv-port", str(port), "--detach")
+    assert code == 1
+    assert output.startswith(f"Error: port {port} (name server port) is in use by pid {os.getpid()} (")
+    assert "--namesrv-port" in output
+    assert output.count("\n") == 1
+    assert not data.exists()
+
+
+def test_the_listener_of_a_port_is_described_by_pid_and_command(listener):
+    assert describe_listener(listener.getsockname()[1]).startswith(f"pid {os.getpid()} (")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--nodes", "5"], ["holds a cluster of 1 group(s) of 3 nodes", "--nodes 5", "give 3"]),
+        (["--groups", "2"], ["--groups 2", "give 1"]),
+    ],
+)
+def test_the_directory_of_another_layout_is_left_alone(founded, options, words):
+    before = sorted(path.name for path in founded.rglob("*"))
+    code, output = dledger("up", "--data", str(founded), *options, "--detach")
+    assert code == 1
+    assert all(word in output for word in words), output
+    assert sorted(path.name for path in founded.rglob("*")) == before
+
+
+def test_a_segment_size_other_than_the_founding_one_is_refused(founded, tmp_path):
+    config = tmp_path / "c.toml"
+    config.write_text("segment_bytes = 4096\n")
+    code, output = dledger("up", "--data", str(founded), "--config", str(config), "--detach")
+    assert code == 1
+    assert "segment_bytes = 4096 was given" in output
+    assert "1048576" in output
+
+
+def test_two_ups_at_once_are_one_too_many(founded):
+    with up_lock(founded):
+        code, output = dledger("up", "--data", str(founded), "--detach")
+    assert code == 1
+    assert "another `dledger up` holds" in output
+
+
+def test_an_even_group_is_refused_before_anything_is_made(tmp_path):
+    code, output = dledger("up", "--data", str(tmp_path / "x"), "--nodes", "4", "--detach")
+    assert code == 1
+    assert "--nodes 4" in output
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("command", [["down"], ["status"], ["node", "status"]])
+def test_a_directory_without_a_cluster_is_told_how_to_get_one(tmp_path, command):
+    code, output = dledger(*command, "--data", str(tmp_path))
+    assert code == 1
+    assert "holds no cluster (cluster.json is missing)" in output
+
+
+def test_an_unknown_node_is_answered_with_the_known_ones(founded):
+    code, output = dledger("node", "start", "--data", str(founded), "broker-0-n7", "--detach")
+    assert code == 1
+    assert "no node broker-0-n7; it has broker-0-n0" in output
+
+
+def test_a_node_does_not_start_before_the_bootstrap_is_complete(founded):
+    path = founded / "cluster.json"
+    path.write_bytes(path.read_bytes().replace(b'"complete": true', b'"complete": false'))
+    code, output = dledger("node", "start", "--data", str(founded), "broker-0-n0", "--detach")
+    assert code == 1
+    assert "interrupted" in output
+
+
+def test_a_missing_extra_is_answered_with_the_pip_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "aiohttp" else object())
+    code, output = dledger("up", "--data", str(tmp_path / "x"), "--detach")
+    assert code == 1
+    assert output == "Error: this command needs aiohttp: pip install 'dledger-mq[broker]'\n"

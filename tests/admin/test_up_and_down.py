@@ -1,0 +1,181 @@
+"""`up`, `down` and `node` as a user meets them, with stand-ins for the processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dledger_admin.cli import main
+from dledger_admin.cluster.lifecycle import services
+from dledger_admin.cluster.manifest import read_manifest
+
+pytestmark = pytest.mark.usefixtures("stub_processes")
+
+
+class Dledger:
+    """Runs `dledger` commands on one cluster directory, in this process."""
+
+    def __init__(self, data: Path, base_port: int, namesrv_port: int) -> None:
+        self.data = data
+        self._up = ("--namesrv-port", str(namesrv_port), "--base-port", str(base_port), "--detach")
+
+    def __call__(self, *arguments: str):
+        return CliRunner().invoke(main, list(arguments))
+
+    def up(self, *more: str):
+        return self("up", "--data", str(self.data), *self._up, *more)
+
+    def services(self):
+        return services(read_manifest(self.data).layout(self.data))
+
+    def pids(self) -> dict[str, int | None]:
+        return {name: service.pid() for name, service in self.services().items()}
+
+
+@pytest.fixture
+def dledger(tmp_path, ports):
+    cluster = Dledger(tmp_path / "cluster", *ports)
+    yield cluster
+    if read_manifest(cluster.data):
+        for pid in cluster.pids().values():
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_up_starts_every_process_and_down_stops_them_all(dledger):
+    started = dledger.up("-o", "json")
+    assert started.exit_code == 0, started.output
+    assert json.loads(started.output)["leaders"] == {"broker-0": "broker-0-n0"}
+    assert all(dledger.pids().values())
+    stopped = dledger("down", "--data", str(dledger.data), "-o", "json")
+    assert json.loads(stopped.output) == {"stopped": sorted(dledger.services()), "killed": []}
+    assert not any(dledger.pids().values())
+
+
+def test_down_repeats_the_signal_so_that_no_broker_drains(dledger):
+    dledger.up()
+    dledger("down", "--data", str(dledger.data))
+    assert (dledger.data / "broker-0-n1" / "signals").read_text().count("TERM") >= 2
+
+
+def test_a_process_that_ignores_the_signals_is_killed_and_named(dledger, monkeypatch):
+    dledger.up()
+    (dledger.data / "broker-0-n2" / "stubborn").touch()
+    service = dledger.services()["broker-0-n2"]
+    from dledger_admin.cluster.processes import stop_at_once
+
+    assert stop_at_once({"broker-0-n2": service}, timeout_s=0.3) == ["broker-0-n2"]
+    assert service.pid() is None
+
+
+def test_a_second_up_names_the_running_processes_and_changes_nothing(dledger):
+    dledger.up()
+    before = dledger.pids()
+    again = dledger.up()
+    assert again.exit_code == 1
+    assert f"running already: namesrv (pid {before['namesrv']})" in again.output
+    assert dledger.pids() == before
+
+
+def test_an_up_after_down_needs_no_options_and_keeps_the_identities(dledger):
+    dledger.up()
+    before = read_manifest(dledger.data)
+    dledger("down", "--data", str(dledger.data))
+    again = dledger("up", "--data", str(dledger.data), "--detach")
+    assert again.exit_code == 0, again.output
+    assert read_manifest(dledger.data) == before
+
+
+def test_a_group_that_cannot_elect_fails_the_start_with_its_last_words_and_stops_the_rest(dledger):
+    dledger.up()
+    dledger("down", "--data", str(dledger.data))
+    for node_id in ("broker-0-n1", "broker-0-n2"):
+        (dledger.data / node_id / "fail").touch()
+    failed = dledger.up()
+    assert failed.exit_code == 1
+    assert "2 of 3 nodes of broker-0 ended (exit code 3)" in failed.output
+    assert "the disk is a cheese" in failed.output
+    assert not any(dledger.pids().values())
+
+
+def test_one_broken_node_of_three_is_a_warning(dledger):
+    dledger.up()
+    dledger("down", "--data", str(dledger.data))
+    (dledger.data / "broker-0-n2" / "fail").touch()
+    started = dledger.up()
+    assert started.exit_code == 0, started.output
+    assert "warning: broker-0-n2 ended with exit code 3" in started.output
+
+
+def test_a_stale_pid_file_with_the_pid_of_another_process_is_no_running_node(dledger):
+    dledger.up()
+    dledger("down", "--data", str(dledger.data))
+    (dledger.data / "broker-0-n0" / "pid").write_text(str(os.getpid()))
+    assert dledger.pids()["broker-0-n0"] is None
+    assert dledger.up().exit_code == 0
+
+
+def test_status_shows_role_term_and_lag_of_each_node(dledger):
+    dledger.up()
+    shown = json.loads(dledger("status", "--data", str(dledger.data), "-o", "json").output)
+    by_name = {process["name"]: process for process in shown["processes"]}
+    assert by_name["broker-0-n0"]["status"]["role"] == "leader"
+    assert by_name["broker-0-n1"]["lag"] == 3
+    assert by_name["namesrv"]["pid"] == dledger.pids()["namesrv"]
+    text = dledger("status", "--data", str(dledger.data)).output
+    assert "leader" in text
+    assert "follower" in text
+
+
+def test_node_stop_drains_and_node_start_brings_it_back(dledger):
+    dledger.up()
+    (dledger.data / "broker-0-n1" / "drains-at-once").touch()
+    stopped = dledger("node", "stop", "--data", str(dledger.data), "broker-0-n1")
+    assert "broker-0-n1 drained and stopped" in stopped.output
+    assert (dledger.data / "broker-0-n1" / "signals").read_text() == "TERM\n"
+    started = dledger("node", "start", "--data", str(dledger.data), "broker-0-n1", "--detach", "-o", "json")
+    assert json.loads(started.output)["pid"] == dledger.pids()["broker-0-n1"]
+
+
+def test_a_wiped_node_directory_gets_its_configuration_and_no_identity(dledger):
+    import shutil
+
+    dledger.up()
+    dledger("node", "stop", "--data", str(dledger.data), "broker-0-n1", "--now")
+    shutil.rmtree(dledger.data / "broker-0-n1")
+    started = dledger("node", "start", "--data", str(dledger.data), "broker-0-n1", "--detach")
+    assert started.exit_code == 0, started.output
+    assert (dledger.data / "broker-0-n1" / "broker.toml").exists()
+    assert not (dledger.data / "broker-0-n1" / "identity.json").exists()
+
+
+def test_the_name_server_is_started_and_stopped_like_a_node(dledger):
+    dledger.up()
+    assert dledger("node", "stop", "--data", str(dledger.data), "namesrv").exit_code == 0
+    assert dledger.pids()["namesrv"] is None
+    assert dledger("node", "start", "--data", str(dledger.data), "namesrv", "--detach").exit_code == 0
+    assert dledger.pids()["namesrv"]
+
+
+def test_in_the_foreground_a_signal_stops_everything(dledger, tmp_path):
+    real_path = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], real_path])}
+    arguments = [*dledger._up[:-1], "--data", str(dledger.data)]
+    code = "from dledger_admin.cluster import validation as v; v.check_broker_config = v.check_namesrv_config = lambda *_: None\n"
+    program = [sys.executable, "-c", code + "from dledger_admin.cli import main; main()", "up", *arguments]
+    shown = (tmp_path / "shown").open("wb")
+    process = subprocess.Popen(program, env=environment, stdout=shown, stderr=shown)
+    deadline = time.monotonic() + 20
+    while not (read_manifest(dledger.data) and all(dledger.pids().values())):
+        assert process.poll() is None, (tmp_path / "shown").read_text()
+        assert time.monotonic() < deadline
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 0, (tmp_path / "shown").read_text()
+    assert not any(dledger.pids().values())
+    assert "broker-0-n0" in (tmp_path / "shown").read_text()
