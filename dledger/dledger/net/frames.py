@@ -13,8 +13,11 @@ Integers are big-endian.  The codec is pure; whatever bytes it is fed, `PeerProt
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
 
 from dledger.invariants import invariant
 from dledger.net.errors import PeerProtocolError
@@ -28,6 +31,7 @@ STAGING_BYTES: Final = 256 << 10
 MAX_KEPT_STAGING_BYTES: Final = 4 << 20
 """A staging buffer that one frame made larger than this is given back after it."""
 
+T = TypeVar("T")
 _PREFIX = struct.Struct(">II")
 _HEADER_LENGTH_MASK = 0xFFFFFF
 _LENGTH_BYTES = 4
@@ -69,6 +73,14 @@ def encode_head(kind: FrameKind, header: bytes, payload_bytes: int = 0) -> bytes
     return _PREFIX.pack(length, kind << _KIND_SHIFT | header_bytes) + header
 
 
+def decode_header(frame: Frame, decode: Callable[[bytes], T]) -> T:
+    """The header of a frame by a msgspec decoder; raises `PeerProtocolError` if it is not what the decoder knows."""
+    try:
+        return decode(frame.header)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: text that is no UTF-8
+        raise PeerProtocolError(f"unreadable header of {FrameKind(frame.kind).name}: {error}") from error
+
+
 class FrameReader:
     """Cuts a byte stream into frames.
 
@@ -90,7 +102,7 @@ class FrameReader:
         """First byte that was not received yet."""
 
     def get_buffer(self) -> memoryview:
-        """Where to write next; never empty."""
+        """Where to write next; never empty once all whole frames were taken."""
         if self._end == len(self._buffer):
             self._make_room(STAGING_BYTES)
         return memoryview(self._buffer)[self._end :]

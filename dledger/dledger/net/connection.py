@@ -1,0 +1,180 @@
+"""One connection between two nodes: a handshake, then frames in one direction.
+
+The dialler sends and the acceptor receives; a frame in the other direction is a protocol error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from dledger.net.errors import AuthenticationError, HelloRejectedError, PeerProtocolError
+from dledger.net.frames import MAX_FRAME_BYTES, PREFIX_BYTES, Frame, FrameReader
+from dledger.net.handshake import MAX_HANDSHAKE_FRAME_BYTES, Handshake, Hello
+from dledger.net.settings import LinkCounters
+from dledger.types import ReplicaId
+
+KEEPALIVE_PROBES = 3
+
+
+class ConnectionOwner(Protocol):
+    """Whom a connection tells what happens to it."""
+
+    def on_open(self, connection: PeerConnection) -> None:
+        """The handshake succeeded: `connection.hello` and `connection.peer` are set."""
+
+    def on_frame(self, connection: PeerConnection, frame: Frame) -> None:
+        """A frame arrived after the handshake; `PeerProtocolError` from here closes the connection."""
+
+    def on_closed(self, connection: PeerConnection, error: Exception | None) -> None:
+        """The connection is gone, last of all calls; `error` says why if it was not an ordinary end."""
+
+
+class PeerConnection(asyncio.BufferedProtocol):
+    """The protocol of an accepted or a dialled connection."""
+
+    def __init__(
+        self, handshake: Handshake, owner: ConnectionOwner, counters: LinkCounters, dead_peer_timeout_s: float
+    ) -> None:
+        self.hello: Hello | None = None
+        self.peer: ReplicaId | None = None
+        self.ready = False
+        """Set by the owner of an accepted connection once the other end can send on both of its lanes."""
+        self.remote_host = ""
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._handshake = handshake
+        self._owner = owner
+        self._counters = counters
+        self._dead_peer_timeout_s = dead_peer_timeout_s
+        self._reader = FrameReader(MAX_HANDSHAKE_FRAME_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._ended = False
+        self._error: Exception | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the handshake is done and nothing has ended the connection."""
+        transport = self._transport
+        return self.hello is not None and not self._ended and transport is not None and not transport.is_closing()
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that the kernel has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def send(self, head: bytes, payload: Sequence[bytes], frame_bytes: int) -> None:
+        """Queue one frame of `frame_bytes`; the objects of `payload` are handed on as they are.
+
+        The connection must be open.
+        """
+        transport = self._transport
+        assert transport is not None
+        if payload:
+            transport.writelines((head, *payload))
+        else:
+            transport.write(head)
+        self._counters.bytes_out += frame_bytes
+        self._counters.frames_out += 1
+
+    def end(self, error: Exception | None = None) -> None:
+        """Close at once; what is queued is lost.  `on_closed` follows with `error`."""
+        if not self._ended:
+            self._ended = True
+            self._error = error
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Until `on_closed` was called; at once if there never was a connection."""
+        if self._transport is not None:
+            await self._closed
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._transport = cast("asyncio.Transport", transport)
+        local, remote = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        self.remote_host = str(remote[0]) if remote else "?"
+        if local == remote:
+            # A local port that nobody listens on may be given to the very connection that dials it: TCP then connects
+            # the socket to itself, and as long as it stands the real owner of the port cannot bind.
+            self.end(ConnectionRefusedError("nothing listens there"))
+            return
+        if self._ended:
+            self._transport.abort()
+            return
+        tune_socket(transport.get_extra_info("socket"), self._dead_peer_timeout_s)
+        self._write(self._handshake.start())
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows better what comes
+        """See `asyncio.BufferedProtocol`."""
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self._reader.received(nbytes)
+        try:
+            while not self._ended and (frame := self._reader.next_frame()) is not None:
+                if self.hello is None:
+                    self._on_handshake_frame(frame)
+                else:
+                    self._counters.frames_in += 1
+                    self._counters.bytes_in += PREFIX_BYTES + len(frame.header) + len(frame.payload)
+                    self._owner.on_frame(self, frame)
+        except PeerProtocolError as error:
+            self._counters.protocol_errors += 1
+            self.end(error)
+
+    def eof_received(self) -> None:
+        """See `asyncio.BufferedProtocol`: half-closed connections are of no use here."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        error = self._error or exc
+        self._ended = True
+        if not self._closed.done():
+            self._closed.set_result(None)
+        self._owner.on_closed(self, error)
+
+    def _on_handshake_frame(self, frame: Frame) -> None:
+        self._write(self._handshake.receive(frame))
+        error, hello = self._handshake.error, self._handshake.peer
+        if error is not None:
+            if isinstance(error, AuthenticationError):
+                self._counters.auth_failures += 1
+            elif isinstance(error, HelloRejectedError):
+                self._counters.rejected_hellos += 1
+            else:
+                self._counters.protocol_errors += 1
+            self._ended = True
+            self._error = error
+            assert self._transport is not None
+            self._transport.close()  # unlike abort, lets the refusal out
+        elif hello is not None:
+            self.hello = hello
+            self.peer = ReplicaId(hello.node_id, hello.incarnation)
+            self._reader.max_frame_bytes = MAX_FRAME_BYTES
+            self._owner.on_open(self)
+
+    def _write(self, data: bytes) -> None:
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+
+def tune_socket(sock: socket.socket | ssl.SSLSocket, dead_peer_timeout_s: float) -> None:
+    """No delay for small frames, and a dead peer found in about `dead_peer_timeout_s`, as far as the platform can."""
+    probe_s = max(1, round(dead_peer_timeout_s / KEEPALIVE_PROBES))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", probe_s),
+        ("TCP_KEEPALIVE", probe_s),  # macOS's name of the same
+        ("TCP_KEEPINTVL", probe_s),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+        ("TCP_USER_TIMEOUT", round(dead_peer_timeout_s * 1000)),
+    ):
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)

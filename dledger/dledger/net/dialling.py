@@ -1,0 +1,217 @@
+"""The two connections by which this node sends to one peer, dialled again and again until they stand."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from dledger.net.connection import PeerConnection
+from dledger.net.errors import PeerError, PeerProtocolError
+from dledger.net.frames import Frame, FrameKind, encode_head
+from dledger.net.handshake import Handshake, Hello
+from dledger.net.settings import Address, LinkCounters, LinkLimits, PeerTls
+from dledger.net.transport import Lane
+from dledger.types import ReplicaId
+
+_READY = encode_head(FrameKind.READY, b"")
+
+
+@dataclass(frozen=True, slots=True)
+class DialContext:
+    """What all dialled peers of a node share.  `make_nonce` gives the handshake's random bytes."""
+
+    hello: Hello
+    secret: bytes
+    tls: PeerTls | None
+    limits: LinkLimits
+    counters: LinkCounters
+    make_nonce: Callable[[], bytes]
+    rng: random.Random
+
+
+class DialListener(Protocol):
+    """Whom a dialled peer tells how it fares."""
+
+    def on_reachable(self, peer: ReplicaId) -> None:
+        """Both lanes are open."""
+
+    def on_unreachable(self, peer: ReplicaId) -> None:
+        """One lane was lost, and the other closed with it."""
+
+    def on_dial_failed(self, node_id: str, address: Address, error: Exception) -> None:
+        """An attempt failed; there will be another one."""
+
+
+class DialledPeer:
+    """A peer that this node dials.  `learned`: its address came with its own hello, not from configuration."""
+
+    def __init__(
+        self, node_id: str, address: Address, context: DialContext, listener: DialListener, *, learned: bool
+    ) -> None:
+        self.node_id = node_id
+        self.address = address
+        self.learned = learned
+        self.peer: ReplicaId | None = None
+        """The peer's incarnation while both lanes are open, else None."""
+        self._context = context
+        self._listener = listener
+        self._lanes: list[PeerConnection] = []
+        self._opening: asyncio.Future[Exception | None] | None = None
+        self._redial_s = context.limits.redial_min_s
+        self._was_reachable = False
+        self._lost = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to dial; needs a running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"dial {self.node_id}")
+        self._task.add_done_callback(_report_crash)
+
+    def send(self, lane: Lane, head: bytes, payload: Sequence[bytes]) -> bool:
+        """Queue a frame; False if the lane is not open or its queue is full."""
+        if self.peer is None:
+            return False
+        connection = self._lanes[lane]
+        if not connection.is_open:
+            return False
+        size = len(head) + sum(map(len, payload))
+        if connection.queued_bytes + size > self._context.limits.queue_bytes(lane):
+            self._context.counters.refused_sends += 1
+            return False
+        connection.send(head, payload, size)
+        return True
+
+    def queued_bytes(self, lane: Lane) -> int:
+        """Bytes of a lane that the kernel has not taken yet."""
+        return 0 if self.peer is None else self._lanes[lane].queued_bytes
+
+    def hurry(self) -> None:
+        """The peer showed a sign of life: make no pause before the next attempt."""
+        self._redial_s = self._context.limits.redial_min_s
+        self._hurry.set()
+
+    def set_address(self, address: Address) -> None:
+        """Dial there from now on; connections to another address are closed."""
+        if address == self.address:
+            return
+        self.address = address
+        self._drop()
+        if self._task is not None:
+            self._task.cancel()
+            self._redial_s = self._context.limits.redial_min_s
+            self.start()
+
+    async def close(self) -> None:
+        """Close both lanes and dial no more."""
+        lanes = self._lanes
+        self._drop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for connection in lanes:
+            await connection.wait_closed()
+
+    def on_open(self, connection: PeerConnection) -> None:  # noqa: ARG002 - lanes are dialled one after the other
+        """See `ConnectionOwner`."""
+        if self._opening is not None and not self._opening.done():
+            self._opening.set_result(None)
+
+    def on_frame(self, connection: PeerConnection, frame: Frame) -> None:  # noqa: ARG002
+        """See `ConnectionOwner`."""
+        raise PeerProtocolError(f"{FrameKind(frame.kind).name} found, nothing expected on a dialled connection")
+
+    def on_closed(self, connection: PeerConnection, error: Exception | None) -> None:
+        """See `ConnectionOwner`."""
+        if connection in self._lanes:
+            if self._opening is not None and not self._opening.done():
+                self._opening.set_result(error or ConnectionResetError("it closed the connection"))
+            self._drop()
+
+    async def _run(self) -> None:
+        limits = self._context.limits
+        while True:
+            address = self.address
+            self._hurry.clear()
+            try:
+                await self._connect(address)
+            except (OSError, PeerError, TimeoutError) as error:
+                self._drop()
+                self._context.counters.dial_failures += 1
+                self._listener.on_dial_failed(self.node_id, address, error)
+                await self._pause()
+                self._redial_s = min(self._redial_s * 2, limits.redial_max_s)
+            else:
+                self._redial_s = limits.redial_min_s
+                await self._lost.wait()
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(self._redial_s * self._context.rng.uniform(0.5, 1.0)):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
+
+    async def _connect(self, address: Address) -> None:
+        """Open both lanes; raises `OSError`, `PeerError` or `TimeoutError`."""
+        self._lost.clear()
+        timeout_s = self._context.limits.dial_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                for lane in Lane:
+                    await self._dial(lane, address)
+        except TimeoutError as error:
+            raise TimeoutError(f"no answer within {timeout_s:g} s") from error
+        control, bulk = self._lanes
+        if control.peer is None or control.peer != bulk.peer:
+            raise ConnectionResetError(f"it changed from {control.peer} to {bulk.peer} between two connections")
+        for connection in self._lanes:
+            connection.send(_READY, (), len(_READY))
+        self.peer = control.peer
+        self._context.counters.connects += 1
+        self._context.counters.reconnects += self._was_reachable
+        self._was_reachable = True
+        self._listener.on_reachable(self.peer)
+
+    async def _dial(self, lane: Lane, address: Address) -> None:
+        context = self._context
+        loop = asyncio.get_running_loop()
+        hello = msgspec.structs.replace(context.hello, lane=lane)
+        handshake = Handshake.dial(hello, context.secret, context.make_nonce(), self.node_id)
+        connection = PeerConnection(handshake, self, context.counters, context.limits.dead_peer_timeout_s)
+        self._lanes.append(connection)
+        self._opening = loop.create_future()
+        host, port = address
+        await loop.create_connection(
+            lambda: connection, host, port, ssl=context.tls.client if context.tls is not None else None
+        )
+        error = await self._opening
+        if error is not None:
+            raise error
+        if connection not in self._lanes:
+            raise ConnectionResetError("it closed a connection")
+
+    def _drop(self) -> None:
+        """Close whatever is open; tells the listener if the peer was reachable."""
+        lanes, self._lanes = self._lanes, []
+        peer, self.peer = self.peer, None
+        for connection in lanes:
+            connection.end()
+        self._lost.set()
+        if peer is not None:
+            self._context.counters.disconnects += 1
+            self._listener.on_unreachable(peer)
+
+
+def _report_crash(task: asyncio.Task[None]) -> None:
+    """An error of a listener ends the dialling; nobody awaits the task, so the event loop's handler is told."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        task.get_loop().call_exception_handler(
+            {"message": f"{task.get_name()} failed", "exception": error, "task": task}
+        )

@@ -1,0 +1,360 @@
+"""The TCP transport between the nodes of a group.
+
+Every node listens on its peer port and dials every other node twice.  It sends on what it dialled and receives on what
+it accepted, so each direction between two nodes stands or falls alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from dledger.core.messages import Message
+from dledger.errors import ConfigError
+from dledger.invariants import invariant
+from dledger.net.connection import PeerConnection
+from dledger.net.dialling import DialContext, DialledPeer
+from dledger.net.errors import PeerError, PeerProtocolError
+from dledger.net.frames import Frame, FrameKind, decode_header, encode_head
+from dledger.net.handshake import MIN_SECRET_BYTES, NONCE_BYTES, PROTOCOL_VERSION, Handshake, Hello
+from dledger.net.settings import Address, LinkCounters, LinkLimits, PeerTls, format_address
+from dledger.net.transport import Lane, Receiver
+from dledger.types import ReplicaId
+
+COMPLAINT_INTERVAL_S = 60.0
+"""What goes wrong again and again is logged so often."""
+MAX_COMPLAINTS = 256
+
+_log = logging.getLogger(__name__)
+_encode = msgspec.msgpack.Encoder().encode
+_decode_message = msgspec.msgpack.Decoder(Message).decode
+_decode_channel = msgspec.msgpack.Decoder(int).decode
+
+
+class ChannelListener(Protocol):
+    """Receives what arrives on one data channel."""
+
+    def on_data(self, sender: ReplicaId, data: bytes) -> None:
+        """Bytes that the peer gave to `send_data` for this channel."""
+
+    def on_lost(self, node_id: str) -> None:
+        """Bytes on their way to or from the node may be lost.  May be called more often than that happens."""
+
+
+class Links:
+    """All links of one node; a `dledger.net.transport.Transport`.
+
+    `bind` is where the node listens (port 0: any free one, see `address`), `advertise` the address others can dial,
+    which a node says of itself; it defaults to the bound address.  `peers` are the dial addresses of the other nodes
+    by node id.  A node that no configuration names may dial in if it knows the secret (a learner that joins): it is
+    then dialled at the address it says of itself, until `remove_peer`.
+
+    A connection is refused, with one log line that names what was found and expected, if the other end has another
+    secret, cluster, group, `segment_bytes` or protocol version, or is not the node that was dialled.  Whatever the
+    reason, it is dialled again, after a pause that grows from 20 to 500 ms and ends as soon as the peer dials in.
+
+    All callbacks run on the event loop, and none after `stop` was called.  Raises `ConfigError` if the secret is
+    shorter than 16 bytes.
+    """
+
+    def __init__(
+        self,
+        me: ReplicaId,
+        *,
+        cluster: str,
+        group: str,
+        segment_bytes: int,
+        secret: bytes,
+        bind: Address,
+        peers: Mapping[str, Address],
+        receiver: Receiver,
+        advertise: Address | None = None,
+        tls: PeerTls | None = None,
+        limits: LinkLimits | None = None,
+    ) -> None:
+        if len(secret) < MIN_SECRET_BYTES:
+            raise ConfigError(
+                f"the group's secret has {len(secret)} bytes, at least {MIN_SECRET_BYTES} are needed: generate one"
+            )
+        self.counters = LinkCounters()
+        self._me = me
+        self._cluster = cluster
+        self._group = group
+        self._segment_bytes = segment_bytes
+        self._secret = secret
+        self._bind = bind
+        self._advertise = advertise
+        self._receiver = receiver
+        self._tls = tls
+        self._limits = limits or LinkLimits()
+        self._configured = {node_id: address for node_id, address in peers.items() if node_id != me.node_id}
+        self._peers: dict[str, DialledPeer] = {}
+        self._accepted: dict[tuple[str, Lane], PeerConnection] = {}
+        self._strangers: set[PeerConnection] = set()
+        self._channels: dict[int, ChannelListener] = {}
+        self._context: DialContext | None = None
+        self._server: asyncio.Server | None = None
+        self._stopped = False
+        self._complaints: dict[str, float] = {}
+
+    @property
+    def address(self) -> Address:
+        """Where this node listens; known once it is started."""
+        invariant(self._server is not None and self._server.sockets, "links are started")
+        assert self._server is not None
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return str(host), int(port)
+
+    async def start(self) -> None:
+        """Listen, and begin to dial.  Raises `ConfigError` if the bind address cannot be used."""
+        invariant(self._server is None and not self._stopped, "links are started once")
+        host, port = self._bind
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                self._accept, host, port, ssl=self._tls.server if self._tls is not None else None, start_serving=False
+            )
+            self._context = self._make_context()
+            await self._server.start_serving()
+        except OSError as error:
+            if self._server is not None:
+                self._server.close()
+            raise ConfigError(
+                f"cannot listen for peers on {format_address(self._bind)}: {error.strerror or error}; "
+                "stop what uses the address, or configure another peer address"
+            ) from error
+        for node_id, address in self._configured.items():
+            self._dial(node_id, address, learned=False)
+
+    async def stop(self) -> None:
+        """Close everything; what is queued is lost.  May be called twice."""
+        if self._stopped or self._server is None:
+            self._stopped = True
+            return
+        self._stopped = True
+        self._server.close()
+        accepted = [*self._accepted.values(), *self._strangers]
+        for connection in accepted:
+            connection.end()
+        for peer in self._peers.values():
+            await peer.close()
+        for connection in accepted:
+            await connection.wait_closed()
+        self._peers.clear()
+
+    def send(self, to: str, lane: Lane, message: Message, payload: Sequence[bytes] = ()) -> bool:
+        """See `Transport.send`."""
+        peer = self._peers.get(to)
+        if peer is None or peer.peer is None:
+            return False
+        head = encode_head(FrameKind.MESSAGE, _encode(message), sum(map(len, payload)))
+        return peer.send(lane, head, payload)
+
+    def send_data(self, to: str, channel: int, data: Sequence[bytes]) -> bool:
+        """See `Transport.send_data`."""
+        peer = self._peers.get(to)
+        if peer is None or peer.peer is None:
+            return False
+        return peer.send(Lane.BULK, encode_head(FrameKind.DATA, _encode(channel), sum(map(len, data))), data)
+
+    def queued_bytes(self, to: str, lane: Lane) -> int:
+        """See `Transport.queued_bytes`."""
+        peer = self._peers.get(to)
+        return 0 if peer is None else peer.queued_bytes(lane)
+
+    def open_channel(self, number: int, listener: ChannelListener) -> None:
+        """Give the data of a channel to `listener` instead of to the receiver."""
+        invariant(number not in self._channels, "a channel has one listener", number=number)
+        self._channels[number] = listener
+
+    def can_exchange(self, node_id: str) -> bool:
+        """Whether data can be sent to the node and it can send data back."""
+        peer = self._peers.get(node_id)
+        accepted = self._accepted.get((node_id, Lane.BULK))
+        return peer is not None and peer.peer is not None and accepted is not None and accepted.ready
+
+    def add_peer(self, node_id: str, address: Address) -> None:
+        """Dial a node from now on, at this address if it was dialled already."""
+        invariant(node_id != self._me.node_id, "no node dials itself", node_id=node_id)
+        self._configured[node_id] = address
+        peer = self._peers.get(node_id)
+        if peer is not None:
+            peer.learned = False
+            peer.set_address(address)
+        elif self._context is not None and not self._stopped:
+            self._dial(node_id, address, learned=False)
+
+    def set_peer_address(self, node_id: str, address: Address) -> None:
+        """Dial a known node elsewhere; its links are cut if the address differs."""
+        invariant(node_id in self._configured or node_id in self._peers, "the peer is known", node_id=node_id)
+        self.add_peer(node_id, address)
+
+    async def remove_peer(self, node_id: str) -> None:
+        """Close all links with a node and dial it no more; one that knows the secret may still dial in."""
+        self._configured.pop(node_id, None)
+        for lane in Lane:
+            connection = self._accepted.pop((node_id, lane), None)
+            if connection is not None:
+                connection.end()
+        peer = self._peers.pop(node_id, None)
+        if peer is not None:
+            await peer.close()
+        self._announce_loss(node_id)
+
+    def on_open(self, connection: PeerConnection) -> None:
+        """See `ConnectionOwner`: an accepted connection has proven itself."""
+        self._strangers.discard(connection)
+        hello, sender = connection.hello, connection.peer
+        assert hello is not None
+        assert sender is not None
+        for lane in Lane:
+            older = self._accepted.get((sender.node_id, lane))
+            if older is not None and (lane is hello.lane or older.peer != sender):
+                self._forget_accepted(older)
+                older.end()
+        self._accepted[sender.node_id, hello.lane] = connection
+        peer = self._peers.get(sender.node_id)
+        address = (hello.host, hello.port)
+        if peer is not None:
+            if peer.learned:
+                peer.set_address(address)
+            peer.hurry()
+        elif sum(peer.learned for peer in self._peers.values()) < self._limits.max_learned_peers:
+            _log.info("peer %s joined from outside the configuration, dialled at %s", sender, format_address(address))
+            self._dial(sender.node_id, address, learned=True)
+        else:
+            self._complain(
+                f"{sender} dialled in and will not be sent to: {self._limits.max_learned_peers} nodes outside the "
+                "configuration are dialled already, which is the limit"
+            )
+
+    def on_frame(self, connection: PeerConnection, frame: Frame) -> None:
+        """See `ConnectionOwner`: a frame on an accepted connection."""
+        if self._stopped:
+            return
+        sender = connection.peer
+        assert sender is not None
+        kind = frame.kind
+        if kind == FrameKind.READY:
+            connection.ready = True
+        elif not connection.ready:
+            raise PeerProtocolError(f"{FrameKind(kind).name} found, READY expected after the handshake")
+        elif kind == FrameKind.MESSAGE:
+            self._receiver.on_message(sender, decode_header(frame, _decode_message), frame.payload)
+        elif kind == FrameKind.DATA:
+            channel = decode_header(frame, _decode_channel)
+            listener = self._channels.get(channel)
+            if listener is not None:
+                listener.on_data(sender, frame.payload)
+            else:
+                self._receiver.on_data(sender, channel, frame.payload)
+        else:
+            raise PeerProtocolError(f"{FrameKind(kind).name} found after the handshake")
+
+    def on_closed(self, connection: PeerConnection, error: Exception | None) -> None:
+        """See `ConnectionOwner`: an accepted connection is gone."""
+        self._strangers.discard(connection)
+        self._forget_accepted(connection)
+        if isinstance(error, PeerError):
+            who = connection.peer or f"a connection from {connection.remote_host}"
+            self._complain(f"closed the link of {who}: {error}")
+
+    def on_reachable(self, peer: ReplicaId) -> None:
+        """See `DialListener`."""
+        _log.info("peer %s connected", peer)
+        if not self._stopped:
+            self._receiver.on_connected(peer)
+
+    def on_unreachable(self, peer: ReplicaId) -> None:
+        """See `DialListener`."""
+        if not self._stopped:
+            _log.info("peer %s disconnected", peer)
+            self._receiver.on_disconnected(peer)
+            self._announce_loss(peer.node_id)
+
+    def on_dial_failed(self, node_id: str, address: Address, error: Exception) -> None:
+        """See `DialListener`."""
+        self._complain(f"cannot link to peer {node_id} at {format_address(address)}: {error}")
+
+    def _make_context(self) -> DialContext:
+        host, port = self._advertise or self.address
+        hello = Hello(
+            version=PROTOCOL_VERSION,
+            cluster=self._cluster,
+            group=self._group,
+            segment_bytes=self._segment_bytes,
+            node_id=self._me.node_id,
+            incarnation=self._me.incarnation,
+            lane=Lane.CONTROL,
+            host=host,
+            port=port,
+        )
+        return DialContext(
+            hello=hello,
+            secret=self._secret,
+            tls=self._tls,
+            limits=self._limits,
+            counters=self.counters,
+            make_nonce=_make_nonce,
+            rng=random.Random(),
+        )
+
+    def _dial(self, node_id: str, address: Address, *, learned: bool) -> None:
+        assert self._context is not None
+        peer = self._peers[node_id] = DialledPeer(node_id, address, self._context, self, learned=learned)
+        peer.start()
+
+    def _accept(self) -> PeerConnection:
+        assert self._context is not None
+        handshake = Handshake.accept(self._context.hello, self._secret, _make_nonce())
+        connection = PeerConnection(handshake, self, self.counters, self._limits.dead_peer_timeout_s)
+        if self._stopped or len(self._strangers) >= self._limits.max_strangers:
+            self.counters.refused_strangers += 1
+            connection.end()
+            return connection
+        self._strangers.add(connection)
+        asyncio.get_running_loop().call_later(self._limits.handshake_timeout_s, self._expire, connection)
+        return connection
+
+    def _expire(self, connection: PeerConnection) -> None:
+        if connection in self._strangers:
+            self._strangers.discard(connection)  # one whose TLS handshake failed is never told that it was closed
+            self.counters.protocol_errors += 1
+            timeout_s = self._limits.handshake_timeout_s
+            connection.end(PeerProtocolError(f"its handshake was not finished within {timeout_s:g} s"))
+
+    def _forget_accepted(self, connection: PeerConnection) -> None:
+        """Another connection may have taken its place: then there is nothing to forget."""
+        if connection.hello is None:
+            return
+        key = (connection.hello.node_id, connection.hello.lane)
+        if self._accepted.get(key) is connection:
+            del self._accepted[key]
+            if connection.hello.lane is Lane.BULK:
+                self._announce_loss(connection.hello.node_id)
+
+    def _announce_loss(self, node_id: str) -> None:
+        if not self._stopped:
+            for listener in self._channels.values():
+                listener.on_lost(node_id)
+
+    def _complain(self, what: str) -> None:
+        """Log a warning unless the same was said within `COMPLAINT_INTERVAL_S`."""
+        now = time.monotonic()
+        said_at = self._complaints.get(what)
+        if self._stopped or (said_at is not None and now - said_at < COMPLAINT_INTERVAL_S):
+            return
+        if len(self._complaints) >= MAX_COMPLAINTS:
+            self._complaints.clear()
+        self._complaints[what] = now
+        _log.warning("%s", what)
+
+
+def _make_nonce() -> bytes:
+    return secrets.token_bytes(NONCE_BYTES)

@@ -1,0 +1,186 @@
+"""Questions and answers over a data channel.
+
+    offset  size  field
+         0     1  kind  0 request, 1 reply, 2 the handler failed
+         1     8  id    chosen by the asker, repeated in the answer; big-endian
+         9     n  body
+
+Requests of one node arrive in the order in which they were submitted, and handlers start in that order.  Answers come
+in any order.  There is no task, future or timer per request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from dledger.environment import Environment
+from dledger.invariants import InvariantError
+from dledger.net.errors import (
+    PeerError,
+    PeerFailedError,
+    PeerGoneError,
+    PeerProtocolError,
+    PeerTimeoutError,
+    PeerUnavailableError,
+)
+from dledger.net.links import ChannelListener
+from dledger.types import ReplicaId
+
+MAX_IN_FLIGHT = 16_384
+"""Requests of one channel without an answer, over all peers."""
+SWEEP_INTERVAL_S = 0.05
+"""A timeout is noticed at most so late; one scan over what is in flight costs less than a timer per request."""
+
+_REQUEST, _REPLY, _FAILURE = 0, 1, 2
+_HEAD = struct.Struct(">BQ")
+_ID_BITS = 62
+
+_log = logging.getLogger(__name__)
+
+Reply = Callable[[bytes], None]
+"""Answers one request; at most one call counts, and it may come after the handler has returned."""
+Handler = Callable[[ReplicaId, bytes, Reply], None]
+OnReply = Callable[[bytes | PeerError], None]
+
+
+class ChannelTransport(Protocol):
+    """What a request channel needs of the links."""
+
+    def open_channel(self, number: int, listener: ChannelListener) -> None:
+        """See `Links.open_channel`."""
+
+    def can_exchange(self, node_id: str) -> bool:
+        """See `Links.can_exchange`."""
+
+    def send_data(self, to: str, channel: int, data: Sequence[bytes]) -> bool:
+        """See `Transport.send_data`."""
+
+
+class _Pending(NamedTuple):
+    to: str
+    deadline: float
+    on_reply: OnReply
+
+
+class RequestChannel:
+    """One numbered channel on which this node asks its peers and answers them.
+
+    `handler(sender, data, reply)` runs on the event loop for every request and must not block; an exception that it
+    raises is logged and answered with `PeerFailedError`.
+    """
+
+    def __init__(self, links: ChannelTransport, number: int, handler: Handler, environment: Environment) -> None:
+        self._links = links
+        self._number = number
+        self._handler = handler
+        self._environment = environment
+        self._pending: dict[int, _Pending] = {}
+        # Starting anywhere keeps a late answer to an earlier process of this node from matching.
+        self._next_id = environment.random().getrandbits(_ID_BITS)
+        self._sweeping = False
+        links.open_channel(number, self)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were sent and not answered yet."""
+        return len(self._pending)
+
+    def submit(self, to: str, data: bytes, on_reply: OnReply, timeout_s: float) -> bool:
+        """Send a request; False, and it had no effect, if the node cannot be reached or a bound is reached.
+
+        Otherwise `on_reply` is called exactly once, later and on the event loop: with the answer, or with
+        `PeerGoneError`, `PeerTimeoutError` or `PeerFailedError`, after which the outcome is unknown.
+        """
+        if len(self._pending) >= MAX_IN_FLIGHT or not self._links.can_exchange(to):
+            return False
+        request_id = self._next_id
+        if not self._links.send_data(to, self._number, (_HEAD.pack(_REQUEST, request_id), data)):
+            return False
+        self._next_id += 1
+        self._pending[request_id] = _Pending(to, self._environment.now() + timeout_s, on_reply)
+        if not self._sweeping:
+            self._sweeping = True
+            self._environment.call_later(SWEEP_INTERVAL_S, self._sweep)
+        return True
+
+    async def request(self, to: str, data: bytes, timeout_s: float) -> bytes:
+        """Send a request and wait for its answer.
+
+        Raises what `submit` reports, and `PeerUnavailableError` if the request was not sent.
+        """
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def on_reply(answer: bytes | PeerError) -> None:
+            if future.done():
+                return
+            if isinstance(answer, bytes):
+                future.set_result(answer)
+            else:
+                future.set_exception(answer)
+
+        if not self.submit(to, data, on_reply, timeout_s):
+            raise PeerUnavailableError(f"{to} cannot be reached or too much is waiting for it; nothing was sent")
+        return await future
+
+    def close(self) -> None:
+        """Fail whatever is in flight; the links must be stopped."""
+        self._fail(list(self._pending), "this node is stopping")
+
+    def on_data(self, sender: ReplicaId, data: bytes) -> None:
+        """See `ChannelListener`."""
+        if len(data) < _HEAD.size:
+            raise PeerProtocolError(f"a request of {len(data)} bytes found, at least {_HEAD.size} expected")
+        kind, request_id = _HEAD.unpack_from(data)
+        if kind == _REQUEST:
+            self._answer(sender, request_id, data[_HEAD.size :])
+            return
+        pending = self._pending.get(request_id)
+        if pending is None or pending.to != sender.node_id:
+            return  # it was given up before
+        del self._pending[request_id]
+        if kind == _REPLY:
+            pending.on_reply(data[_HEAD.size :])
+        elif kind == _FAILURE:
+            pending.on_reply(PeerFailedError(f"{sender} failed on a request; its log says why"))
+        else:
+            raise PeerProtocolError(f"request kind {kind} found, {_REQUEST} to {_FAILURE} expected")
+
+    def on_lost(self, node_id: str) -> None:
+        """See `ChannelListener`."""
+        lost = [request_id for request_id, pending in self._pending.items() if pending.to == node_id]
+        self._fail(lost, f"the link with {node_id} was lost")
+
+    def _fail(self, request_ids: Sequence[int], why: str) -> None:
+        for request_id in request_ids:
+            pending = self._pending.pop(request_id, None)
+            if pending is not None:
+                pending.on_reply(PeerGoneError(f"{why}; whether the request had an effect is unknown"))
+
+    def _answer(self, sender: ReplicaId, request_id: int, data: bytes) -> None:
+        try:
+            self._handler(sender, data, partial(self._reply, sender.node_id, request_id))
+        except InvariantError:
+            raise
+        except Exception:
+            _log.exception("request of %s failed", sender)
+            self._links.send_data(sender.node_id, self._number, (_HEAD.pack(_FAILURE, request_id),))
+
+    def _reply(self, to: str, request_id: int, data: bytes) -> None:
+        # Without a link the asker learns of its loss, and with a full queue of the timeout.
+        self._links.send_data(to, self._number, (_HEAD.pack(_REPLY, request_id), data))
+
+    def _sweep(self) -> None:
+        now = self._environment.now()
+        late = [request_id for request_id, pending in self._pending.items() if pending.deadline <= now]
+        for request_id in late:
+            pending = self._pending.pop(request_id, None)
+            if pending is not None:
+                pending.on_reply(PeerTimeoutError(f"{pending.to} did not answer in time; the outcome is unknown"))
+        self._sweeping = bool(self._pending)
+        if self._sweeping:
+            self._environment.call_later(SWEEP_INTERVAL_S, self._sweep)
