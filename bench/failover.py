@@ -13,6 +13,7 @@ from dledger_client.errors import ClientError
 _BODY = bytes(1024)
 _SENDS_BETWEEN_KILLS = 50
 _GAP_LIMIT_S = 30.0
+_AFTER_FAILURE_S = 0.005  # a send that fails at once must not keep the loop from everything else
 
 
 class _SteadySender:
@@ -34,6 +35,7 @@ class _SteadySender:
                 await self._producer.send(self._topic, _BODY)
             except ClientError:
                 self.failed += 1
+                await asyncio.sleep(_AFTER_FAILURE_S)
                 continue
             async with self._progress:
                 self.acknowledged += 1

@@ -1,9 +1,10 @@
 """The machine's own limits, measured in the same run as everything else: what no message service on it can beat."""
 
-import multiprocessing
 import os
 import socket
 import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +14,15 @@ _BLOCK_BYTES = 64 * 1024
 _FILE_BYTES = 32 * 1024 * 1024
 _COPY_BYTES = 64 * 1024 * 1024
 _PING_BYTES = 1024
+
+# The other process of the round trip; ends when its connection does.
+_ECHO = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as connection:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while data := connection.recv(int(sys.argv[2]), socket.MSG_WAITALL):
+        connection.sendall(data)
+"""
 
 
 class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,27 +75,17 @@ def loopback_round_trip_us(seconds: float) -> float:
     ping = bytes(_PING_BYTES)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(30)
-        echo = multiprocessing.get_context("spawn").Process(
-            target=_echo, args=(listener.getsockname()[1],), daemon=True
-        )
-        echo.start()
-        connection, _ = listener.accept()
-        with connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            deadline = time.perf_counter() + seconds
-            while (began := time.perf_counter()) < deadline:
-                connection.sendall(ping)
-                connection.recv(_PING_BYTES, socket.MSG_WAITALL)
-                samples.append(time.perf_counter() - began)
-        echo.join()
+        port = listener.getsockname()[1]
+        with subprocess.Popen([sys.executable, "-S", "-c", _ECHO, str(port), str(_PING_BYTES)]):
+            connection, _ = listener.accept()
+            with connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                deadline = time.perf_counter() + seconds
+                while (began := time.perf_counter()) < deadline:
+                    connection.sendall(ping)
+                    connection.recv(_PING_BYTES, socket.MSG_WAITALL)
+                    samples.append(time.perf_counter() - began)
     return statistics.median(samples) * 1e6
-
-
-def _echo(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while data := connection.recv(_PING_BYTES, socket.MSG_WAITALL):
-            connection.sendall(data)
 
 
 def memory_copy_gb_per_s(seconds: float) -> float:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from bench.limits import measure_limits
 from bench.report import show
 from bench.results import Report
 from bench.scenarios import FAILOVER, IDLE, LOADS, NAMES, Settings, measure_failovers, measure_idle, measure_load
+
+_PIPED_WIDTH = 130  # columns; a pipe has none of its own
 
 
 @click.command()
@@ -38,7 +41,7 @@ def main(
     *, names: tuple[str, ...], runs: int, seconds: float, warmup: float, kills: int, work_dir: Path | None, output: Path
 ) -> None:
     """Measure speed and memory of a three-node cluster on this machine, beside the machine's own limits."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
     try:
         program = build_generator()
     except NoCompilerError as error:
