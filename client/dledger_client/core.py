@@ -98,7 +98,7 @@ class ClientCore:
         self.leader_listeners: list[Callable[[BrokerGroup], None]] = []
         self._heartbeat = heartbeat
         self._request_handler = on_request
-        self._greeted: set[str] = set()
+        self._met: set[str] = set()
         self._background: set[asyncio.Task[None]] = set()
         self._closed = False
         if heartbeat is not None:
@@ -224,16 +224,20 @@ class ClientCore:
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     def _on_route(self, route: TopicRoute) -> None:
-        """Greet nodes not met before: a node sends notices only to connections that have asked for them."""
+        """Connect to nodes not met before: a node sends notices only to connections that have asked for them."""
         names = {queue.broker_group for queue in (*route.readable, *route.writable)}
-        addresses = {address for name in names for address in self.routes.group(name).addresses} - self._greeted
+        addresses = {address for name in names for address in self.routes.group(name).addresses} - self._met
         if addresses and not self._closed:
-            self._greeted |= addresses
-            self.spawn(self.beat_now(sorted(addresses)), "first heartbeat")
+            self._met |= addresses
+            self.spawn(self._connect_all(sorted(addresses)), "first connections")
+
+    async def _connect_all(self, addresses: Sequence[str]) -> None:
+        deadline = self.loop.time() + ATTEMPT_SECONDS
+        await asyncio.gather(*(self.pool.get(address, deadline) for address in addresses), return_exceptions=True)
 
     def _on_connected(self, connection: Connection) -> None:
-        if connection.address in self._greeted and not self._closed:
-            self.spawn(self._beat(connection.address, ATTEMPT_SECONDS), "heartbeat after a new connection")
+        if self._heartbeat is not None and connection.address not in self.name_servers.addresses and not self._closed:
+            self.spawn(self._beat(connection.address, ATTEMPT_SECONDS), "first heartbeat")
 
     def _on_lost(self, connection: Connection) -> None:
         group = self.routes.group_at(connection.address)

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 import msgspec
+
 from dledger_remoting import properties as names
 from dledger_remoting.compression import decompress
 from dledger_remoting.ids import offset_message_id

@@ -1,0 +1,139 @@
+"""Turning what an application gives to a producer into what goes over the wire: properties, limits, compression."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from dledger_remoting import properties as names
+from dledger_remoting.batch import BatchMessage, encode_batch
+from dledger_remoting.compression import compress
+from dledger_remoting.errors import InvalidParameter
+from dledger_remoting.ids import UniqueKeyGenerator
+from dledger_remoting.properties import NAME_END, RESERVED_NAMES, VALUE_END
+from dledger_remoting.record import MAX_MESSAGE_BYTES, MAX_PROPERTIES_BYTES
+from dledger_remoting.topics import SEND_FORBIDDEN_TOPICS, is_retry_topic, validate_topic
+
+from .errors import InvalidArgumentError
+from .messages import Message
+from .wire import Outgoing
+
+COMPRESS_OVER_BYTES: Final = 4096
+"""Bodies larger than this are compressed, as RocketMQ's clients do."""
+
+MAX_BATCH_BYTES: Final = 1024 * 1024
+"""A batch is sent in requests of at most this size; brokers refuse more than 4 MiB."""
+
+_BATCH_MESSAGE_OVERHEAD_BYTES: Final = 22
+
+
+def validate_destination(topic: str) -> None:
+    """Raise `InvalidArgumentError` if `topic` is not the name of a topic that clients may send to."""
+    try:
+        validate_topic(topic)
+    except InvalidParameter as error:
+        raise InvalidArgumentError(error.remark) from error
+    if topic in SEND_FORBIDDEN_TOPICS:
+        raise InvalidArgumentError(f"topic {topic!r} belongs to the broker, clients may not send to it")
+
+
+class OutgoingEncoder:
+    """Makes outgoing messages; `compress_over_bytes` None switches compression off."""
+
+    def __init__(
+        self,
+        *,
+        compress_over_bytes: int | None = COMPRESS_OVER_BYTES,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        max_batch_bytes: int = MAX_BATCH_BYTES,
+    ) -> None:
+        self._compress_over_bytes = compress_over_bytes
+        self._max_message_bytes = max_message_bytes
+        self._max_batch_bytes = min(max_batch_bytes, max_message_bytes)
+        self._unique_keys = UniqueKeyGenerator("127.0.0.1", os.getpid(), secrets.randbits(32))
+
+    def encode(self, topic: str, message: Message) -> Outgoing:
+        """One message. Raises `InvalidArgumentError` if it breaks a limit."""
+        now_ms = time.time_ns() // 1_000_000
+        self._check_body(message.body)
+        unique_key = self._unique_keys.next(now_ms)
+        text = _property_text(unique_key, message.key, message.tags, message.properties)
+        body, sys_flag = message.body, 0
+        if self._compress_over_bytes is not None and len(body) > self._compress_over_bytes:
+            compressed, flag = compress(body)
+            if len(compressed) < len(body):
+                body, sys_flag = compressed, flag
+        return Outgoing(topic, body, text, sys_flag, now_ms, (unique_key,))
+
+    def encode_batches(self, topic: str, messages: Sequence[Message | bytes]) -> list[Outgoing]:
+        """Messages in their order, in as few requests as the limits allow; bodies are not compressed.
+
+        Raises `InvalidArgumentError` if one of them breaks a limit, or if the topic is a retry topic.
+        """
+        if is_retry_topic(topic):
+            raise InvalidArgumentError(f"batches cannot be sent to the retry topic {topic!r}")
+        now_ms = time.time_ns() // 1_000_000
+        batches: list[Outgoing] = []
+        parts: list[BatchMessage] = []
+        keys: list[str] = []
+        size = 0
+        for item in messages:
+            message = item if isinstance(item, Message) else Message(item)
+            self._check_body(message.body)
+            unique_key = self._unique_keys.next(now_ms)
+            text = _property_text(unique_key, message.key, message.tags, message.properties).encode()
+            part_size = _BATCH_MESSAGE_OVERHEAD_BYTES + len(message.body) + len(text)
+            if part_size > self._max_message_bytes:
+                raise InvalidArgumentError(
+                    f"message of {part_size} bytes with its properties is larger than {self._max_message_bytes}"
+                )
+            if parts and size + part_size > self._max_batch_bytes:
+                batches.append(_batch(topic, parts, keys, now_ms))
+                parts, keys, size = [], [], 0
+            parts.append(BatchMessage(0, message.body, text))
+            keys.append(unique_key)
+            size += part_size
+        if parts:
+            batches.append(_batch(topic, parts, keys, now_ms))
+        return batches
+
+    def _check_body(self, body: bytes) -> None:
+        if not isinstance(body, bytes):
+            raise InvalidArgumentError(f"the body must be bytes, not {type(body).__name__}")
+        if len(body) > self._max_message_bytes:
+            raise InvalidArgumentError(f"body of {len(body)} bytes is larger than {self._max_message_bytes}")
+
+
+def _batch(topic: str, parts: list[BatchMessage], keys: list[str], now_ms: int) -> Outgoing:
+    return Outgoing(topic, encode_batch(parts), "", 0, now_ms, tuple(keys), is_batch=True)
+
+
+def _property_text(
+    unique_key: str, key: str | Iterable[str] | None, tags: str | None, properties: Mapping[str, str] | None
+) -> str:
+    text = f"{names.UNIQUE_KEY}{NAME_END}{unique_key}{VALUE_END}"
+    if key is not None:
+        text += _property(names.KEYS, key if isinstance(key, str) else " ".join(key))
+    if tags:
+        if "||" in tags:
+            raise InvalidArgumentError(f"a message has one tag, {tags!r} is a subscription to several")
+        text += _property(names.TAGS, tags)
+    if properties:
+        for name, value in properties.items():
+            if name in RESERVED_NAMES:
+                raise InvalidArgumentError(f"property name {name!r} is reserved")
+            text += _property(name, value)
+    if len(text) * 4 > MAX_PROPERTIES_BYTES and (size := len(text.encode())) > MAX_PROPERTIES_BYTES:
+        raise InvalidArgumentError(f"properties of {size} bytes are longer than {MAX_PROPERTIES_BYTES}")
+    return text
+
+
+def _property(name: str, value: str) -> str:
+    if not name or NAME_END in name or VALUE_END in name or NAME_END in value or VALUE_END in value:
+        raise InvalidArgumentError(
+            f"property {name!r} = {value!r}: names must not be empty, nothing may hold \\x01 or \\x02"
+        )
+    return f"{name}{NAME_END}{value}{VALUE_END}"

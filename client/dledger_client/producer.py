@@ -1,0 +1,307 @@
+"""Sending messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+from zlib import crc32
+
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
+from dledger_remoting.errors import InvalidParameter
+from dledger_remoting.headers import UnregisterClientHeader, encode_ext
+from dledger_remoting.heartbeat import HeartbeatData, ProducerData
+from dledger_remoting.topics import validate_group
+
+from .core import ClientCore, new_client_id
+from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, SendError
+from .messages import Message, MessageQueue, SendResult
+from .nameservers import parse_addresses
+from .outgoing import COMPRESS_OVER_BYTES, MAX_BATCH_BYTES, OutgoingEncoder, validate_destination
+from .routes import TopicRoute
+from .sender import QueueChoice, Sender
+from .window import InFlightWindow
+from .wire import Outgoing
+
+DEFAULT_TIMEOUT_SECONDS: Final = 10.0
+"""Longer than a group needs to replace its leader, so that a failover is a delay and not an error."""
+
+ATTEMPT_TIMEOUT_SECONDS: Final = 3.0
+_GOODBYE_SECONDS: Final = 1.0
+
+
+class Producer:
+    """Sends messages to the leaders of a topic's broker groups; use it as an async context manager.
+
+        async with Producer("127.0.0.1:9876", group="PG") as producer:
+            result = await producer.send("orders", b"body", key="order-17")
+
+    Every call has one deadline, `timeout` seconds from now, over all its attempts. Refusals that mean "not stored" are
+    always tried again before it passes. An attempt of unknown outcome (connection lost, no answer within
+    `attempt_timeout`) is tried again only with `retry_unknown`, and may then store the message twice: delivery is *at
+    least once*, as with RocketMQ. With `retry_unknown=False` it is *at most once*: the call raises a `SendError` whose
+    `outcome` is `"unknown"`.
+
+    At most `max_in_flight` requests and `max_in_flight_bytes` bytes are under way; further sends wait. Bodies larger
+    than `compress_over_bytes` are compressed (None: never). Many sends may run at the same time, from one event loop.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        group: str = "DEFAULT_PRODUCER",
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        attempt_timeout: float = ATTEMPT_TIMEOUT_SECONDS,
+        retry_unknown: bool = True,
+        compress_over_bytes: int | None = COMPRESS_OVER_BYTES,
+        max_message_bytes: int = 4 * 1024 * 1024,
+        max_batch_bytes: int = MAX_BATCH_BYTES,
+        max_in_flight: int = 4096,
+        max_in_flight_bytes: int = 64 * 1024 * 1024,
+        client_id: str | None = None,
+    ) -> None:
+        try:
+            validate_group(group)
+        except InvalidParameter as error:
+            raise InvalidArgumentError(error.remark) from error
+        if max_in_flight < 1 or timeout <= 0 or attempt_timeout <= 0:
+            raise InvalidArgumentError(
+                f"max_in_flight={max_in_flight}, timeout={timeout}, attempt_timeout={attempt_timeout}: all must be positive"
+            )
+        self._name_servers = parse_addresses(name_servers)
+        self._group = group
+        self._timeout = timeout
+        self._attempt_timeout = attempt_timeout
+        self._retry_unknown = retry_unknown
+        self._client_id = client_id or new_client_id()
+        self._encoder = OutgoingEncoder(
+            compress_over_bytes=compress_over_bytes,
+            max_message_bytes=max_message_bytes,
+            max_batch_bytes=max_batch_bytes,
+        )
+        self._window = InFlightWindow(max_in_flight, max_in_flight_bytes)
+        self._lanes: dict[MessageQueue, asyncio.Lock] = {}
+        self._core: ClientCore | None = None
+        self._sender: Sender | None = None
+
+    async def start(self) -> None:
+        """Begin to keep routes up to date. No name server needs to be there yet."""
+        if self._core is not None:
+            raise ClientClosedError("the producer has been started before; make another one")
+        self._core = ClientCore(self._name_servers, client_id=self._client_id, heartbeat=self._heartbeat)
+        self._sender = Sender(
+            self._core, self._group, attempt_timeout=self._attempt_timeout, retry_unknown=self._retry_unknown
+        )
+        self._core.start()
+
+    async def close(self) -> None:
+        """Wait for the sends under way, each of which has its own deadline, then leave the cluster."""
+        core, self._sender = self._core, None
+        if core is None:
+            return
+        await self._window.drained()
+        header = UnregisterClientHeader(client_id=core.client_id, producer_group=self._group)
+        for connection in core.pool.connections():
+            if connection.address not in core.name_servers.addresses:
+                connection.send_oneway(RemotingCommand(RequestCode.UNREGISTER_CLIENT, ext=encode_ext(header)))
+        await core.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | Iterable[str] | None = None,
+        tags: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        ordering_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send one message and wait until a majority of its broker group has stored it.
+
+        Messages with the same `ordering_key` go to the same queue, one after the other, and keep the order of the calls
+        even when attempts are repeated. `queue` picks the queue itself. Without either, queues are taken in turn.
+
+        Raises `InvalidArgumentError` before anything is sent, and `SendError`, whose `outcome` says whether the
+        message may have been stored.
+        """
+        deadline = self._deadline(timeout)
+        self._check_topic(topic)
+        outgoing = self._encoder.encode(topic, Message(body, key, tags, properties))
+        if ordering_key is None:
+            return (await self._send(outgoing, self._choice(queue), deadline))[0]
+        return (await self._send_in_lane([outgoing], topic, ordering_key, deadline))[0]
+
+    async def send_batch(
+        self,
+        topic: str,
+        messages: Sequence[Message | bytes],
+        *,
+        ordering_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> list[SendResult]:
+        """Send messages to one queue in their order: many times faster than one by one. One result per message.
+
+        What does not fit into one request of `max_batch_bytes` goes in several, one after the other; each of them is
+        stored as a whole or not at all. Raises what `send` raises; `SendError.stored` has the results of the messages
+        acknowledged before.
+        """
+        deadline = self._deadline(timeout)
+        self._check_topic(topic)
+        batches = self._encoder.encode_batches(topic, messages)
+        if ordering_key is not None:
+            return await self._send_in_lane(batches, topic, ordering_key, deadline)
+        results: list[SendResult] = []
+        choose = self._choice(queue)
+        for batch in batches:
+            await self._send_next(batch, choose, deadline, results)
+            choose = self._choice(_queue_of(results[-1]))
+        return results
+
+    async def send_oneway(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | Iterable[str] | None = None,
+        tags: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Hand one message to a broker without waiting for an answer: it may be lost without notice.
+
+        Raises `SendError` if there is no broker to hand it to before the deadline.
+        """
+        deadline = self._deadline(timeout)
+        self._check_topic(topic)
+        outgoing = self._encoder.encode(topic, Message(body, key, tags, properties))
+        core, sender = self._started()
+        try:
+            queue = sender.next_queue(await sender.route(topic, deadline))
+            address = await core.routes.group(queue.broker_group).target(deadline)
+            await core.pool.get(address, deadline)
+            sender.send_oneway(outgoing, queue, address)
+        except TimeoutError:
+            error = DeadlineError("no leader was found before the deadline")
+            raise SendError(topic, 0, "not_sent", error) from error
+        except ClientError as error:
+            raise SendError(topic, 0, "not_sent", error) from error
+
+    async def queues(self, topic: str, *, timeout: float | None = None) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that can be written, sorted. Raises `NoRouteError`."""
+        deadline = self._deadline(timeout)
+        _, sender = self._started()
+        return (await sender.route(topic, deadline)).writable
+
+    async def _send(self, outgoing: Outgoing, choose: QueueChoice, deadline: float) -> list[SendResult]:
+        _, sender = self._started()
+        size = outgoing.size_bytes
+        try:
+            await self._window.acquire(size, deadline)
+        except TimeoutError:
+            error = DeadlineError("too many sends are under way, and none ended before the deadline")
+            raise SendError(outgoing.topic, 0, "not_sent", error) from error
+        try:
+            queue, response = await sender.deliver(outgoing, choose, deadline)
+        finally:
+            self._window.release(size)
+        return _results(outgoing, queue, response)
+
+    async def _send_next(
+        self, outgoing: Outgoing, choose: QueueChoice, deadline: float, results: list[SendResult]
+    ) -> None:
+        """Send one of several requests; an error carries what was stored before it."""
+        try:
+            results += await self._send(outgoing, choose, deadline)
+        except SendError as error:
+            error.stored = tuple(results)
+            raise
+
+    async def _send_in_lane(
+        self, requests: Sequence[Outgoing], topic: str, ordering_key: str, deadline: float
+    ) -> list[SendResult]:
+        """One request at a time per queue, in the order of the calls."""
+        _, sender = self._started()
+        try:
+            queue = queue_of_key((await sender.route(topic, deadline)), ordering_key)
+        except ClientError as error:
+            raise SendError(topic, 0, "not_sent", error) from error
+        lane = self._lanes.setdefault(queue, asyncio.Lock())
+        try:
+            async with asyncio.timeout_at(deadline):
+                await lane.acquire()
+        except TimeoutError:
+            reason = DeadlineError(f"earlier messages to {queue} took until the deadline")
+            raise SendError(topic, 0, "not_sent", reason) from reason
+        try:
+            results: list[SendResult] = []
+            for request in requests:
+                await self._send_next(request, lambda _: queue, deadline, results)
+            return results
+        finally:
+            lane.release()
+
+    def _choice(self, queue: MessageQueue | None) -> QueueChoice:
+        _, sender = self._started()
+        return sender.next_queue if queue is None else lambda _: MessageQueue(*queue)
+
+    def _deadline(self, timeout: float | None) -> float:
+        core, _ = self._started()
+        return core.loop.time() + (self._timeout if timeout is None else timeout)
+
+    def _check_topic(self, topic: str) -> None:
+        core, _ = self._started()
+        if core.routes.cached(topic) is None:
+            validate_destination(topic)
+
+    def _started(self) -> tuple[ClientCore, Sender]:
+        if self._core is None or self._sender is None:
+            raise ClientClosedError("the producer is not started, or closed: use 'async with Producer(...)'")
+        return self._core, self._sender
+
+    def _heartbeat(self) -> HeartbeatData:
+        return HeartbeatData(client_id=self._client_id, producer_data_set=[ProducerData(self._group)])
+
+
+def queue_of_key(route: TopicRoute, ordering_key: str) -> MessageQueue:
+    """The queue of an ordering key: the same in every process, as long as the topic's queues stay the same."""
+    return route.writable[crc32(ordering_key.encode()) % len(route.writable)]
+
+
+def _queue_of(result: SendResult) -> MessageQueue:
+    return MessageQueue(result.topic, result.broker_group, result.queue_id)
+
+
+def _results(outgoing: Outgoing, queue: MessageQueue, response: RemotingCommand) -> list[SendResult]:
+    """One result per message of a request; a batch's messages have consecutive queue offsets."""
+    ext = response.ext
+    message_ids = ext.get("msgId", "").split(",")
+    queue_id = int(ext.get("queueId", queue.queue_id))
+    first_offset = int(ext.get("queueOffset", 0))
+    replicated = response.code == ResponseCode.SUCCESS
+    return [
+        SendResult(
+            message_ids[index] if index < len(message_ids) else "",
+            unique_key,
+            outgoing.topic,
+            queue.broker_group,
+            queue_id,
+            first_offset + index,
+            replicated,
+        )
+        for index, unique_key in enumerate(outgoing.unique_keys)
+    ]

@@ -1,0 +1,207 @@
+"""Bringing one message or batch to the leader of a queue's broker group, over as many attempts as its deadline allows.
+
+What each failure means:
+
+| failure | stored | what follows |
+|---|---|---|
+| no connection | no | another queue or node |
+| code 14 (not the leader, stopping, disk full) | no | the leader that the answer names, or look for it |
+| code 2 (busy) | no | a pause of 5 ms, doubled up to 200 ms |
+| code 17 (no such topic) | no | the route is looked up once more |
+| code 1 | no | another queue, three times in all |
+| code 1 with `outcome=unknown`, connection lost, no answer in time | perhaps | again if `retry_unknown`, or an error |
+| any other code | no | an error |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import msgspec
+
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.command import RemotingCommand
+from dledger_remoting.errors import (
+    OutcomeUnknown,
+    RemotingError,
+    ServerError,
+    ServiceNotAvailable,
+    SystemBusy,
+    TopicNotExist,
+    error_from_response,
+)
+
+from .core import ClientCore, busy_pause_seconds
+from .errors import (
+    ClientError,
+    ConnectError,
+    ConnectionLostError,
+    DeadlineError,
+    NoRouteError,
+    Outcome,
+    RequestTimeoutError,
+    SendError,
+    refusal,
+)
+from .leaders import BrokerGroup
+from .messages import MessageQueue
+from .routes import TopicRoute
+from .wire import Outgoing, send_frame
+
+STORED_CODES: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+"""The last three come from RocketMQ's brokers only: stored, but not flushed or replicated in time."""
+
+SERVER_ERROR_ATTEMPTS: Final = 3
+
+QueueChoice: TypeAlias = Callable[[TopicRoute], MessageQueue]
+"""Picks one of a route's writable queues; called anew for every attempt."""
+
+
+class _Attempts(msgspec.Struct):
+    """What the attempts of one delivery have come to."""
+
+    made: int = 0
+    busy: int = 0
+    server_errors: int = 0
+    missing_topic: int = 0
+    maybe_stored: bool = False
+    last: ClientError | None = None
+
+
+class Sender:
+    """Delivers to leaders. Each `deliver` is independent; order is the caller's affair."""
+
+    def __init__(self, core: ClientCore, producer_group: str, *, attempt_timeout: float, retry_unknown: bool) -> None:
+        self._core = core
+        self._producer_group = producer_group
+        self._attempt_timeout = attempt_timeout
+        self._retry_unknown = retry_unknown
+        self._turns: dict[str, int] = {}
+
+    def next_queue(self, route: TopicRoute) -> MessageQueue:
+        """The next writable queue in turn, on a broker group whose leader is known if there is one."""
+        queues = route.writable
+        turn = self._turns.get(route.topic, 0)
+        groups = self._core.routes.groups
+        for step in range(len(queues)):
+            queue = queues[(turn + step) % len(queues)]
+            if groups[queue.broker_group].leader is not None:
+                self._turns[route.topic] = turn + step + 1
+                return queue
+        self._turns[route.topic] = turn + 1
+        return queues[turn % len(queues)]
+
+    async def route(self, topic: str, deadline: float) -> TopicRoute:
+        """A route with writable queues. Raises `NoRouteError`."""
+        route = self._core.routes.cached(topic)
+        if route is None or not route.writable:
+            route = await self._core.routes.refresh(topic, deadline, auto_create=True)
+            if not route.writable:
+                raise NoRouteError(topic, "none of its queues can be written")
+        return route
+
+    async def deliver(
+        self, outgoing: Outgoing, choose: QueueChoice, deadline: float
+    ) -> tuple[MessageQueue, RemotingCommand]:
+        """The queue and the broker's answer once the message is stored. Raises `SendError`."""
+        attempts = _Attempts()
+        try:
+            while True:
+                route = await self.route(outgoing.topic, deadline)
+                queue = choose(route)
+                group = self._core.routes.group(queue.broker_group)
+                response = await self._attempt(outgoing, queue, group, deadline, attempts)
+                if response is None:
+                    continue
+                if response.code in STORED_CODES:
+                    if route.provisional:
+                        self._core.routes.refresh_soon(outgoing.topic)
+                    return queue, response
+        except ClientError as error:
+            outcome: Outcome = "unknown" if attempts.maybe_stored or error.outcome == "unknown" else "not_sent"
+            raise SendError(outgoing.topic, attempts.made, outcome, error) from error
+
+    def send_oneway(self, outgoing: Outgoing, queue: MessageQueue, address: str) -> None:
+        """Hand the message over without an answer. Raises `ConnectError` if there is no open connection."""
+        connection = self._core.pool.peek(address)
+        if connection is None:
+            raise ConnectError(address, "not connected")
+        frame = send_frame(outgoing, self._producer_group, queue.queue_id, connection.next_opaque(), oneway=True)
+        connection.send_frame(frame)
+
+    async def _attempt(
+        self, outgoing: Outgoing, queue: MessageQueue, group: BrokerGroup, deadline: float, attempts: _Attempts
+    ) -> RemotingCommand | None:
+        """One request to one node: its answer if the message is stored, None to try again. Raises `ClientError`."""
+        address = group.leader or await self._find_leader(group, deadline, attempts)
+        try:
+            connection = self._core.pool.peek(address) or await self._core.pool.get(address, deadline)
+            opaque = connection.next_opaque()
+            frame = send_frame(outgoing, self._producer_group, queue.queue_id, opaque)
+            attempts.made += 1
+            response = await connection.submit(
+                opaque, frame, min(deadline, self._core.loop.time() + self._attempt_timeout)
+            )
+        except ConnectError as error:
+            group.doubt(address)
+            self._again(error, deadline, attempts)
+            return None
+        except (ConnectionLostError, RequestTimeoutError) as error:
+            group.doubt(address)
+            self._again_unknown(error, deadline, attempts)
+            return None
+        if response.code in STORED_CODES:
+            group.confirm(address)
+            return response
+        wire_error = error_from_response(response.code, response.remark, response.ext)
+        if isinstance(wire_error, ServiceNotAvailable):
+            self._core.note_not_leader(group, address, wire_error)
+        await self._on_refusal(wire_error, outgoing.topic, deadline, attempts)
+        return None
+
+    async def _find_leader(self, group: BrokerGroup, deadline: float, attempts: _Attempts) -> str:
+        try:
+            return await group.target(deadline)
+        except TimeoutError:
+            raise attempts.last or DeadlineError(f"no leader of {group.name} was found before the deadline") from None
+
+    async def _on_refusal(self, wire_error: RemotingError, topic: str, deadline: float, attempts: _Attempts) -> None:
+        """Prepare the next attempt after an answer that does not say "stored", or raise."""
+        error = refusal(wire_error)
+        if isinstance(wire_error, OutcomeUnknown):
+            self._again_unknown(error, deadline, attempts)
+            return
+        if isinstance(wire_error, SystemBusy):
+            pause = busy_pause_seconds(attempts.busy)
+            attempts.busy += 1
+            if self._core.loop.time() + pause >= deadline:
+                raise error
+            await asyncio.sleep(pause)
+        elif isinstance(wire_error, TopicNotExist) and not attempts.missing_topic:
+            attempts.missing_topic += 1
+            await self._core.routes.refresh(topic, deadline, auto_create=True)
+        elif isinstance(wire_error, ServerError) and attempts.server_errors + 1 < SERVER_ERROR_ATTEMPTS:
+            attempts.server_errors += 1
+        elif not isinstance(wire_error, ServiceNotAvailable):
+            raise error
+        self._again(error, deadline, attempts)
+
+    def _again(self, error: ClientError, deadline: float, attempts: _Attempts) -> None:
+        attempts.last = error
+        if self._core.loop.time() >= deadline:
+            raise error
+
+    def _again_unknown(self, error: ClientError, deadline: float, attempts: _Attempts) -> None:
+        attempts.maybe_stored = True
+        if not self._retry_unknown:
+            raise error
+        self._again(error, deadline, attempts)

@@ -1,0 +1,76 @@
+"""Back-pressure: how much a producer may have under way before further sends wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class InFlightWindow:
+    """A bound on requests and on bytes under way; who does not fit waits, first come, first served.
+
+    A request larger than `max_bytes` goes alone. Belongs to one event loop.
+    """
+
+    def __init__(self, max_requests: int, max_bytes: int) -> None:
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self._requests = 0
+        self._bytes = 0
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._empty: asyncio.Future[None] | None = None
+
+    @property
+    def requests(self) -> int:
+        """How many requests are under way."""
+        return self._requests
+
+    async def acquire(self, size_bytes: int, deadline: float) -> None:
+        """Enter with a request of this size. Raises TimeoutError if there is no room by `deadline`."""
+        if not self._waiters and self._fits(size_bytes):
+            self._enter(size_bytes)
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (size_bytes, waiter)
+        self._waiters.append(entry)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except BaseException:
+            if waiter.done() and not waiter.cancelled():
+                self.release(size_bytes)
+            else:
+                self._waiters.remove(entry)
+                self._admit()
+            raise
+
+    def release(self, size_bytes: int) -> None:
+        """Leave."""
+        self._requests -= 1
+        self._bytes -= size_bytes
+        if self._waiters:
+            self._admit()
+        elif not self._requests and self._empty is not None and not self._empty.done():
+            self._empty.set_result(None)
+
+    async def drained(self) -> None:
+        """Wait until nothing is under way. Only one task may wait at a time."""
+        if self._requests or self._waiters:
+            self._empty = asyncio.get_running_loop().create_future()
+            await self._empty
+
+    def _fits(self, size_bytes: int) -> bool:
+        return not self._requests or (
+            self._requests < self._max_requests and self._bytes + size_bytes <= self._max_bytes
+        )
+
+    def _enter(self, size_bytes: int) -> None:
+        self._requests += 1
+        self._bytes += size_bytes
+
+    def _admit(self) -> None:
+        while self._waiters and self._fits(self._waiters[0][0]):
+            size_bytes, waiter = self._waiters.popleft()
+            if not waiter.done():
+                self._enter(size_bytes)
+                waiter.set_result(None)
