@@ -8,12 +8,17 @@ from .header_codec import Int32, Int64
 
 
 class BrokerNodeHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """One node of a broker group: unregisters it (104) or compares its data version (322)."""
+    """One node of a broker group: unregisters it (104) or compares its data version (322).
+
+    `state_version` is an addition of ours: the Raft term in which the node speaks, so that a late unregistration cannot
+    remove what the node registered in a newer term.
+    """
 
     broker_name: str
     broker_addr: str
     cluster_name: str
     broker_id: Int64
+    state_version: Int64 | None = None
 
 
 class RegisterBrokerHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):

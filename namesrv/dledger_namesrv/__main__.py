@@ -1,0 +1,55 @@
+"""`python -m dledger_namesrv`: run one name server until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .config import ConfigError, ConfigValue, NameServerConfig, build_config, load_config
+from .kv import KVStoreError
+from .server import NameServer, StartError
+
+EXIT_CANNOT_START = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; the exit code is 0 after a clean stop, 2 if the server cannot start."""
+    parser = argparse.ArgumentParser(prog="dledger-namesrv", description="Name server: topics and their brokers.")
+    parser.add_argument("--config", type=Path, help="TOML file")
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on (default 9876, 0 = a free one)")
+    parser.add_argument("--data", type=Path, help="data directory (default ./namesrv-data)")
+    options = parser.parse_args(arguments)
+    flags: dict[str, ConfigValue | None] = {"host": options.host, "port": options.port, "data": options.data}
+    overrides = {key: value for key, value in flags.items() if value is not None}
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        config = load_config(options.config, overrides) if options.config else build_config(overrides)
+        asyncio.run(_run(config))
+    except (ConfigError, StartError, KVStoreError) as error:
+        print(f"namesrv: {error}", file=sys.stderr)
+        return EXIT_CANNOT_START
+    return 0
+
+
+async def _run(config: NameServerConfig) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stopping.set)
+    server = NameServer(config)
+    await server.start()
+    print(f"namesrv ready on {config.host}:{server.port}", flush=True)
+    try:
+        await stopping.wait()
+    finally:
+        await server.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

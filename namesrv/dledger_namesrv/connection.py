@@ -1,0 +1,162 @@
+"""One client or broker connection: bytes to requests, answers to bytes, within the limits of the configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Protocol, cast
+
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
+from dledger_remoting.errors import FrameError, RemotingError
+from dledger_remoting.frame import FrameDecoder
+
+from .config import NameServerConfig
+
+log = logging.getLogger("dledger.namesrv")
+
+
+class ConnectionOwner(Protocol):
+    """What a connection needs of its server."""
+
+    config: NameServerConfig
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a new connection; False if there are too many."""
+
+    def handle(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | Coroutine[None, None, RemotingCommand]:
+        """The answer, or a coroutine that waits for it. Raises `RemotingError`."""
+
+    def connection_lost(self, connection: Connection) -> None:
+        """Forget a connection and what depends on it."""
+
+
+class Connection(asyncio.Protocol):
+    """A connection, numbered so that the route table can tell over which one a broker registered."""
+
+    def __init__(self, owner: ConnectionOwner, number: int) -> None:
+        self.number = number
+        self.peer = "?"
+        self.last_active = 0.0
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder(owner.config.max_frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._slow_timer: asyncio.TimerHandle | None = None
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start, unless there are too many connections."""
+        transport = cast("asyncio.Transport", transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.peer = f"{peer[0]}:{peer[1]}"
+        self.last_active = self._loop.time()
+        if not self._owner.admit(self):
+            log.warning("connection refused peer=%s max_connections=%d", self.peer, self._owner.config.max_connections)
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=self._owner.config.max_write_buffer_bytes)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes from the socket."""
+        self.last_active = self._loop.time()
+        self._decoder.receive_data(data)
+        self._process()
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: take no more requests, and give it a limited time."""
+        config = self._owner.config
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._slow_timer = self._loop.call_later(
+                config.slow_reader_timeout_ms / 1000,
+                self.abort,
+                f"left {config.max_write_buffer_bytes} bytes unread for {config.slow_reader_timeout_ms} ms",
+            )
+
+    def resume_writing(self) -> None:
+        """The client has read its answers: go on."""
+        self._stop_slow_timer()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._process()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """Drop what waits for this connection."""
+        self._stop_slow_timer()
+        for task in self._waiting:
+            task.cancel()
+        self._owner.connection_lost(self)
+
+    def abort(self, reason: str) -> None:
+        """Close at once, and say why in the log."""
+        log.warning("connection closed peer=%s reason=%s", self.peer, reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close once what has been answered is written."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _process(self) -> None:
+        """Handle complete requests while the client keeps reading."""
+        assert self._transport is not None
+        while self._slow_timer is None and not self._transport.is_closing():
+            try:
+                frame = self._decoder.next_frame()
+                if frame is None:
+                    return
+                request = decode_command(frame)
+            except FrameError as error:
+                self.abort(str(error))
+                return
+            if not request.is_response:
+                self._handle(request)
+
+    def _handle(self, request: RemotingCommand) -> None:
+        try:
+            answer = self._owner.handle(request, self)
+        except Exception as error:
+            self._send_error(request, error)
+            return
+        if isinstance(answer, RemotingCommand):
+            self._send(request, answer)
+        elif len(self._waiting) >= self._owner.config.max_in_flight:
+            answer.close()
+            remark = f"{len(self._waiting)} requests of this connection wait already, the limit is max_in_flight"
+            self._send(request, make_response(request, ResponseCode.SYSTEM_BUSY, remark))
+        else:
+            task = self._loop.create_task(self._send_later(request, answer))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+
+    async def _send_later(self, request: RemotingCommand, answer: Coroutine[None, None, RemotingCommand]) -> None:
+        try:
+            self._send(request, await answer)
+        except Exception as error:
+            self._send_error(request, error)
+
+    def _send_error(self, request: RemotingCommand, error: Exception) -> None:
+        """Answer with the error's own code, or with 1 and a log line if it is a fault of this program."""
+        if isinstance(error, RemotingError):
+            self._send(request, make_response(request, error.code, error.remark, error.ext))
+            return
+        log.error("request failed code=%d peer=%s", request.code, self.peer, exc_info=error)
+        self._send(request, make_response(request, ResponseCode.SYSTEM_ERROR, f"internal error: {error!r}"))
+
+    def _send(self, request: RemotingCommand, answer: RemotingCommand) -> None:
+        if request.is_oneway or self._transport is None or self._transport.is_closing():
+            return
+        self.last_active = self._loop.time()
+        self._transport.write(encode_command(answer))
+
+    def _stop_slow_timer(self) -> None:
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+            self._slow_timer = None

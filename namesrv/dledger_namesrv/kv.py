@@ -1,0 +1,78 @@
+"""Configuration values by namespace and key: the one thing that a name server keeps over a restart.
+
+File `kvConfig.json`: `{"configTable":{namespace:{key:value}}}`, as RocketMQ writes it. A change is written beside the
+file, synced, and renamed over it, and only then becomes visible.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from dledger_remoting.bodies import decode_body, encode_body
+from dledger_remoting.errors import BodyError
+
+FILE_NAME: Final = "kvConfig.json"
+ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+
+
+class _Stored(msgspec.Struct, rename="camel"):
+    config_table: dict[str, dict[str, str]] = {}
+
+
+class KVStoreError(Exception):
+    """The file cannot be read or written; the text says which and why."""
+
+
+class KVStore:
+    """The values of one data directory. Raises `KVStoreError` if the file that is there cannot be read."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE_NAME
+        self._tables = self._load()
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """One value, None if there is none."""
+        return self._tables.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> dict[str, str]:
+        """All values of a namespace."""
+        return dict(self._tables.get(namespace, {}))
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Store a value durably. Raises `KVStoreError`, and then nothing has changed."""
+        self._replace({**self._tables, namespace: {**self._tables.get(namespace, {}), key: value}})
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Remove a value durably, if it is there. Raises `KVStoreError`, and then nothing has changed."""
+        if key in self._tables.get(namespace, {}):
+            table = {name: value for name, value in self._tables[namespace].items() if name != key}
+            self._replace({**self._tables, namespace: table})
+
+    def _load(self) -> dict[str, dict[str, str]]:
+        try:
+            return decode_body(_Stored, self._path.read_bytes(), "configuration value").config_table
+        except FileNotFoundError:
+            return {}
+        except (OSError, BodyError) as error:
+            raise KVStoreError(f"{self._path} cannot be read: {error}; repair it or move it away") from error
+
+    def _replace(self, tables: dict[str, dict[str, str]]) -> None:
+        scratch = self._path.with_suffix(".tmp")
+        try:
+            with scratch.open("wb") as file:
+                file.write(encode_body(_Stored(tables)))
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(self._path)
+            directory = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise KVStoreError(f"{self._path} cannot be written: {error.strerror}") from error
+        self._tables = tables

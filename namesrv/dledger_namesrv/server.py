@@ -1,0 +1,178 @@
+"""A name server on a port: connections, timers, data directory."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Final
+
+from dledger_remoting.command import RemotingCommand
+
+from .config import NameServerConfig
+from .connection import Connection
+from .kv import KVStore
+from .processors import Processors
+from .table import RouteTable
+
+log = logging.getLogger("dledger.namesrv")
+
+STOP_GRACE_S: Final = 1.0
+"""How long a stop waits for clients to read what has been answered."""
+
+
+class StartError(Exception):
+    """The server cannot start; one line that names the thing, what was found and what to do."""
+
+
+class NameServer:
+    """One name server. `await start()`, then it serves until `await stop()`.
+
+    `start` raises `StartError` if the port is taken or the data directory cannot be used, and leaves nothing behind.
+    """
+
+    def __init__(self, config: NameServerConfig) -> None:
+        self.config = config
+        self._table = RouteTable(
+            first_version=time.time_ns() // 1_000_000,
+            delete_missing_topics=config.delete_topic_with_broker_registration,
+        )
+        self._connections: set[Connection] = set()
+        self._next_number = 0
+        self._processors: Processors | None = None
+        self._server: asyncio.Server | None = None
+        self._scanner: asyncio.Task[None] | None = None
+        self._directory: _DataDirectory | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        assert self._server is not None, "the server has not been started"
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def table(self) -> RouteTable:
+        """The registry, for reading."""
+        return self._table
+
+    async def start(self) -> None:
+        """Take the data directory and the port, and serve. Raises `StartError`, `KVStoreError`."""
+        self._directory = _DataDirectory(self.config.data)
+        try:
+            self._processors = Processors(self.config, self._table, KVStore(self.config.data), _now_ms)
+            self._server = await asyncio.get_running_loop().create_server(
+                self._new_connection, self.config.host, self.config.port
+            )
+        except OSError as error:
+            self._directory.release()
+            raise StartError(
+                f"cannot listen on {self.config.host}:{self.config.port}: {error.strerror or error}; "
+                "stop what uses it or choose another port"
+            ) from error
+        except BaseException:
+            self._directory.release()
+            raise
+        self._scanner = asyncio.create_task(self._scan())
+
+    async def stop(self) -> None:
+        """Answer pending watches, close the port and all connections, give the data directory back."""
+        if self._server is not None:
+            self._server.close()
+        if self._scanner is not None:
+            self._scanner.cancel()
+        if self._processors is not None:
+            self._processors.watches.release()
+            await asyncio.sleep(0)
+        for connection in list(self._connections):
+            connection.close()
+        if self._server is not None:
+            try:
+                async with asyncio.timeout(STOP_GRACE_S):
+                    await self._server.wait_closed()
+            except TimeoutError:
+                for connection in list(self._connections):
+                    connection.abort("the server stops")
+        if self._directory is not None:
+            self._directory.release()
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a new connection; False if there are too many."""
+        if len(self._connections) >= self.config.max_connections:
+            return False
+        self._connections.add(connection)
+        return True
+
+    def handle(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | Coroutine[None, None, RemotingCommand]:
+        """Answer a request. Raises `RemotingError`."""
+        assert self._processors is not None
+        return self._processors.handle(request, connection.number)
+
+    def connection_lost(self, connection: Connection) -> None:
+        """Forget a connection, and at once the nodes that registered over it."""
+        if connection in self._connections:
+            self._connections.remove(connection)
+            for key in self._table.drop_connection(connection.number):
+                log.warning("node removed address=%s cluster=%s reason=connection lost", key.address, key.cluster)
+            self._notify()
+
+    def _new_connection(self) -> Connection:
+        self._next_number += 1
+        return Connection(self, self._next_number)
+
+    async def _scan(self) -> None:
+        """Look for silent nodes and idle connections, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self.config.scan_interval_ms / 1000)
+            for key in self._table.expire(_now_ms()):
+                log.warning("node removed address=%s cluster=%s reason=silent", key.address, key.cluster)
+            self._notify()
+            idle_since = loop.time() - self.config.idle_timeout_ms / 1000
+            for connection in [one for one in self._connections if one.last_active < idle_since]:
+                connection.abort(f"idle for more than {self.config.idle_timeout_ms} ms")
+
+    def _notify(self) -> None:
+        if self._processors is not None:
+            self._processors.watches.notify()
+
+
+class _DataDirectory:
+    """A data directory held by a lock for as long as the server runs, with its process id in the file `pid`.
+
+    The lock goes with the process, so that a file left by a dead one does no harm.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._pid_file = path / "pid"
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self._pid_file, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StartError(f"data directory {path} cannot be used: {error.strerror}") from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
+            os.close(self._descriptor)
+            raise StartError(
+                f"data directory {path} is in use by process {holder or '?'}; stop it or choose another directory"
+            ) from error
+        os.ftruncate(self._descriptor, 0)
+        os.write(self._descriptor, b"%d\n" % os.getpid())
+
+    def release(self) -> None:
+        """Remove the file and the lock; further calls do nothing."""
+        if self._descriptor >= 0:
+            self._pid_file.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,385 @@
+"""The route registry: registrations in, routes out. Pure: time is an argument, connections are opaque numbers.
+
+The algorithm is RocketMQ's `RouteInfoManager`, with the Raft term (`DataVersion.state_version`) as a fence: nothing
+that was said in an older term displaces or removes a leader (broker id 0) that registered in a newer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from dledger_remoting.headers import RegisterBrokerHeader
+from dledger_remoting.registration import DataVersion, RegisterBrokerBody
+from dledger_remoting.route import (
+    MASTER_ID,
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    TopicRouteData,
+    encode_route,
+)
+from dledger_remoting.topics import PERM_READ_WRITE, PERM_WRITE, TopicConfig
+
+DEFAULT_NODE_TIMEOUT_MS: Final = 120_000
+
+
+class NodeKey(NamedTuple):
+    """What identifies a node: brokers of different clusters may not share an address, but stale data may."""
+
+    cluster: str
+    address: str
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """The outcome of a registration. `refusal` is empty if it took effect; the others are known to followers only."""
+
+    refusal: str = ""
+    master_address: str | None = None
+    ha_address: str | None = None
+
+
+class _Node(msgspec.Struct):
+    """A live node: what its last registration said, and when and on which connection it came."""
+
+    broker_name: str
+    broker_id: int
+    data_version: DataVersion
+    ha_address: str
+    connection: int
+    last_seen_ms: int
+    timeout_ms: int
+
+
+class _Group(msgspec.Struct):
+    """A broker group. `leader_term` is the highest term in which an id 0 registered since the group appeared."""
+
+    cluster: str
+    addresses: dict[int, str]
+    version: int
+    enable_acting_master: bool = False
+    leader_term: int = 0
+    topics_version: DataVersion | None = None
+
+
+class _CachedRoute(NamedTuple):
+    version: int
+    body: bytes
+
+
+class RouteTable:
+    """All broker groups and topics that one name server knows; no topic has queues in a group that is not known.
+
+    `version` grows with every change that a route can show; it starts at `first_version`, for which the start time in
+    ms is a good choice, so that it also grows over restarts.
+    """
+
+    def __init__(self, *, first_version: int = 1, delete_missing_topics: bool = False) -> None:
+        self.delete_missing_topics = delete_missing_topics
+        self._version = first_version
+        self._last_removal = first_version
+        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._topic_versions: dict[str, int] = {}
+        self._groups: dict[str, _Group] = {}
+        self._nodes: dict[NodeKey, _Node] = {}
+        self._encoded: dict[tuple[str, bool], _CachedRoute] = {}
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of any route."""
+        return self._version
+
+    @property
+    def topics(self) -> list[str]:
+        """All topic names, sorted."""
+        return sorted(self._topics)
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes are alive."""
+        return len(self._nodes)
+
+    # Registration
+
+    def register(
+        self, header: RegisterBrokerHeader, body: RegisterBrokerBody, *, now_ms: int, connection: int
+    ) -> Registered:
+        """Take a node's registration, which also counts as its heartbeat. `connection` is where it came from."""
+        wrapper = body.topic_config_serialize_wrapper
+        term = wrapper.data_version.state_version
+        group = self._groups.get(header.broker_name)
+        refusal = self._refusal(group, header, term, len(wrapper.topic_config_table))
+        if refusal:
+            return Registered(refusal)
+        if group is None:
+            group = _Group(header.cluster_name, {}, self._next_version())
+            self._groups[header.broker_name] = group
+        elif group.cluster != header.cluster_name:
+            group.cluster = header.cluster_name
+            group.version = self._next_version()
+        key = NodeKey(header.cluster_name, header.broker_addr)
+        former = self._nodes.get(key)
+        if former is not None and former.broker_name != header.broker_name:
+            self._remove_node(key, former)
+        self._set_address(group, header)
+        if header.broker_id == MASTER_ID:
+            group.leader_term = term
+        self._nodes[key] = _Node(
+            header.broker_name,
+            header.broker_id,
+            wrapper.data_version,
+            header.ha_server_addr,
+            connection,
+            now_ms,
+            header.heartbeat_timeout_millis or DEFAULT_NODE_TIMEOUT_MS,
+        )
+        if _is_topic_source(group, header.broker_id) and group.topics_version != wrapper.data_version:
+            group.topics_version = wrapper.data_version
+            self._set_topics(header.broker_name, wrapper.topic_config_table)
+        return self._answer(group, header)
+
+    def unregister(self, broker_name: str, cluster: str, address: str, broker_id: int, term: int | None = None) -> bool:
+        """Remove a node that says goodbye; True if it was there under this id.
+
+        With `term` given, a goodbye said in an older term than the node's last registration does nothing.
+        """
+        key = NodeKey(cluster, address)
+        node = self._nodes.get(key)
+        if node is None or node.broker_name != broker_name or node.broker_id != broker_id:
+            return False
+        if term is not None and term < node.data_version.state_version:
+            return False
+        self._remove_node(key, node)
+        return True
+
+    def drop_connection(self, connection: int) -> list[NodeKey]:
+        """Remove the nodes whose last registration came over a connection that is now gone."""
+        return self._remove_nodes(key for key, node in self._nodes.items() if node.connection == connection)
+
+    def expire(self, now_ms: int) -> list[NodeKey]:
+        """Remove the nodes that have been silent for longer than they promised."""
+        return self._remove_nodes(
+            key for key, node in self._nodes.items() if now_ms - node.last_seen_ms > node.timeout_ms
+        )
+
+    def refresh(self, cluster: str, address: str, now_ms: int) -> bool:
+        """Count a node's heartbeat; False if the node is not registered."""
+        node = self._nodes.get(NodeKey(cluster, address))
+        if node is None:
+            return False
+        node.last_seen_ms = now_ms
+        return True
+
+    def data_version(self, cluster: str, address: str) -> DataVersion | None:
+        """What a node's last registration gave as its data version."""
+        node = self._nodes.get(NodeKey(cluster, address))
+        return None if node is None else node.data_version
+
+    # Topics
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> bool:
+        """Forget a topic's queues, those of one cluster only if it is named; True if there were any."""
+        queues = self._topics.get(topic, {})
+        doomed = [name for name in queues if cluster is None or self._groups[name].cluster == cluster]
+        for name in doomed:
+            self._remove_queues(topic, name)
+        return bool(doomed)
+
+    def set_write_permission(self, broker_name: str, *, writable: bool) -> int:
+        """Take the write bit from all topics of a broker group, or set their permission to 6; how many there are.
+
+        It holds until the group registers a changed data version.
+        """
+        count = 0
+        for topic, queues in self._topics.items():
+            queue = queues.get(broker_name)
+            if queue is not None:
+                count += 1
+                perm = PERM_READ_WRITE if writable else queue.perm & ~PERM_WRITE
+                self._set_queues(topic, msgspec.structs.replace(queue, perm=perm))
+        return count
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """The topics that have queues in a cluster, sorted."""
+        names = {name for name, group in self._groups.items() if group.cluster == cluster}
+        return sorted(topic for topic, queues in self._topics.items() if not names.isdisjoint(queues))
+
+    def topics_by_flags(self, *, required: int, excluded: int = 0) -> list[str]:
+        """The topics that have, in some group, all bits of `required` and none of `excluded` in their sys flag."""
+        return sorted(
+            topic
+            for topic, queues in self._topics.items()
+            if any(q.topic_sys_flag & required == required and not q.topic_sys_flag & excluded for q in queues.values())
+        )
+
+    # Reading
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """Where a topic lives, None if nowhere.
+
+        A group without a live id 0 gets one made up, the lowest live id, which also keeps its own: followers pass on
+        what only a leader may do, while a client that sees no id 0 stops sending for 30 s.
+        """
+        queues = self._topics.get(topic)
+        if not queues:
+            return None
+        return TopicRouteData(
+            queue_datas=[queues[name] for name in sorted(queues)],
+            broker_datas=[_with_master(self._broker_data(name)) for name in sorted(queues)],
+        )
+
+    def encoded_route(self, topic: str, *, standard: bool) -> bytes | None:
+        """The text of `route`, made once per change of the route; equal routes are equal bytes."""
+        version = self.route_version(topic)
+        cached = self._encoded.get((topic, standard))
+        if cached is not None and cached.version == version:
+            return cached.body
+        route = self.route(topic)
+        if route is None:
+            return None
+        body = encode_route(route, standard)
+        self._encoded[topic, standard] = _CachedRoute(version, body)
+        return body
+
+    def route_version(self, topic: str) -> int:
+        """The version at which a topic's route last changed; for an unknown topic, when any topic was last removed."""
+        queues = self._topics.get(topic)
+        if queues is None:
+            return self._last_removal
+        return max(self._topic_versions[topic], *(self._groups[name].version for name in queues))
+
+    def changed_since(self, topics: Iterable[str], version: int) -> bool:
+        """True if the route of one of the topics is newer than `version`, or `version` is not one of this table."""
+        return version > self._version or any(self.route_version(topic) > version for topic in topics)
+
+    def cluster_info(self) -> ClusterInfo:
+        """All groups as they registered, with no id made up."""
+        clusters: dict[str, list[str]] = {}
+        for name, group in sorted(self._groups.items()):
+            clusters.setdefault(group.cluster, []).append(name)
+        return ClusterInfo({name: self._broker_data(name) for name in sorted(self._groups)}, clusters)
+
+    def members(self, broker_name: str) -> dict[int, str]:
+        """A group's addresses by broker id as they registered, empty if it is unknown."""
+        group = self._groups.get(broker_name)
+        return {} if group is None else dict(sorted(group.addresses.items()))
+
+    # Steps of the above
+
+    def _refusal(self, group: _Group | None, header: RegisterBrokerHeader, term: int, topic_count: int) -> str:
+        """Why a registration must not take effect, empty if it may."""
+        if group is None:
+            known: Mapping[int, str] = {}
+        else:
+            known = group.addresses
+            touches_leader = header.broker_id == MASTER_ID or known.get(MASTER_ID) == header.broker_addr
+            if touches_leader and term < group.leader_term:
+                return f"term {term} is older than {group.leader_term}, in which the leader of the group registered"
+            holder = known.get(header.broker_id)
+            if holder not in (None, header.broker_addr):
+                holding = self._nodes.get(NodeKey(group.cluster, str(holder)))
+                if holding is not None and holding.data_version.state_version > term:
+                    return f"id {header.broker_id} belongs to {holder} since term {holding.data_version.state_version}"
+        if topic_count == 1 and header.broker_id not in known and header.broker_addr not in known.values():
+            return f"{header.broker_addr} sent a single topic before its first full registration"
+        return ""
+
+    def _set_address(self, group: _Group, header: RegisterBrokerHeader) -> None:
+        """Let the id point to the address, and no other id; a former holder of the id is no longer a node."""
+        changed = False
+        for broker_id, address in list(group.addresses.items()):
+            if address == header.broker_addr and broker_id != header.broker_id:
+                del group.addresses[broker_id]
+                changed = True
+        former = group.addresses.get(header.broker_id)
+        if former != header.broker_addr:
+            if former is not None:
+                self._nodes.pop(NodeKey(group.cluster, former), None)
+            group.addresses[header.broker_id] = header.broker_addr
+            changed = True
+        acting = bool(header.enable_acting_master)
+        if changed or group.enable_acting_master != acting:
+            group.enable_acting_master = acting
+            group.version = self._next_version()
+
+    def _set_topics(self, broker_name: str, configs: Mapping[str, TopicConfig]) -> None:
+        for topic, config in configs.items():
+            self._set_queues(
+                topic,
+                QueueData(
+                    broker_name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag
+                ),
+            )
+        if self.delete_missing_topics:
+            for topic in self._topics_of_group(broker_name):
+                if topic not in configs:
+                    self._remove_queues(topic, broker_name)
+
+    def _set_queues(self, topic: str, queue: QueueData) -> None:
+        queues = self._topics.setdefault(topic, {})
+        if queues.get(queue.broker_name) != queue:
+            queues[queue.broker_name] = queue
+            self._topic_versions[topic] = self._next_version()
+
+    def _remove_queues(self, topic: str, broker_name: str) -> None:
+        queues = self._topics[topic]
+        del queues[broker_name]
+        version = self._next_version()
+        if queues:
+            self._topic_versions[topic] = version
+            return
+        del self._topics[topic]
+        del self._topic_versions[topic]
+        self._last_removal = version
+        for standard in (False, True):
+            self._encoded.pop((topic, standard), None)
+
+    def _remove_nodes(self, keys: Iterable[NodeKey]) -> list[NodeKey]:
+        doomed = list(keys)
+        for key in doomed:
+            self._remove_node(key, self._nodes[key])
+        return doomed
+
+    def _remove_node(self, key: NodeKey, node: _Node) -> None:
+        del self._nodes[key]
+        group = self._groups.get(node.broker_name)
+        if group is None or group.addresses.get(node.broker_id) != key.address:
+            return
+        del group.addresses[node.broker_id]
+        group.version = self._next_version()
+        if not group.addresses:
+            del self._groups[node.broker_name]
+            for topic in self._topics_of_group(node.broker_name):
+                self._remove_queues(topic, node.broker_name)
+
+    def _answer(self, group: _Group, header: RegisterBrokerHeader) -> Registered:
+        master_address = group.addresses.get(MASTER_ID)
+        if header.broker_id == MASTER_ID or master_address is None:
+            return Registered()
+        master = self._nodes.get(NodeKey(group.cluster, master_address))
+        return Registered("", master_address, None if master is None else master.ha_address)
+
+    def _broker_data(self, broker_name: str) -> BrokerData:
+        group = self._groups[broker_name]
+        return BrokerData(broker_name, group.cluster, dict(sorted(group.addresses.items())), group.enable_acting_master)
+
+    def _topics_of_group(self, broker_name: str) -> list[str]:
+        return [topic for topic, queues in self._topics.items() if broker_name in queues]
+
+    def _next_version(self) -> int:
+        self._version += 1
+        return self._version
+
+
+def _is_topic_source(group: _Group, broker_id: int) -> bool:
+    """Topics come from the leader, or from the lowest follower where acting masters are on."""
+    return broker_id == MASTER_ID or (group.enable_acting_master and broker_id == min(group.addresses))
+
+
+def _with_master(data: BrokerData) -> BrokerData:
+    if MASTER_ID in data.broker_addrs:
+        return data
+    acting = data.broker_addrs[min(data.broker_addrs)]
+    return msgspec.structs.replace(data, broker_addrs={MASTER_ID: acting, **data.broker_addrs})
