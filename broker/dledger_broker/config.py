@@ -1,0 +1,408 @@
+"""The configuration of one broker node: a TOML file, or RocketMQ's `broker.conf`.
+
+Every key is a field of `BrokerConfig`, whose docstring is the reference. Keys of `broker.conf` are accepted as aliases
+(see `broker_conf`). Nothing is read from the environment. Errors are `ConfigError` with key, value, what was expected
+and what follows from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+from dledger_broker.broker_conf import read_properties, translate
+from dledger_broker.errors import ConfigError
+from dledger_remoting.errors import InvalidParameter
+from dledger_remoting.topics import validate_topic
+
+ConfigValue: TypeAlias = str | int | float | bool | list["ConfigValue"] | dict[str, "ConfigValue"]
+
+DEFAULT_PORT: Final = 10911
+MIB: Final = 1 << 20
+
+
+class Address(NamedTuple):
+    """A host name or address and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """One broker node.
+
+    Identity
+      cluster                    name of the cluster that name servers list the group under
+      broker_group               name of the Raft group, `brokerName` to RocketMQ's clients
+      node_id                    name of this node, unique in its group
+      broker_id_when_follower    broker id to register while another node leads; by default the number at the end of
+                                 `node_id` plus 1 (the leader always registers 0)
+      data_dir                   directory of log, state and views; belongs to this node alone
+      secret_file                file with the secret that the group's nodes share
+
+    Addresses
+      host, port                 where clients connect
+      advertised_host, _port     what name servers and clients are told; resolved to IPv4 at start
+      peer_host, peer_port       where the group's other nodes connect; `host` and `port` + 1 by default
+      peers                      `[peers.<node id>] address = "host:port"`: where this node dials each other one
+      namesrv                    name servers, each "host:port"
+      http_port                  metrics, health and status; `port` + 2 by default, 0 = none
+
+    Replication
+      flush                      "sync": acknowledged = fdatasync'ed on a majority; "async": written on a majority, so
+                                 that a power loss of several nodes can lose acknowledged messages
+      segment_bytes              size of a log file; fixed when the group is founded
+      heartbeat_ms, election_min_ms, election_max_ms, max_uncommitted_bytes, snapshot_interval_s, reserve_bytes
+
+    Topics and groups
+      auto_create_topic          a send to an unknown topic creates it
+      auto_create_group          a heartbeat or pull of an unknown consumer group creates it
+      default_topic_queues       most queues of a topic created by a send
+      max_message_bytes          largest body
+
+    Retention
+      retention_hours            how long messages are kept at least, unless size or disk force more
+      retention_bytes            largest log, 0 = no limit
+      disk_max_used_ratio        the oldest segments go, whatever their age, while the disk is fuller than this
+
+    Timing
+      drain_ms                   after SIGTERM: how long to go on forwarding
+      forward_hold_ms            how long a request waits for a leader before it is answered 14
+      quorum_timeout_ms          how long a write waits for a majority before its outcome is reported as unknown
+      register_period_ms         pause between two signs of life to a name server
+      register_timeout_ms        silence after which a name server drops this node
+      offset_flush_ms            how long commits of consumer offsets are collected into one entry
+
+    Limits (each has a counter of the same name, see `metrics`)
+      max_connections            clients at a time; one more is closed at once
+      max_in_flight              unanswered requests of one connection; reading pauses beyond
+      max_held_pulls             long polls of one connection; one more is answered at once
+      max_frame_bytes            largest request; a larger one closes the connection
+      pause_outgoing_bytes       unread answers at which reading from a connection pauses
+      max_outgoing_bytes         unread answers at which a connection is dropped
+      slow_reader_timeout_ms     how long a connection may stay at `pause_outgoing_bytes` before it is dropped
+      idle_timeout_ms            silence after which a connection is closed
+      max_forward_bytes          requests that wait for a leader; one more is answered 2
+    """
+
+    broker_group: str
+    node_id: str
+    data_dir: Path
+    cluster: str = "DefaultCluster"
+    broker_id_when_follower: int = 0
+    secret_file: Path | None = None
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    advertised_host: str = ""
+    advertised_port: int = 0
+    peer_host: str = ""
+    peer_port: int = 0
+    peers: Mapping[str, Address] = field(default_factory=dict)
+    namesrv: tuple[Address, ...] = ()
+    http_port: int = -1
+
+    flush: str = "sync"
+    segment_bytes: int = 1 << 30
+    heartbeat_ms: int = 100
+    election_min_ms: int = 500
+    election_max_ms: int = 1000
+    max_uncommitted_bytes: int = 64 * MIB
+    snapshot_interval_s: int = 60
+    reserve_bytes: int = 64 * MIB
+
+    auto_create_topic: bool = True
+    auto_create_group: bool = True
+    default_topic_queues: int = 8
+    max_message_bytes: int = 4 * MIB
+
+    retention_hours: int = 72
+    retention_bytes: int = 0
+    disk_max_used_ratio: float = 0.75
+
+    drain_ms: int = 35_000
+    forward_hold_ms: int = 2_000
+    quorum_timeout_ms: int = 2_500
+    register_period_ms: int = 5_000
+    register_timeout_ms: int = 15_000
+    offset_flush_ms: int = 200
+
+    max_connections: int = 10_000
+    max_in_flight: int = 4_096
+    max_held_pulls: int = 16_384
+    max_frame_bytes: int = 16 * MIB
+    pause_outgoing_bytes: int = 4 * MIB
+    max_outgoing_bytes: int = 64 * MIB
+    slow_reader_timeout_ms: int = 30_000
+    idle_timeout_ms: int = 120_000
+    max_forward_bytes: int = 64 * MIB
+
+    def __post_init__(self) -> None:
+        """Fill in what follows from other keys, then check every value. Raises `ConfigError`."""
+        self._derive()
+        self._check_names()
+        self._check_addresses()
+        self._check_numbers()
+
+    @property
+    def bind(self) -> Address:
+        """Where clients connect."""
+        return Address(self.host, self.port)
+
+    @property
+    def advertised(self) -> Address:
+        """What clients and name servers are told."""
+        return Address(self.advertised_host, self.advertised_port)
+
+    @property
+    def peer_bind(self) -> Address:
+        """Where the group's other nodes connect."""
+        return Address(self.peer_host, self.peer_port)
+
+    def warnings(self) -> list[str]:
+        """What is allowed but should be known, one line each."""
+        found: list[str] = []
+        for key, host in (("host", self.host), ("peer_host", self.peer_host)):
+            if not _is_loopback(host):
+                found.append(
+                    f"{key} = {host!r} accepts connections from other machines and access control is off: everyone who "
+                    "reaches the port can read, write and delete"
+                )
+        if self.flush == "async":
+            found.append(
+                'flush = "async" acknowledges messages before they are on disk: a power loss of several nodes can lose '
+                "them"
+            )
+        if not self.namesrv:
+            found.append("namesrv is empty: clients find this node only by its address")
+        return found
+
+    def _set(self, key: str, value: ConfigValue) -> None:
+        object.__setattr__(self, key, value)
+
+    def _derive(self) -> None:
+        if not self.advertised_host:
+            self._set("advertised_host", self.host)
+        if not self.advertised_port:
+            self._set("advertised_port", self.port)
+        if not self.peer_host:
+            self._set("peer_host", self.host)
+        if not self.peer_port:
+            self._set("peer_port", self.port + 1)
+        if self.http_port == -1:
+            self._set("http_port", self.port + 2)
+        if self.broker_id_when_follower == 0:
+            digits = self.node_id[len(self.node_id.rstrip("0123456789")) :]
+            self._set("broker_id_when_follower", int(digits) + 1 if digits else 1)
+
+    def _check_names(self) -> None:
+        for key in ("cluster", "broker_group", "node_id"):
+            value = getattr(self, key)
+            try:
+                validate_topic(value)
+            except InvalidParameter as error:
+                raise ConfigError(f"{key} = {value!r}: {error.remark.replace('topic', key)}") from error
+        if self.node_id in self.peers:
+            raise ConfigError(
+                f"peers.{self.node_id} is this node itself (node_id = {self.node_id!r}): list the other nodes only"
+            )
+        if self.peers and self.secret_file is None:
+            raise ConfigError(
+                f"secret_file is missing while peers lists {', '.join(self.peers)}: nodes authenticate each other with "
+                "the group's secret; name a file that holds the same one on every node"
+            )
+        if self.flush not in ("sync", "async"):
+            raise ConfigError(
+                f"flush = {self.flush!r}, expected 'sync' (acknowledged = on disk on a majority) or 'async' (faster, a "
+                "power loss of several nodes can lose acknowledged messages)"
+            )
+
+    def _check_addresses(self) -> None:
+        for key in ("port", "advertised_port", "peer_port"):
+            self._check_range(key, 1, 65_535)
+        self._check_range("http_port", 0, 65_535)
+        if _is_unspecified(self.advertised_host):
+            raise ConfigError(
+                f"advertised_host is missing while host = {self.host!r}: clients cannot connect to that address; set "
+                "advertised_host to one that they can reach"
+            )
+        used: dict[int, str] = {}
+        for key in ("port", "peer_port", "http_port"):
+            number = getattr(self, key)
+            if number and number in used:
+                raise ConfigError(f"{key} = {number} is already {used[number]}: each needs a port of its own")
+            used[number] = key
+
+    def _check_numbers(self) -> None:
+        for key, low, high in _BOUNDS:
+            self._check_range(key, low, high)
+        for low_key, high_key, consequence in _ORDERED:
+            low, high = getattr(self, low_key), getattr(self, high_key)
+            if low >= high:
+                raise ConfigError(f"{low_key} = {low} must be below {high_key} = {high}: {consequence}")
+
+    def _check_range(self, key: str, low: float, high: float) -> None:
+        value = getattr(self, key)
+        if not low <= value <= high:
+            raise ConfigError(f"{key} = {value} is outside {low}..{high}")
+
+
+_DAY_MS: Final = 86_400_000
+_BOUNDS: Final[tuple[tuple[str, float, float], ...]] = (
+    ("broker_id_when_follower", 1, 2**31 - 1),
+    ("segment_bytes", MIB, 1 << 40),
+    ("heartbeat_ms", 10, 60_000),
+    ("election_min_ms", 50, 600_000),
+    ("election_max_ms", 50, 600_000),
+    ("max_uncommitted_bytes", MIB, 1 << 32),
+    ("snapshot_interval_s", 1, 86_400),
+    ("reserve_bytes", MIB, 1 << 40),
+    ("default_topic_queues", 1, 1_024),
+    ("max_message_bytes", 1, 4 * MIB),
+    ("retention_hours", 1, 24 * 365 * 100),
+    ("retention_bytes", 0, 1 << 60),
+    ("disk_max_used_ratio", 0.10, 0.95),
+    ("drain_ms", 0, _DAY_MS),
+    ("forward_hold_ms", 0, 60_000),
+    ("quorum_timeout_ms", 100, 600_000),
+    ("register_period_ms", 100, 60_000),
+    ("register_timeout_ms", 1_000, 600_000),
+    ("offset_flush_ms", 1, 10_000),
+    ("max_connections", 1, 1_000_000),
+    ("max_in_flight", 1, 1_000_000),
+    ("max_held_pulls", 1, 1_000_000),
+    ("max_frame_bytes", 1_024, 64 * MIB),
+    ("pause_outgoing_bytes", 1_024, 1 << 30),
+    ("max_outgoing_bytes", 1_024, 1 << 32),
+    ("slow_reader_timeout_ms", 10, _DAY_MS),
+    ("idle_timeout_ms", 10, _DAY_MS),
+    ("max_forward_bytes", 1_024, 1 << 32),
+)
+
+_ORDERED: Final = (
+    ("heartbeat_ms", "election_min_ms", "followers would start elections between two heartbeats"),
+    ("election_min_ms", "election_max_ms", "followers would start elections at the same moment"),
+    ("register_period_ms", "register_timeout_ms", "name servers would drop this node between two registrations"),
+    ("max_message_bytes", "max_frame_bytes", "the largest message would not fit into a frame"),
+    ("pause_outgoing_bytes", "max_outgoing_bytes", "connections would be dropped before they are slowed down"),
+)
+
+
+def load_config(path: Path) -> BrokerConfig:
+    """The configuration in a TOML file, or in a properties file if its name ends with `.conf` or `.properties`.
+
+    Relative paths in it count from its own directory. Raises `ConfigError`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration file {path} cannot be read: {error}") from error
+    table: Mapping[str, ConfigValue]
+    if path.suffix in (".conf", ".properties"):
+        table = read_properties(text)
+    else:
+        try:
+            table = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"configuration file {path} is not TOML: {error}") from error
+    try:
+        return build_config(table, path.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def build_config(table: Mapping[str, ConfigValue], base: Path = Path()) -> BrokerConfig:
+    """The configuration in a table of keys; relative paths count from `base`. Raises `ConfigError`."""
+    values = translate(table, frozenset(_FIELDS))
+    for key in values:
+        if key not in _FIELDS:
+            near = difflib.get_close_matches(key, _FIELDS, n=1)
+            raise ConfigError(f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else ""))
+    for key, entry in _FIELDS.items():
+        if key not in values and entry.default is MISSING and entry.default_factory is MISSING:
+            raise ConfigError(f"{key} is missing: {_WHY_REQUIRED[key]}")
+    return BrokerConfig(**{key: _convert(key, value, base) for key, value in values.items()})  # type: ignore[arg-type]
+
+
+_FIELDS: Final[Mapping[str, Field[object]]] = {entry.name: entry for entry in fields(BrokerConfig)}
+_WHY_REQUIRED: Final = {
+    "broker_group": "it names the Raft group, brokerName to clients",
+    "node_id": "it names this node within its group",
+    "data_dir": "it is where this node keeps its log",
+}
+
+_Converted: TypeAlias = str | int | float | bool | Path | tuple[Address, ...] | dict[str, Address]
+
+
+def _convert(key: str, value: ConfigValue, base: Path) -> _Converted:
+    if key == "peers":
+        return _peers(value)
+    if key == "namesrv":
+        return _addresses(key, value)
+    expected = str(_FIELDS[key].type)
+    if expected.startswith("Path"):
+        if not isinstance(value, str) or not value:
+            raise ConfigError(f"{key} = {value!r}, expected a path as text")
+        return base / Path(value).expanduser()
+    if expected == "bool" and isinstance(value, bool):
+        return value
+    if expected == "str" and isinstance(value, str):
+        return value
+    if not isinstance(value, bool) and (
+        (expected == "int" and isinstance(value, int)) or (expected == "float" and isinstance(value, int | float))
+    ):
+        return value
+    raise ConfigError(f"{key} = {value!r}, expected {_KIND_NAMES[expected]}")
+
+
+_KIND_NAMES: Final = {"bool": "true or false", "str": "a text in quotes", "int": "a whole number", "float": "a number"}
+
+
+def _peers(value: ConfigValue) -> dict[str, Address]:
+    if not isinstance(value, dict):
+        raise ConfigError(f'peers = {value!r}, expected tables [peers.<node id>] with address = "host:port"')
+    peers: dict[str, Address] = {}
+    for node_id, entry in value.items():
+        if not isinstance(entry, dict) or list(entry) != ["address"]:
+            raise ConfigError(f'peers.{node_id} = {entry!r}, expected exactly one key: address = "host:port"')
+        peers[node_id] = parse_address(f"peers.{node_id}.address", entry["address"])
+    return peers
+
+
+def _addresses(key: str, value: ConfigValue) -> tuple[Address, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(";") if part.strip()]
+    if not isinstance(value, list):
+        raise ConfigError(f'{key} = {value!r}, expected a list such as ["127.0.0.1:9876"]')
+    return tuple(parse_address(key, entry) for entry in value)
+
+
+def parse_address(key: str, value: ConfigValue) -> Address:
+    """A "host:port"; an IPv6 address stands in brackets. Raises `ConfigError` that names `key`."""
+    host, separator, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if not separator or not host or not port.isascii() or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+        raise ConfigError(f'{key} = {value!r}, expected "host:port" with a port of 1..65535')
+    return Address(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False

@@ -1,0 +1,56 @@
+"""Errors of a broker process, and the one place where errors of the log become errors of the wire."""
+
+from __future__ import annotations
+
+from dledger.errors import (
+    BusyError,
+    LogError,
+    LogFullError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    TooLargeError,
+)
+from dledger_remoting.errors import (
+    MessageIllegal,
+    NotLeader,
+    OutcomeUnknown,
+    RemotingError,
+    ServerError,
+    ServiceNotAvailable,
+    SystemBusy,
+)
+
+
+class BrokerError(Exception):
+    """A broker cannot start or go on; the text says what was found, what was expected and what to do."""
+
+
+class ConfigError(BrokerError):
+    """A key of the configuration is unknown, malformed or contradicts another one."""
+
+
+class StartError(BrokerError):
+    """An address, a port or a directory that the configuration names cannot be used."""
+
+
+def wire_error(error: Exception) -> RemotingError:
+    """The answer to a client for an error of the log; what is already an answer stays as it is.
+
+    Refused before anything was proposed: 14 where another node or time will help, 2 where only time will, 13 where
+    nothing will. A proposal of unknown fate: 1 with `outcome=unknown`.
+    """
+    if isinstance(error, RemotingError):
+        return error
+    if isinstance(error, NotLeaderError):
+        return NotLeader(str(error), term=error.term)
+    if isinstance(error, BusyError):
+        return SystemBusy(f"[OVERLOAD]{error}")
+    if isinstance(error, LogFullError):
+        return ServiceNotAvailable(f"the disk is full, nothing was stored: {error}")
+    if isinstance(error, TooLargeError):
+        return MessageIllegal(str(error))
+    if isinstance(error, OutcomeUnknownError):
+        return OutcomeUnknown(str(error))
+    if isinstance(error, LogError):
+        return ServerError(str(error))
+    return ServerError(f"{type(error).__name__}: {error}")
