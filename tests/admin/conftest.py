@@ -10,7 +10,7 @@ import http.server, json, os, signal, sys, threading, tomllib
 from pathlib import Path
 
 config = tomllib.loads(Path(sys.argv[sys.argv.index("--config") + 1]).read_text())
-data = Path(config["data_dir"])
+data = Path(config.get("data_dir") or config["data"])
 if (data / "fail").exists():
     print("cannot start: the disk is a cheese")
     sys.exit(3)

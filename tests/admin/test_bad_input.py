@@ -106,3 +106,21 @@ def test_a_missing_extra_is_answered_with_the_pip_line(tmp_path, monkeypatch):
     code, output = dledger("up", "--data", str(tmp_path / "x"), "--detach")
     assert code == 1
     assert output == "Error: this command needs aiohttp: pip install 'dledger-mq[broker]'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("flussh = 1", ["configuration of broker-0-n0", "flussh", "did you mean 'flush'"]),
+        ("heartbeat_ms = 700", ["heartbeat_ms = 700", "election_min_ms = 500"]),
+        ("[namesrv]\nprot = 1", ["configuration of the name server", "prot"]),
+    ],
+)
+def test_a_configuration_that_a_component_would_refuse_starts_nothing(tmp_path, ports, text, words):
+    config = tmp_path / "c.toml"
+    config.write_text(text)
+    numbers = ("--base-port", str(ports[0]), "--namesrv-port", str(ports[1]))
+    code, output = dledger("up", "--data", str(tmp_path / "x"), *numbers, "--config", str(config), "--detach")
+    assert code == 1
+    assert all(word in output for word in words), output
+    assert not (tmp_path / "x").exists()

@@ -80,7 +80,7 @@ def test_one_link_of_one_node_can_be_sent_through_a_proxy(tmp_path):
 
 def test_overrides_are_kept_for_nodes_started_later(tmp_path):
     overrides = overrides_of(
-        tmp_path, 'flush = "async"\n[nodes.broker-0-n1]\nadvertised_port = 7\n[namesrv]\nidle_seconds = 5\n'
+        tmp_path, 'flush = "async"\n[nodes.broker-0-n1]\nadvertised_port = 7\n[namesrv]\nidle_timeout_ms = 5000\n'
     )
     layout = layout_in(tmp_path)
     manifest = founding_manifest(layout, None, 1 << 20)
@@ -90,7 +90,7 @@ def test_overrides_are_kept_for_nodes_started_later(tmp_path):
     assert stored_overrides(layout) == overrides
     written = tomllib.loads((tmp_path / "broker-0-n1" / "broker.toml").read_text())
     assert (written["flush"], written["advertised_port"]) == ("async", 7)
-    assert tomllib.loads((tmp_path / "namesrv" / "namesrv.toml").read_text())["idle_seconds"] == 5
+    assert tomllib.loads((tmp_path / "namesrv" / "namesrv.toml").read_text())["idle_timeout_ms"] == 5000
 
 
 @pytest.mark.parametrize(

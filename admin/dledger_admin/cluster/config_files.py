@@ -26,7 +26,7 @@ from .toml_text import TomlTable, TomlValue, dump, merge
 OVERRIDES_FILE = "overrides.toml"
 
 _FROM_LAYOUT = ("node_id", "broker_group", "data_dir", "secret_file", "broker_id_when_follower")
-_PER_NODE = ("host", "port", "peer_port", "http_port", "advertised_host", "advertised_port", "peers")
+_PER_NODE = ("host", "port", "peer_host", "peer_port", "http_port", "advertised_host", "advertised_port", "peers")
 _IDENTITY_KEYS = ("cluster", "segment_bytes")
 DEFAULT_SEGMENT_BYTES = 1 << 30
 
@@ -116,7 +116,7 @@ def broker_table(layout: ClusterLayout, manifest: Manifest, place: NodePlace, ov
 
 def namesrv_table(layout: ClusterLayout, overrides: Overrides) -> TomlTable:
     """Return the contents of `namesrv.toml`."""
-    computed: TomlTable = {"host": HOST, "port": layout.namesrv_port, "data_dir": str(layout.namesrv.directory)}
+    computed: TomlTable = {"host": HOST, "port": layout.namesrv_port, "data": str(layout.namesrv.directory)}
     return merge(computed, overrides.namesrv)
 
 

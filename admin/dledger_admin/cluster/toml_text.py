@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import TypeAlias
 
-TomlValue = str | int | float | bool | Sequence["TomlValue"] | Mapping[str, "TomlValue"]
+TomlValue: TypeAlias = str | int | float | bool | list["TomlValue"] | dict[str, "TomlValue"]
 """What a configuration file may hold."""
 
-TomlTable = dict[str, TomlValue]
+TomlTable: TypeAlias = dict[str, TomlValue]
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -19,7 +20,7 @@ def merge(base: Mapping[str, TomlValue], override: Mapping[str, TomlValue]) -> T
     merged: TomlTable = dict(base)
     for key, value in override.items():
         present = merged.get(key)
-        if isinstance(present, Mapping) and isinstance(value, Mapping):
+        if isinstance(present, dict) and isinstance(value, dict):
             merged[key] = merge(present, value)
         else:
             merged[key] = value
@@ -32,9 +33,9 @@ def dump(table: Mapping[str, TomlValue]) -> str:
 
 
 def _lines(table: Mapping[str, TomlValue], path: tuple[str, ...]) -> list[str]:
-    lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items() if not isinstance(value, Mapping)]
+    lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for key, value in table.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             inner = (*path, _key(key))
             lines += ["", f"[{'.'.join(inner)}]", *_lines(value, inner)]
     return lines
@@ -54,8 +55,8 @@ def _value(value: TomlValue) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return _string(value)
-    if isinstance(value, Sequence):
+    if isinstance(value, list):
         return f"[{', '.join(_value(item) for item in value)}]"
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return f"{{{', '.join(f'{_key(key)} = {_value(item)}' for key, item in value.items())}}}"
     return str(value)

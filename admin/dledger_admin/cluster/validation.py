@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dledger_broker.config import ConfigValue, build_config
+from dledger_broker.errors import ConfigError
+from dledger_namesrv.config import ConfigError as NamesrvConfigError
+from dledger_namesrv.config import build_config as build_namesrv_config
+from dledger_namesrv.config import parse_values
 
-from .toml_text import TomlValue
+from ..errors import AdminError
 
 
-def check_broker_config(table: Mapping[str, TomlValue], node_id: str) -> None:
+def check_broker_config(table: dict[str, ConfigValue], node_id: str) -> None:
     """Raise `AdminError` with the broker's own words when it would refuse `table`."""
+    try:
+        build_config(table)
+    except ConfigError as error:
+        raise AdminError(f"configuration of {node_id}: {error}") from error
 
 
-def check_namesrv_config(table: Mapping[str, TomlValue]) -> None:
+def check_namesrv_config(table: dict[str, ConfigValue]) -> None:
     """Raise `AdminError` with the name server's own words when it would refuse `table`."""
+    try:
+        build_namesrv_config(parse_values(table))
+    except NamesrvConfigError as error:
+        raise AdminError(f"configuration of the name server: {error}") from error

@@ -1,0 +1,183 @@
+"""A node's metrics in Prometheus' terms, read from the node's own numbers when they are asked for.
+
+Between two scrapes nothing is counted, sampled or kept here.  Names of RocketMQ's exporter
+(github.com/apache/rocketmq-exporter) are used where it has one, with its labels: `cluster`, `broker` (the group's
+name), `topic`, `group`.  They speak for the whole group, so only its leader shows them; `dledger_*` speak for the node.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.registry import Collector
+
+from dledger.replica.status import NodeStatus
+from dledger_broker.state.tables import BrokerState
+
+ROLES = ("follower", "pre_candidate", "candidate", "leader", "learner")
+"""Values of the label `role` of `dledger_raft_role`; the one that the node has is 1, the others 0."""
+
+_SHORTEST_RATE_WINDOW_S = 1.0
+_TOPIC_LABELS = ("cluster", "broker", "topic")
+_GROUP_LABELS = ("cluster", "broker", "topic", "group")
+_NODE_LABELS = ("cluster", "broker", "node")
+
+
+class Figures(Protocol):
+    """What a node shows of itself; read on the event loop."""
+
+    def status(self) -> NodeStatus:
+        """Where the replicated log stands."""
+
+    @property
+    def state(self) -> BrokerState:
+        """Topics, queues, consumer offsets."""
+
+    def counters(self) -> Mapping[str, int]:
+        """Numbers that only grow, by name: requests, bytes, refusals, limits reached."""
+
+    def gauges(self) -> Mapping[str, float]:
+        """Numbers of this moment, by name: connections, requests in flight, held pulls."""
+
+
+class NodeCollector(Collector):
+    """Turns `Figures` into metric families; `clock` is monotonic seconds."""
+
+    def __init__(self, figures: Figures, clock: Callable[[], float] = time.monotonic) -> None:
+        self._figures = figures
+        self._stored = _Rate(clock)
+        self._delivered = _Rate(clock)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family, in one pass over topics and offsets."""
+        status = self._figures.status()
+        counters = self._figures.counters()
+        yield from _raft(status)
+        yield from _own(status, counters, self._figures.gauges())
+        if status.role == "leader" and status.ready:
+            yield from self._rocketmq(status, self._figures.state, counters)
+
+    def _rocketmq(self, status: NodeStatus, state: BrokerState, counters: Mapping[str, int]) -> Iterator[Metric]:
+        broker = (status.cluster, status.group)
+        topics = list(state.topics.items())
+        stored = {name: sum(queue.next_offset for queue in topic.queues.values()) for name, topic in topics}
+        # A gauge, because a counter's name would get the suffix _total, which the exporter's has not.
+        produced = GaugeMetricFamily("rocketmq_producer_offset", "Messages stored per topic", labels=_TOPIC_LABELS)
+        for topic_name, offset in stored.items():
+            produced.add_metric((*broker, topic_name), offset)
+        yield produced
+        yield from _consumers(broker, state, stored)
+        rates = (
+            ("rocketmq_broker_tps", "Messages stored", self._stored(sum(stored.values()))),
+            ("rocketmq_broker_qps", "Messages delivered", self._delivered(counters.get("messages_out", 0))),
+        )
+        for name, what, per_second in rates:
+            family = GaugeMetricFamily(name, f"{what} per second since the last scrape", labels=("cluster", "broker"))
+            family.add_metric(broker, per_second)
+            yield family
+
+
+class _Rate:
+    """Growth per second between two scrapes; scrapes closer together than a second see the same window."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._at: float | None = None
+        self._total = 0
+        self._per_second = 0.0
+
+    def __call__(self, total: int) -> float:
+        now = self._clock()
+        if self._at is None:
+            self._at, self._total = now, total
+        elif now - self._at >= _SHORTEST_RATE_WINDOW_S:
+            self._per_second = max(0, total - self._total) / (now - self._at)
+            self._at, self._total = now, total
+        return self._per_second
+
+
+def _consumers(broker: tuple[str, str], state: BrokerState, stored: Mapping[str, int]) -> Iterable[Metric]:
+    committed = GaugeMetricFamily("rocketmq_consumer_offset", "Messages consumed per group", labels=_GROUP_LABELS)
+    behind = GaugeMetricFamily("rocketmq_message_accumulation", "Messages not yet consumed", labels=_GROUP_LABELS)
+    for group, topic_name in state.offsets.pairs():
+        offset = sum(state.offsets.of(group, topic_name).values())
+        labels = (*broker, topic_name, group)
+        committed.add_metric(labels, offset)
+        behind.add_metric(labels, max(0, stored.get(topic_name, 0) - offset))
+    return committed, behind
+
+
+def _raft(status: NodeStatus) -> Iterator[Metric]:
+    node = (status.cluster, status.group, status.node_id)
+    for name, text, value in (
+        ("dledger_raft_term", "Current term", status.term),
+        (
+            "dledger_raft_ready",
+            "1 if this node leads and accepts writes",
+            int(status.role == "leader" and status.ready),
+        ),
+        ("dledger_raft_voter", "1 if this node counts for elections and commits", int(status.voter)),
+        ("dledger_raft_last_index", "Index of the last entry", status.last_index),
+        ("dledger_raft_commit_index", "Index of the last entry known to be committed", status.commit_index),
+        ("dledger_raft_applied_index", "Index of the last entry applied to the state", status.applied_index),
+        ("dledger_raft_apply_lag", "Committed entries not yet applied", status.commit_index - status.applied_index),
+        ("dledger_log_first_position_bytes", "Position of the first kept byte", status.first_position),
+        ("dledger_log_last_position_bytes", "Position after the last byte", status.last_position),
+        (
+            "dledger_log_durable_position_bytes",
+            "Position up to which the log is on stable storage",
+            status.durable_position,
+        ),
+        ("dledger_disk_used_percent", "Share of the log's file system that is used", status.disk_used),
+    ):
+        family = GaugeMetricFamily(name, text, labels=_NODE_LABELS)
+        family.add_metric(node, value)
+        yield family
+    role = GaugeMetricFamily("dledger_raft_role", "1 for the role that this node has", labels=(*_NODE_LABELS, "role"))
+    for known in ROLES:
+        role.add_metric((*node, known), int(status.role == known))
+    yield role
+    elections = CounterMetricFamily("dledger_raft_elections", "Elections this node started", labels=_NODE_LABELS)
+    elections.add_metric(node, status.elections)
+    yield elections
+    syncs = SummaryMetricFamily("dledger_log_sync_seconds", "Duration of the log's fdatasyncs", labels=_NODE_LABELS)
+    syncs.add_metric(node, count_value=status.syncs, sum_value=status.sync_seconds)
+    yield syncs
+    yield from _peers(status, node)
+
+
+def _peers(status: NodeStatus, node: tuple[str, str, str]) -> Iterator[Metric]:
+    """What the leader knows of the other members; empty on a follower."""
+    for name, text, values in (
+        ("dledger_raft_peer_lag_entries", "Entries a member is behind", [peer.lag for peer in status.peers]),
+        (
+            "dledger_raft_peer_contact_seconds",
+            "Time since a member last answered",
+            [peer.contact_ms / 1000 for peer in status.peers],
+        ),
+        (
+            "dledger_raft_peer_clock_ahead_seconds",
+            "How far a member's wall clock is ahead of this node's; nothing depends on it for safety",
+            [peer.clock_ahead_ms / 1000 for peer in status.peers],
+        ),
+    ):
+        family = GaugeMetricFamily(name, text, labels=(*_NODE_LABELS, "peer"))
+        for peer, value in zip(status.peers, values, strict=True):
+            family.add_metric((*node, peer.node_id), value)
+        yield family
+
+
+def _own(status: NodeStatus, counters: Mapping[str, int], gauges: Mapping[str, float]) -> Iterator[Metric]:
+    """The broker's own numbers, under their own names."""
+    node = (status.cluster, status.group, status.node_id)
+    for name, value in counters.items():
+        counter = CounterMetricFamily(f"dledger_broker_{name}", name.replace("_", " "), labels=_NODE_LABELS)
+        counter.add_metric(node, value)
+        yield counter
+    for name, number in gauges.items():
+        gauge = GaugeMetricFamily(f"dledger_broker_{name}", name.replace("_", " "), labels=_NODE_LABELS)
+        gauge.add_metric(node, number)
+        yield gauge

@@ -1,0 +1,112 @@
+"""A node's HTTP port: how it is, for probes, dashboards and people.
+
+    GET /healthz    200 `ok`; 503 with the reason once the node has failed and serves nothing any more
+    GET /readyz     200 `ready` while clients can be served through this node; 503 with the reason otherwise
+    GET /metrics    Prometheus' text format, see `exporter.py`
+    GET /status     JSON of `dledger.replica.status.NodeStatus`
+
+Nothing runs between two requests.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+
+from dledger.errors import ConfigError
+from dledger.replica.status import NodeStatus
+from dledger_broker.exporter import Figures, NodeCollector
+
+SHUTDOWN_TIMEOUT_S = 1.0
+"""How long a stop waits for answers in progress."""
+
+_MAX_REQUEST_BYTES = 1024
+
+
+class HttpConfig(Protocol):
+    """The part of the broker's configuration that matters here."""
+
+    @property
+    def host(self) -> str:
+        """Address to bind."""
+
+    @property
+    def http_port(self) -> int:
+        """Port to bind; 0 takes a free one."""
+
+
+class HttpBroker(Figures, Protocol):
+    """What the HTTP port needs of a broker: the metrics' figures, and whether it is leaving."""
+
+    @property
+    def config(self) -> HttpConfig:
+        """Where to listen."""
+
+    @property
+    def is_draining(self) -> bool:
+        """True from the first signal to stop on: it forwards what clients still send, and wants no new ones."""
+
+
+async def start_http(broker: HttpBroker) -> web.AppRunner:
+    """Serve until `cleanup()` of the returned runner; raises `ConfigError` if the port cannot be listened on."""
+    host, port = broker.config.host, broker.config.http_port
+    runner = web.AppRunner(make_app(broker), access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        await runner.cleanup()
+        what = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on ({error.strerror})"
+        raise ConfigError(
+            f"http_port {port}: {host}:{port} {what}: stop what uses it, or set another http_port"
+        ) from error
+    return runner
+
+
+def make_app(broker: HttpBroker) -> web.Application:
+    """Return the application that `start_http` serves."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(NodeCollector(broker))
+    ProcessCollector(registry=registry)
+
+    async def healthz(_: web.Request) -> web.Response:
+        failure = broker.status().failure
+        return web.Response(text=failure or "ok", status=503 if failure else 200)
+
+    async def readyz(_: web.Request) -> web.Response:
+        obstacle = unready_because(broker.status(), is_draining=broker.is_draining)
+        return web.Response(text=obstacle or "ready", status=503 if obstacle else 200)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def status(_: web.Request) -> web.Response:
+        return web.Response(body=msgspec.json.encode(broker.status()), content_type="application/json")
+
+    app = web.Application(client_max_size=_MAX_REQUEST_BYTES)
+    app.add_routes(
+        [
+            web.get("/healthz", healthz),
+            web.get("/readyz", readyz),
+            web.get("/metrics", metrics),
+            web.get("/status", status),
+        ]
+    )
+    return app
+
+
+def unready_because(status: NodeStatus, *, is_draining: bool) -> str | None:
+    """Return why clients had better use another node, None when they can use this one."""
+    if status.failure:
+        return status.failure
+    if is_draining:
+        return "draining: leaving the group's route"
+    if status.role == "leader":
+        return None if status.ready else f"leader of term {status.term}, its first entry is not committed yet"
+    if status.leader_id is None:
+        return f"{status.role} in term {status.term}, no leader is known"
+    return None

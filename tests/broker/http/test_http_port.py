@@ -1,0 +1,188 @@
+"""What a node says over HTTP."""
+
+import msgspec
+import pytest
+from aiohttp import ClientSession
+from prometheus_client.parser import text_string_to_metric_families
+
+from dledger.errors import ConfigError
+from dledger.replica.status import NodeStatus, PeerStatus
+from dledger_broker.exporter import NodeCollector
+from dledger_broker.http import start_http, unready_because
+from dledger_broker.state.tables import BrokerState
+from dledger_remoting.topics import TopicConfig
+
+LEADER = NodeStatus(
+    node_id="broker-0-n0",
+    incarnation="i",
+    cluster="c",
+    group="broker-0",
+    role="leader",
+    term=7,
+    leader_id="broker-0-n0",
+    ready=True,
+    voter=True,
+    first_index=0,
+    last_index=41,
+    commit_index=40,
+    applied_index=38,
+    first_position=0,
+    last_position=9000,
+    durable_position=8000,
+    applied_position=7000,
+    disk_used=12,
+    syncs=10,
+    sync_seconds=0.5,
+    elections=3,
+    voters=["broker-0-n0", "broker-0-n1"],
+    learners=[],
+    peers=[PeerStatus("broker-0-n1", True, 30, 11, 250, "replicate", 15, -1500)],
+)
+
+
+class Config:
+    host = "127.0.0.1"
+    http_port = 0
+
+
+class FakeBroker:
+    """A broker whose numbers are set by hand."""
+
+    def __init__(self, status: NodeStatus = LEADER) -> None:
+        self.config = Config()
+        self.is_draining = False
+        self.state = BrokerState()
+        self.now = status
+        self.delivered = 0
+
+    def status(self) -> NodeStatus:
+        return self.now
+
+    def counters(self) -> dict[str, int]:
+        return {"messages_out": self.delivered, "requests_refused": 4}
+
+    def gauges(self) -> dict[str, float]:
+        return {"connections": 2}
+
+
+@pytest.fixture
+async def served():
+    broker = FakeBroker()
+    runner = await start_http(broker)
+    port = runner.addresses[0][1]
+    async with ClientSession(f"http://127.0.0.1:{port}") as session:
+
+        async def get(path: str) -> tuple[int, str]:
+            async with session.get(path) as answer:
+                return answer.status, await answer.text()
+
+        yield broker, get
+    await runner.cleanup()
+
+
+def changed(**fields) -> NodeStatus:
+    return msgspec.structs.replace(LEADER, **fields)
+
+
+def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Return sample values by name and values of labels (in their names' order) other than the node's."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            own = sorted(key for key in sample.labels if key not in {"cluster", "broker", "node"})
+            found[sample.name, tuple(sample.labels[key] for key in own)] = sample.value
+    return found
+
+
+async def test_status_is_the_nodes_own_as_json(served):
+    _, get = served
+    code, text = await get("/status")
+    assert code == 200
+    assert msgspec.json.decode(text, type=NodeStatus) == LEADER
+
+
+async def test_a_failed_node_is_unhealthy_and_says_why(served):
+    broker, get = served
+    assert await get("/healthz") == (200, "ok")
+    broker.now = changed(failure="commitlog: input/output error")
+    assert await get("/healthz") == (503, "commitlog: input/output error")
+    assert (await get("/readyz"))[0] == 503
+
+
+async def test_a_draining_node_is_healthy_and_not_ready(served):
+    broker, get = served
+    assert await get("/readyz") == (200, "ready")
+    broker.is_draining = True
+    assert (await get("/readyz"))[0] == 503
+    assert (await get("/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (changed(ready=False), "first entry is not committed"),
+        (changed(role="candidate", leader_id=None, ready=False), "no leader is known"),
+        (changed(role="follower", leader_id="broker-0-n1", ready=False), None),
+    ],
+)
+def test_a_node_is_ready_when_clients_get_answers_through_it(status, words):
+    obstacle = unready_because(status, is_draining=False)
+    assert obstacle is None if words is None else words in obstacle
+
+
+async def test_metrics_show_the_log_and_the_counters(served):
+    _, get = served
+    code, text = await get("/metrics")
+    found = samples(text)
+    assert code == 200
+    assert found["dledger_raft_term", ()] == 7
+    assert found["dledger_raft_role", ("leader",)] == 1
+    assert found["dledger_raft_role", ("follower",)] == 0
+    assert found["dledger_raft_apply_lag", ()] == 2
+    assert found["dledger_raft_peer_lag_entries", ("broker-0-n1",)] == 11
+    assert found["dledger_raft_peer_clock_ahead_seconds", ("broker-0-n1",)] == -1.5
+    assert found["dledger_raft_elections_total", ()] == 3
+    assert found["dledger_log_sync_seconds_sum", ()] == 0.5
+    assert found["dledger_broker_requests_refused_total", ()] == 4
+    assert found["dledger_broker_connections", ()] == 2
+
+
+async def test_topics_and_groups_have_the_names_of_rocketmqs_exporter_on_the_leader_only(served):
+    broker, get = served
+    topic = broker.state.put_topic(TopicConfig(topic_name="orders"), 0)
+    topic.queue(0).next_offset, topic.queue(1).next_offset = 5, 7
+    broker.state.offsets.commit("billing", "orders", 0, 4)
+    broker.state.offsets.commit("billing", "orders", 1, 1)
+    found = samples((await get("/metrics"))[1])
+    assert found["rocketmq_producer_offset", ("orders",)] == 12
+    assert found["rocketmq_consumer_offset", ("billing", "orders")] == 5
+    assert found["rocketmq_message_accumulation", ("billing", "orders")] == 7
+    broker.now = changed(role="follower", ready=False)
+    assert not any(name.startswith("rocketmq_") for name, _ in samples((await get("/metrics"))[1]))
+
+
+def test_rates_are_growth_between_scrapes():
+    broker, now = FakeBroker(), [100.0]
+    collector = NodeCollector(broker, lambda: now[0])
+
+    def qps() -> float:
+        families = {family.name: family for family in collector.collect()}
+        return families["rocketmq_broker_qps"].samples[0].value
+
+    assert qps() == 0
+    broker.delivered, now[0] = 500, 110.0
+    assert qps() == 50
+    broker.delivered, now[0] = 600, 110.5
+    assert qps() == 50
+    now[0] = 120.0
+    assert qps() == 10
+
+
+async def test_a_taken_port_is_named_with_its_key(served):
+    broker, _ = served
+    first = await start_http(broker)
+    other = FakeBroker()
+    other.config.http_port = first.addresses[0][1]
+    with pytest.raises(ConfigError, match=r"http_port \d+: 127.0.0.1:\d+ is in use"):
+        await start_http(other)
+    await first.cleanup()
