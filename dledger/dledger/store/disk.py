@@ -7,11 +7,23 @@ only on a worker thread is the caller's business.  Errors are `OSError` with `er
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from collections.abc import Sequence
-from typing import Protocol
+import shutil
+import sys
+from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
+
+_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_ZEROS = bytes(1 << 20)
+
+
+class FileStat(NamedTuple):
+    """What a directory listing tells of a file: bytes allocated on disk, time of the last write (ms since 1970)."""
+
+    size_on_disk: int
+    mtime_ms: int
 
 
 class File(Protocol):
@@ -30,36 +42,214 @@ class File(Protocol):
         """fdatasync (F_FULLFSYNC on macOS): returns only when the bytes are on stable storage."""
 
     def reserve(self, offset: int, size: int) -> None:
-        """Make sure that later writes to the range cannot fail for lack of space; ENOSPC is raised here."""
+        """Make sure that later writes to the range cannot fail for lack of space; ENOSPC is raised here.
 
-    def size(self) -> int: ...
+        The file grows to the end of the range; bytes that were not there before read as zeros.
+        """
 
-    def truncate(self, size: int) -> None: ...
+    def size(self) -> int:
+        """The length of the file."""
 
-    def close(self) -> None: ...
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size`, durably: what was cut off cannot come back after a crash."""
+
+    def close(self) -> None:
+        """Give the descriptor back; syncs nothing."""
 
 
 class Disk(Protocol):
     """A directory tree.  Paths are absolute or relative to the disk's root, `/`-separated."""
 
-    def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing; missing without `create` raises FileNotFoundError."""
+    def open(self, path: str, *, create: bool = False, write_through: bool = False) -> File:
+        """Open for reading and writing; missing without `create` raises FileNotFoundError.
 
-    def listdir(self, path: str) -> list[str]: ...
+        With `write_through` every write is on stable storage when it returns (O_DSYNC).
+        """
 
-    def exists(self, path: str) -> bool: ...
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, in no order; FileNotFoundError if there is none."""
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory has this name."""
+
+    def stat(self, path: str) -> FileStat:
+        """Size on disk and age of a file."""
 
     def mkdir(self, path: str) -> None:
         """Make a directory and its parents; one that is there is no error."""
 
-    def rename(self, source: str, target: str) -> None: ...
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name, replacing what had that name, atomically."""
 
-    def unlink(self, path: str) -> None: ...
+    def unlink(self, path: str) -> None:
+        """Remove a name; open files stay readable. A missing one is no error."""
 
-    def rmtree(self, path: str) -> None: ...
+    def rmtree(self, path: str) -> None:
+        """Remove a directory with all it holds; a missing one is no error."""
 
     def sync_dir(self, path: str) -> None:
         """Make creations, renames and unlinks in a directory durable."""
 
     def usage(self, path: str) -> tuple[int, int]:
         """(bytes free for us, bytes in all) of the file system that holds `path`."""
+
+
+def write_file_durably(disk: Disk, path: str, data: bytes) -> None:
+    """Replace a small file as a whole: a crash leaves the old content or the new, never a mixture."""
+    temporary = path + ".tmp"
+    disk.unlink(temporary)
+    file = disk.open(temporary, create=True)
+    try:
+        file.pwrite(data, 0)
+        file.datasync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_dir(os.path.dirname(path))
+
+
+def _datasync(descriptor: int) -> None:
+    if sys.platform == "darwin":
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(descriptor)
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """See `File.pread`."""
+        data = os.pread(self._descriptor, size, offset)
+        while 0 < len(data) < size:
+            more = os.pread(self._descriptor, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pread_nowait(self, size: int, offset: int) -> bytes | None:
+        """See `File.pread_nowait`."""
+        if not _NOWAIT:
+            return None
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(self._descriptor, [buffer], offset, _NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
+                return None
+            raise
+        return bytes(buffer) if count == size else None
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        """See `File.pwrite`."""
+        written = os.pwrite(self._descriptor, data, offset)
+        if written == len(data):
+            return
+        view = memoryview(data)
+        while written < len(view):
+            written += os.pwrite(self._descriptor, view[written:], offset + written)
+
+    def datasync(self) -> None:
+        """See `File.datasync`."""
+        _datasync(self._descriptor)
+
+    def reserve(self, offset: int, size: int) -> None:
+        """See `File.reserve`."""
+        fallocate = getattr(os, "posix_fallocate", None)
+        if fallocate is not None:
+            fallocate(self._descriptor, offset, size)
+            return
+        offset, end = max(offset, self.size()), offset + size
+        while offset < end:
+            step = min(len(_ZEROS), end - offset)
+            self.pwrite(memoryview(_ZEROS)[:step], offset)
+            offset += step
+
+    def size(self) -> int:
+        """See `File.size`."""
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        """See `File.truncate`."""
+        os.ftruncate(self._descriptor, size)
+        os.fsync(self._descriptor)
+        _datasync(self._descriptor)
+
+    def close(self) -> None:
+        """See `File.close`."""
+        os.close(self._descriptor)
+
+
+class OsDisk:
+    """The operating system's files below `root`."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+
+    def _path(self, path: str) -> str:
+        return os.path.join(self.root, path)
+
+    def open(self, path: str, *, create: bool = False, write_through: bool = False) -> OsFile:
+        """See `Disk.open`."""
+        flags = os.O_RDWR | os.O_CLOEXEC
+        if create:
+            flags |= os.O_CREAT
+        if write_through:
+            flags |= os.O_DSYNC
+        return OsFile(os.open(self._path(path), flags, 0o644))
+
+    def listdir(self, path: str) -> list[str]:
+        """See `Disk.listdir`."""
+        return os.listdir(self._path(path))
+
+    def exists(self, path: str) -> bool:
+        """See `Disk.exists`."""
+        return os.path.exists(self._path(path))
+
+    def stat(self, path: str) -> FileStat:
+        """See `Disk.stat`."""
+        found = os.stat(self._path(path))
+        return FileStat(found.st_blocks * 512, found.st_mtime_ns // 1_000_000)
+
+    def mkdir(self, path: str) -> None:
+        """See `Disk.mkdir`."""
+        os.makedirs(self._path(path), exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        """See `Disk.rename`."""
+        os.replace(self._path(source), self._path(target))
+
+    def unlink(self, path: str) -> None:
+        """See `Disk.unlink`."""
+        try:
+            os.unlink(self._path(path))
+        except FileNotFoundError:
+            pass
+
+    def rmtree(self, path: str) -> None:
+        """See `Disk.rmtree`."""
+        try:
+            shutil.rmtree(self._path(path))
+        except FileNotFoundError:
+            pass
+
+    def sync_dir(self, path: str) -> None:
+        """See `Disk.sync_dir`."""
+        descriptor = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def usage(self, path: str) -> tuple[int, int]:
+        """See `Disk.usage`."""
+        found = os.statvfs(self._path(path))
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize

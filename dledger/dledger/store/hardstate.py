@@ -1,0 +1,70 @@
+"""Term and vote, which a replica must never forget.
+
+`raft/hardstate` holds two slots (`dledger.store.slots`), both with the MessagePack of `HardState`.  A save writes and
+syncs one after the other, so that at every moment at least one copy is whole.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dledger.errors import StorageError
+from dledger.store.disk import Disk
+from dledger.store.slots import SlotFile
+from dledger.types import HardState
+
+PATH = "raft/hardstate"
+
+_decode = msgspec.msgpack.Decoder(HardState).decode
+
+
+class HardStateFile:
+    """The file of the hard state.  Calls block; one thread at a time."""
+
+    __slots__ = ("_disk", "_sequence", "_slots")
+
+    def __init__(self, disk: Disk, slots: SlotFile | None, sequence: int) -> None:
+        self._disk = disk
+        self._slots = slots
+        self._sequence = sequence
+
+    @classmethod
+    def open(cls, disk: Disk) -> tuple[HardStateFile, HardState | None]:
+        """The file and the newest valid state; None if there is none: the directory is new, or was wiped.
+
+        Both copies are rewritten, for after a failed save the page cache may show what the disk does not hold.
+        """
+        slots = SlotFile.open(disk, PATH)
+        if slots is None:
+            return cls(disk, None, 0), None
+        for slot in slots.read():
+            try:
+                state = _decode(slot.payload)
+            except msgspec.MsgspecError:
+                continue
+            opened = cls(disk, slots, slot.sequence)
+            opened.save(state)
+            return opened, state
+        slots.close()
+        return cls(disk, None, 0), None
+
+    def save(self, state: HardState) -> None:
+        """Write and sync both copies.  Raises `StorageError`; after that the replica must stop."""
+        payload = msgspec.msgpack.encode(state)
+        try:
+            if self._slots is None:
+                self._slots = SlotFile.create(self._disk, PATH, payload)
+                self._sequence = 2
+                return
+            for number in range(2):
+                self._sequence += 1
+                self._slots.write(number, self._sequence, payload)
+                self._slots.sync()
+        except OSError as error:
+            raise StorageError(f"saving term {state.term} to {PATH} failed: {error}") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._slots is not None:
+            self._slots.close()
+            self._slots = None

@@ -1,0 +1,639 @@
+"""The log's entries on disk: append, sync, read, truncate, trim.
+
+Threads: the driver calls from its event loop; `SyncTicket.run` and `sync_mark` belong on its flush thread,
+`prepare_ahead`, `scrub_step` and snapshot writing on a worker.  `read`, `read_entries`, `meta`, `term_at` and
+`position_at` may be called on any thread.  `StorageError` is fatal: the log must then not be used any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, Self
+
+from dledger.errors import CorruptionError, LogFullError, StorageError, TooLargeError, TrimmedError
+from dledger.format import BLANK_BYTES, blank, parse_run
+from dledger.invariants import invariant
+from dledger.store.commit import SavedCommit
+from dledger.store.damage import CorruptRange, Damage
+from dledger.store.disk import Buffer, Disk
+from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
+from dledger.store.index import IndexFiles, IndexUnit
+from dledger.store.mark import DurableMark, MarkValue
+from dledger.store.recovery import Recovered, Recovery, recover
+from dledger.store.repair import Scrubber, repair
+from dledger.store.reset import announce_reset, pending_reset, perform_reset
+from dledger.store.scan import Cursor, header_at, headers_in
+from dledger.store.segments import DIRECTORY, Segment, SegmentTable, list_positions, segment_path
+from dledger.store.snapshots import SnapshotStore
+from dledger.store.space import RESERVE_STEP_BYTES, Space
+from dledger.store.sync import SyncTicket
+from dledger.store.window import RecentWindow, TermTable
+from dledger.types import EntryMeta, SnapshotMeta
+
+RESERVE_BYTES = 64 << 20
+"""Kept back for no-ops, membership entries and trims when the disk is full; at most a quarter of a segment."""
+
+
+class SegmentInfo(NamedTuple):
+    """One kept segment: log positions, bytes allocated on disk, time of its last write (ms since 1970)."""
+
+    start_position: int
+    end_position: int
+    size_on_disk: int
+    mtime_ms: int
+
+
+class Pin:
+    """Keeps one segment readable, trimmed or not.  A context manager; releasing twice does nothing."""
+
+    __slots__ = ("_held", "_segment", "_segment_bytes")
+
+    def __init__(self, segment: Segment, segment_bytes: int) -> None:
+        segment.acquire()
+        self._segment = segment
+        self._segment_bytes = segment_bytes
+        self._held = True
+
+    def read(self, position: int, size: int) -> bytes:
+        """Bytes of the pinned segment, by log position."""
+        offset = position - self._segment.start
+        invariant(
+            self._held and 0 <= offset <= self._segment_bytes - size, "a pin reads its segment", position=position
+        )
+        return self._segment.file.pread(size, offset)
+
+    def release(self) -> None:
+        """Let go of the segment."""
+        if self._held:
+            self._held = False
+            self._segment.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class LogStore:
+    """The log of one node directory.  Positions are log positions in bytes; entries are named by index.
+
+    `end_position` is where the last entry ends, `durable` the index up to which entries are on stable storage,
+    `generation` counts truncations and resets since the log was opened.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        segment_bytes: int,
+        reserve_bytes: int,
+        snapshots: SnapshotStore,
+        index: IndexFiles,
+        mark: DurableMark,
+        commit: SavedCommit,
+        recovered: Recovered,
+    ) -> None:
+        self.segment_bytes = segment_bytes
+        self.snapshots = snapshots
+        self._disk = disk
+        self._reserve_bytes = min(reserve_bytes, segment_bytes // 4)
+        self._index = index
+        self._mark = mark
+        self._commit = commit
+        self._space = Space(disk, segment_bytes)
+        self._failed = False
+        self.generation = mark.value.generation
+        self._adopt(recovered)
+
+    def _adopt(self, recovered: Recovered) -> None:
+        found = recovered.recovery
+        self.first_index = found.first_index
+        self.last_index = found.last_index
+        self.last_term = found.last_term
+        self.last_chain = found.last_chain
+        self.first_position = found.first_position
+        self.end_position = found.end_position
+        self.durable = found.durable_index
+        self._durable_end = found.end_position
+        self._table = SegmentTable(self.segment_bytes, recovered.segments)
+        self._current = self._table.last
+        self._segment_end = self._current.start + self.segment_bytes
+        self._recent = RecentWindow(found.last_index + 1, recovered.recent)
+        self._terms = TermTable(list(found.term_runs))
+        self._damage = Damage(found.corrupt_ranges)
+        self._scrubber = Scrubber(self._table, self._index, self._damage, self.snapshots)
+        self._unindexed: list[EntryMeta] = []
+        self._directories_dirty = False
+        self._space.start_segment(self._current, self.end_position - self._current.start)
+        self._keep_reserve()
+
+    @staticmethod
+    def open(
+        disk: Disk, *, segment_bytes: int, snapshots: SnapshotStore, reserve_bytes: int = RESERVE_BYTES
+    ) -> tuple[LogStore, Recovery]:
+        """Recover the log of a directory, or begin one.  When it returns, all that it holds is durable.
+
+        Raises `IdentityError` (other segment size), `CorruptionError` (nothing usable is left), `StorageError`.
+        """
+        try:
+            for directory in (DIRECTORY, INDEX_DIRECTORY, "raft"):
+                disk.mkdir(directory)
+            disk.sync_dir("")
+            is_new = not disk.exists("raft/mark") and not list_positions(disk, DIRECTORY) and not snapshots.list()
+            mark, value = DurableMark.open(disk)
+            commit = SavedCommit.open(disk)
+            interrupted = pending_reset(disk)
+            if interrupted is not None:
+                perform_reset(disk, snapshots, mark, commit, interrupted)
+                value = mark.value
+            index = IndexFiles(disk)
+            recovered = recover(disk, index, snapshots, MarkValue() if is_new else value, segment_bytes)
+            found = recovered.recovery
+            found.saved_commit = min(commit.index, found.last_index)
+            mark.lower_and_sync(MarkValue(found.end_position, found.last_index, found.last_term, found.last_chain))
+            log = LogStore(disk, segment_bytes, reserve_bytes, snapshots, index, mark, commit, recovered)
+        except OSError as error:
+            raise StorageError(f"opening the log failed: {error}") from error
+        return log, found
+
+    # Space
+
+    def next_position(self, size: int) -> int:
+        """Where the next entry would start if it had `size` bytes (header and body): in this segment or the next.
+
+        Raises `TooLargeError` if no segment can hold it.
+        """
+        left = self._segment_end - self.end_position
+        if size + BLANK_BYTES <= left or size == left:
+            return self.end_position
+        if size > self.segment_bytes - BLANK_BYTES:
+            raise TooLargeError(f"an entry of {size} bytes does not fit a segment of {self.segment_bytes} bytes")
+        return self._segment_end
+
+    def ensure_space(self, size: int, *, privileged: bool = False) -> None:
+        """Make sure that an entry of `size` bytes can be appended next.
+
+        Raises `LogFullError` if not; a later call tries again.  Only `privileged` entries (no-ops, membership, trims)
+        may use what is kept back.
+        """
+        end = self.next_position(size) + size
+        if not privileged:
+            end += self._reserve_bytes
+        if end > self._space.reserved_end:
+            self._space.cover(end)
+
+    def prepare_ahead(self, budget_bytes: int) -> bool:
+        """Reserve space and fill the next segment's file in the background, writing at most `budget_bytes`.
+
+        Blocks (in steps of at most 1 MiB); for a worker thread.  True if there is more to do.
+        """
+        end = self.end_position
+        return self._space.prepare(budget_bytes, end, end + self._reserve_bytes + RESERVE_STEP_BYTES)
+
+    def _keep_reserve(self) -> None:
+        try:
+            self._space.cover(self.end_position + self._reserve_bytes)
+        except LogFullError:
+            pass
+
+    # Writing
+
+    def append(self, metas: Sequence[EntryMeta], data: Sequence[Buffer] | Buffer) -> None:
+        """Write entries behind the last one; `data` is their bytes, in one buffer or several.
+
+        One write per segment touched.  The driver has verified them: a gap is an `InvariantError`.  Raises
+        `LogFullError` before anything is written if there is no space even for privileged entries, and `StorageError`.
+        """
+        first, last = metas[0], metas[-1]
+        invariant(first.index == self.last_index + 1, "entries are appended in order", index=first.index)
+        payload = data if isinstance(data, (bytes, bytearray, memoryview)) else b"".join(data)
+        if last.end > self._space.reserved_end:
+            self._space.cover(last.end)
+        if first.position == self.end_position and last.end <= self._segment_end:
+            self._write_run(metas, payload)
+        else:
+            self._append_across(metas, payload)
+
+    def _write_run(self, metas: Sequence[EntryMeta], data: Buffer) -> None:
+        first, last = metas[0], metas[-1]
+        invariant(
+            first.position == self.end_position and last.end - first.position == len(data),
+            "a run is contiguous and its bytes are whole",
+            position=first.position,
+            end=self.end_position,
+            size=len(data),
+        )
+        current = self._current
+        try:
+            current.file.pwrite(data, first.position - current.start)
+        except OSError as error:
+            raise self._failure(f"writing entry {first.index} at {first.position}", error) from error
+        self._recent.extend(metas, self.durable)
+        self._unindexed.extend(metas)
+        if last.term != self.last_term or not self._terms.runs:
+            self._terms.extend(metas, self.last_term)
+        self.last_index, self.last_term, self.last_chain = last.index, last.term, last.chain_crc
+        self.end_position = last.end
+
+    def _append_across(self, metas: Sequence[EntryMeta], data: Buffer) -> None:
+        """Append entries that begin in this segment or the next, or reach from one into the next."""
+        view = memoryview(data)
+        at = 0
+        while at < len(metas):
+            if metas[at].position >= self._segment_end:
+                self._roll(metas[at])
+            stop = at
+            size = 0
+            while stop < len(metas) and metas[stop].position < self._segment_end:
+                size += metas[stop].size
+                stop += 1
+            invariant(stop > at, "an entry follows the log's end", position=metas[at].position, end=self.end_position)
+            self._write_run(metas[at:stop], view[:size])
+            view = view[size:]
+            at = stop
+
+    def _roll(self, first: EntryMeta) -> None:
+        """Close the segment with a blank and start the next one."""
+        start = self._segment_end
+        left = start - self.end_position
+        invariant(
+            first.position == start and (left == 0 or left >= BLANK_BYTES),
+            "a roll leads to the next segment",
+            left=left,
+        )
+        try:
+            if left:
+                self._current.file.pwrite(blank(left), self.end_position - self._current.start)
+            file, reserved = self._space.take_next(start)
+        except OSError as error:
+            raise self._failure(f"starting the segment at {start}", error) from error
+        segment = Segment(self._disk, start, first.index, file)
+        self._table.add(segment)
+        self._current = segment
+        self._segment_end = start + self.segment_bytes
+        self.end_position = start
+        self._directories_dirty = True
+        self._space.start_segment(segment, reserved)
+
+    def truncate(self, first_index: int) -> None:
+        """Drop the entries from `first_index` on, durably; beyond the last one only the generation rises.  Blocks."""
+        invariant(first_index >= self.first_index, "only kept entries are truncated", index=first_index)
+        self.generation += 1
+        end, term, chain = self._end_before(first_index)
+        try:
+            self._mark.lower(MarkValue(end, first_index - 1, term, chain, self.generation))
+            if first_index <= self.last_index:
+                self._cut(first_index, end)
+        except OSError as error:
+            raise self._failure(f"truncating to index {first_index - 1}", error) from error
+        self.last_index, self.last_term, self.last_chain, self.end_position = first_index - 1, term, chain, end
+        self.durable = min(self.durable, self.last_index)
+        self._durable_end = min(self._durable_end, end)
+        self._recent.truncate(first_index)
+        self._terms.truncate(first_index)
+        self._unindexed = [meta for meta in self._unindexed if meta.index < first_index]
+        self._space.start_segment(self._current, end - self._current.start)
+        self._keep_reserve()
+
+    def _end_before(self, index: int) -> tuple[int, int, int]:
+        """(end position, term, chain crc) of the entry before `index`."""
+        if index > self.last_index:
+            return self.end_position, self.last_term, self.last_chain
+        if index > self.first_index:
+            previous = self.meta(index - 1)
+            return previous.end, previous.term, previous.chain_crc
+        base = self._base_of_first()
+        invariant(base is not None, "the entry before is known", index=index)
+        assert base is not None
+        return base
+
+    def _base_of_first(self) -> tuple[int, int, int] | None:
+        """What `_end_before` says of the first entry, if that is known: at position 0, or from a snapshot."""
+        if self.first_position == 0:
+            return 0, 0, 0
+        base = self.snapshots.at_or_below(self.first_position)
+        if base is None or base.position != self.first_position:
+            return None
+        return base.position, base.last_term, base.chain_crc
+
+    def _cut(self, first_index: int, end: int) -> None:
+        last = self._table.of_index(first_index - 1) if first_index > self.first_index else self._table.first
+        removed = self._table.remove_above(last.start)
+        for segment in removed:
+            self._disk.unlink(segment_path(segment.start))
+            self._index.delete(segment.start)
+            segment.retire()
+        last.file.truncate(end - last.start)
+        self._index.truncate(last.start, first_index - last.first_index)
+        if removed:
+            self._disk.sync_dir(DIRECTORY)
+        self._current = last
+        self._segment_end = last.start + self.segment_bytes
+
+    # Durability
+
+    def begin_sync(self) -> SyncTicket | None:
+        """Capture what was written since the last finished sync; None if that is nothing.  One ticket at a time."""
+        if self._failed:
+            raise StorageError("an earlier write or sync of the log failed")
+        if self.durable == self.last_index:
+            return None
+        metas, self._unindexed = self._unindexed, []
+        directories, self._directories_dirty = self._directories_dirty, False
+        return SyncTicket(
+            self._disk,
+            self._index,
+            self._mark,
+            self._table.overlapping(self._durable_end, self.end_position),
+            metas,
+            MarkValue(self.end_position, self.last_index, self.last_term, self.last_chain, self.generation),
+            self._note_failure,
+            directories=directories,
+        )
+
+    def finish_sync(self, ticket: SyncTicket) -> None:
+        """Count a ticket that ran: its entries are durable, unless the log was truncated since it was captured."""
+        if ticket.target.generation == self.generation:
+            self.durable = ticket.target.index
+            self._durable_end = ticket.target.position
+
+    @property
+    def durable_position(self) -> int:
+        """Where the last durable entry ends."""
+        return self._durable_end
+
+    def sync_mark(self) -> None:
+        """Make the durable mark itself durable.  Blocks; every second on the flush thread.  Raises `StorageError`."""
+        try:
+            self._mark.sync()
+        except OSError as error:
+            raise self._failure("syncing the durable mark", error) from error
+
+    def _note_failure(self) -> None:
+        self._failed = True
+
+    def _failure(self, what: str, error: OSError) -> StorageError:
+        self._failed = True
+        return StorageError(f"{what} failed: {error}")
+
+    # Reading
+
+    def meta(self, index: int) -> EntryMeta:
+        """The meta of a kept entry; of an older one it is read from the disk, unverified.
+
+        Raises `TrimmedError` below the first, `CorruptionError` if it does not verify or cannot be read as one.
+        """
+        self._check_kept(index)
+        held = self._recent.get(index)
+        if held is not None:
+            return held
+        segment, unit = self._unit(index)
+        file = segment.acquire()
+        try:
+            found = header_at(file, segment.start, unit.position)
+        except OSError as error:
+            raise StorageError(f"reading entry {index} at {unit.position} failed: {error}") from error
+        finally:
+            segment.release()
+        if found is None or found.index != index:
+            raise CorruptionError(f"entry {index} is not at {unit.position}, where the index has it")
+        return found
+
+    def term_at(self, index: int) -> int:
+        """The term of a kept entry, from memory.  Raises `TrimmedError` below the first."""
+        self._check_kept(index)
+        return self._terms.term_at(index)
+
+    def position_at(self, index: int) -> int:
+        """Where a kept entry starts; where the next one is to be expected behind the last.  Raises as `meta`."""
+        if index == self.last_index + 1:
+            return self.end_position
+        self._check_kept(index)
+        held = self._recent.get(index)
+        return held.position if held is not None else self._unit(index)[1].position
+
+    def index_at(self, position: int) -> int:
+        """The index of the last entry that starts at or before `position`: it holds that byte, or a blank does.
+
+        Raises `TrimmedError` below the first.
+        """
+        segment = self._table.containing(position)
+        low, high = segment.first_index, self._last_index_of(segment)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.position_at(middle) <= position:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _last_index_of(self, segment: Segment) -> int:
+        segments = self._table.segments
+        at = segments.index(segment)
+        return segments[at + 1].first_index - 1 if at + 1 < len(segments) else self.last_index
+
+    def _check_kept(self, index: int) -> None:
+        if index < self.first_index:
+            raise TrimmedError(f"index {index} is below the first kept index {self.first_index}")
+        invariant(index <= self.last_index, "an entry is in the log", index=index, last_index=self.last_index)
+
+    def _unit(self, index: int) -> tuple[Segment, IndexUnit]:
+        self._damage.refuse_index(index)
+        segment = self._table.of_index(index)
+        unit = self._index.read(segment.start, index - segment.first_index)
+        if (
+            unit is None
+            or unit.index != index
+            or not segment.start <= unit.position < segment.start + self.segment_bytes
+        ):
+            raise CorruptionError(f"the index unit of entry {index} in {segment_path(segment.start)} is not valid")
+        return segment, unit
+
+    def read(self, position: int, size: int) -> bytes:
+        """Bytes of the log inside one segment, as they are on disk.  Blocks where the page cache has not got them.
+
+        Raises `TrimmedError`, `CorruptionError` (the range is known not to verify), `StorageError`.
+        """
+        segment = self._readable(position, size)
+        file = segment.acquire()
+        try:
+            data = file.pread(size, position - segment.start)
+        except OSError as error:
+            raise StorageError(f"reading {size} bytes at {position} failed: {error}") from error
+        finally:
+            segment.release()
+        if len(data) != size:
+            raise CorruptionError(f"{segment_path(segment.start)} ends at {position + len(data)}, inside the log")
+        return data
+
+    def read_nowait(self, position: int, size: int) -> bytes | None:
+        """As `read`, but None if that would block.  On the event loop only."""
+        segment = self._readable(position, size)
+        return segment.file.pread_nowait(size, position - segment.start)
+
+    def _readable(self, position: int, size: int) -> Segment:
+        if self._damage.ranges:
+            self._damage.refuse(position, size)
+        segment = self._table.containing(position)
+        invariant(
+            position + size <= segment.start + self.segment_bytes,
+            "a read stays in one segment",
+            position=position,
+            size=size,
+        )
+        return segment
+
+    def read_entries(self, first_index: int, max_bytes: int, *, verify: bool = False) -> tuple[list[EntryMeta], bytes]:
+        """A run of entries from `first_index` on inside one segment, as metas and bytes.
+
+        At most `max_bytes`, but at least one entry.  With `verify` bodies and chain are checked (not the first link).
+        Raises as `read`.
+        """
+        metas = self._recent.run(first_index, max_bytes)
+        if metas:
+            data = self.read(metas[0].position, metas[-1].end - metas[0].position)
+            return (parse_run(data, None) if verify else metas), data
+        first = self.meta(first_index)
+        segment = self._table.containing(first.position)
+        end = min(segment.start + self.segment_bytes, self.end_position)
+        for known in self._damage.ranges:
+            if first.position < known.start < end:
+                end = known.start
+        size = max(first.size, min(max_bytes, end - first.position))
+        data = self.read(first.position, size)
+        metas = headers_in(data)
+        if not metas or metas[0] != first:
+            raise CorruptionError(f"entry {first_index} at {first.position} changed while it was read")
+        data = data[: metas[-1].end - first.position]
+        return (parse_run(data, None) if verify else metas), data
+
+    def pin(self, position: int) -> Pin:
+        """Keep the segment that holds `position` readable through the returned pin, whatever is trimmed."""
+        return Pin(self._table.containing(position), self.segment_bytes)
+
+    # Retention
+
+    def trim(self, before_position: int) -> None:
+        """Drop whole segments below a segment start, but never above the newest durable snapshot at or below it.
+
+        Snapshots below the first kept segment go, too; that segment's stays.  Raises `StorageError`.
+        """
+        base = self.snapshots.at_or_below(before_position)
+        if base is None or base.position <= self.first_position:
+            return
+        removed = self._table.remove_below(base.position)
+        first = self._table.first
+        try:
+            for segment in removed:
+                segment.retire()
+                if not self._space.recycle(segment):
+                    self._disk.unlink(segment_path(segment.start))
+                self._index.delete(segment.start)
+            for start in list_positions(self._disk, DIRECTORY):
+                if start < first.start:
+                    self._disk.unlink(segment_path(start))
+                    self._index.delete(start)
+            for meta in self.snapshots.list():
+                if meta.position < first.start:
+                    self.snapshots.delete(meta.position)
+        except OSError as error:
+            raise self._failure(f"trimming below {base.position}", error) from error
+        self.first_position, self.first_index = first.start, first.first_index
+        self._terms.trim(self.first_index)
+        self._damage.keep_from(self.first_position)
+
+    def reset(self, base: SnapshotMeta) -> None:
+        """Delete the whole log and go on, empty, behind a durable snapshot.  Blocks; survives a crash at any point."""
+        listed = self.snapshots.at_or_below(base.position)
+        invariant(listed == base, "a log is reset to a durable snapshot", base=base, listed=listed)
+        try:
+            announce_reset(self._disk, base)
+            for segment in self._table.clear():
+                segment.retire()
+            self._space.close()
+            self._index.close()
+            perform_reset(self._disk, self.snapshots, self._mark, self._commit, base)
+            self.generation = self._mark.value.generation
+            self._adopt(recover(self._disk, self._index, self.snapshots, self._mark.value, self.segment_bytes))
+        except OSError as error:
+            raise self._failure(f"resetting the log to {base.position}", error) from error
+
+    def segments(self) -> list[SegmentInfo]:
+        """The kept segments, oldest first."""
+        return [
+            SegmentInfo(
+                segment.start,
+                min(segment.start + self.segment_bytes, self.end_position),
+                *self._disk.stat(segment_path(segment.start)),
+            )
+            for segment in self._table
+        ]
+
+    def disk_ratio(self) -> float:
+        """The used share of the file system, 0 to 1."""
+        free, total = self._disk.usage(DIRECTORY)
+        return 1.0 - free / total if total else 1.0
+
+    # Health
+
+    @property
+    def corrupt_ranges(self) -> tuple[CorruptRange, ...]:
+        """The ranges that are known not to verify, by position."""
+        return self._damage.ranges
+
+    def repair(self, position: int, data: bytes) -> None:
+        """Overwrite the corrupt range that starts at `position` with a peer's bytes of exactly that range.
+
+        Raises `CorruptionError`, and changes nothing, unless the bytes verify and join both ends; `StorageError`.
+        """
+        damaged = self._damage.at(position)
+        if damaged is None or damaged.start != position:
+            raise CorruptionError(f"no corrupt range starts at {position}; known are {self._damage.ranges}")
+        before = Cursor(position, damaged.first_index, 0, None)
+        if damaged.first_index > self.first_index or self._base_of_first() is not None:
+            _, before.term, before.chain = self._end_before(damaged.first_index)
+        behind = self.meta(damaged.next_index) if damaged.next_index <= self.last_index else None
+        try:
+            repair(self._table, self._index, damaged, data, before, behind, self.last_chain)
+        except OSError as error:
+            raise self._failure(f"repairing {position}", error) from error
+        self._damage.remove(damaged)
+
+    def scrub_step(self, budget_bytes: int) -> list[CorruptRange]:
+        """Verify about `budget_bytes` more of the closed segments, round and round; returns what was found corrupt.
+
+        Blocks; for a worker thread.
+        """
+        return self._scrubber.step(budget_bytes, self._durable_end)
+
+    @property
+    def saved_commit(self) -> int:
+        """The commit index saved last, -1 if none."""
+        return self._commit.index
+
+    def save_commit(self, index: int) -> None:
+        """Save the commit index for offline checks, lazily: nothing is synced."""
+        try:
+            self._commit.save(index)
+        except OSError as error:
+            raise self._failure("saving the commit index", error) from error
+
+    def close(self, *, clean: bool = True) -> None:
+        """Close all files.  `clean` syncs first and says in the mark that the stop was an orderly one."""
+        if clean and not self._failed:
+            ticket = self.begin_sync()
+            if ticket is not None:
+                ticket.run()
+                self.finish_sync(ticket)
+            try:
+                self._commit.sync()
+                self._mark.lower_and_sync(replace(self._mark.value, clean=True))
+            except OSError as error:
+                raise self._failure("closing the log", error) from error
+        for segment in self._table.clear():
+            segment.retire()
+        self._space.close()
+        self._index.close()
+        self._mark.close()
+        self._commit.close()

@@ -1,0 +1,150 @@
+"""The durable mark: up to where the log is known to be on stable storage.
+
+Recovery ends the log at the first invalid entry at or above the mark (a torn write) and calls an invalid entry below it
+corruption.  So the mark may lag behind the truth, but must never exceed it: it is written after an fdatasync, and
+lowered and synced before a truncation.
+
+`raft/mark` holds two slots (`dledger.store.slots`).  Payload, big-endian:
+
+    offset  size  field
+         0     8  position    end of the durable log
+         8     8  index       of the last durable entry, -1 = none
+        16     8  term        of that entry
+        24     4  chain       chain crc of that entry
+        28     8  generation  truncations and resets since the log was opened
+        36     1  clean       1 = written by an orderly stop
+
+Writes go to one slot until it is synced, then to the other: at every moment one slot is whole.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from threading import Lock
+
+from dledger.store.disk import Disk
+from dledger.store.slots import SlotFile
+
+PATH = "raft/mark"
+
+_PAYLOAD = struct.Struct(">qqqIQ?")
+
+
+@dataclass(frozen=True, slots=True)
+class MarkValue:
+    """What the mark says; see the module's table."""
+
+    position: int = 0
+    index: int = -1
+    term: int = 0
+    chain: int = 0
+    generation: int = 0
+    clean: bool = False
+
+    def encode(self) -> bytes:
+        """The payload of a slot."""
+        return _PAYLOAD.pack(self.position, self.index, self.term, self.chain, self.generation, self.clean)
+
+    @staticmethod
+    def decode(payload: bytes) -> MarkValue:
+        """What `encode` made."""
+        return MarkValue(*_PAYLOAD.unpack(payload))
+
+
+class DurableMark:
+    """The mark's file.
+
+    `write` is called after each data sync, `sync` every second, both on the flush thread; `lower` on the event loop.
+    A lock keeps them apart; a value of an older generation is ignored, so that a data sync that began before a
+    truncation cannot lift the mark again.
+    """
+
+    def __init__(self, slots: SlotFile, newest: MarkValue, number: int, sequence: int) -> None:
+        self._slots = slots
+        self._value = newest
+        self._number = number
+        self._sequence = sequence
+        self._dirty = False
+        self._lock = Lock()
+
+    @staticmethod
+    def read(disk: Disk) -> MarkValue | None:
+        """The newest valid value; None if the file is missing or no slot is valid.  Changes nothing."""
+        slots = SlotFile.open(disk, PATH)
+        if slots is None:
+            return None
+        try:
+            found = slots.read()
+        finally:
+            slots.close()
+        return MarkValue.decode(found[0].payload) if found else None
+
+    @classmethod
+    def open(cls, disk: Disk) -> tuple[DurableMark, MarkValue | None]:
+        """The mark and its newest valid value.
+
+        None means that no slot was valid: the directory is new, or its mark was lost.  The file is then made anew.
+        """
+        slots = SlotFile.open(disk, PATH)
+        found = slots.read() if slots is not None else []
+        if slots is None or not found:
+            if slots is not None:
+                slots.close()
+            value = MarkValue()
+            return cls(SlotFile.create(disk, PATH, value.encode()), value, 0, 2), None
+        value = MarkValue.decode(found[0].payload)
+        mark = cls(slots, value, found[0].number, found[0].sequence)
+        # The newest slot may never have been synced, or its sync failed: it is made durable before the other changes.
+        mark.lower_and_sync(value)
+        return mark, value
+
+    @property
+    def value(self) -> MarkValue:
+        """The value written last."""
+        return self._value
+
+    def write(self, value: MarkValue) -> None:
+        """Advance the mark, without syncing it; ignored if a truncation came between."""
+        with self._lock:
+            if value.generation >= self._value.generation:
+                self._write(value)
+
+    def sync(self) -> None:
+        """Make the written value durable; nothing is done if it is."""
+        with self._lock:
+            self._sync()
+
+    def lower_and_sync(self, value: MarkValue) -> None:
+        """Set the mark to any value, durably."""
+        with self._lock:
+            self._write(value)
+            self._sync()
+
+    def lower(self, ceiling: MarkValue) -> None:
+        """Before a truncation: the mark is at or below `ceiling` when this returns, durably.
+
+        Values of generations before the ceiling's are ignored from here on.
+        """
+        with self._lock:
+            if self._value.position > ceiling.position:
+                self._write(ceiling)
+                self._sync()
+            else:
+                self._value = replace(self._value, generation=ceiling.generation)
+
+    def close(self) -> None:
+        """Close the file; syncs nothing."""
+        self._slots.close()
+
+    def _write(self, value: MarkValue) -> None:
+        self._sequence += 1
+        self._slots.write(self._number, self._sequence, value.encode())
+        self._value = value
+        self._dirty = True
+
+    def _sync(self) -> None:
+        if self._dirty:
+            self._slots.sync()
+            self._number = 1 - self._number
+            self._dirty = False

@@ -1,0 +1,415 @@
+"""Reads the log back after any stop, and makes what it read durable.
+
+What a crash may leave, and what becomes of it:
+
+1. Entries at or above the durable mark may be torn, missing or out of order (the kernel persisted 12 and not 11): the
+   first invalid one ends the log, whatever follows.  What follows is cut off, so that it can never come back.
+2. Entries at or above the mark that do verify may be in the page cache only (an fdatasync had failed): they are
+   rewritten and synced, with the directories, before anything relies on them.
+3. An invalid entry below the mark is corruption, for it once was durable: it stays, is listed in `corrupt_ranges`, and
+   the log goes on behind it; the index, the next segment or the mark itself tells where.
+4. Index files may be missing or torn: they are rebuilt from the segments.
+5. A reset of the log may have been interrupted: `raft/reset` says so, and it is done again.
+
+Verification starts at the newest snapshot at or below the mark.  Older segments are taken on their index files' word
+and scrubbed later; those whose index is not whole are scanned.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dledger.errors import CorruptionError, IdentityError
+from dledger.store.damage import CorruptRange
+from dledger.store.disk import Disk
+from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
+from dledger.store.index import UNIT_BYTES, IndexFiles, IndexUnit
+from dledger.store.mark import MarkValue
+from dledger.store.scan import BLOCK_BYTES, Collected, Cursor, Fault, header_at, scan_segment
+from dledger.store.segments import DIRECTORY, Segment, list_positions, segment_path
+from dledger.store.snapshots import SnapshotStore
+from dledger.types import EntryMeta, SnapshotMeta
+
+RECENT_ENTRIES = 65_536
+"""Entries whose metas stay in memory, at least."""
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What a log consists of after recovery; everything in it is durable."""
+
+    base: SnapshotMeta | None
+    """The snapshot that verification started from; None: from the first entry."""
+    term_runs: list[tuple[int, int]]
+    """(first index, term) of each run of entries of one term, from the first kept entry on."""
+    memberships: list[EntryMeta]
+    """The membership entries above `base`."""
+    first_index: int
+    last_index: int
+    last_term: int
+    last_chain: int
+    first_position: int
+    end_position: int
+    durable_index: int
+    corrupt_ranges: list[CorruptRange]
+    notes: list[str]
+    """A line for each thing that did not verify, with what was found."""
+    mark_valid: bool
+    """False: no copy of the durable mark was valid, so torn and corrupt entries cannot be told apart."""
+    clean: bool
+    """Whether the log was closed in an orderly way."""
+    saved_commit: int
+    """The commit index saved last, -1 if none; may lag."""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The recovered log with its open parts, for `LogStore`."""
+
+    segments: list[Segment]
+    recent: list[EntryMeta]
+    recovery: Recovery
+
+
+def recover(
+    disk: Disk,
+    index: IndexFiles,
+    snapshots: SnapshotStore,
+    mark: MarkValue | None,
+    segment_bytes: int,
+) -> Recovered:
+    """Read, verify and settle the log.  `mark` None means that no valid mark was found.
+
+    Raises `IdentityError` if the segments were written with another segment size, `CorruptionError` if nothing
+    usable is left, `OSError` if the disk fails.
+    """
+    return _Recoverer(disk, index, snapshots, mark, segment_bytes).run()
+
+
+class _Recoverer:
+    """One recovery; its fields are the intermediate results of `run`, which calls the other methods in order."""
+
+    def __init__(
+        self, disk: Disk, index: IndexFiles, snapshots: SnapshotStore, mark: MarkValue | None, segment_bytes: int
+    ) -> None:
+        self.disk = disk
+        self.index = index
+        self.snapshots = snapshots
+        self.mark_valid = mark is not None
+        self.mark = mark or MarkValue()
+        self.segment_bytes = segment_bytes
+        self.starts = list_positions(disk, DIRECTORY)
+        self.segments: list[Segment] = []
+        self.collected = Collected(recent=deque(maxlen=RECENT_ENTRIES))
+        self.corrupt: list[CorruptRange] = []
+        self.notes: list[str] = []
+
+    def run(self) -> Recovered:
+        for start in self.starts:
+            if start % self.segment_bytes:
+                raise IdentityError(
+                    f"{segment_path(start)} cannot be a segment of {self.segment_bytes} bytes: the log was written "
+                    "with another segment_bytes; give that one"
+                )
+        base = self.choose_base()
+        cursor = self.starting_cursor(base)
+        scanned_from, first_scanned = cursor.position, cursor.index
+        self.scan(cursor)
+        runs = self.attach_older(scanned_from, first_scanned)
+        for run in self.collected.term_runs:
+            if not runs or runs[-1][1] != run[1]:
+                runs.append(run)
+        end = cursor.last_end
+        self.cut_behind(end)
+        self.rewrite(min(self.mark.position, end) if self.mark_valid else scanned_from, end)
+        recovery = Recovery(
+            base=base,
+            term_runs=runs,
+            memberships=self.collected.memberships,
+            first_index=self.segments[0].first_index,
+            last_index=cursor.index - 1,
+            last_term=cursor.term,
+            last_chain=cursor.chain or 0,
+            first_position=self.segments[0].start,
+            end_position=end,
+            durable_index=cursor.index - 1,
+            corrupt_ranges=self.corrupt,
+            notes=self.notes,
+            mark_valid=self.mark_valid,
+            clean=self.mark.clean,
+            saved_commit=-1,
+        )
+        return Recovered(self.segments, self.recent_metas(), recovery)
+
+    # Where verification starts
+
+    def choose_base(self) -> SnapshotMeta | None:
+        """The newest snapshot at or below the mark that verifies; those that do not are no longer listed."""
+        for meta in reversed(self.snapshots.list()):
+            if self.mark_valid and meta.position > self.mark.position:
+                continue
+            try:
+                self.snapshots.verify(meta)
+            except CorruptionError as error:
+                self.notes.append(str(error))
+                self.snapshots.forget(meta.position)
+                continue
+            return meta
+        return None
+
+    def starting_cursor(self, base: SnapshotMeta | None) -> Cursor:
+        if base is not None:
+            return Cursor(base.position, base.last_index + 1, base.last_term, base.chain_crc)
+        if not self.starts or self.starts[0] == 0:
+            return Cursor(0, 0, 0, 0)
+        start = self.starts[0]
+        first = self.first_entry_of(start)
+        if first is None:
+            raise CorruptionError(
+                f"{segment_path(start)}, the first segment, has neither a valid first entry nor an index, and there is "
+                "no snapshot: empty the directory so that the node rejoins as a new incarnation"
+            )
+        return Cursor(start, first.index, 0, None)
+
+    def first_entry_of(self, start: int) -> IndexUnit | None:
+        """The first entry of a segment, by its header or by the index file."""
+        if start in self.starts:
+            segment = Segment(self.disk, start, 0)
+            try:
+                meta = header_at(segment.file, start, start)
+            finally:
+                segment.retire()
+            if meta is not None:
+                return IndexUnit(meta.kind, meta.position, meta.size, meta.index, meta.term)
+        unit = self.index.read(start, 0)
+        return unit if unit is not None and unit.position == start else None
+
+    # The verified part
+
+    def scan(self, cursor: Cursor) -> None:
+        """Verify from the cursor to the end of the log, segment by segment; leaves the cursor behind the last entry."""
+        log_goes_on = True
+        while log_goes_on:
+            start = cursor.position - cursor.position % self.segment_bytes
+            below_mark = self.mark_valid and start < self.mark.position
+            if start not in self.starts and not below_mark and self.segments:
+                break
+            file = self.disk.open(segment_path(start), create=True)
+            segment = Segment(self.disk, start, cursor.index, file)
+            self.segments.append(segment)
+            first_index = cursor.index
+            self.collected.units.clear()
+            log_goes_on = self.scan_one(segment, cursor)
+            self.settle_index(segment, first_index)
+        if self.mark_valid and cursor.index <= self.mark.index:
+            raise CorruptionError(f"the log ends at index {cursor.index - 1}, below its durable mark {self.mark}")
+
+    def scan_one(self, segment: Segment, cursor: Cursor) -> bool:
+        """Verify one segment; False if the log ends in it."""
+        end = segment.start + self.segment_bytes
+        if self.mark_valid and cursor.position < self.mark.position:
+            below = min(end, self.mark.position)
+            while cursor.position < below:
+                fault = scan_segment(segment.file, segment.start, end, cursor, self.collected, stop=below)
+                if fault is not None:
+                    self.skip(segment, cursor, fault)
+            if cursor.position == self.mark.position:
+                self.check_mark(cursor)
+        return cursor.position >= end or (
+            scan_segment(segment.file, segment.start, end, cursor, self.collected) is None
+        )
+
+    def check_mark(self, cursor: Cursor) -> None:
+        if cursor.index != self.mark.index + 1 or cursor.chain not in (self.mark.chain, None):
+            raise CorruptionError(
+                f"the log has index {cursor.index - 1} with chain crc {cursor.chain} at {cursor.position}, its durable "
+                f"mark says index {self.mark.index} with {self.mark.chain}: empty the directory so that the node "
+                "rejoins as a new incarnation"
+            )
+        cursor.chain = self.mark.chain
+
+    # Corruption below the mark
+
+    def skip(self, segment: Segment, cursor: Cursor, fault: Fault) -> None:
+        """Record what does not verify at the cursor and move it to the next place from which the log can go on."""
+        resume = self.resume_point(segment, cursor, fault)
+        bad = CorruptRange(cursor.position, resume.position, cursor.index, resume.index)
+        self.notes.append(f"{fault.reason} (bytes {bad.start} to {bad.end} are not served)")
+        if self.corrupt and self.corrupt[-1].end == bad.start:
+            bad = CorruptRange(self.corrupt[-1].start, bad.end, self.corrupt[-1].first_index, bad.next_index)
+            self.corrupt[-1] = bad
+        else:
+            self.corrupt.append(bad)
+        if not self.collected.term_runs or self.collected.term_runs[-1][1] != resume.term:
+            self.collected.term_runs.append((cursor.index, resume.term))
+        # Only intact entries are kept as recent ones, and those are consecutive.
+        self.collected.recent.clear()
+        known = self.index.read_raw(segment.start, cursor.index - segment.first_index, resume.index - cursor.index)
+        self.collected.units.append(known.ljust((resume.index - cursor.index) * UNIT_BYTES, b"\0"))
+        cursor.position, cursor.index, cursor.term, cursor.chain = (
+            resume.position,
+            resume.index,
+            resume.term,
+            resume.chain,
+        )
+        cursor.last_end = resume.position
+
+    def resume_point(self, segment: Segment, cursor: Cursor, fault: Fault) -> Cursor:
+        mark, end = self.mark, segment.start + self.segment_bytes
+        below = min(end, mark.position)
+        if fault.size and cursor.position + fault.size <= below:
+            return Cursor(cursor.position + fault.size, cursor.index + 1, fault.term, fault.chain)
+        unit = self.index.read(segment.start, cursor.index - segment.first_index)
+        if (
+            unit is not None
+            and (unit.position, unit.index) == (cursor.position, cursor.index)
+            and unit.end <= below
+            and unit.term >= cursor.term
+        ):
+            return Cursor(unit.end, cursor.index + 1, unit.term, None)
+        if mark.position <= end:
+            return Cursor(mark.position, mark.index + 1, mark.term, mark.chain)
+        first = self.first_entry_of(end)
+        if first is None or not cursor.index <= first.index <= mark.index:
+            # Nothing tells at which index the next segment begins: it counts as corrupt from its start.
+            return Cursor(end, cursor.index, cursor.term, None)
+        return Cursor(end, first.index, cursor.term, cursor.chain if first.index == cursor.index else None)
+
+    # The trusted part
+
+    def attach_older(self, position: int, next_index: int) -> list[tuple[int, int]]:
+        """Put the unbroken row of segments that end at `position` before the scanned ones; returns their term runs."""
+        older: list[Segment] = []
+        start = position - self.segment_bytes
+        while start in self.starts:
+            segment = self.trusted(start, next_index) or self.rebuilt(start, next_index)
+            if segment is None:
+                break
+            older.append(segment)
+            next_index = segment.first_index
+            start -= self.segment_bytes
+        older.reverse()
+        while older and not self.has_known_base(older[0]):
+            # A trim was interrupted: what it left below its snapshot is no log of its own.
+            older.pop(0).retire()
+        self.segments[:0] = older
+        runs: list[tuple[int, int]] = []
+        for segment, following in zip(older, self.segments[1:], strict=False):
+            count = following.first_index - segment.first_index
+            for run in _term_runs(segment.first_index, count, self.term_reader(segment)):
+                if not runs or runs[-1][1] != run[1]:
+                    runs.append(run)
+        return runs
+
+    def has_known_base(self, segment: Segment) -> bool:
+        """Whether the state before a segment is known: it is the very first, or a snapshot stands there."""
+        base = self.snapshots.at_or_below(segment.start)
+        return segment.start == 0 or (
+            base is not None and base.position == segment.start and base.last_index + 1 == segment.first_index
+        )
+
+    def trusted(self, start: int, next_index: int) -> Segment | None:
+        """A segment whose index file reaches from its start to the entry before `next_index`, else None."""
+        first = self.index.read(start, 0)
+        if first is None or first.position != start or not first.index < next_index:
+            return None
+        last = self.index.read(start, next_index - 1 - first.index)
+        if last is None or last.index != next_index - 1 or not start < last.end <= start + self.segment_bytes:
+            return None
+        return Segment(self.disk, start, first.index)
+
+    def rebuilt(self, start: int, next_index: int) -> Segment | None:
+        """A segment whose index file is made anew from its entries; None (with a note) if they do not verify."""
+        first = self.first_entry_of(start)
+        if first is None:
+            self.notes.append(f"{segment_path(start)} has neither a valid first entry nor an index: not served")
+            return None
+        segment = Segment(self.disk, start, first.index)
+        into = Collected()
+        cursor = Cursor(start, first.index, 0, None)
+        fault = scan_segment(segment.file, start, start + self.segment_bytes, cursor, into)
+        if fault is not None or cursor.index != next_index:
+            reason = fault.reason if fault is not None else f"it ends at index {cursor.index - 1}"
+            self.notes.append(f"{segment_path(start)}: {reason}, and it has no whole index: not served")
+            segment.retire()
+            return None
+        self.index.write(start, 0, b"".join(into.units))
+        self.index.sync(start)
+        return segment
+
+    def term_reader(self, segment: Segment) -> Callable[[int], int]:
+        def term_at(index: int) -> int:
+            unit = self.index.read(segment.start, index - segment.first_index)
+            return unit.term if unit is not None else 0
+
+        return term_at
+
+    # Settling
+
+    def settle_index(self, segment: Segment, first_index: int) -> None:
+        """Make a scanned segment's index file say what was scanned, and no more."""
+        units = b"".join(self.collected.units)
+        slot = first_index - segment.first_index
+        count = len(units) // UNIT_BYTES
+        if self.index.read_raw(segment.start, slot, count + 1) != units:
+            self.index.write(segment.start, slot, units)
+            self.index.truncate(segment.start, slot + count)
+            self.index.sync(segment.start)
+
+    def cut_behind(self, end: int) -> None:
+        """Remove everything behind the end of the log, so that no leftover can ever be taken for an entry of it."""
+        while len(self.segments) > 1 and self.segments[-1].start > end:
+            # A blank led here, but no entry: the next entry may yet fit before the blank.
+            self.segments.pop().retire()
+        last = self.segments[-1]
+        for start in reversed(self.starts):
+            if start > last.start:
+                self.disk.unlink(segment_path(start))
+                self.index.delete(start)
+        self.disk.sync_dir(DIRECTORY)
+        if last.file.size() > end - last.start:
+            last.file.truncate(end - last.start)
+
+    def rewrite(self, position: int, end: int) -> None:
+        """Write and sync again what lies at or above `position`, with its index files and the directories."""
+        last = self.segments[-1]
+        for segment in self.segments:
+            segment_end = end if segment is last else segment.start + self.segment_bytes
+            if segment is not last and segment_end <= position:
+                continue
+            at = max(position, segment.start)
+            while at < segment_end:
+                block = segment.file.pread(min(BLOCK_BYTES, segment_end - at), at - segment.start)
+                if not block:
+                    break
+                segment.file.pwrite(block, at - segment.start)
+                at += len(block)
+            segment.file.datasync()
+            self.index.sync(segment.start)
+        self.disk.sync_dir(DIRECTORY)
+        self.disk.sync_dir(INDEX_DIRECTORY)
+
+    def recent_metas(self) -> list[EntryMeta]:
+        """The metas of the last entries, consecutive up to the last one."""
+        memberships = {meta.index: meta for meta in self.collected.memberships}
+        return [memberships.get(fields[0]) or EntryMeta(*fields) for fields in self.collected.recent]
+
+
+def _term_runs(first_index: int, count: int, term_at: Callable[[int], int]) -> list[tuple[int, int]]:
+    """The runs of equal terms among `count` entries, found by bisection: terms never fall along the log."""
+    runs: list[tuple[int, int]] = []
+    index, end = first_index, first_index + count
+    while index < end:
+        term = term_at(index)
+        runs.append((index, term))
+        low, high = index + 1, end
+        while low < high:
+            middle = (low + high) // 2
+            if term_at(middle) > term:
+                high = middle
+            else:
+                low = middle + 1
+        index = low
+    return runs

@@ -1,0 +1,61 @@
+"""Replaces the whole log by the position of a snapshot.
+
+The intent, `raft/reset` (MessagePack of the `SnapshotMeta`), is made durable first; whoever finds it after a crash
+carries the reset out again.  The snapshot itself is durable before.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dledger.errors import CorruptionError
+from dledger.store.commit import SavedCommit
+from dledger.store.disk import Disk, write_file_durably
+from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
+from dledger.store.mark import DurableMark, MarkValue
+from dledger.store.segments import DIRECTORY
+from dledger.store.snapshots import SnapshotStore
+from dledger.types import SnapshotMeta
+
+PATH = "raft/reset"
+
+_decode = msgspec.msgpack.Decoder(SnapshotMeta).decode
+
+
+def pending_reset(disk: Disk) -> SnapshotMeta | None:
+    """The snapshot that an interrupted reset was to start from, or None."""
+    try:
+        file = disk.open(PATH)
+    except FileNotFoundError:
+        return None
+    try:
+        return _decode(file.pread(file.size(), 0))
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(
+            f"{PATH} is not readable: {error}; empty the directory so that the node rejoins"
+        ) from error
+    finally:
+        file.close()
+
+
+def announce_reset(disk: Disk, base: SnapshotMeta) -> None:
+    """Make the intent durable."""
+    write_file_durably(disk, PATH, msgspec.msgpack.encode(base))
+
+
+def perform_reset(
+    disk: Disk, snapshots: SnapshotStore, mark: DurableMark, commit: SavedCommit, base: SnapshotMeta
+) -> None:
+    """Delete the log and every other snapshot, set the mark to the snapshot, and drop the intent."""
+    for directory in (DIRECTORY, INDEX_DIRECTORY):
+        disk.rmtree(directory)
+        disk.mkdir(directory)
+    disk.sync_dir("")
+    for meta in snapshots.list():
+        if meta.position != base.position:
+            snapshots.delete(meta.position)
+    generation = mark.value.generation + 1
+    mark.lower_and_sync(MarkValue(base.position, base.last_index, base.last_term, base.chain_crc, generation))
+    commit.save(base.last_index)
+    disk.unlink(PATH)
+    disk.sync_dir("raft")

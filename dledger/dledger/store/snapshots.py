@@ -1,0 +1,295 @@
+"""Snapshots of the replicated state: `snapshots/<20 digits>`, named by the segment start at which they stand.
+
+    size  field
+       4  magic      "DLsn"
+       4  meta crc   crc32 of the meta
+       4  length     of the meta
+       n  meta       MessagePack of `SnapshotMeta`
+    then chunks:
+       4  length     1 to 1 MiB
+       4  crc        crc32 of the data
+       n  data
+    then the footer:
+       4  0          (no chunk has this length)
+       4  crc        crc32 of the two fields below and the meta crc, each as written
+       8  chunks     number of chunks
+       8  bytes      sum of their lengths
+
+All numbers are big-endian.  A snapshot is written as `<20 digits>.tmp`, synced, renamed, and the directory synced; it
+exists from then on.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dledger.checksum import crc32
+from dledger.errors import CorruptionError, LogFullError, StorageError
+from dledger.invariants import invariant
+from dledger.store.disk import Buffer, Disk, File
+from dledger.store.segments import list_positions, segment_name
+from dledger.types import SnapshotMeta
+
+DIRECTORY = "snapshots"
+CHUNK_BYTES = 256 << 10
+MAX_CHUNK_BYTES = 1 << 20
+RESERVE_STEP_BYTES = 1 << 20
+
+_MAGIC = b"DLsn"
+_HEAD = struct.Struct(">4sII")
+_CHUNK = struct.Struct(">II")
+_COUNTS = struct.Struct(">QQ")
+_FOOTER_BYTES = _CHUNK.size + _COUNTS.size
+_U32 = struct.Struct(">I")
+_decode_meta = msgspec.msgpack.Decoder(SnapshotMeta).decode
+
+
+def _path(position: int) -> str:
+    return f"{DIRECTORY}/{segment_name(position)}"
+
+
+@dataclass(slots=True)
+class SnapshotReport:
+    """What `SnapshotStore.open` passed over: a line for each file that does not verify."""
+
+    invalid: list[str] = field(default_factory=list)
+
+
+class SnapshotWriter:
+    """Writes one snapshot.  `commit` or `abort` ends it; blocking, one thread at a time."""
+
+    def __init__(self, store: SnapshotStore, disk: Disk, meta: SnapshotMeta) -> None:
+        self.meta = meta
+        self._store = store
+        self._disk = disk
+        self._temporary = _path(meta.position) + ".tmp"
+        raw = msgspec.msgpack.encode(meta)
+        self._meta_crc = crc32(raw)
+        self._chunks = 0
+        self._bytes = 0
+        self._size = 0
+        self._reserved = 0
+        disk.unlink(self._temporary)
+        self._file: File | None = disk.open(self._temporary, create=True)
+        self._put(_HEAD.pack(_MAGIC, self._meta_crc, len(raw)) + raw)
+
+    def write(self, chunk: Buffer) -> None:
+        """Add data, of any length.
+
+        Raises `LogFullError` if there is no space, `StorageError` on any other failure; `abort` is then still due.
+        """
+        view = memoryview(chunk)
+        for at in range(0, len(view), MAX_CHUNK_BYTES):
+            part = view[at : at + MAX_CHUNK_BYTES]
+            self._put(b"".join((_CHUNK.pack(len(part), crc32(part)), part)))
+            self._chunks += 1
+            self._bytes += len(part)
+
+    def commit(self) -> SnapshotMeta:
+        """Sync, name and list the snapshot.  Raises as `write` does."""
+        counts = _COUNTS.pack(self._chunks, self._bytes)
+        self._put(_CHUNK.pack(0, crc32(_U32.pack(self._meta_crc), crc32(counts))) + counts)
+        file, self._file = self._file, None
+        invariant(file is not None, "a snapshot is committed once")
+        assert file is not None
+        try:
+            try:
+                file.truncate(self._size)
+                file.datasync()
+            finally:
+                file.close()
+            self._disk.rename(self._temporary, _path(self.meta.position))
+            self._disk.sync_dir(DIRECTORY)
+        except OSError as error:
+            raise StorageError(f"committing the snapshot at {self.meta.position} failed: {error}") from error
+        self._store.add(self.meta)
+        return self.meta
+
+    def abort(self) -> None:
+        """Drop what was written; after `commit` nothing is done."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._disk.unlink(self._temporary)
+
+    def _put(self, data: bytes) -> None:
+        invariant(self._file is not None, "a snapshot is written before its end")
+        assert self._file is not None
+        try:
+            if self._size + len(data) > self._reserved:
+                step = max(len(data), RESERVE_STEP_BYTES)
+                self._file.reserve(self._size, step)
+                self._reserved = self._size + step
+            self._file.pwrite(data, self._size)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise LogFullError(f"no space for the snapshot at {self.meta.position}: {error}") from error
+            raise StorageError(f"writing the snapshot at {self.meta.position} failed: {error}") from error
+        self._size += len(data)
+
+
+class SnapshotStore:
+    """The durable snapshots of a node directory."""
+
+    def __init__(self, disk: Disk, metas: dict[int, SnapshotMeta], report: SnapshotReport) -> None:
+        self.report = report
+        self._disk = disk
+        self._metas = metas
+
+    @classmethod
+    def open(cls, disk: Disk) -> SnapshotStore:
+        """List what is there, drop unfinished files, pass over (and report) those whose head or footer is invalid.
+
+        Chunks are verified when read, or by `verify`.
+        """
+        disk.mkdir(DIRECTORY)
+        for name in disk.listdir(DIRECTORY):
+            if name.endswith(".tmp"):
+                disk.unlink(f"{DIRECTORY}/{name}")
+        return cls.open_readonly(disk)
+
+    @classmethod
+    def open_readonly(cls, disk: Disk) -> SnapshotStore:
+        """As `open`, but nothing is changed."""
+        metas: dict[int, SnapshotMeta] = {}
+        report = SnapshotReport()
+        for position in list_positions(disk, DIRECTORY):
+            try:
+                metas[position] = _read_meta(disk, position)
+            except (CorruptionError, OSError) as error:
+                report.invalid.append(str(error))
+        return cls(disk, metas, report)
+
+    def list(self) -> list[SnapshotMeta]:
+        """All, by ascending position."""
+        metas = self._metas
+        return [metas[position] for position in sorted(metas)]
+
+    def latest(self) -> SnapshotMeta | None:
+        """The one at the highest position."""
+        metas = self._metas
+        return metas[max(metas)] if metas else None
+
+    def at_or_below(self, position: int) -> SnapshotMeta | None:
+        """The one at the highest position that is not above `position`."""
+        metas = self._metas
+        below = [found for found in metas if found <= position]
+        return metas[max(below)] if below else None
+
+    def begin(self, meta: SnapshotMeta) -> SnapshotWriter:
+        """Start to write a snapshot, made here or received; an older one at the same position is replaced at commit.
+
+        Raises `LogFullError` or `StorageError`.
+        """
+        return SnapshotWriter(self, self._disk, meta)
+
+    def add(self, meta: SnapshotMeta) -> None:
+        """List a snapshot whose file is durable."""
+        self._metas = {**self._metas, meta.position: meta}
+
+    def read_chunks(self, meta: SnapshotMeta, chunk: int = CHUNK_BYTES) -> Iterator[bytes]:
+        """The data in pieces of `chunk` bytes (the last one shorter), each verified before it is handed out.
+
+        The snapshot may be deleted meanwhile.  Raises `CorruptionError` at the first byte that does not verify.
+        """
+        pending: list[bytes] = []
+        size = 0
+        for data in _read_data(self._disk, meta):
+            pending.append(data)
+            size += len(data)
+            if size >= chunk:
+                joined = b"".join(pending)
+                whole = size - size % chunk
+                for at in range(0, whole, chunk):
+                    yield joined[at : at + chunk]
+                pending = [joined[whole:]]
+                size -= whole
+        if size:
+            yield b"".join(pending)
+
+    def verify(self, meta: SnapshotMeta) -> None:
+        """Read all of it.  Raises `CorruptionError` if a byte does not verify."""
+        for _ in _read_data(self._disk, meta):
+            pass
+
+    def forget(self, position: int) -> None:
+        """Stop listing a snapshot that turned out to be invalid; the file stays."""
+        self._metas = {at: meta for at, meta in self._metas.items() if at != position}
+
+    def delete(self, position: int) -> None:
+        """Remove a snapshot; who is reading it may go on."""
+        self.forget(position)
+        self._disk.unlink(_path(position))
+
+
+def _read_meta(disk: Disk, position: int) -> SnapshotMeta:
+    """The meta of a file whose head and footer verify, else `CorruptionError`."""
+    path = _path(position)
+    file = disk.open(path)
+    try:
+        size = file.size()
+        head = file.pread(_HEAD.size, 0)
+        if len(head) < _HEAD.size:
+            raise CorruptionError(f"{path}: {size} bytes are no snapshot")
+        magic, crc, length = _HEAD.unpack(head)
+        raw = file.pread(length, _HEAD.size) if magic == _MAGIC and length <= MAX_CHUNK_BYTES else b""
+        if not raw or crc32(raw) != crc:
+            raise CorruptionError(f"{path}: magic {magic!r}, or a meta that does not verify")
+        if size < _HEAD.size + length + _FOOTER_BYTES:
+            raise CorruptionError(f"{path}: {size} bytes, too short for a footer")
+        footer = file.pread(_FOOTER_BYTES, size - _FOOTER_BYTES)
+        _verify_footer(path, footer, crc)
+        try:
+            meta = _decode_meta(raw)
+        except msgspec.MsgspecError as error:
+            raise CorruptionError(f"{path}: {error}") from error
+        if meta.position != position:
+            raise CorruptionError(f"{path}: holds the snapshot at {meta.position}")
+        return meta
+    finally:
+        file.close()
+
+
+def _verify_footer(path: str, footer: bytes, meta_crc: int) -> tuple[int, int]:
+    """(chunks, bytes) that a footer claims."""
+    if len(footer) == _FOOTER_BYTES:
+        zero, crc = _CHUNK.unpack_from(footer)
+        if zero == 0 and crc == crc32(_U32.pack(meta_crc), crc32(footer[_CHUNK.size :])):
+            chunks, size = _COUNTS.unpack_from(footer, _CHUNK.size)
+            return chunks, size
+    raise CorruptionError(f"{path}: the footer does not verify")
+
+
+def _read_data(disk: Disk, meta: SnapshotMeta) -> Iterator[bytes]:
+    """The verified data of each chunk; ends only if the footer agrees with what was read."""
+    path = _path(meta.position)
+    file = disk.open(path)
+    try:
+        _, meta_crc, length = _HEAD.unpack(file.pread(_HEAD.size, 0))
+        offset = _HEAD.size + length
+        chunks = total = 0
+        while True:
+            head = file.pread(_CHUNK.size, offset)
+            if len(head) < _CHUNK.size:
+                raise CorruptionError(f"{path}: ends at byte {offset} without a footer")
+            size, crc = _CHUNK.unpack(head)
+            if size == 0:
+                break
+            data = file.pread(size, offset + _CHUNK.size) if size <= MAX_CHUNK_BYTES else b""
+            if len(data) != size or crc32(data) != crc:
+                raise CorruptionError(f"{path}: the chunk at byte {offset} does not verify")
+            yield data
+            chunks += 1
+            total += size
+            offset += _CHUNK.size + size
+        if _verify_footer(path, file.pread(_FOOTER_BYTES, offset), meta_crc) != (chunks, total):
+            raise CorruptionError(f"{path}: {chunks} chunks of {total} bytes are not what the footer says")
+        if file.size() != offset + _FOOTER_BYTES:
+            raise CorruptionError(f"{path}: bytes follow the footer")
+    finally:
+        file.close()
