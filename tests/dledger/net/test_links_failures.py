@@ -1,0 +1,347 @@
+"""Links come back after a loss, stay apart from strangers, and one direction can be lost alone."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+
+import msgspec
+import pytest
+
+from dledger.core.messages import Heartbeat
+from dledger.errors import ConfigError
+from dledger.net.connection import PeerConnection
+from dledger.net.frames import FrameKind, FrameReader, encode_head
+from dledger.net.handshake import Handshake
+from dledger.net.settings import LinkLimits
+from dledger.net.transport import Lane
+
+
+class Proxy:
+    """Stands in one directed link; cut, it refuses and resets."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    async def start(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.address = self._server.sockets[0].getsockname()
+
+    async def cut(self) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(*self._target)
+        self._writers |= {writer, far_writer}
+        self._pumps |= {
+            asyncio.create_task(self._pump(reader, far_writer)),
+            asyncio.create_task(self._pump(far_reader, writer)),
+        }
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1):
+                writer.write(data)
+        writer.transport.abort()
+
+
+async def dial_port(address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(*address)
+
+
+async def read_to_end(reader: asyncio.StreamReader) -> bytes:
+    """All that the node sends before it closes, however it closes."""
+    received = bytearray()
+    async with asyncio.timeout(20):
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1000):
+                received += data
+    return bytes(received)
+
+
+async def test_a_restarted_peer_is_found_and_known_by_its_new_incarnation(group):
+    a, b = await group.pair()
+    address = b.links.address
+    await b.links.stop()
+    await a.until(lambda: not a.connected)
+    assert not a.links.send("b", Lane.CONTROL, Heartbeat(1, 1))
+    c = await group.start("b", {"a": a.links.address}, bind=address, incarnation="second")
+    await a.until_connected("b")
+    await c.until_connected("a")
+    assert a.links.send("b", Lane.CONTROL, Heartbeat(1, 2))
+    await c.until(lambda: bool(c.messages))
+    assert a.events == [("connected", b.me), ("disconnected", b.me), ("connected", c.me)]
+    assert a.links.counters.reconnects == 1
+
+
+async def test_a_peer_that_dials_in_ends_the_pause_before_the_next_attempt(group):
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        address = held.getsockname()
+    limits = LinkLimits(redial_min_s=3600, redial_max_s=3600)
+    a = await group.start("a", {"b": address}, limits=limits)
+    await a.until(lambda: bool(a.dial_errors))
+    b = await group.start("b", {"a": a.links.address}, bind=address)
+    await a.until_connected("b")
+    await b.until_connected("a")
+
+
+async def test_one_direction_can_be_lost_alone(group):
+    a = await group.start("a")
+    proxy = Proxy(a.links.address)
+    await proxy.start()
+    b = await group.start("b", {"a": proxy.address})
+    a.links.add_peer("b", b.links.address)
+    await a.until_connected("b")
+    await b.until_connected("a")
+    await proxy.cut()
+    await b.until(lambda: not b.connected)
+    assert not b.links.send("a", Lane.CONTROL, Heartbeat(1, 1))
+    assert a.links.send("b", Lane.CONTROL, Heartbeat(1, 2))
+    assert a.links.send_data("b", 1, (b"still here",))
+    await b.until(lambda: len(b.messages) == 1 and len(b.data) == 1)
+    assert a.events == [("connected", b.me)]
+    await proxy.start(proxy.address[1])
+    await b.until_connected("a")
+    assert b.links.send("a", Lane.CONTROL, Heartbeat(1, 3))
+    await a.until(lambda: bool(a.messages))
+    await proxy.cut()
+
+
+async def test_losing_one_lane_loses_both(group):
+    a, b = await group.pair()
+    b.links._accepted["a", Lane.CONTROL].end()
+    await a.until(lambda: ("disconnected", b.me) in a.events)
+    await a.until(lambda: a.events.count(("connected", b.me)) == 2)
+    assert a.links.send_data("b", 1, (b"again",))
+    await b.until(lambda: bool(b.data))
+    assert b.events == [("connected", a.me)], "what b dialled was never touched"
+
+
+async def test_a_wrong_secret_never_connects_and_is_named_on_both_sides(group, caplog):
+    caplog.set_level(logging.WARNING)
+    a = await group.start("a")
+    b = await group.start("b", {"a": a.links.address}, secret=b"the secret of another group")
+    a.links.add_peer("b", b.links.address)
+    await a.until(lambda: bool(a.dial_errors))
+    await b.until(lambda: bool(b.dial_errors))
+    assert not a.connected
+    assert not b.connected
+    assert a.links.counters.auth_failures > 0
+    assert b.links.counters.auth_failures > 0
+    assert "cannot link to peer a at" in caplog.text
+    assert "all nodes of a group need the same secret" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ({"cluster": "other"}, "cluster 'other' found, 'test' expected"),
+        ({"group": "other"}, "group 'other' found, 'a' expected"),
+        ({"segment_bytes": 4096}, "segment_bytes 4096 found, 1048576 expected"),
+    ],
+)
+async def test_nodes_that_disagree_are_not_linked_and_say_so_once(group, caplog, option, text):
+    caplog.set_level(logging.WARNING)
+    a = await group.start("a")
+    b = await group.start("b", {"a": a.links.address}, **option)
+    await b.until(lambda: len(b.dial_errors) == 3)
+    assert not b.connected
+    assert a.links.counters.rejected_hellos >= 3
+    lines = [record.message for record in caplog.records]
+    assert sum(text in line and "closed the link" in line for line in lines) == 1
+    assert sum(text in line and "cannot link to peer a" in line for line in lines) == 1
+
+
+async def test_an_address_that_answers_as_another_node_is_refused(group, caplog):
+    caplog.set_level(logging.WARNING)
+    a = await group.start("a")
+    b = await group.start("b", {"c": a.links.address})
+    await b.until(lambda: bool(b.dial_errors))
+    assert "node 'a' found, 'c' expected" in caplog.text
+    assert not any(peer.node_id == "c" for peer in b.connected)
+
+
+async def test_a_node_from_outside_the_configuration_is_dialled_at_the_address_it_names(group):
+    a = await group.start("a")
+    b = await group.start("b", {"a": a.links.address}, advertise=None)
+    await a.until_connected("b")
+    await b.until_connected("a")
+    assert a.links.send("b", Lane.CONTROL, Heartbeat(1, 1))
+    await b.until(lambda: bool(b.messages))
+
+
+async def test_a_learned_node_that_moves_is_dialled_where_it_is_now(group):
+    a = await group.start("a")
+    b = await group.start("b", {"a": a.links.address})
+    await a.until_connected("b")
+    await b.links.stop()
+    moved = await group.start("b", {"a": a.links.address}, incarnation="second")
+    await a.until(lambda: moved.me in a.connected)
+
+
+async def test_a_configured_address_is_not_overruled_by_what_the_peer_says(group):
+    a = await group.start("a")
+    b = await group.start("b", {"a": a.links.address}, advertise=("127.0.0.1", 1))
+    a.links.add_peer("b", b.links.address)
+    await a.until_connected("b")
+    assert a.links._peers["b"].address == b.links.address
+
+
+async def test_learned_nodes_are_bounded(group, caplog):
+    caplog.set_level(logging.WARNING)
+    a = await group.start("a", limits=LinkLimits(max_learned_peers=1))
+    b = await group.start("b", {"a": a.links.address})
+    await a.until_connected("b")
+    c = await group.start("c", {"a": a.links.address})
+    await c.until_connected("a")
+    assert "c#first dialled in and will not be sent to" in caplog.text
+    assert c.links.send("a", Lane.CONTROL, Heartbeat(1, 1))
+    await a.until(lambda: bool(a.messages))
+    await b.links.stop()
+
+
+async def test_a_peer_can_be_moved_and_removed_at_run_time(group):
+    a, b = await group.pair()
+    proxy = Proxy(b.links.address)
+    await proxy.start()
+    a.links.set_peer_address("b", proxy.address)
+    assert a.events[-1] == ("disconnected", b.me)
+    await a.until_connected("b")
+    await b.links.remove_peer("a")
+    assert b.events[-1] == ("disconnected", a.me)
+    await a.links.remove_peer("b")
+    assert not a.connected
+    assert not a.links.send("b", Lane.CONTROL, Heartbeat(1, 1))
+    assert a.links.queued_bytes("b", Lane.BULK) == 0
+    await proxy.cut()
+
+
+async def test_links_work_byte_by_byte(group):
+    a = await group.start("a")
+    proxy = Proxy(a.links.address)
+    await proxy.start()
+    b = await group.start("b", {"a": proxy.address})
+    await b.until_connected("a")
+    assert b.links.send_data("a", 7, (b"x" * 300,))
+    await a.until(lambda: bool(a.data))
+    assert a.data == [(b.me, 7, b"x" * 300)]
+    await proxy.cut()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        bytes(100),
+        b"\xff" * 100,
+        encode_head(FrameKind.HELLO, b"\x90"),
+        b"\x7f\0\0\0\7\0\0\0",
+    ],
+)
+async def test_garbage_is_answered_by_a_close_and_others_do_not_notice(group, garbage):
+    a, b = await group.pair()
+    reader, writer = await dial_port(a.links.address)
+    writer.write(garbage)
+    await read_to_end(reader)
+    writer.close()
+    assert a.links.counters.protocol_errors == 1
+    assert b.links.send("a", Lane.CONTROL, Heartbeat(1, 1))
+    await a.until(lambda: bool(a.messages))
+    assert a.events == [("connected", b.me)]
+    assert b.events == [("connected", a.me)]
+
+
+async def test_a_stranger_that_says_nothing_is_closed(group, caplog):
+    caplog.set_level(logging.WARNING)
+    a = await group.start("a", limits=LinkLimits(handshake_timeout_s=0.01))
+    reader, writer = await dial_port(a.links.address)
+    await read_to_end(reader)
+    writer.close()
+    assert "not finished within 0.01 s" in caplog.text
+    assert a.links.counters.protocol_errors == 1
+
+
+async def test_strangers_are_bounded(group):
+    a = await group.start("a", limits=LinkLimits(max_strangers=2))
+    held = [await dial_port(a.links.address) for _ in range(2)]
+    for reader, _ in held:
+        await reader.readexactly(8)
+    reader, writer = await dial_port(a.links.address)
+    assert await read_to_end(reader) == b""
+    assert a.links.counters.refused_strangers == 1
+    for _, held_writer in held:
+        held_writer.close()
+    writer.close()
+
+
+async def test_data_before_both_lanes_are_open_is_a_protocol_error(group):
+    a = await group.start("a", peers={"b": ("127.0.0.1", 1)})
+    hello = msgspec.structs.replace(a.links._context.hello, node_id="b", lane=Lane.BULK)
+    handshake = Handshake.dial(hello, a.links._secret, bytes(32), "a")
+    reader, writer = await dial_port(a.links.address)
+    frames = FrameReader()
+    while handshake.peer is None:
+        data = await reader.read(1000)
+        frames.get_buffer()[: len(data)] = data
+        frames.received(len(data))
+        while (frame := frames.next_frame()) is not None:
+            writer.write(handshake.receive(frame))
+    writer.write(encode_head(FrameKind.DATA, b"\x01", 1) + b"x")
+    await read_to_end(reader)
+    writer.close()
+    assert not a.data
+    assert a.links.counters.protocol_errors == 1
+
+
+async def test_a_port_in_use_is_a_configuration_error_that_names_it(group):
+    a = await group.start("a")
+    with pytest.raises(ConfigError, match=f"127.0.0.1:{a.links.address[1]}.*in use"):
+        await group.start("b", bind=a.links.address)
+
+
+async def test_an_address_that_resolves_to_nothing_is_a_configuration_error(group):
+    with pytest.raises(ConfigError, match=r"nowhere\.invalid:1"):
+        await group.start("b", bind=("nowhere.invalid", 1))
+
+
+async def test_a_short_secret_is_a_configuration_error(group):
+    with pytest.raises(ConfigError, match="5 bytes"):
+        await group.start("a", secret=b"short")
+
+
+async def test_nothing_is_called_after_stop(group):
+    a, b = await group.pair()
+    events = list(a.events)
+    b.links.send("a", Lane.CONTROL, Heartbeat(1, 1))
+    await a.links.stop()
+    await a.links.stop()
+    await b.until(lambda: not b.connected)
+    assert a.events == events
+    assert not a.messages
+
+
+async def test_a_dial_that_reaches_only_itself_is_no_link(group):
+    # A connection from a port to the same port is what TCP makes of dialling a free local port often enough.
+    class Owner:
+        def __init__(self) -> None:
+            self.errors: list[Exception | None] = []
+
+        def on_closed(self, connection, error) -> None:
+            self.errors.append(error)
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.connect(sock.getsockname())
+        sock.setblocking(False)
+        a = await group.start("a")
+        owner = Owner()
+        handshake = Handshake.dial(a.links._context.hello, b"s" * 16, b"n" * 32, "b")
+        connection = PeerConnection(handshake, owner, a.links.counters, 2.0)
+        await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock.dup())
+        await connection.wait_closed()
+    assert isinstance(owner.errors[0], ConnectionRefusedError)
