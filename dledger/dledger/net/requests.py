@@ -139,16 +139,16 @@ class RequestChannel:
         if kind == _REQUEST:
             self._answer(sender, request_id, data[_HEAD.size :])
             return
+        if kind not in {_REPLY, _FAILURE}:
+            raise PeerProtocolError(f"request kind {kind} found, {_REQUEST} to {_FAILURE} expected")
         pending = self._pending.get(request_id)
         if pending is None or pending.to != sender.node_id:
             return  # it was given up before
         del self._pending[request_id]
         if kind == _REPLY:
             pending.on_reply(data[_HEAD.size :])
-        elif kind == _FAILURE:
-            pending.on_reply(PeerFailedError(f"{sender} failed on a request; its log says why"))
         else:
-            raise PeerProtocolError(f"request kind {kind} found, {_REQUEST} to {_FAILURE} expected")
+            pending.on_reply(PeerFailedError(f"{sender} failed on a request; its log says why"))
 
     def on_lost(self, node_id: str) -> None:
         """See `ChannelListener`."""

@@ -13,6 +13,8 @@ from typing import Protocol
 from dledger.core.messages import Message
 from dledger.types import ReplicaId
 
+Buffer = bytes | bytearray | memoryview
+
 
 class Lane(IntEnum):
     """The two connections by which one node dials another."""
@@ -42,10 +44,10 @@ class Receiver(Protocol):
 class Transport(Protocol):
     """Sends on the links that this node dialled, and on no others."""
 
-    def send(self, to: str, lane: Lane, message: Message, payload: Sequence[bytes] = ()) -> bool:
+    def send(self, to: str, lane: Lane, message: Message, payload: Sequence[Buffer] = ()) -> bool:
         """Queue a message for a node id; False (and dropped) if there is no connection or its queue is full."""
 
-    def send_data(self, to: str, channel: int, data: Sequence[bytes]) -> bool:
+    def send_data(self, to: str, channel: int, data: Sequence[Buffer]) -> bool:
         """Queue opaque bytes on the bulk lane."""
 
     def queued_bytes(self, to: str, lane: Lane) -> int:

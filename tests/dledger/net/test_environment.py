@@ -1,0 +1,154 @@
+"""The real environment: lanes keep order, results come back to the loop, and the clock can be shifted from outside."""
+
+import asyncio
+import threading
+
+import pytest
+
+from dledger.environment import (
+    CLOCK_OFFSET_REREAD_S,
+    CLOCK_OFFSET_VARIABLE,
+    COLD,
+    COLD_THREADS,
+    FLUSH,
+    HARD_STATE,
+    MAX_COLD_BACKLOG,
+    AsyncioEnvironment,
+    _ClockOffset,
+)
+from dledger.errors import BusyError
+from dledger.invariants import InvariantError
+
+
+@pytest.fixture
+async def environment():
+    environment = AsyncioEnvironment(asyncio.get_running_loop())
+    yield environment
+    environment.close()
+
+
+def outcome(environment, lane, work) -> asyncio.Future:
+    future = asyncio.get_running_loop().create_future()
+    environment.run_blocking(lane, work, future.set_result)
+    return future
+
+
+@pytest.mark.parametrize("lane", [FLUSH, HARD_STATE])
+async def test_a_lane_of_one_thread_works_in_order_and_reports_in_order(environment, lane):
+    done = []
+    threads = set()
+    finished = asyncio.Event()
+
+    def work(number: int) -> int:
+        threads.add(threading.get_ident())
+        return number
+
+    for number in range(500):
+        environment.run_blocking(lane, lambda number=number: work(number), done.append)
+    environment.run_blocking(lane, lambda: None, lambda _: finished.set())
+    await asyncio.wait_for(finished.wait(), 20)
+    assert done == list(range(500))
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+async def test_lanes_do_not_wait_for_each_other(environment):
+    release = threading.Event()
+    flush = outcome(environment, FLUSH, lambda: release.wait(20))
+    assert await asyncio.wait_for(outcome(environment, HARD_STATE, lambda: "voted"), 20) == "voted"
+    assert await asyncio.wait_for(outcome(environment, COLD, lambda: "read"), 20) == "read"
+    assert not flush.done()
+    release.set()
+    assert await flush is True
+
+
+async def test_results_are_reported_on_the_event_loop(environment):
+    reported = asyncio.get_running_loop().create_future()
+    environment.run_blocking(FLUSH, lambda: 1, lambda _: reported.set_result(threading.get_ident()))
+    assert await reported == threading.get_ident()
+
+
+async def test_an_exception_is_an_outcome(environment):
+    def fail() -> None:
+        raise OSError(5, "Input/output error")
+
+    error = await outcome(environment, FLUSH, fail)
+    assert isinstance(error, OSError)
+    assert await outcome(environment, FLUSH, lambda: "next") == "next", "the thread lives on"
+
+
+async def test_cold_reads_run_side_by_side(environment):
+    together = threading.Barrier(COLD_THREADS, timeout=20)
+    works = [outcome(environment, COLD, together.wait) for _ in range(COLD_THREADS)]
+    assert sorted(await asyncio.gather(*works)) == list(range(COLD_THREADS))
+
+
+async def test_the_backlog_of_cold_reads_is_bounded(environment):
+    release = threading.Event()
+    held = [outcome(environment, COLD, lambda: release.wait(20)) for _ in range(MAX_COLD_BACKLOG)]
+    refused = await outcome(environment, COLD, lambda: "never")
+    assert isinstance(refused, BusyError)
+    assert str(MAX_COLD_BACKLOG) in str(refused)
+    release.set()
+    await asyncio.gather(*held)
+    assert await outcome(environment, COLD, lambda: "read") == "read"
+
+
+async def test_close_finishes_what_was_submitted_and_takes_no_more(environment):
+    done = []
+    for number in range(10):
+        environment.run_blocking(FLUSH, lambda number=number: done.append(number), lambda _: None)
+    environment.close()
+    assert done == list(range(10))
+    with pytest.raises(InvariantError):
+        environment.run_blocking(FLUSH, lambda: None, lambda _: None)
+
+
+def test_work_that_outlives_the_loop_is_no_error():
+    loop = asyncio.new_event_loop()
+    environment = AsyncioEnvironment(loop)
+    release = threading.Event()
+    environment.run_blocking(FLUSH, lambda: release.wait(20), lambda _: pytest.fail("the loop is closed"))
+    loop.close()
+    release.set()
+    environment.close()
+
+
+async def test_timers_fire_in_order_unless_cancelled(environment):
+    fired = []
+    finished = asyncio.Event()
+    environment.call_later(0.0, lambda: fired.append("cancelled")).cancel()
+    environment.call_later(0.002, lambda: (fired.append("later"), finished.set()))
+    environment.call_soon(lambda: fired.append("soon"))
+    await asyncio.wait_for(finished.wait(), 20)
+    assert fired == ["soon", "later"]
+
+
+async def test_the_clock_is_monotonic_and_randomness_is_one_source(environment):
+    assert environment.now() <= environment.now()
+    assert environment.random() is environment.random()
+
+
+def test_the_wall_clock_is_shifted_by_the_number_in_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "offset"
+    path.write_text("-86400000\n")
+    loop = asyncio.new_event_loop()
+    plain = AsyncioEnvironment(loop)
+    monkeypatch.setenv(CLOCK_OFFSET_VARIABLE, str(path))
+    shifted = AsyncioEnvironment(loop)
+    before = plain.wall_ms()
+    there = shifted.wall_ms()
+    after = plain.wall_ms()
+    assert before <= there + 86_400_000 <= after
+    loop.close()
+
+
+def test_the_offset_is_read_again_but_not_for_every_call(tmp_path):
+    path = tmp_path / "offset"
+    offset = _ClockOffset(path)
+    assert offset.read_ms(0.0) == 0, "a missing file is no offset"
+    path.write_text("5")
+    assert offset.read_ms(CLOCK_OFFSET_REREAD_S / 2) == 0
+    assert offset.read_ms(CLOCK_OFFSET_REREAD_S) == 5
+    path.write_text("not a number")
+    assert offset.read_ms(3 * CLOCK_OFFSET_REREAD_S) == 5, "the last good one is kept"
