@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import logging
 import os
@@ -69,10 +70,10 @@ class NameServer:
             )
         except OSError as error:
             self._directory.release()
-            raise StartError(
-                f"cannot listen on {self.config.host}:{self.config.port}: {error.strerror or error}; "
-                "stop what uses it or choose another port"
-            ) from error
+            address = f"{self.config.host}:{self.config.port}"
+            if error.errno == errno.EADDRINUSE:
+                raise StartError(f"{address} is already in use: stop what uses it or choose another port") from error
+            raise StartError(f"cannot listen on {address}: {error.strerror or error}") from error
         except BaseException:
             self._directory.release()
             raise

@@ -119,7 +119,10 @@ def peek_json_code(header: bytes) -> int | None:
     """The code of a JSON header that begins with it, as Java, Go and ours do; None means: decode it to know."""
     if header[:8] != _CODE_PREFIX:
         return None
-    digits = header[8 : header.find(b",", 8, 20)]
+    end = header.find(b",", 8, 20)
+    if end < 0:
+        return None
+    digits = header[8:end]
     return int(digits) if digits.isdigit() else None
 
 
