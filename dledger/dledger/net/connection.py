@@ -15,6 +15,7 @@ from dledger.net.errors import AuthenticationError, HelloRejectedError, PeerProt
 from dledger.net.frames import MAX_FRAME_BYTES, PREFIX_BYTES, Frame, FrameReader
 from dledger.net.handshake import MAX_HANDSHAKE_FRAME_BYTES, Handshake, Hello
 from dledger.net.settings import LinkCounters
+from dledger.net.transport import Buffer
 from dledger.types import ReplicaId
 
 KEEPALIVE_PROBES = 3
@@ -65,7 +66,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Bytes that the kernel has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def send(self, head: bytes, payload: Sequence[bytes], frame_bytes: int) -> None:
+    def send(self, head: bytes, payload: Sequence[Buffer], frame_bytes: int) -> None:
         """Queue one frame of `frame_bytes`; the objects of `payload` are handed on as they are.
 
         The connection must be open.

@@ -15,7 +15,7 @@ from dledger.net.errors import PeerError, PeerProtocolError
 from dledger.net.frames import Frame, FrameKind, encode_head
 from dledger.net.handshake import Handshake, Hello
 from dledger.net.settings import Address, LinkCounters, LinkLimits, PeerTls
-from dledger.net.transport import Lane
+from dledger.net.transport import Buffer, Lane
 from dledger.types import ReplicaId
 
 _READY = encode_head(FrameKind.READY, b"")
@@ -73,7 +73,7 @@ class DialledPeer:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"dial {self.node_id}")
         self._task.add_done_callback(_report_crash)
 
-    def send(self, lane: Lane, head: bytes, payload: Sequence[bytes]) -> bool:
+    def send(self, lane: Lane, head: bytes, payload: Sequence[Buffer]) -> bool:
         """Queue a frame; False if the lane is not open or its queue is full."""
         if self.peer is None:
             return False

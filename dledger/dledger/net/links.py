@@ -25,7 +25,7 @@ from dledger.net.errors import PeerError, PeerProtocolError
 from dledger.net.frames import Frame, FrameKind, decode_header, encode_head
 from dledger.net.handshake import MIN_SECRET_BYTES, NONCE_BYTES, PROTOCOL_VERSION, Handshake, Hello
 from dledger.net.settings import Address, LinkCounters, LinkLimits, PeerTls, format_address
-from dledger.net.transport import Lane, Receiver
+from dledger.net.transport import Buffer, Lane, Receiver
 from dledger.types import ReplicaId
 
 COMPLAINT_INTERVAL_S = 60.0
@@ -148,7 +148,7 @@ class Links:
             await connection.wait_closed()
         self._peers.clear()
 
-    def send(self, to: str, lane: Lane, message: Message, payload: Sequence[bytes] = ()) -> bool:
+    def send(self, to: str, lane: Lane, message: Message, payload: Sequence[Buffer] = ()) -> bool:
         """See `Transport.send`."""
         peer = self._peers.get(to)
         if peer is None or peer.peer is None:
@@ -156,7 +156,7 @@ class Links:
         head = encode_head(FrameKind.MESSAGE, _encode(message), sum(map(len, payload)))
         return peer.send(lane, head, payload)
 
-    def send_data(self, to: str, channel: int, data: Sequence[bytes]) -> bool:
+    def send_data(self, to: str, channel: int, data: Sequence[Buffer]) -> bool:
         """See `Transport.send_data`."""
         peer = self._peers.get(to)
         if peer is None or peer.peer is None:
@@ -267,14 +267,12 @@ class Links:
 
     def on_reachable(self, peer: ReplicaId) -> None:
         """See `DialListener`."""
-        _log.info("peer %s connected", peer)
         if not self._stopped:
             self._receiver.on_connected(peer)
 
     def on_unreachable(self, peer: ReplicaId) -> None:
         """See `DialListener`."""
         if not self._stopped:
-            _log.info("peer %s disconnected", peer)
             self._receiver.on_disconnected(peer)
             self._announce_loss(peer.node_id)
 

@@ -29,6 +29,7 @@ from dledger.net.errors import (
     PeerUnavailableError,
 )
 from dledger.net.links import ChannelListener
+from dledger.net.transport import Buffer
 from dledger.types import ReplicaId
 
 MAX_IN_FLIGHT = 16_384
@@ -57,7 +58,7 @@ class ChannelTransport(Protocol):
     def can_exchange(self, node_id: str) -> bool:
         """See `Links.can_exchange`."""
 
-    def send_data(self, to: str, channel: int, data: Sequence[bytes]) -> bool:
+    def send_data(self, to: str, channel: int, data: Sequence[Buffer]) -> bool:
         """See `Transport.send_data`."""
 
 
