@@ -1,0 +1,428 @@
+"""JSON bodies: routes in both dialects, heartbeats of every client, registrations, locks, names, tags, compression."""
+
+import struct
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger_remoting.bodies import ConsumerList, KVTable, TopicList, decode_body, encode_body
+from dledger_remoting.compression import Compression, compress, decompress
+from dledger_remoting.errors import BodyError, InvalidParameter, SubscriptionParseFailed
+from dledger_remoting.fastjson import encode_fastjson, to_standard_json
+from dledger_remoting.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+    ProducerData,
+    SubscriptionData,
+    decode_heartbeat,
+    encode_heartbeat,
+)
+from dledger_remoting.lock import LockBatchRequest, LockBatchResponse
+from dledger_remoting.registration import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfigSerializeWrapper,
+    decode_registration,
+    encode_registration,
+    registration_crc,
+)
+from dledger_remoting.route import (
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    TopicRouteData,
+    decode_cluster_info,
+    decode_route,
+    encode_cluster_info,
+    encode_route,
+    wants_standard_json,
+)
+from dledger_remoting.tags import TagFilter, java_hash, tag_code
+from dledger_remoting.topics import (
+    MessageQueue,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    is_system_group,
+    is_system_topic,
+    retry_topic,
+    validate_group,
+    validate_topic,
+)
+
+# Routes
+
+ROUTE = TopicRouteData(
+    [QueueData("broker-a", 4, 4, 6, 0)],
+    [BrokerData("broker-a", "DefaultCluster", {2: "10.0.0.2:10911", 0: "10.0.0.1:10911"})],
+)
+LEGACY_ROUTE = (
+    b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",2:"10.0.0.2:10911"},"brokerName":"broker-a",'
+    b'"cluster":"DefaultCluster","enableActingMaster":false}],"filterServerTable":{},"queueDatas":[{"brokerName":'
+    b'"broker-a","perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
+)
+STANDARD_ROUTE = LEGACY_ROUTE.replace(b"{0:", b'{"0":').replace(b",2:", b',"2":')
+
+
+def test_a_route_has_exactly_the_text_that_each_kind_of_client_reads():
+    assert encode_route(ROUTE, standard=False) == LEGACY_ROUTE
+    assert encode_route(ROUTE, standard=True) == STANDARD_ROUTE
+    assert decode_route(LEGACY_ROUTE) == ROUTE == decode_route(STANDARD_ROUTE)
+
+
+def test_an_order_configuration_stands_in_its_sorted_place():
+    route = TopicRouteData(order_topic_conf="broker-a:4")
+    assert encode_route(route, standard=True) == (
+        b'{"brokerDatas":[],"filterServerTable":{},"orderTopicConf":"broker-a:4","queueDatas":[]}'
+    )
+
+
+def test_equal_routes_are_equal_bytes_whatever_their_order():
+    datas = [BrokerData("b", "C", {1: "y", 0: "x"}), BrokerData("a", "C", {0: "z"})]
+    queues = [QueueData("b"), QueueData("a")]
+    one = TopicRouteData(queues, datas)
+    other = TopicRouteData(queues[::-1], [datas[1], BrokerData("b", "C", {0: "x", 1: "y"})])
+    assert encode_route(one, standard=False) == encode_route(other, standard=False)
+
+
+def test_standard_json_escapes_what_is_not_ascii():
+    route = TopicRouteData([], [BrokerData("é", "C")])
+    assert b'"brokerName":"\\u00e9"' in encode_route(route, standard=True)
+    assert '"brokerName":"é"'.encode() in encode_route(route, standard=False)
+
+
+@pytest.mark.parametrize(
+    ("version", "asked", "expected"), [(317, None, False), (400, False, False), (401, None, True), (63, True, True)]
+)
+def test_the_dialect_depends_on_version_and_wish(version, asked, expected):
+    assert wants_standard_json(version, asked) is expected
+
+
+def test_cluster_information_in_both_dialects():
+    info = ClusterInfo({"b": BrokerData("b", "C", {0: "x"})}, {"C": ["b"]})
+    legacy = encode_cluster_info(info, standard=False)
+    assert legacy == (
+        b'{"brokerAddrTable":{"b":{"brokerAddrs":{0:"x"},"brokerName":"b","cluster":"C","enableActingMaster":false}},'
+        b'"clusterAddrTable":{"C":["b"]}}'
+    )
+    assert decode_cluster_info(legacy) == decode_cluster_info(encode_cluster_info(info, standard=True)) == info
+
+
+# fastjson
+
+
+def test_maps_keyed_by_a_queue_have_objects_as_keys():
+    offsets = {MessageQueue("broker-a", 1, "T1"): 5, MessageQueue("broker-a", 0, "T1"): 12}
+    assert encode_fastjson(offsets) == (
+        b'{{"brokerName":"broker-a","queueId":0,"topic":"T1"}:12,{"brokerName":"broker-a","queueId":1,"topic":"T1"}:5}'
+    )
+
+
+def test_object_keys_become_texts_that_hold_them():
+    standard = to_standard_json(b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:12}, 3 : [1,"a\\"}"]}')
+    table = decode_body(dict[str, object], standard)
+    assert table["3"] == [1, 'a"}']
+    (key,) = decode_body(dict[str, dict[str, int] | list[object]], standard)["offsetTable"]
+    assert decode_body(MessageQueue, str(key).encode()) == MessageQueue("b", 0, "T")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.integers(0, 99), inner.filter(lambda v: v is not None))
+    ),
+    max_leaves=8,
+)
+
+
+@given(json_values, st.booleans())
+def test_both_dialects_hold_the_same(value, standard):
+    plain = decode_body(object, to_standard_json(encode_fastjson(value, standard=standard)))
+    assert plain == decode_body(object, encode_fastjson(value, standard=True))
+
+
+@given(st.text('{}[]":,0a\\ ', max_size=30).map(str.encode) | st.binary(max_size=30))
+def test_garbage_raises_nothing_but_a_body_error(data):
+    for read in (to_standard_json, decode_route, decode_heartbeat, decode_registration):
+        try:
+            read(data)
+        except BodyError:
+            continue
+
+
+def test_deep_nesting_is_a_body_error():
+    with pytest.raises(BodyError):
+        decode_route(b'{"a":' * 100_000)
+    with pytest.raises(BodyError, match="deeper"):
+        to_standard_json(b"[" * 100_000)
+
+
+# Heartbeats
+
+
+def test_the_heartbeat_of_ali_ons():
+    body = (
+        b'{"clientID":"192.0.2.2@24506","consumerDataSet":[{"groupName":"CG","consumeType":"CONSUME_PASSIVELY",'
+        b'"messageModel":"CLUSTERING","consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET","subscriptionDataSet":[{"topic":'
+        b'"T1","subString":"*","classFilterMode":false,"tagsSet":[],"codeSet":[],"subVersion":1795161763302}]}],'
+        b'"producerDataSet":[]}'
+    )
+    heartbeat = decode_heartbeat(body)
+    assert heartbeat.client_id == "192.0.2.2@24506"
+    assert heartbeat.producer_data_set == []
+    (consumer,) = heartbeat.consumer_data_set
+    assert consumer == ConsumerData(
+        "CG",
+        ConsumeType.PUSH,
+        MessageModel.CLUSTERING,
+        ConsumeFromWhere.FIRST_OFFSET,
+        [SubscriptionData("T1", sub_version=1795161763302)],
+    )
+
+
+def test_the_heartbeat_of_cpp_has_ordinals_texts_for_numbers_and_no_empty_lists():
+    body = (
+        b'{"clientID":"7-127.0.0.1@DEFAULT","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,"groupName":"CG",'
+        b'"messageModel":0,"subscriptionDataSet":[{"subString":"a || b","subVersion":"1700000000000",'
+        b'"topic":"T1"}]}]}\n'
+    )
+    (consumer,) = decode_heartbeat(body).consumer_data_set
+    assert consumer.consume_type is ConsumeType.PUSH
+    assert consumer.message_model is MessageModel.BROADCASTING
+    assert consumer.consume_from_where is ConsumeFromWhere.FIRST_OFFSET
+    (subscription,) = consumer.subscription_data_set
+    assert subscription.sub_version == 1700000000000
+    assert subscription.tags_set == ["a", "b"]
+    assert subscription.code_set == [97, 98]
+    assert subscription.expression_type == "TAG"
+
+
+def test_the_heartbeat_of_an_old_go_client():
+    body = b'{"clientID":"c","consumerDataSet":[{"groupName":"g","consumeType":"Push","messageModel":"Clustering"}]}'
+    (consumer,) = decode_heartbeat(body).consumer_data_set
+    assert (consumer.consume_type, consumer.message_model) == (ConsumeType.PUSH, MessageModel.CLUSTERING)
+
+
+def test_our_own_heartbeat_survives():
+    heartbeat = HeartbeatData(
+        "c",
+        [ProducerData("p")],
+        [
+            ConsumerData(
+                "g", ConsumeType.PULL, subscription_data_set=[SubscriptionData("T", "s = 1", expression_type="SQL92")]
+            )
+        ],
+    )
+    assert decode_heartbeat(encode_heartbeat(heartbeat)) == heartbeat
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{}", "clientID"),
+        (b'{"clientID":"c","consumerDataSet":[{}]}', "groupName"),
+        (b'{"clientID":"c","consumerDataSet":[{"groupName":"g","consumeType":"NEVER"}]}', "consumeType.*NEVER"),
+        (b'{"clientID":"c","consumerDataSet":[{"groupName":"g","messageModel":2}]}', "messageModel.*2"),
+        (b"", "JSON"),
+    ],
+)
+def test_a_heartbeat_that_cannot_be_read_says_which_field(body, words):
+    with pytest.raises(BodyError, match=words):
+        decode_heartbeat(body)
+
+
+# Registrations
+
+REGISTRATION = RegisterBrokerBody(
+    TopicConfigSerializeWrapper(
+        {"T1": TopicConfig("T1", 4, 4), "T2": TopicConfig("T2", 1, 1, 4, attributes={"message.type": "FIFO"})},
+        DataVersion(3, 1700000000000, 12),
+    )
+)
+
+
+def test_a_registration_survives():
+    body = encode_registration(REGISTRATION)
+    assert decode_registration(body) == REGISTRATION
+    assert decode_registration(b"") == RegisterBrokerBody()
+    assert registration_crc(b"hello") == 0x3610A686
+
+
+def test_the_registration_of_a_java_broker_is_read():
+    body = (
+        b'{"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":{"counter":12,"stateVersion":0,'
+        b'"timestamp":1700000000000},"topicConfigTable":{"T1":{"topicName":"T1","readQueueNums":4,"writeQueueNums":4,'
+        b'"perm":6,"topicFilterType":"SINGLE_TAG","topicSysFlag":0,"order":false,"attributes":{}}},'
+        b'"topicQueueMappingInfoMap":{},"topicQueueMappingDetailMap":{}}}'
+    )
+    wrapper = decode_registration(body).topic_config_serialize_wrapper
+    assert wrapper.data_version == DataVersion(0, 1700000000000, 12)
+    assert wrapper.topic_config_table == {"T1": TopicConfig("T1", 4, 4)}
+
+
+def compressed_registration(*topic_lines: bytes) -> bytes:
+    def field(data: bytes) -> bytes:
+        return struct.pack(">i", len(data)) + data
+
+    version = b'{"counter":12,"stateVersion":3,"timestamp":1700000000000}'
+    parts = [field(version), struct.pack(">i", len(topic_lines)), *map(field, topic_lines), field(b"[]")]
+    return zlib.compress(b"".join(parts) + struct.pack(">i", 0))
+
+
+def test_the_compressed_registration_is_read():
+    body = compressed_registration(b"T1 4 4 6 SINGLE_TAG", b'T2 1 1 4 SINGLE_TAG {"message.type":"FIFO"}')
+    assert decode_registration(body, compressed=True) == REGISTRATION
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"x",
+        compressed_registration(b"T1 4 four 6 SINGLE_TAG"),
+        compressed_registration(b"T1"),
+        compressed_registration()[:-5],
+        zlib.compress(b"\x00\x00\x00\x05{}"),
+        zlib.compress(b"\x00\x00\x00\x02{}\xff"),
+    ],
+)
+def test_a_damaged_compressed_registration_is_a_body_error(body):
+    with pytest.raises(BodyError):
+        decode_registration(body, compressed=True)
+
+
+# Small bodies
+
+
+def test_small_bodies_have_their_names_on_the_wire():
+    assert encode_body(TopicList(["T1"])) == b'{"topicList":["T1"]}'
+    assert encode_body(TopicList(["C"], "a:1")) == b'{"topicList":["C"],"brokerAddr":"a:1"}'
+    assert encode_body(KVTable({"k": "v"})) == b'{"table":{"k":"v"}}'
+    assert encode_body(ConsumerList(["id1"])) == b'{"consumerIdList":["id1"]}'
+    queue = MessageQueue("broker-a", 0, "T1")
+    assert encode_body(LockBatchResponse([queue])) == (
+        b'{"lockOKMQSet":[{"brokerName":"broker-a","queueId":0,"topic":"T1"}]}'
+    )
+    lock = decode_body(
+        LockBatchRequest,
+        b'{"clientId":"c","consumerGroup":"g","mqSet":[{"topic":"T1","brokerName":"broker-a","queueId":"0"}]}',
+    )
+    assert lock == LockBatchRequest(consumer_group="g", client_id="c", mq_set=[queue])
+
+
+def test_configurations_have_the_defaults_of_the_protocol():
+    assert decode_body(TopicConfig, b'{"topicName":"T"}') == TopicConfig("T", 16, 16, 6, "SINGLE_TAG", 0, order=False)
+    group = decode_body(SubscriptionGroupConfig, b'{"groupName":"g","groupRetryPolicy":{"type":"CUSTOMIZED"}}')
+    assert (group.retry_queue_nums, group.retry_max_times, group.which_broker_when_consume_slowly) == (1, 16, 1)
+    assert b'"consumeFromMinEnable":true' in encode_body(group)
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["T1", "a-b_c%d|e", "x" * 127, retry_topic("g" * 120)])
+def test_good_topic_names(name):
+    validate_topic(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("", "empty"), ("  ", "empty"), ("a b", "only contain"), ("é", "only"), ("x" * 128, "128 characters")],
+)
+def test_bad_topic_names_say_what_to_change(name, words):
+    with pytest.raises(InvalidParameter, match=words):
+        validate_topic(name)
+
+
+def test_group_names_are_shorter_and_take_no_plus():
+    validate_group("g" * 120)
+    for name in ("g" * 121, "a+b"):
+        with pytest.raises(InvalidParameter):
+            validate_group(name)
+
+
+def test_system_names_are_known():
+    assert is_system_topic("TBW102")
+    assert is_system_topic("rmq_sys_anything")
+    assert not is_system_topic("T1")
+    assert is_system_group("CID_RMQ_SYS_TRANS")
+    assert not is_system_group("g")
+
+
+# Tags
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("TagA", 2598919),
+        ("T1#k0", 79072523),
+        ("T1#UNIQ", -1321340953),
+        ("中文", 646394),
+        ("polygenelubricants", -2147483648),
+        ("Aa", 2112),
+        ("BB", 2112),
+        ("", 0),
+        ("😀", 1772899),
+    ],
+)
+def test_hashes_are_those_of_java(text, code):
+    assert java_hash(text) == code
+    assert tag_code(text) == code
+
+
+@pytest.mark.parametrize("expression", [None, "", "*", " * "])
+def test_an_empty_filter_matches_everything(expression):
+    everything = TagFilter.parse(expression)
+    assert everything.matches_all
+    assert everything.matches_code(5)
+    assert everything.matches_tag(None)
+
+
+def test_a_filter_matches_its_tags_and_by_code_also_their_doubles():
+    tags = TagFilter.parse(" Aa ||TagB|| ")
+    assert tags.tags == {"Aa", "TagB"}
+    assert tags.matches_code(java_hash("BB"))
+    assert not tags.matches_tag("BB")
+    assert tags.matches_tag("TagB")
+    assert not tags.matches_tag(None)
+    assert not tags.matches_code(1)
+
+
+def test_a_filter_without_a_tag_is_refused():
+    with pytest.raises(SubscriptionParseFailed, match="names no tag"):
+        TagFilter.parse(" || ")
+
+
+# Compression
+
+
+@given(st.binary(max_size=5000))
+def test_compressed_bodies_survive(body):
+    compressed, flag = compress(body)
+    assert decompress(compressed, flag) == body
+    assert decompress(zlib.compress(body), 0x1) == body
+    assert decompress(body, 0) == body
+
+
+def test_a_bomb_is_an_error_before_it_is_unpacked():
+    bomb = zlib.compress(bytes(1 << 24))
+    with pytest.raises(BodyError, match="limit of 1000 bytes"):
+        decompress(bomb, 0x1, 1000)
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", zlib.compress(b"hello")[:-3]])
+def test_damaged_data_is_an_error(data):
+    with pytest.raises(BodyError, match="zlib"):
+        decompress(data, 0x1)
+
+
+def test_an_algorithm_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
+    with pytest.raises(BodyError, match="pip install zstandard"):
+        decompress(b"x", 0x1 | Compression.ZSTD)
+    with pytest.raises(BodyError, match="0x500"):
+        decompress(b"x", 0x501)

@@ -1,0 +1,271 @@
+"""The message record, byte for byte, and the parts that travel inside it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger_remoting.batch import BatchMessage, decode_batch, encode_batch
+from dledger_remoting.checksum import crc32
+from dledger_remoting.errors import InvalidParameter, MessageIllegal, RecordError
+from dledger_remoting.hosts import HostAddress, pack_host, unpack_host
+from dledger_remoting.ids import (
+    UniqueKeyGenerator,
+    offset_message_id,
+    offset_message_id_prefix,
+    parse_offset_message_id,
+)
+from dledger_remoting.properties import (
+    append_property,
+    find_property,
+    format_properties,
+    parse_properties,
+    remove_property,
+)
+from dledger_remoting.record import (
+    MAGIC_V1,
+    RECORD_HEAD,
+    RECORD_HEAD_BYTES,
+    MessageRecord,
+    body_crc,
+    decode_record,
+    encode_record,
+    iter_records,
+    record_size,
+    scan_records,
+    topic_field,
+)
+
+BORN = HostAddress("10.0.0.9", 40000)
+STORE = HostAddress("10.0.0.1", 10911)
+GOLDEN = MessageRecord(
+    topic="T1",
+    queue_id=3,
+    queue_offset=7,
+    physical_offset=1024,
+    body=b"hello",
+    properties=b"TAGS\x01TagA\x02KEYS\x01k0\x02",
+    born_timestamp=1700000000000,
+    born_host=BORN,
+    store_timestamp=1700000000123,
+    store_host=STORE,
+)
+GOLDEN_BYTES = bytes.fromhex(
+    "00000074daa320a73610a686000000030000000000000000000000070000000000000400000000000000018bcfe568000a00000900009c40"
+    "0000018bcfe5687b0a00000100002a9f0000000000000000000000000000000568656c6c6f0254310012544147530154616741024b455953"
+    "016b3002"
+)
+
+int32 = st.integers(-(2**31), 2**31 - 1)
+int64 = st.integers(-(2**63), 2**63 - 1)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+hosts = st.builds(HostAddress, st.ip_addresses().map(str), st.integers(0, 65535))
+records = st.builds(
+    MessageRecord,
+    topic=text | st.text("abc", min_size=128, max_size=255),
+    queue_id=int32,
+    queue_offset=int64,
+    physical_offset=int64,
+    body=st.binary(max_size=50),
+    properties=st.binary(max_size=50),
+    flag=int32,
+    sys_flag=st.integers(0, 0xF),
+    born_timestamp=int64,
+    born_host=hosts,
+    store_timestamp=int64,
+    store_host=hosts,
+    reconsume_times=int32,
+    prepared_transaction_offset=int64,
+)
+
+
+def test_the_record_is_byte_for_byte_that_of_the_format():
+    assert encode_record(GOLDEN) == GOLDEN_BYTES
+    assert decode_record(GOLDEN_BYTES, verify_crc=True) == GOLDEN
+    assert offset_message_id(STORE, 1024) == "0A00000100002A9F0000000000000400"
+
+
+def test_the_hot_path_pieces_make_the_same_bytes():
+    body, properties = GOLDEN.body, GOLDEN.properties
+    size = record_size(len(body), 2, len(properties))
+    head = RECORD_HEAD.pack(
+        size, MAGIC_V1, body_crc(body), 3, 0, 7, 1024, 0, 1700000000000, pack_host(BORN), 1700000000123,
+        pack_host(STORE), 0, 0, len(body),
+    )  # fmt: skip
+    assert len(head) == RECORD_HEAD_BYTES
+    assert head + body + topic_field(b"T1") + len(properties).to_bytes(2, "big") + properties == GOLDEN_BYTES
+
+
+@given(st.lists(records, max_size=4))
+def test_records_survive_and_a_scan_sees_what_a_full_read_sees(sent):
+    data = b"".join(encode_record(record) for record in sent)
+    found = list(iter_records(data, verify_crc=True))
+    for record, original in zip(found, sent, strict=True):
+        v6 = 0x10 * (":" in original.born_host.ip) + 0x20 * (":" in original.store_host.ip)
+        assert record.sys_flag == original.sys_flag | v6
+        for name in set(record.__struct_fields__) - {"sys_flag"}:
+            assert getattr(record, name) == getattr(original, name)
+    refs = list(scan_records(b"pad" + data, 3))
+    for ref, record in zip(refs, found, strict=True):
+        assert decode_record(data, ref.position - 3) == record
+        assert (ref.topic, ref.properties) == (record.topic.encode(), record.properties)
+        assert (ref.queue_id, ref.queue_offset) == (record.queue_id, record.queue_offset)
+        assert (ref.physical_offset, ref.store_timestamp) == (record.physical_offset, record.store_timestamp)
+        assert ref.sys_flag == record.sys_flag
+    assert sum(ref.size for ref in refs) == len(data)
+
+
+@given(st.integers(0, len(GOLDEN_BYTES) - 1), st.integers(1, 255))
+def test_a_damaged_record_is_a_record_error_or_a_record(position, change):
+    damaged = bytearray(GOLDEN_BYTES)
+    damaged[position] ^= change
+    for read in (lambda: list(iter_records(bytes(damaged))), lambda: list(scan_records(bytes(damaged)))):
+        try:
+            read()
+        except RecordError:
+            continue
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_a_record_error(data):
+    if data:
+        with pytest.raises(RecordError):
+            list(iter_records(data))
+        with pytest.raises(RecordError):
+            list(scan_records(data))
+
+
+@pytest.mark.parametrize("cut", range(1, len(GOLDEN_BYTES)))
+def test_a_cut_record_is_a_record_error(cut):
+    with pytest.raises(RecordError):
+        decode_record(GOLDEN_BYTES[:cut])
+    with pytest.raises(RecordError):
+        list(scan_records(GOLDEN_BYTES + GOLDEN_BYTES[:cut]))
+
+
+def test_a_damaged_body_is_found_when_asked_for():
+    damaged = GOLDEN_BYTES.replace(b"hello", b"jello")
+    assert decode_record(damaged).body == b"jello"
+    with pytest.raises(RecordError, match="crc"):
+        decode_record(damaged, verify_crc=True)
+
+
+def test_fields_that_do_not_fit_are_refused():
+    with pytest.raises(RecordError, match="T1"):
+        encode_record(MessageRecord(**{**{n: getattr(GOLDEN, n) for n in GOLDEN.__struct_fields__}, "queue_id": 2**31}))
+
+
+def test_the_checksum_is_zlibs():
+    assert crc32(b"hello") == 0x3610A686
+    assert crc32(b"lo", crc32(b"hel")) == crc32(b"hello")
+
+
+@given(hosts)
+def test_hosts_survive(host):
+    assert unpack_host(pack_host(host)) == HostAddress(str(host.ip), host.port)
+
+
+# Ids
+
+
+@given(hosts, st.integers(0, 2**63 - 1))
+def test_offset_message_ids_survive(host, offset):
+    message_id = offset_message_id(host, offset)
+    assert len(message_id) == (56 if ":" in host.ip else 32)
+    assert parse_offset_message_id(message_id) == (host, offset)
+    assert (b"%b%016X" % (offset_message_id_prefix(host), offset)).decode() == message_id
+
+
+@pytest.mark.parametrize("message_id", ["", "xyz", "0A00000100002A9F", "0A" * 20, "0A" * 400])
+def test_what_is_no_offset_message_id_is_said_so(message_id):
+    with pytest.raises(InvalidParameter, match="offset message id"):
+        parse_offset_message_id(message_id)
+
+
+def test_unique_keys_are_unique_over_counter_wrap_and_month_end():
+    keys = UniqueKeyGenerator("10.0.0.1", 70000, -1)
+    end_of_month_ms = 1_701_388_800_000  # 2023-12-01T00:00:00Z
+    assert keys.next(end_of_month_ms - 1) == "0A0000011170FFFFFFFF9A7EC7FF0001"
+    assert keys.next(end_of_month_ms) == "0A0000011170FFFFFFFF000000000002"
+    assert len({keys.next(end_of_month_ms + 1) for _ in range(65536)}) == 65536
+    assert len(UniqueKeyGenerator("::1", 1, 1).next(0)) == 56
+
+
+# Properties
+
+property_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), max_size=8)
+properties = st.dictionaries(property_text.filter(bool), property_text, max_size=5)
+
+
+@given(properties, st.booleans())
+def test_properties_survive_with_and_without_the_last_separator(pairs, drop_last):
+    data = format_properties(pairs)
+    if drop_last and data:
+        data = data[:-1]
+    assert parse_properties(data) == pairs
+    assert parse_properties(data.encode()) == pairs
+    for name, value in pairs.items():
+        assert find_property(data.encode(), name.encode()) == value.encode()
+
+
+@given(properties, property_text.filter(bool), property_text, st.booleans())
+def test_an_appended_property_wins_and_a_removed_one_is_gone(pairs, name, value, drop_last):
+    data = format_properties(pairs).encode()
+    if drop_last and data:
+        data = data[:-1]
+    appended = append_property(data, name.encode(), value.encode())
+    assert parse_properties(appended) == {**pairs, name: value}
+    assert find_property(appended, name.encode()) == value.encode()
+    removed = remove_property(appended, name.encode())
+    assert parse_properties(removed) == {key: kept for key, kept in pairs.items() if key != name}
+    assert find_property(removed, name.encode()) is None
+
+
+def test_a_name_is_not_found_inside_another():
+    data = b"XKEYS\x01a\x02TAGS\x01KEYS\x02"
+    assert find_property(data, b"KEYS") is None
+    assert find_property(data, b"TAGS") == b"KEYS"
+
+
+@pytest.mark.parametrize("pair", [("", "v"), ("a\x01", "v"), ("a", "v\x02")])
+def test_properties_that_would_break_the_text_are_refused(pair):
+    with pytest.raises(ValueError, match="property"):
+        format_properties(dict([pair]))
+
+
+@given(st.binary(max_size=60), st.binary(min_size=1, max_size=4))
+def test_any_property_bytes_can_be_read(data, name):
+    parse_properties(data)
+    find_property(data, name)
+    remove_property(data, name)
+
+
+# Batches
+
+batch_messages = st.builds(BatchMessage, int32, st.binary(max_size=20), st.binary(max_size=20))
+
+
+@given(st.lists(batch_messages, min_size=1, max_size=5))
+def test_a_batch_survives(messages):
+    assert decode_batch(encode_batch(messages)) == messages
+
+
+def test_a_batch_entry_has_the_layout_of_the_protocol():
+    data = encode_batch([BatchMessage(5, b"xy", b"p")])
+    assert data.hex() == "00000019000000000000000000000005000000027879000170"
+
+
+@given(st.lists(batch_messages, min_size=1, max_size=3), st.data())
+def test_a_truncated_batch_is_illegal(messages, data):
+    encoded = encode_batch(messages)
+    boundaries = {len(encode_batch(messages[:count])) for count in range(1, len(messages) + 1)}
+    cut = data.draw(st.integers(0, len(encoded) - 1).filter(lambda size: size not in boundaries))
+    with pytest.raises(MessageIllegal):
+        decode_batch(encoded[:cut])
+
+
+@given(st.binary(max_size=60))
+def test_garbage_is_an_illegal_batch_or_a_batch(data):
+    try:
+        decode_batch(data)
+    except MessageIllegal:
+        return
