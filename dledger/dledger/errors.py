@@ -59,3 +59,7 @@ class TrimmedError(LogError):
 
 class ContradictionError(CorruptionError):
     """A leader contradicts what this replica holds as committed: its log must be set aside and installed anew."""
+
+
+class StateDivergedError(LogError):
+    """This replica's state machine computed another state than the majority's from the same log."""

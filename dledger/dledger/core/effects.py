@@ -24,7 +24,7 @@ class AppendEntries(msgspec.Struct, frozen=True):
     """Write entries at the end of the log; `data` are their raw bytes.  Report by `synced` once durable."""
 
     metas: Sequence[EntryMeta]
-    data: bytes | memoryview
+    data: bytes | bytearray | memoryview
 
 
 class Truncate(msgspec.Struct, frozen=True):

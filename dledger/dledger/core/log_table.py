@@ -92,7 +92,7 @@ class LogTable:
         for meta in metas:
             invariant(meta.index == self.last_index + 1, "entries are appended in order", meta=meta, last=self.last_index)
             if not self._terms or self._terms[-1] != meta.term:
-                invariant(meta.term > self.last_term, "terms never decrease", meta=meta, last_term=self.last_term)
+                invariant(meta.term >= self.last_term, "terms never decrease", meta=meta, last_term=self.last_term)
                 self._starts.append(meta.index)
                 self._terms.append(meta.term)
             if meta.membership is not None:

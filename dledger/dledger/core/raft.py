@@ -203,7 +203,7 @@ class Raft:
                 if sender == self.leader and self.is_voter:
                     self._campaign(now, pre=False, transfer=True)
 
-    def propose(self, metas: Entries, data: bytes, now: float) -> None:
+    def propose(self, metas: Entries, data: bytes | bytearray, now: float) -> None:
         """Append own-term entries; the caller holds `accepts_proposals` (a no-op needs leadership only).
 
         A membership entry must change at most one voter, and needs `can_change_membership`.
@@ -450,7 +450,7 @@ class Raft:
                 f" (commit index {self.commit_index}) with term {known}"
             )
 
-    def _append(self, metas: Entries, data: bytes | memoryview) -> None:
+    def _append(self, metas: Entries, data: bytes | bytearray | memoryview) -> None:
         self.table.append(metas, self.commit_index)
         self._effects.append(AppendEntries(metas, data))
         if any(meta.kind == EntryKind.MEMBERSHIP for meta in metas):

@@ -1,0 +1,24 @@
+"""A replicated log: Raft over segments of opaque bytes, usable alone.
+
+`Node` is one member of a group; `StateMachine` is what a service implements.  The folders: `core` decides (pure),
+`store` keeps, `net` carries, `replica` drives the three, `sim` proves them.  Nothing here knows of topics or messages.
+"""
+
+from dledger.config import NodeConfig
+from dledger.node import Node
+from dledger.replica.status import NodeStatus
+from dledger.statemachine import CommittedEntry, Leadership, StateMachine
+from dledger.types import Membership, Position, ReplicaId, SnapshotMeta
+
+__all__ = [
+    "CommittedEntry",
+    "Leadership",
+    "Membership",
+    "Node",
+    "NodeConfig",
+    "NodeStatus",
+    "Position",
+    "ReplicaId",
+    "SnapshotMeta",
+    "StateMachine",
+]

@@ -1,0 +1,107 @@
+"""What a replica and a node are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from dledger.core.settings import RaftSettings
+from dledger.errors import ConfigError
+
+Address = tuple[str, int]
+
+MIN_SEGMENT_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaConfig:
+    """Times in milliseconds, sizes in bytes.  `peers` are the node ids of the whole group, this one included."""
+
+    cluster: str
+    group: str
+    node_id: str
+    peers: frozenset[str]
+    learners: frozenset[str] = frozenset()
+    """Nodes that stay learners."""
+    flush: Literal["sync", "async"] = "sync"
+    """`sync`: an acknowledgement means fdatasync on a majority.  `async`: written on a majority; a power failure of a
+    majority may lose what was acknowledged in the last 100 ms or 16 MiB."""
+    segment_bytes: int = 1 << 30
+    heartbeat_ms: int = 100
+    election_min_ms: int = 500
+    election_max_ms: int = 1000
+    max_uncommitted_bytes: int = 64 << 20
+    recent_bytes: int = 8 << 20
+    """Newest entries kept in memory."""
+    snapshot_interval_ms: int = 60_000
+    """Least time between two marked segment starts."""
+
+    def __post_init__(self) -> None:
+        if self.node_id not in self.peers:
+            raise ConfigError(f"node_id {self.node_id!r} is none of the peers {sorted(self.peers)}: add it to peers")
+        if self.flush not in ("sync", "async"):
+            raise ConfigError(f"flush is {self.flush!r}: use 'sync' or 'async'")
+        if self.segment_bytes < MIN_SEGMENT_BYTES:
+            raise ConfigError(f"segment_bytes is {self.segment_bytes}: use at least {MIN_SEGMENT_BYTES}")
+        if not 0 < self.heartbeat_ms * 2 <= self.election_min_ms <= self.election_max_ms:
+            raise ConfigError(
+                f"heartbeat_ms {self.heartbeat_ms}, election_min_ms {self.election_min_ms}, election_max_ms"
+                f" {self.election_max_ms}: the first must be positive and at most half the second, the second at most"
+                " the third, or followers call elections against a live leader"
+            )
+        if self.max_uncommitted_bytes < 1 << 20:
+            raise ConfigError(f"max_uncommitted_bytes is {self.max_uncommitted_bytes}: use at least {1 << 20}")
+
+    @property
+    def raft(self) -> RaftSettings:
+        return RaftSettings(self.heartbeat_ms / 1000, self.election_min_ms / 1000, self.election_max_ms / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """One node of a group.
+
+    `peers` gives the address to dial for every *other* node of the group; it need not be where that node listens (a
+    proxy may stand between), and the log, not this, decides who is a member.
+    """
+
+    cluster: str
+    group: str
+    node_id: str
+    data_dir: Path
+    secret: bytes
+    bind: Address = ("127.0.0.1", 0)
+    advertised: Address | None = None
+    """Where others reach `bind`; None: where it listens."""
+    peers: Mapping[str, Address] = field(default_factory=dict)
+    learners: frozenset[str] = frozenset()
+    flush: Literal["sync", "async"] = "sync"
+    segment_bytes: int = 1 << 30
+    heartbeat_ms: int = 100
+    election_min_ms: int = 500
+    election_max_ms: int = 1000
+    max_uncommitted_bytes: int = 64 << 20
+    recent_bytes: int = 8 << 20
+    snapshot_interval_ms: int = 60_000
+    bootstrap: bool = False
+    """Mint a one-voter group in a directory that has no identity yet."""
+
+    @property
+    def replica(self) -> ReplicaConfig:
+        return ReplicaConfig(
+            self.cluster,
+            self.group,
+            self.node_id,
+            frozenset((*self.peers, self.node_id)),
+            self.learners,
+            self.flush,
+            self.segment_bytes,
+            self.heartbeat_ms,
+            self.election_min_ms,
+            self.election_max_ms,
+            self.max_uncommitted_bytes,
+            self.recent_bytes,
+            self.snapshot_interval_ms,
+        )

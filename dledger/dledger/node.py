@@ -1,0 +1,449 @@
+"""A replica on this machine: `Replica` joined to the real disk, sockets, clock and threads.
+
+    async with Node(config, state_machine) as node:
+        position = await node.append(b"hello")
+
+All methods are for the event loop on which the node was started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from types import TracebackType
+
+from dledger.config import NodeConfig
+from dledger.engines import EngineFactory, native
+from dledger.environment import COLD, AsyncioEnvironment, Environment
+from dledger.errors import (
+    ContradictionError,
+    LogError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    StateDivergedError,
+    TrimmedError,
+)
+from dledger.invariants import invariant
+from dledger.net.links import Links
+from dledger.net.requests import Handler, RequestChannel
+from dledger.replica.joining import promote, without
+from dledger.replica.opening import open_directory, set_aside
+from dledger.replica.proposer import Fill
+from dledger.replica.replica import Replica
+from dledger.replica.status import NodeStatus
+from dledger.statemachine import CommittedEntry, Leadership, StateMachine
+from dledger.store.disk import OsDisk
+from dledger.store.identity import DirectoryLock
+from dledger.store.log import Pin, SegmentInfo
+from dledger.types import Membership, Position, ReplicaId, SnapshotMeta
+
+logger = logging.getLogger(__name__)
+
+
+class Appended:
+    """The context of `Node.append`."""
+
+    __slots__ = ("future", "position")
+
+    def __init__(self, future: asyncio.Future[Position]) -> None:
+        self.future = future
+        self.position = Position(-1)
+
+    def applied(self) -> None:
+        if not self.future.done():
+            self.future.set_result(self.position)
+
+    def dropped(self) -> None:
+        if not self.future.done():
+            self.future.set_exception(
+                OutcomeUnknownError("leadership was lost before the entry was committed; it may or may not be in the log")
+            )
+
+
+class Node:
+    """One node of a group.
+
+    Raises, from `start`: `ConfigError` (address in use, contradictory settings), `IdentityError` (the directory is
+    somebody else's), `CorruptionError` and `StorageError` (it cannot be used).
+    """
+
+    def __init__(self, config: NodeConfig, state_machine: StateMachine, *, engine: EngineFactory = native) -> None:
+        self.config = config
+        self._engine = engine
+        self._machine = _AppendResolver(state_machine)
+        self._failed: asyncio.Event | None = None
+        self._environment: AsyncioEnvironment | None = None
+        self._lock: DirectoryLock | None = None
+        self._links: Links | None = None
+        self._replica: Replica | None = None
+
+    # ---------------------------------------------------------------- life
+
+    async def start(self) -> None:
+        """Recover the directory, listen, and take part.  Restoring the state machine goes on in the background."""
+        config, loop = self.config, asyncio.get_running_loop()
+        config.data_dir.mkdir(parents=True, exist_ok=True)
+        self._lock = DirectoryLock.acquire(str(config.data_dir), os.getpid())
+        self._failed = asyncio.Event()
+        self._environment = AsyncioEnvironment(loop)
+        try:
+            opened = open_directory(
+                OsDisk(str(config.data_dir)),
+                config.replica,
+                lambda: uuid.uuid4().hex,
+                bootstrap=config.bootstrap,
+                name=str(config.data_dir),
+            )
+            for note in opened.notes:
+                logger.warning("directory=%s note=%r", config.data_dir, note)
+            self._links = Links(
+                ReplicaId(config.node_id, opened.identity.incarnation),
+                cluster=config.cluster,
+                group=config.group,
+                segment_bytes=config.segment_bytes,
+                secret=config.secret,
+                bind=config.bind,
+                advertise=config.advertised,
+                peers=config.peers,
+                receiver=_Receiver(self),
+            )
+            self._replica = Replica(
+                config.replica,
+                opened,
+                self._environment,
+                self._links,
+                self._machine,
+                engine=self._engine,
+                on_failure=self._on_failure,
+            )
+            await self._links.start()
+            self._replica.start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Leave at once, without handing over (see `transfer_leadership`).  May be called twice."""
+        if self._replica is not None:
+            self._replica.stop()
+        if self._links is not None:
+            await self._links.stop()
+        if self._environment is not None:
+            self._environment.close()
+            self._environment = None
+        if self._replica is not None:
+            self._replica.close(clean=self._replica.failure is None)
+            self._replica_failed_aside()
+            self._replica = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    async def __aenter__(self) -> Node:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def _on_failure(self, error: BaseException) -> None:
+        logger.error(
+            "node=%s event=failed error=%r", self.config.node_id, error, exc_info=not isinstance(error, LogError)
+        )
+        if self._failed is not None:
+            self._failed.set()
+
+    def _replica_failed_aside(self) -> None:
+        """A replica that the group contradicts comes back as another incarnation, without its log."""
+        replica = self._replica
+        if replica is not None and isinstance(replica.failure, ContradictionError | StateDivergedError):
+            set_aside(OsDisk(str(self.config.data_dir)), replica.identity, lambda: uuid.uuid4().hex)
+
+    async def wait_failed(self) -> BaseException:
+        """Wait until this node cannot go on; returns why.  It is to be stopped then, and the process should exit."""
+        invariant(self._failed is not None, "the node is started")
+        if self._failed is not None:
+            await self._failed.wait()
+        failure = self.replica.failure
+        return failure if failure is not None else LogError("the node failed")
+
+    # ---------------------------------------------------------------- what it is
+
+    @property
+    def replica(self) -> Replica:
+        if self._replica is None:
+            raise NotLeaderError(None, 0, f"node {self.config.node_id} is not running")
+        return self._replica
+
+    @property
+    def env(self) -> Environment:
+        invariant(self._environment is not None, "the node is started")
+        assert self._environment is not None
+        return self._environment
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens for peers."""
+        invariant(self._links is not None, "the node is started")
+        assert self._links is not None
+        return self._links.address
+
+    @property
+    def role(self) -> str:
+        return self.replica.engine.role.name.lower()
+
+    @property
+    def term(self) -> int:
+        return self.replica.engine.term
+
+    @property
+    def leader_id(self) -> str | None:
+        """The node id of the leader, if one is known."""
+        leader = self.replica.engine.leader
+        return None if leader is None else leader.node_id
+
+    @property
+    def is_ready(self) -> bool:
+        """Leads, has applied its own no-op, and takes proposals."""
+        return self._replica is not None and self._replica.is_ready
+
+    @property
+    def commit_index(self) -> int:
+        return self.replica.engine.commit_index
+
+    @property
+    def applied_index(self) -> int:
+        return self.replica.applied_index
+
+    @property
+    def applied_position(self) -> int:
+        """End of the last applied entry."""
+        return self.replica.applied_position
+
+    @property
+    def first_position(self) -> int:
+        """First kept byte of the log."""
+        return self.replica.store.first_position
+
+    @property
+    def last_position(self) -> int:
+        """End of the log."""
+        return self.replica.store.end_position
+
+    @property
+    def durable_position(self) -> int:
+        """Everything before it is on this node's disk."""
+        return self.replica.durable_position
+
+    @property
+    def membership(self) -> Membership:
+        return self.replica.engine.table.membership
+
+    def status(self) -> NodeStatus:
+        """What `/status` shows."""
+        return self.replica.status()
+
+    def link_counters(self) -> object:
+        """Counters of the peer links; see `dledger.net.links`."""
+        invariant(self._links is not None, "the node is started")
+        assert self._links is not None
+        return self._links.counters
+
+    # ---------------------------------------------------------------- writing
+
+    def stage(self, size: int, fill: Fill | None, *, commands: bytes = b"", context: object = None) -> int:
+        """Put a unit into the entry of this turn of the event loop; returns the position of its first record byte.
+
+        `size` is the number of record bytes (0: commands only).  `fill(position)` is called at once and returns
+        buffers of `size` bytes in all that must not change afterwards.  `commands` are encoded commands of kinds ≥ 16.
+        Once the entry is applied here, `context` stands in `CommittedEntry.contexts`; if this replica loses track of
+        it, it is passed to `StateMachine.dropped`.
+
+        Raises, before anything is proposed: `NotLeaderError`, `BusyError` (64 MiB wait for a majority), `LogFullError`,
+        `TooLargeError` (a unit is at most 8 MiB and fits a segment).
+        """
+        return self.replica.stage(size, fill, commands, context)
+
+    async def append(self, body: bytes) -> Position:
+        """Append one unit and wait until it is committed and applied; returns where it stands.
+
+        Raises as `stage`, and `OutcomeUnknownError` if leadership is lost meanwhile.
+        """
+        context = Appended(asyncio.get_running_loop().create_future())
+        context.position = Position(self.stage(len(body), lambda position: (body,), context=context))
+        return await context.future
+
+    def trim(self, before_position: int) -> bool:
+        """Leader: have every replica drop what lies before a snapshot's position; False if there is no such snapshot."""
+        return self.replica.propose_trim(before_position)
+
+    def trim_candidates(self) -> list[int]:
+        """Positions that `trim` takes now, ascending."""
+        first = self.first_position
+        return [meta.position for meta in self.replica.snapshots.list() if meta.position > first]
+
+    # ---------------------------------------------------------------- reading
+
+    def read_index(self, callback: Callable[[Exception | None], None]) -> None:
+        """Leader: `callback(None)` once everything committed before this call is applied here; else `NotLeaderError`."""
+        self.replica.read_index(callback)
+
+    async def read_barrier(self) -> None:
+        """The async form of `read_index`; raises `NotLeaderError`."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if not future.done():
+                if error is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(error)
+
+        self.read_index(done)
+        await future
+
+    def broadcast_commit(self) -> None:
+        """Leader: tell followers the commit index at once."""
+        self.replica.broadcast_commit()
+
+    def read_nowait(self, position: int, size: int) -> bytes | None:
+        """Raw log bytes if they are in the page cache, else None.  Raises `TrimmedError`."""
+        return self.replica.store.read_nowait(position, size)
+
+    async def read(self, position: int, size: int) -> bytes:
+        """Raw log bytes inside one segment, on a bounded pool.  Raises `TrimmedError`, `BusyError`."""
+        if position < self.first_position:
+            raise TrimmedError(f"position {position} is below the first kept one, {self.first_position}")
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def done(result: bytes | BaseException) -> None:
+            if future.done():
+                return
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self.env.run_blocking(COLD, partial(self.replica.store.read, position, size), done)
+        return await future
+
+    def pin(self, position: int) -> Pin:
+        """Keep the segment that holds `position` readable until the pin is released."""
+        return self.replica.store.pin(position)
+
+    def segments(self) -> list[SegmentInfo]:
+        return self.replica.store.segments()
+
+    def disk_ratio(self) -> float:
+        """How full the file system of the log is, 0 to 1."""
+        return self.replica.store.disk_ratio()
+
+    def on_trimmed(self, hook: Callable[[int], None]) -> None:
+        """`hook(position)` after every trim of this node's log."""
+        self.replica.on_trimmed.append(hook)
+
+    # ---------------------------------------------------------------- group
+
+    def request_channel(self, number: int, handler: Handler) -> RequestChannel:
+        """Requests between the nodes of the group, on a channel 1…249; see `dledger.net.requests`."""
+        invariant(0 < number < 250 and self._links is not None, "a channel number of the service", number=number)
+        assert self._links is not None
+        return RequestChannel(self._links, number, handler, self.env)
+
+    async def transfer_leadership(self, to: str | None = None) -> bool:
+        """Hand over to a voter, by default the one with the most of the log; False if nobody took over in time."""
+        replica = self.replica
+        target = None
+        if to is not None:
+            target = self.membership.find(to)
+            if target is None:
+                raise LogError(f"{to!r} is no member of {self.config.group}; members are {self.membership.members}")
+        if not replica.engine.is_leader:
+            raise replica.not_leader()
+        term = self.term
+        if not replica.transfer(target):
+            return False
+        for _ in range(self.config.election_max_ms // 10 * 2):
+            await asyncio.sleep(0.01)
+            if self._replica is None or self.term != term or not replica.engine.is_leader:
+                return True
+            if replica.engine.transfer_to is None:
+                return False
+        return False
+
+    def add_learner(self, replica_id: ReplicaId) -> None:
+        """Leader: take a replica in as a learner.  Raises `NotLeaderError`."""
+        membership = self.membership
+        self.replica.change_membership(Membership(membership.voters, (*membership.learners, replica_id)))
+
+    def promote(self, node_id: str) -> None:
+        """Leader: make a learner a voter."""
+        self.replica.change_membership(promote(self.membership, self._member(node_id)))
+
+    def remove(self, node_id: str) -> None:
+        """Leader: remove a member; a leader that removes itself steps down once that is committed."""
+        self.replica.change_membership(without(self.membership, self._member(node_id)))
+
+    def _member(self, node_id: str) -> ReplicaId:
+        member = self.membership.find(node_id)
+        if member is None:
+            raise LogError(f"{node_id!r} is no member of {self.config.group}")
+        return member
+
+
+class _Receiver:
+    """Passes what the links receive on to the replica, which exists a moment later than they do."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def on_message(self, sender: ReplicaId, message: object, payload: bytes) -> None:
+        self._node.replica.on_message(sender, message, payload)  # type: ignore[arg-type]
+
+    def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
+        self._node.replica.on_data(sender, channel, data)
+
+    def on_connected(self, peer: ReplicaId) -> None:
+        logger.info("node=%s event=connected peer=%s", self._node.config.node_id, peer)
+        self._node.replica.on_connected(peer)
+
+    def on_disconnected(self, peer: ReplicaId) -> None:
+        logger.info("node=%s event=disconnected peer=%s", self._node.config.node_id, peer)
+        self._node.replica.on_disconnected(peer)
+
+
+class _AppendResolver:
+    """A state machine around the service's, which answers `Node.append` once the service has applied."""
+
+    def __init__(self, machine: StateMachine) -> None:
+        self._machine = machine
+        self.rebuild = machine.rebuild
+        self.snapshot = machine.snapshot
+        self.digest = machine.digest
+        self.on_leadership: Callable[[Leadership], None] = machine.on_leadership
+
+    def apply(self, entries: Sequence[CommittedEntry]) -> None:
+        self._machine.apply(entries)
+        for entry in entries:
+            for context in entry.contexts:
+                if isinstance(context, Appended):
+                    context.applied()
+
+    def dropped(self, contexts: Sequence[object]) -> None:
+        others = []
+        for context in contexts:
+            if isinstance(context, Appended):
+                context.dropped()
+            else:
+                others.append(context)
+        if others:
+            self._machine.dropped(others)
+
+    def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
+        return self._machine.restore(meta, chunks)

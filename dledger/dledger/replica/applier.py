@@ -1,0 +1,167 @@
+"""Hands committed entries to the state machine, in order, in slices that never hold the event loop for long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from dledger.environment import COLD, Environment
+from dledger.errors import StorageError
+from dledger.format import HEADER_BYTES
+from dledger.replica.proposer import Contexts
+from dledger.replica.recent import Buffer, RecentEntries
+from dledger.statemachine import CommittedEntry
+from dledger.store.log import LogStore
+from dledger.types import EntryKind, EntryMeta
+
+SLICE_S = 0.005
+BATCH_ENTRIES = 64
+READ_BYTES = 4 << 20
+
+
+class Applier:
+    """Follows the commit index.
+
+    `deliver(entries)` gets groups to apply, `log_commands(meta, commands)` is asked first about every group that has
+    commands, and `progressed()` is called after every slice.  Entries that are not in memory are read on the cold lane.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        store: LogStore,
+        recent: RecentEntries,
+        contexts: Contexts,
+        *,
+        applied_index: int,
+        deliver: Callable[[Sequence[CommittedEntry]], None],
+        log_commands: Callable[[EntryMeta, memoryview], None],
+        progressed: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._environment = environment
+        self._store = store
+        self._recent = recent
+        self._contexts = contexts
+        self._deliver = deliver
+        self._log_commands = log_commands
+        self._progressed = progressed
+        self._failed = failed
+        self._target = applied_index
+        self._epoch = 0
+        self._waiting = False
+        self._running = False
+        self.applied_index = applied_index
+        self.applied_position = store.position_at(applied_index + 1) if applied_index < store.last_index else -1
+        if self.applied_position < 0:
+            self.applied_position = store.end_position
+
+    def advance(self, commit_index: int) -> None:
+        """Entries up to `commit_index` are committed."""
+        self._target = max(self._target, commit_index)
+        if not self._waiting and not self._running:
+            self._run()
+
+    def restart(self, applied_index: int, applied_position: int) -> None:
+        """The state machine was given a state as of `applied_index`."""
+        self._epoch += 1
+        self._waiting = False
+        self.applied_index = applied_index
+        self.applied_position = applied_position
+        self._target = max(self._target, applied_index)
+
+    def _run(self) -> None:
+        self._waiting = False
+        self._running = True
+        deadline = self._environment.now() + SLICE_S
+        try:
+            while self.applied_index < self._target:
+                first = self.applied_index + 1
+                if not self._recent.has(first):
+                    self._read(first)
+                    break
+                count = 1
+                while count < BATCH_ENTRIES and first + count <= self._target and self._recent.has(first + count):
+                    count += 1
+                entries = self._recent.get(first, count)
+                if entries is None:
+                    raise StorageError(f"entries {first} to {first + count - 1} left memory while they were counted")
+                self._apply(entries)
+                if self._environment.now() >= deadline and self.applied_index < self._target:
+                    self._later()
+                    break
+        finally:
+            self._running = False
+        self._progressed()
+
+    def _later(self) -> None:
+        self._waiting = True
+        self._environment.call_soon(partial(self._resume, self._epoch))
+
+    def _resume(self, epoch: int) -> None:
+        if epoch == self._epoch:
+            self._run()
+
+    def _read(self, first: int) -> None:
+        self._waiting = True
+        committed = self._store.position_at(self._target + 1) - self._store.position_at(first)
+        read = partial(self._store.read_entries, first, min(READ_BYTES, committed), verify=True)
+        self._environment.run_blocking(COLD, read, partial(self._on_read, self._epoch))
+
+    def _on_read(self, epoch: int, result: tuple[list[EntryMeta], bytes] | BaseException) -> None:
+        if epoch != self._epoch:
+            return
+        if isinstance(result, BaseException):
+            self._failed(result)
+            return
+        metas, data = result
+        view, offset = memoryview(data), 0
+        entries: list[tuple[EntryMeta, Buffer]] = []
+        for meta in metas:
+            entries.append((meta, view[offset : offset + meta.size]))
+            offset += meta.size
+        self._running = True
+        try:
+            for start in range(0, len(entries), BATCH_ENTRIES):
+                self._apply(entries[start : start + BATCH_ENTRIES])
+        except Exception as error:
+            self._failed(error)
+            return
+        finally:
+            self._running = False
+        self._progressed()
+        if self._epoch == epoch:
+            self._later()
+
+    def _apply(self, entries: Sequence[tuple[EntryMeta, Buffer]]) -> None:
+        groups: list[CommittedEntry] = []
+        for meta, data in entries:
+            if meta.kind != EntryKind.GROUP:
+                continue
+            view = memoryview(data)
+            records_end = meta.size - meta.channel
+            commands = view[records_end:]
+            if meta.channel:
+                if groups:
+                    self._hand_over(groups)
+                    groups = []
+                self._log_commands(meta, commands)
+            groups.append(
+                CommittedEntry(
+                    meta.index,
+                    meta.term,
+                    meta.position,
+                    view[HEADER_BYTES:records_end],
+                    commands,
+                    self._contexts.take(meta.index),
+                )
+            )
+        if groups:
+            self._hand_over(groups)
+        self.applied_index = entries[-1][0].index
+        self.applied_position = entries[-1][0].end
+
+    def _hand_over(self, groups: list[CommittedEntry]) -> None:
+        self._deliver(groups)
+        self.applied_index = groups[-1].index
+        self.applied_position = groups[-1].end

@@ -1,0 +1,57 @@
+"""A replica's status."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dledger.replica.status import NodeStatus, PeerStatus
+
+if TYPE_CHECKING:
+    from dledger.replica.replica import Replica
+
+
+def describe(replica: Replica) -> NodeStatus:
+    """What `/status` shows of a replica; peers only on the leader."""
+    engine, store = replica.engine, replica.store
+    membership = engine.table.membership
+    now, wall_ms = replica.environment.now(), replica.environment.wall_ms()
+    peers = [
+        PeerStatus(
+            peer.node_id,
+            peer in membership.voters,
+            progress.match_index,
+            store.last_index - progress.match_index,
+            int((now - progress.contact_at) * 1000),
+            progress.mode.name.lower(),
+            progress.disk_used,
+            progress.wall_ms - wall_ms if progress.wall_ms else 0,
+        )
+        for peer, progress in engine.progress.items()
+    ]
+    return NodeStatus(
+        node_id=replica.me.node_id,
+        incarnation=replica.me.incarnation,
+        cluster=replica.config.cluster,
+        group=replica.config.group,
+        role=engine.role.name.lower(),
+        term=engine.term,
+        leader_id=None if engine.leader is None else engine.leader.node_id,
+        ready=replica.is_ready,
+        voter=engine.is_voter,
+        first_index=store.first_index,
+        last_index=store.last_index,
+        commit_index=engine.commit_index,
+        applied_index=replica.applied_index,
+        first_position=store.first_position,
+        last_position=store.end_position,
+        durable_position=replica.durable_position,
+        applied_position=replica.applied_position,
+        disk_used=engine.disk_used,
+        syncs=replica.syncs,
+        sync_seconds=replica.sync_seconds,
+        elections=replica.elections,
+        voters=[str(member.node_id) for member in membership.voters],
+        learners=[str(member.node_id) for member in membership.learners],
+        peers=peers,
+        failure=None if replica.failure is None else str(replica.failure),
+    )

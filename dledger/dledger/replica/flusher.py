@@ -1,0 +1,123 @@
+"""One sync at a time; the next covers everything written meanwhile (group commit)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dledger.environment import FLUSH, Environment
+from dledger.store.log import LogStore
+from dledger.store.sync import SyncTicket
+
+ASYNC_SYNC_INTERVAL_S = 0.1
+ASYNC_SYNC_BYTES = 16 << 20
+MARK_SYNC_INTERVAL_S = 1.0
+SLOW_SYNC_S = 1.0
+"""A sync that takes longer makes a leader hand over."""
+
+
+class Flusher:
+    """Runs the store's syncs on the flush thread.
+
+    `durable(generation, index)` is told what an acknowledgement may vouch for: with `sync` what a completed sync
+    covered, without it what was written.  `failed` is told the error that ends this replica.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        store: LogStore,
+        *,
+        sync: bool,
+        durable: Callable[[int, int], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._environment = environment
+        self._store = store
+        self._sync = sync
+        self._durable = durable
+        self._failed = failed
+        self._running = False
+        self._began_at = 0.0
+        self._synced_to = store.end_position
+        self._last_sync_at = self._mark_synced_at = environment.now()
+        self._mark_behind = False
+        self._stopped = False
+        self.syncs = 0
+        self.seconds = 0.0
+
+    @property
+    def outstanding_s(self) -> float:
+        """How long the running sync has taken so far; 0 if none runs."""
+        return self._environment.now() - self._began_at if self._running else 0.0
+
+    def written(self) -> None:
+        """Entries were written; see to their sync."""
+        if not self._sync:
+            self._durable(self._store.generation, self._store.last_index)
+            if self._store.end_position - self._synced_to < ASYNC_SYNC_BYTES:
+                return
+        self._start()
+
+    def tick(self) -> None:
+        """Called a few times a second: bounds how long unsynced bytes wait where acknowledgements do not."""
+        now = self._environment.now()
+        if not self._sync and now - self._last_sync_at >= ASYNC_SYNC_INTERVAL_S:
+            self._start()
+        if self._mark_behind and not self._running and now - self._mark_synced_at >= MARK_SYNC_INTERVAL_S:
+            self._sync_mark()
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def _start(self) -> None:
+        if self._running or self._stopped:
+            return
+        ticket = self._store.begin_sync()
+        if ticket is None:
+            return
+
+        def done(result: object) -> None:
+            self._ticket_done(ticket, result)
+
+        self._run(ticket.run, done)
+
+    def _run(self, work: Callable[[], None], done: Callable[[object], None]) -> None:
+        self._running = True
+        self._began_at = self._environment.now()
+        self._environment.run_blocking(FLUSH, work, done)
+
+    def _finished(self, result: object) -> bool:
+        self._running = False
+        now = self._environment.now()
+        self._last_sync_at = now
+        if self._stopped:
+            return False
+        if isinstance(result, BaseException):
+            self._failed(result)
+            return False
+        self.syncs += 1
+        self.seconds += now - self._began_at
+        return True
+
+    def _ticket_done(self, ticket: SyncTicket, result: object) -> None:
+        if not self._finished(result):
+            return
+        self._store.finish_sync(ticket)
+        self._mark_behind = True
+        self._synced_to = self._store.end_position
+        generation, index = ticket.token
+        if self._environment.now() - self._mark_synced_at >= MARK_SYNC_INTERVAL_S:
+            self._sync_mark()
+        elif self._sync:
+            self._start()
+        if self._sync:
+            self._durable(generation, index)
+
+    def _sync_mark(self) -> None:
+        self._mark_behind = False
+        self._mark_synced_at = self._environment.now()
+        self._run(self._store.sync_mark, self._mark_synced)
+
+    def _mark_synced(self, result: object) -> None:
+        if self._finished(result) and self._sync:
+            self._start()

@@ -1,0 +1,152 @@
+"""Opens a node directory: recovers what is there, and refuses what must not be trusted.
+
+A directory whose durable mark or hard state is lost is not the member it was: what it acknowledged or voted may be
+gone.  Its log is set aside under `aside-<n>/` and it comes back as another incarnation, which the leader takes in as a
+learner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dledger.config import ReplicaConfig
+from dledger.errors import IdentityError
+from dledger.store.disk import Disk
+from dledger.store.hardstate import HardStateFile
+from dledger.store.identity import Identity, check_identity, read_identity, write_identity
+from dledger.store.log import LogStore
+from dledger.store.recovery import Recovery
+from dledger.store.snapshots import SnapshotStore
+from dledger.types import HardState, Membership, ReplicaId
+
+IDENTITY_FORMAT = 1
+STARTED = "started"
+"""Made at the first start: without it an empty directory is a new member's, with it one that lost its log."""
+LOG_DIRECTORIES = ("commitlog", "index", "raft", "snapshots")
+
+
+@dataclass(slots=True)
+class Opened:
+    """A recovered node directory."""
+
+    identity: Identity
+    store: LogStore
+    snapshots: SnapshotStore
+    hard_state_file: HardStateFile
+    hard_state: HardState
+    recovery: Recovery
+    base_term: int
+    commit_index: int
+    notes: list[str]
+
+
+def found_group(config: ReplicaConfig, incarnation: str) -> Identity:
+    """The identity of a group's only member so far."""
+    me = ReplicaId(config.node_id, incarnation)
+    return Identity(
+        IDENTITY_FORMAT,
+        config.cluster,
+        config.group,
+        config.node_id,
+        incarnation,
+        config.segment_bytes,
+        Membership((me,)),
+    )
+
+
+def open_directory(
+    disk: Disk, config: ReplicaConfig, mint: Callable[[], str], *, bootstrap: bool = False, name: str = "the directory"
+) -> Opened:
+    """Open or make a node directory; `mint` gives a fresh incarnation.
+
+    `bootstrap` founds a one-voter group if there is no identity yet.  Raises `IdentityError` if the directory belongs
+    to someone else, `CorruptionError` or `StorageError` if it cannot be used.
+    """
+    notes: list[str] = []
+    identity = read_identity(disk, name)
+    if identity is None:
+        identity = found_group(config, mint())
+        if not bootstrap:
+            identity = _joiner(identity)
+        write_identity(disk, identity)
+    check_identity(identity, cluster=config.cluster, group=config.group, node_id=config.node_id, directory=name)
+    if identity.segment_bytes != config.segment_bytes:
+        raise IdentityError(
+            f"{name} was made with segment_bytes {identity.segment_bytes}, the configuration says"
+            f" {config.segment_bytes}: the size belongs to the group and cannot change; put the first back"
+        )
+    fresh = not any(disk.exists(directory) for directory in LOG_DIRECTORIES) and not disk.exists(STARTED)
+    if fresh:
+        disk.open(STARTED, create=True).close()
+        disk.sync_dir(".")
+    hard_state_file, hard_state = HardStateFile.open(disk)
+    if hard_state is None and not fresh:
+        hard_state_file.close()
+        notes.append("no valid copy of term and vote: rejoining as another incarnation")
+        return _reopen_aside(disk, config, identity, mint, name, notes)
+    snapshots = SnapshotStore.open(disk)
+    store, recovery = LogStore.open(disk, segment_bytes=config.segment_bytes, snapshots=snapshots)
+    if not recovery.mark_valid and not fresh:
+        store.close()
+        hard_state_file.close()
+        notes.append("no valid durable mark: rejoining as another incarnation")
+        return _reopen_aside(disk, config, identity, mint, name, notes)
+    base_term = 0
+    if recovery.first_index > 0:
+        first = snapshots.at_or_below(recovery.first_position)
+        if first is None or first.position != recovery.first_position:
+            raise IdentityError(
+                f"{name} has a log from position {recovery.first_position} on and no snapshot of that position:"
+                " move the directory away; the node rejoins the group by itself"
+            )
+        base_term = first.last_term
+    known_commit = recovery.base.last_index if recovery.base is not None else -1
+    commit_index = min(max(known_commit, recovery.saved_commit), recovery.durable_index)
+    return Opened(
+        identity,
+        store,
+        snapshots,
+        hard_state_file,
+        hard_state or HardState(),
+        recovery,
+        base_term,
+        commit_index,
+        notes,
+    )
+
+
+def set_aside(disk: Disk, identity: Identity, mint: Callable[[], str]) -> Identity:
+    """Move everything that was promised out of the way and become another incarnation.  Nothing may be open."""
+    fresh = _joiner(identity, mint())
+    write_identity(disk, fresh)
+    number = 0
+    while disk.exists(f"aside-{number}"):
+        number += 1
+    disk.mkdir(f"aside-{number}")
+    for directory in LOG_DIRECTORIES:
+        if disk.exists(directory):
+            disk.rename(directory, f"aside-{number}/{directory}")
+    disk.sync_dir(".")
+    return fresh
+
+
+def _joiner(identity: Identity, incarnation: str | None = None) -> Identity:
+    return Identity(
+        identity.format,
+        identity.cluster,
+        identity.group,
+        identity.node_id,
+        incarnation or identity.incarnation,
+        identity.segment_bytes,
+        None,
+    )
+
+
+def _reopen_aside(
+    disk: Disk, config: ReplicaConfig, identity: Identity, mint: Callable[[], str], name: str, notes: list[str]
+) -> Opened:
+    set_aside(disk, identity, mint)
+    opened = open_directory(disk, config, mint, name=name)
+    opened.notes[:0] = notes
+    return opened

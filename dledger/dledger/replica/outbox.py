@@ -1,0 +1,160 @@
+"""Sends what the engine asks for, reading entries back where they left memory.
+
+Per peer the bulk lane stays in order: what follows a run that is still being read waits for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from dledger.core.effects import SendCatchUp, SendEntries, SendMessage
+from dledger.core.messages import Append
+from dledger.engines import Engine
+from dledger.environment import COLD, Environment
+from dledger.errors import StorageError
+from dledger.net.transport import Lane, Transport
+from dledger.replica.recent import RecentEntries
+from dledger.replica.transfer import SnapshotSender
+from dledger.store.log import LogStore
+from dledger.store.snapshots import SnapshotStore
+from dledger.types import EntryMeta, ReplicaId
+
+Send = SendMessage | SendEntries | SendCatchUp
+
+
+class Outbox:
+    """`connected` maps node ids to the incarnation at the other end; others are not sent to."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        transport: Transport,
+        store: LogStore,
+        snapshots: SnapshotStore,
+        recent: RecentEntries,
+        engine: Callable[[], Engine],
+        *,
+        pump: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._environment = environment
+        self._transport = transport
+        self._store = store
+        self._snapshots = snapshots
+        self._recent = recent
+        self._engine = engine
+        self._pump = pump
+        self._failed = failed
+        self._reading: dict[ReplicaId, deque[Send]] = {}
+        self.connected: dict[str, ReplicaId] = {}
+
+    def connect(self, peer: ReplicaId) -> None:
+        """A peer can be sent to."""
+        self.connected[peer.node_id] = peer
+        self._reading.pop(peer, None)
+
+    def disconnect(self, peer: ReplicaId) -> None:
+        """A peer was lost."""
+        if self.connected.get(peer.node_id) == peer:
+            del self.connected[peer.node_id]
+        self._reading.pop(peer, None)
+
+    def send(self, send: Send) -> None:
+        """Send now, or behind what is being read for the same peer; dropped if the peer is not connected."""
+        to = send.to
+        if self.connected.get(to.node_id) != to:
+            return
+        if isinstance(send, SendMessage) and not isinstance(send.message, Append):
+            self._transport.send(to.node_id, Lane.CONTROL, send.message)
+        elif (waiting := self._reading.get(to)) is not None:
+            waiting.append(send)
+        else:
+            self._send_bulk(send)
+
+    def _send_bulk(self, send: Send) -> None:
+        to, engine = send.to, self._engine()
+        term = send.term if isinstance(send, SendCatchUp) else send.message.term
+        if not engine.is_leader or engine.term != term:
+            return  # the log may have changed since: its bytes are not this leader's any more
+        if isinstance(send, SendCatchUp):
+            read = partial(self._store.read_entries, send.first_index, send.max_bytes, verify=True)
+            self._read(to, term, send.first_index, None, read)
+        elif isinstance(send, SendMessage):
+            self._note(to, self._transport.send(to.node_id, Lane.BULK, send.message))
+        else:
+            first = send.message.prev_index + 1
+            entries = self._recent.get(first, send.message.count)
+            if entries is None:
+                start = self._store.position_at(first)
+                size = self._store.meta(first + send.message.count - 1).end - start
+                read = partial(self._store.read_entries, first, size, verify=True)
+                self._read(to, term, first, send.message, read)
+            else:
+                data = [data for _, data in entries]
+                self._note(to, self._transport.send(to.node_id, Lane.BULK, send.message, data))
+
+    def _note(self, to: ReplicaId, accepted: bool) -> None:
+        if not accepted:
+            self._engine().peer_disconnected(to)
+
+    def _read(
+        self,
+        to: ReplicaId,
+        term: int,
+        first: int,
+        message: Append | None,
+        read: Callable[[], tuple[list[EntryMeta], bytes]],
+    ) -> None:
+        waiting: deque[Send] = deque()
+        self._reading[to] = waiting
+
+        def done(result: tuple[list[EntryMeta], bytes] | BaseException) -> None:
+            if self._reading.get(to) is not waiting:
+                return
+            del self._reading[to]
+            engine = self._engine()
+            if isinstance(result, BaseException):
+                if isinstance(result, StorageError):
+                    self._failed(result)
+                engine.peer_disconnected(to)
+                return
+            metas, data = result
+            prev_term = engine.table.term_at(first - 1)
+            if engine.is_leader and engine.term == term and prev_term is not None:
+                append = message or Append(term, first - 1, prev_term, engine.commit_index, len(metas))
+                accepted = self._transport.send(to.node_id, Lane.BULK, append, (data,))
+                self._note(to, accepted)
+                if message is None and accepted:
+                    engine.catch_up_sent(to, term, metas[-1].index, len(data), self._environment.now())
+            while waiting and to not in self._reading:
+                self._send_bulk(waiting.popleft())
+            if waiting:
+                self._reading[to].extend(waiting)
+            self._pump()
+
+        self._environment.run_blocking(COLD, read, done)
+
+    def send_snapshot(self, to: ReplicaId, term: int) -> None:
+        """Send the snapshot that the log starts behind."""
+        first = self._store.first_position
+        meta = self._snapshots.at_or_below(first)
+        if meta is None or meta.position != first or self.connected.get(to.node_id) != to:
+            self._engine().peer_disconnected(to)
+            return
+
+        def still_wanted() -> bool:
+            engine = self._engine()
+            return engine.is_leader and engine.term == term and self.connected.get(to.node_id) == to
+
+        SnapshotSender(
+            self._environment,
+            self._transport,
+            self._snapshots,
+            to,
+            term,
+            meta,
+            still_wanted=still_wanted,
+            broken=lambda: self._engine().peer_disconnected(to),
+        ).start()

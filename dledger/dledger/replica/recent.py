@@ -1,0 +1,55 @@
+"""The newest entries' bytes, kept to be sent and applied without reading them back."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dledger.types import EntryMeta
+
+Buffer = bytes | bytearray | memoryview
+
+
+class RecentEntries:
+    """A window of at most `max_bytes` (but at least one entry) at the end of the log."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._entries: deque[tuple[EntryMeta, Buffer]] = deque()
+
+    def append(self, metas: list[EntryMeta] | tuple[EntryMeta, ...], data: Buffer) -> None:
+        """Add entries whose raw bytes stand back to back in `data`."""
+        entries = self._entries
+        if len(metas) == 1:
+            entries.append((metas[0], data))
+        else:
+            view, offset = memoryview(data), 0
+            for meta in metas:
+                entries.append((meta, view[offset : offset + meta.size]))
+                offset += meta.size
+        self._bytes += len(data)
+        while self._bytes > self._max_bytes and len(entries) > 1:
+            self._bytes -= entries.popleft()[0].size
+
+    def truncate(self, first_index: int) -> None:
+        """Forget the entries from `first_index` on."""
+        while self._entries and self._entries[-1][0].index >= first_index:
+            self._bytes -= self._entries.pop()[0].size
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._bytes = 0
+
+    def get(self, first_index: int, count: int) -> list[tuple[EntryMeta, Buffer]] | None:
+        """`count` entries from `first_index` on, or None unless all are here."""
+        entries = self._entries
+        if not entries:
+            return None
+        offset = first_index - entries[0][0].index
+        if offset < 0 or offset + count > len(entries):
+            return None
+        return [entries[place] for place in range(offset, offset + count)]
+
+    def has(self, index: int) -> bool:
+        entries = self._entries
+        return bool(entries) and entries[0][0].index <= index <= entries[-1][0].index

@@ -1,0 +1,675 @@
+"""The driver of one replica.
+
+It owns the store and the engine, carries out the engine's effects in order, and joins them to the state machine.  All
+methods are called on one event loop; an exception that escapes an effect ends the replica (`failure`), because what is
+half done must not be built upon.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from dledger.config import ReplicaConfig
+from dledger.core.effects import (
+    AppendEntries,
+    Commit,
+    Effect,
+    MembershipChanged,
+    Output,
+    ReadsFailed,
+    ReadsReady,
+    ResetLog,
+    RoleChanged,
+    SaveHardState,
+    SendCatchUp,
+    SendEntries,
+    SendMessage,
+    SendSnapshot,
+    Truncate,
+)
+from dledger.core.log_table import LogTable
+from dledger.core.messages import Append, InstallSnapshot, Message
+from dledger.engines import EngineFactory, native
+from dledger.environment import HARD_STATE, Environment
+from dledger.errors import CorruptionError, LogFullError, NotLeaderError, StateDivergedError
+from dledger.format import HEADER_BYTES, encode_command, iter_commands, link, parse_run
+from dledger.invariants import invariant
+from dledger.net.transport import Transport
+from dledger.replica.applier import Applier
+from dledger.replica.commands import DIGEST, SNAPSHOT_MARK, TRIM, Digest, Trim
+from dledger.replica.describe import describe
+from dledger.replica.digests import DigestVotes, Verdict
+from dledger.replica.flusher import SLOW_SYNC_S, Flusher
+from dledger.replica.joining import JoiningPolicy
+from dledger.replica.opening import Opened
+from dledger.replica.outbox import Outbox
+from dledger.replica.proposer import Contexts, Fill, Proposer, SealedEntry, check_room
+from dledger.replica.reads import ReadWaiters
+from dledger.replica.recent import RecentEntries
+from dledger.replica.snapshotter import Snapshotter
+from dledger.replica.status import NodeStatus
+from dledger.replica.transfer import SNAPSHOT_CHANNEL, SnapshotReceiver
+from dledger.statemachine import CommittedEntry, Leadership, StateMachine
+from dledger.types import EntryKind, EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
+
+TICKS_PER_HEARTBEAT = 4
+HOUSEKEEPING_S = 0.25
+DIGEST_CHANNEL = 251
+
+
+class Replica:
+    """One member of a group.  Call `start` once a transport can send, `stop` at the end."""
+
+    def __init__(
+        self,
+        config: ReplicaConfig,
+        opened: Opened,
+        environment: Environment,
+        transport: Transport,
+        state_machine: StateMachine,
+        *,
+        engine: EngineFactory = native,
+        on_failure: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
+        self.config = config
+        self.identity = opened.identity
+        self.me = ReplicaId(config.node_id, opened.identity.incarnation)
+        self.environment = environment
+        self.transport = transport
+        self.store = opened.store
+        self.snapshots = opened.snapshots
+        self.failure: BaseException | None = None
+        self.on_trimmed: list[Callable[[int], None]] = []
+        self.elections = 0
+        self.corrupt_messages = 0
+        self._hard_state_file = opened.hard_state_file
+        self._machine = state_machine
+        self._on_failure = on_failure
+        self._stopped = False
+        self._pumping = False
+        self._seal_scheduled = False
+        self._save_number = 0
+        self._saved_number = 0
+        self._held: deque[tuple[int, SendMessage | SendEntries | SendCatchUp]] = deque()
+        self._committed_end = self.store.first_position
+        self._last_mark_at = environment.now()
+        self._was_leader = False
+        self._leadership: Leadership | None = None
+        self._digest_votes = DigestVotes()
+        self._own_digest: Digest | None = None
+        self._saved_commit = opened.commit_index
+
+        recovery = opened.recovery
+        base = recovery.base
+        self.engine = engine(
+            self.me,
+            LogTable(
+                recovery.first_index - 1,
+                opened.base_term,
+                recovery.term_runs,
+                recovery.last_index,
+                base.membership if base is not None else opened.identity.initial,
+                base.membership_index if base is not None else -1,
+                recovery.memberships,
+            ),
+            opened.hard_state,
+            durable_index=recovery.durable_index,
+            commit_index=opened.commit_index,
+            settings=config.raft,
+            random=environment.random(),
+            now=environment.now(),
+        )
+        self._recent = RecentEntries(config.recent_bytes)
+        self._outbox = Outbox(
+            environment,
+            transport,
+            self.store,
+            self.snapshots,
+            self._recent,
+            lambda: self.engine,
+            pump=self._pump,
+            failed=self.fail,
+        )
+        self._contexts = Contexts()
+        self._proposer = Proposer(
+            segment_bytes=config.segment_bytes,
+            next_position=self._reserve,
+            last=lambda: (self.store.last_index, self.store.last_chain),
+            sealed=self._propose,
+            wants_mark=self._wants_mark,
+        )
+        self._flusher = Flusher(
+            environment, self.store, sync=config.flush == "sync", durable=self._durable, failed=self.fail
+        )
+        self._reads = ReadWaiters(environment, self._begin_read_round)
+        self._snapshotter = Snapshotter(
+            environment,
+            self.store,
+            self.snapshots,
+            durable_position=lambda: self.durable_position,
+            trimmed=self._trimmed,
+            failed=self.fail,
+        )
+        self._receiver = SnapshotReceiver(environment, self.snapshots)
+        self._joining = JoiningPolicy(config.peers, config.learners)
+        self._applier = self._start_applying(base)
+
+    # ---------------------------------------------------------------- life
+
+    def _start_applying(self, base: SnapshotMeta | None) -> Applier:
+        """Restore the state machine, and apply from where its views end."""
+        chunks = self.snapshots.read_chunks(base) if base is not None else ()
+        rebuild_from = self._machine.restore(base, chunks)
+        position = max(rebuild_from, self.store.first_position)
+        self._state_index = base.last_index if base is not None else -1
+        applied = self.store.index_at(position) - 1 if position < self.store.end_position else self.store.last_index
+        return Applier(
+            self.environment,
+            self.store,
+            self._recent,
+            self._contexts,
+            applied_index=min(applied, self._state_index),
+            deliver=self._deliver,
+            log_commands=self._log_commands,
+            progressed=self._progressed,
+            failed=self.fail,
+        )
+
+    def start(self) -> None:
+        """Begin to take part."""
+        self._applier.advance(self.engine.commit_index)
+        self._tick()
+        self._keep_house()
+        self._pump()
+
+    def stop(self) -> None:
+        """Take part no more; what is staged or not applied is dropped."""
+        if not self._stopped:
+            self._stopped = True
+            self._flusher.stop()
+            self._drop_contexts()
+            self._reads.fail(NotLeaderError(None, self.engine.term, "this node is stopping"))
+            self._snapshotter.abandon()
+            self._receiver.abandon()
+
+    def close(self, *, clean: bool) -> None:
+        """Close the files of a stopped replica."""
+        self.store.close(clean=clean)
+        self._hard_state_file.close()
+
+    def fail(self, error: BaseException) -> None:
+        """End this replica: `error` leaves no safe way on."""
+        if self.failure is None and not self._stopped:
+            self.failure = error
+            self.stop()
+            self._on_failure(error)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        if self._stopped:
+            return
+        try:
+            work()
+        except Exception as error:
+            self.fail(error)
+
+    def _tick(self) -> None:
+        if self._stopped:
+            return
+        self.environment.call_later(self.config.heartbeat_ms / 1000 / TICKS_PER_HEARTBEAT, self._tick)
+        self._guarded(self._on_tick)
+
+    def _on_tick(self) -> None:
+        engine = self.engine
+        engine.healthy = self._flusher.outstanding_s < SLOW_SYNC_S
+        engine.tick(self.environment.now())
+        self._flusher.tick()
+        if not engine.healthy and engine.is_leader and engine.transfer_to is None:
+            self.transfer(None)
+        self._pump()
+
+    def _keep_house(self) -> None:
+        """What is due a few times a second, and never urgent."""
+        if self._stopped:
+            return
+        self.environment.call_later(HOUSEKEEPING_S, self._keep_house)
+        self._guarded(self._housekeeping)
+
+    def _housekeeping(self) -> None:
+        engine = self.engine
+        engine.disk_used = int(self.store.disk_ratio() * 1000)
+        engine.wall_ms = self.environment.wall_ms()
+        if engine.commit_index > self._saved_commit:
+            self._saved_commit = engine.commit_index
+            self.store.save_commit(self._saved_commit)
+        self.store.prepare_ahead(1 << 20)
+        if self._own_digest is not None:
+            self._offer_digest(self._own_digest)
+        if self.is_ready and engine.can_change_membership:
+            membership = self._joining.due(
+                engine.table.membership,
+                self._outbox.connected.values(),
+                engine.progress,
+                engine.commit_index,
+                self.environment.now(),
+            )
+            if membership is not None:
+                self.change_membership(membership)
+
+    # ---------------------------------------------------------------- proposing
+
+    @property
+    def is_ready(self) -> bool:
+        """Leads, has applied its own no-op, and takes proposals."""
+        engine = self.engine
+        return (
+            engine.accepts_proposals
+            and not self._stopped
+            and engine.own_term_committed
+            and self._applier.applied_index >= engine.term_start
+        )
+
+    def stage(self, size: int, fill: Fill | None, commands: bytes = b"", context: object = None) -> int:
+        """Put a unit into this turn's entry; see `dledger.node.Node.stage`."""
+        if not self.is_ready:
+            raise self.not_leader()
+        check_room(self.store.end_position - self._committed_end, self.config.max_uncommitted_bytes)
+        if self._digest_votes.disagree:
+            raise LogFullError("the replicas' states differ and no majority agrees: writes are stopped, restore a node")
+        position = self._proposer.stage(self.engine.term, size, fill, commands, context)
+        if not self._seal_scheduled:
+            self._seal_scheduled = True
+            self.environment.call_soon(self._seal)
+        return position
+
+    def not_leader(self) -> NotLeaderError:
+        """Why nothing can be proposed here."""
+        engine = self.engine
+        leader = None if engine.leader is None else engine.leader.node_id
+        if engine.is_leader:
+            return NotLeaderError(
+                leader, engine.term, "it is handing over" if engine.transfer_to else "it is not ready yet"
+            )
+        return NotLeaderError(leader, engine.term)
+
+    def change_membership(self, membership: Membership) -> None:
+        """Propose another membership; at most one voter may differ."""
+        if not self.is_ready or not self.engine.can_change_membership:
+            raise self.not_leader()
+        self._seal_now()
+        self._propose(self._proposer.control_entry(EntryKind.MEMBERSHIP, self.engine.term, membership))
+        self._pump()
+
+    def transfer(self, to: ReplicaId | None) -> bool:
+        """Hand leadership to a voter, by default the one with the most of the log; False if there is none."""
+        engine = self.engine
+        if not engine.is_leader:
+            return False
+        if to is None:
+            candidates = [
+                (progress.match_index, peer)
+                for peer, progress in engine.progress.items()
+                if peer in engine.table.membership.voters and progress.healthy and peer.node_id in self._outbox.connected
+            ]
+            if not candidates:
+                return False
+            to = max(candidates)[1]
+        self._seal_now()
+        started = engine.transfer(to, self.environment.now())
+        self._pump()
+        return started
+
+    def _reserve(self, size: int, privileged: bool) -> int:
+        self.store.ensure_space(size, privileged=privileged)
+        return self.store.next_position(size)
+
+    def _seal(self) -> None:
+        self._seal_scheduled = False
+        self._guarded(self._seal_now)
+        self._pump()
+
+    def _seal_now(self) -> None:
+        if not self.engine.accepts_proposals:
+            self._machine_dropped(self._proposer.drop())
+        self._proposer.seal()
+
+    def _propose(self, entry: SealedEntry) -> None:
+        self._contexts.add(entry.meta.index, entry.contexts)
+        try:
+            self.engine.propose((entry.meta,), entry.data, self.environment.now())
+            self._execute_all(self.engine.take())
+        except Exception as error:
+            self.fail(error)
+            raise
+
+    def _wants_mark(self) -> bool:
+        now = self.environment.now()
+        if now - self._last_mark_at < self.config.snapshot_interval_ms / 1000:
+            return False
+        self._last_mark_at = now
+        return True
+
+    # ---------------------------------------------------------------- effects
+
+    def _pump(self) -> None:
+        """Carry out effects until there are none."""
+        if self._pumping or self._stopped:
+            return
+        self._pumping = True
+        try:
+            while True:
+                output = self.engine.take()
+                if not output.effects and not output.after_sync:
+                    break
+                self._execute_all(output)
+            self._notify_leadership()
+        except Exception as error:
+            self.fail(error)
+        finally:
+            self._pumping = False
+
+    def _execute_all(self, output: Output) -> None:
+        for effect in output.effects:
+            self._execute(effect)
+        for send in output.after_sync:
+            self._held.append((self._save_number, send))
+        if self._held and self._saved_number >= self._held[-1][0]:
+            self._release_held()
+
+    def _execute(self, effect: Effect) -> None:
+        match effect:
+            case AppendEntries(metas, data):
+                self._append(metas, data)
+            case SendEntries() | SendCatchUp() | SendMessage():
+                self._outbox.send(effect)
+            case Commit(index):
+                self._commit(index)
+            case SaveHardState(state):
+                self._save(state)
+            case Truncate(first_index):
+                self._truncate(first_index)
+            case RoleChanged(role, _, _):
+                self._role_changed(role)
+            case MembershipChanged():
+                pass
+            case ReadsReady(number, index):
+                self._reads.confirmed(number, index)
+                self._reads.applied(self._applier.applied_index)
+            case ReadsFailed():
+                self._reads.fail(self.not_leader())
+            case ResetLog(base):
+                self._reset(base)
+            case SendSnapshot(to, term):
+                self._outbox.send_snapshot(to, term)
+
+    def _append(self, metas: Sequence[EntryMeta], data: bytes | bytearray | memoryview) -> None:
+        first = metas[0]
+        chain = link(data, 0, self.store.last_chain)
+        if chain != first.chain_crc:
+            raise CorruptionError(
+                f"entry {first.index} of term {first.term} does not continue this log: its chain crc is"
+                f" {first.chain_crc:#010x}, ours would be {chain:#010x}; the replicas' logs differ below it"
+            )
+        self.store.append(metas, data)
+        self._recent.append(list(metas), data)
+        self._flusher.written()
+
+    def _truncate(self, first_index: int) -> None:
+        invariant(first_index > self._applier.applied_index, "what is applied is never truncated", first=first_index)
+        self.store.truncate(first_index)
+        self._recent.truncate(first_index)
+        invariant(self.store.generation == self.engine.generation, "store and engine count the same truncations")
+
+    def _durable(self, generation: int, index: int) -> None:
+        self.engine.synced(generation, index, self.environment.now())
+        self._pump()
+
+    def _commit(self, index: int) -> None:
+        self._committed_end = self.store.meta(index).end
+        self._applier.advance(index)
+
+    def _save(self, state: HardState) -> None:
+        self._save_number += 1
+        number = self._save_number
+
+        def done(result: object) -> None:
+            if isinstance(result, BaseException):
+                self.fail(result)
+            elif not self._stopped:
+                self._saved_number = number
+                self.engine.hard_state_saved(state, self.environment.now())
+                self._release_held()
+                self._pump()
+
+        self.environment.run_blocking(HARD_STATE, partial(self._hard_state_file.save, state), done)
+
+    def _release_held(self) -> None:
+        held = self._held
+        while held and held[0][0] <= self._saved_number:
+            self._outbox.send(held.popleft()[1])
+
+    def _role_changed(self, role: Role) -> None:
+        if role is Role.CANDIDATE:
+            self.elections += 1
+        if role is Role.LEADER:
+            self._was_leader = True
+            no_op = self._proposer.control_entry(EntryKind.NO_OP, self.engine.term, None)
+            self._propose(no_op)
+        elif self._was_leader:
+            self._was_leader = False
+            self._drop_contexts()
+
+    def _drop_contexts(self) -> None:
+        self._machine_dropped([*self._contexts.drop(), *self._proposer.drop()])
+
+    def _machine_dropped(self, contexts: list[object]) -> None:
+        if contexts:
+            self._machine.dropped(contexts)
+
+    def _notify_leadership(self) -> None:
+        engine = self.engine
+        leader = None if engine.leader is None else engine.leader.node_id
+        leadership = Leadership(engine.term, leader, engine.is_leader, self.is_ready)
+        if leadership != self._leadership:
+            self._leadership = leadership
+            self._machine.on_leadership(leadership)
+
+    def _reset(self, base: SnapshotMeta) -> None:
+        self._snapshotter.abandon()
+        self._recent.clear()
+        self.store.reset(base)
+        self._own_digest = None
+        self._state_index = base.last_index
+        self._machine.restore(base, self.snapshots.read_chunks(base))
+        self._committed_end = base.position
+        self._applier.restart(base.last_index, base.position)
+
+    # ---------------------------------------------------------------- receiving (dledger.net.transport.Receiver)
+
+    def on_message(self, sender: ReplicaId, message: Message, payload: bytes) -> None:
+        """A consensus message arrived."""
+        if self._stopped:
+            return
+        try:
+            if isinstance(message, Append):
+                self._on_append(sender, message, payload)
+            elif isinstance(message, InstallSnapshot):
+                self._receiver.finish(sender, message, partial(self._on_snapshot_received, sender, message))
+            else:
+                self.engine.step(sender, message, self.environment.now())
+        except Exception as error:
+            self.fail(error)
+            return
+        self._pump()
+
+    def _on_append(self, sender: ReplicaId, message: Append, payload: bytes) -> None:
+        metas: list[EntryMeta] = []
+        if message.count:
+            try:
+                metas = parse_run(payload, None)
+                if len(metas) != message.count or metas[0].index != message.prev_index + 1:
+                    raise CorruptionError(f"{len(metas)} entries from {metas[0].index} on belie {message}")
+                privileged = all(meta.kind != EntryKind.GROUP or meta.channel == meta.size - HEADER_BYTES for meta in metas)
+                self.store.ensure_space_to(metas[-1].end, privileged=privileged)
+            except CorruptionError:
+                self.corrupt_messages += 1
+                return
+            except LogFullError:
+                return  # the leader asks again; the others may be a majority meanwhile
+        self.engine.step(sender, message, self.environment.now(), metas, payload)
+
+    def _on_snapshot_received(
+        self, sender: ReplicaId, message: InstallSnapshot, result: SnapshotMeta | BaseException
+    ) -> None:
+        if isinstance(result, CorruptionError | LogFullError):
+            return
+        if isinstance(result, BaseException):
+            self.fail(result)
+            return
+        self._guarded(lambda: self.engine.step(sender, message, self.environment.now()))
+        self._pump()
+
+    def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
+        """Bytes of one of the replica's own channels arrived."""
+        if channel == SNAPSHOT_CHANNEL:
+            self._guarded(lambda: self._receiver.on_data(sender, data))
+        elif channel == DIGEST_CHANNEL and self.is_ready:
+            self._guarded(lambda: self._propose_digest(data))
+
+    def on_connected(self, peer: ReplicaId) -> None:
+        """A peer can be sent to."""
+        self._outbox.connect(peer)
+        self.engine.peer_connected(peer, self.environment.now())
+        self._pump()
+
+    def on_disconnected(self, peer: ReplicaId) -> None:
+        """A peer was lost."""
+        self._outbox.disconnect(peer)
+        self.engine.peer_disconnected(peer)
+
+    # ---------------------------------------------------------------- applying
+
+    @property
+    def applied_index(self) -> int:
+        return self._applier.applied_index
+
+    @property
+    def applied_position(self) -> int:
+        """End of the last applied entry."""
+        return self._applier.applied_position
+
+    @property
+    def durable_position(self) -> int:
+        """Everything before it is on this replica's disk."""
+        return self.store.durable_position
+
+    def _deliver(self, entries: Sequence[CommittedEntry]) -> None:
+        state_index = self._state_index
+        if entries[0].index > state_index:
+            self._machine.apply(entries)
+            return
+        self._machine.rebuild([entry for entry in entries if entry.index <= state_index])
+        later = [entry for entry in entries if entry.index > state_index]
+        if later:
+            self._machine.apply(later)
+
+    def _progressed(self) -> None:
+        self._reads.applied(self._applier.applied_index)
+        if not self._pumping:
+            self._notify_leadership()
+
+    def _log_commands(self, meta: EntryMeta, section: memoryview) -> None:
+        if meta.index <= self._state_index:
+            return
+        for kind, payload in iter_commands(section):
+            if kind == SNAPSHOT_MARK:
+                self._take_snapshot(meta)
+            elif kind == TRIM:
+                self._snapshotter.trim(msgspec.msgpack.decode(payload, type=Trim).position)
+            elif kind == DIGEST:
+                self._count_digest(msgspec.msgpack.decode(payload, type=Digest))
+
+    def _take_snapshot(self, mark: EntryMeta) -> None:
+        """The state before the marked entry, as it is now, named by that entry's position."""
+        self._last_mark_at = self.environment.now()
+        self._own_digest = Digest(mark.position, *self.me, self._machine.digest())
+        if any(meta.position == mark.position for meta in self.snapshots.list()):
+            return
+        index = mark.index - 1
+        table = self.engine.table
+        membership_index, membership = table.membership_at(index)
+        before = self.store.meta(index)
+        meta = SnapshotMeta(mark.position, index, before.term, before.chain_crc, membership, membership_index)
+        self._snapshotter.begin(meta, self._machine.snapshot())
+
+    def _count_digest(self, digest: Digest) -> None:
+        verdict = self._digest_votes.record(digest, self.engine.table.membership, self.me)
+        if self._own_digest is not None and self._digest_votes.knows(self._own_digest):
+            self._own_digest = None
+        if verdict is Verdict.SELF_DIFFERS:
+            raise StateDivergedError(
+                f"at the snapshot mark at {digest.position} a majority has state digest {digest.digest:#018x},"
+                " this replica another: it stops and must be installed anew"
+            )
+
+    def _offer_digest(self, digest: Digest) -> None:
+        """Have the own digest put into the log, through the leader; repeated until it is there."""
+        leader = self.engine.leader
+        if self.is_ready:
+            self._propose_digest(msgspec.msgpack.encode(digest))
+        elif leader is not None and leader != self.me:
+            self.transport.send_data(leader.node_id, DIGEST_CHANNEL, (msgspec.msgpack.encode(digest),))
+
+    def _propose_digest(self, data: bytes) -> None:
+        digest = msgspec.msgpack.decode(data, type=Digest)
+        if not self._digest_votes.knows(digest):
+            self.stage(0, None, encode_command(DIGEST, data))
+
+    def _trimmed(self, base: SnapshotMeta) -> None:
+        self.engine.trimmed(base.last_index, base.last_term)
+        for hook in self.on_trimmed:
+            hook(base.position)
+
+    # ---------------------------------------------------------------- asking
+
+    def read_index(self, callback: Callable[[Exception | None], None]) -> None:
+        """`callback(None)` once everything committed before this call is applied here; leader only."""
+        if self._stopped or not self.engine.is_leader:
+            callback(self.not_leader())
+        else:
+            self._reads.add(callback)
+
+    def _begin_read_round(self) -> int | Exception:
+        number = self.engine.read_index(self.environment.now())
+        self._pump()
+        return self.not_leader() if number is None else number
+
+    def broadcast_commit(self) -> None:
+        """Leader: tell followers the commit index at once, because somebody waits for it there."""
+        self.engine.broadcast_commit(self.environment.now())
+        self._pump()
+
+    def propose_trim(self, position: int) -> bool:
+        """Leader: have every replica drop what lies before a snapshot's position; False if there is no such snapshot."""
+        known = any(meta.position == position for meta in self.snapshots.list())
+        if not known or position <= self.store.first_position:
+            return False
+        self.stage(0, None, encode_command(TRIM, msgspec.msgpack.encode(Trim(position))))
+        return True
+
+    @property
+    def syncs(self) -> int:
+        """fdatasyncs of the log since the start."""
+        return self._flusher.syncs
+
+    @property
+    def sync_seconds(self) -> float:
+        """Seconds spent in them."""
+        return self._flusher.seconds
+
+    def status(self) -> NodeStatus:
+        """What `/status` shows."""
+        return describe(self)

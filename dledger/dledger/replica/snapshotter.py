@@ -1,0 +1,110 @@
+"""Writes snapshots at marked segment starts, and trims the log only behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from dledger.environment import COLD, Environment
+from dledger.errors import LogFullError
+from dledger.store.log import LogStore
+from dledger.store.snapshots import SnapshotStore, SnapshotWriter
+from dledger.types import SnapshotMeta
+
+SLICE_S = 0.005
+
+
+class Snapshotter:
+    """One snapshot is written at a time; a mark that comes meanwhile is skipped.
+
+    `trimmed(base)` is told the snapshot that the log starts behind after a trim.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        store: LogStore,
+        snapshots: SnapshotStore,
+        *,
+        durable_position: Callable[[], int],
+        trimmed: Callable[[SnapshotMeta], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._environment = environment
+        self._store = store
+        self._snapshots = snapshots
+        self._durable_position = durable_position
+        self._trimmed = trimmed
+        self._failed = failed
+        self._writer: SnapshotWriter | None = None
+        self._chunks: Iterator[bytes] = iter(())
+        self._trim_to = -1
+        self.full = False
+
+    @property
+    def busy(self) -> bool:
+        return self._writer is not None
+
+    def begin(self, meta: SnapshotMeta, chunks: Iterator[bytes]) -> None:
+        """Write the state behind `chunks` as the snapshot `meta`."""
+        if self.busy:
+            return
+        try:
+            self._writer = self._snapshots.begin(meta)
+        except LogFullError:
+            self.full = True
+            return
+        self.full = False
+        self._chunks = chunks
+        self._environment.call_soon(self._write)
+
+    def trim(self, position: int) -> None:
+        """Drop what lies before `position`, at once or when its snapshot is there."""
+        self._trim_to = max(self._trim_to, position)
+        self._maybe_trim()
+
+    def abandon(self) -> None:
+        """The state was replaced; what is being written is of no use."""
+        if self._writer is not None:
+            self._writer.abort()
+            self._writer = None
+
+    def _write(self) -> None:
+        """A slice of encoding; the last one waits until the log below the snapshot is durable here."""
+        writer = self._writer
+        if writer is None:
+            return
+        deadline = self._environment.now() + SLICE_S
+        try:
+            for chunk in self._chunks:
+                writer.write(chunk)
+                if self._environment.now() >= deadline:
+                    self._environment.call_soon(self._write)
+                    return
+        except LogFullError:
+            self.full = True
+            self.abandon()
+            return
+        if self._durable_position() < writer.meta.position:
+            self._environment.call_later(0.01, self._write)
+            return
+
+        def done(result: object) -> None:
+            if self._writer is not writer:
+                return
+            self._writer = None
+            if isinstance(result, BaseException):
+                self._failed(result)
+                return
+            self._maybe_trim()
+
+        self._environment.run_blocking(COLD, writer.commit, done)
+
+    def _maybe_trim(self) -> None:
+        base = next((meta for meta in self._snapshots.list() if meta.position == self._trim_to), None)
+        if base is None or base.position <= self._store.first_position:
+            return
+        self._store.trim(base.position)
+        for meta in self._snapshots.list():
+            if meta.position < base.position:
+                self._snapshots.delete(meta.position)
+        self._trimmed(base)

@@ -1,0 +1,48 @@
+"""What a replica says of itself; the JSON of `/status`."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class PeerStatus(msgspec.Struct, frozen=True):
+    """One other member as the leader sees it; `lag` in entries, `contact_ms` since it last answered."""
+
+    node_id: str
+    voter: bool
+    match_index: int
+    lag: int
+    contact_ms: int
+    mode: str
+    disk_used: int
+    clock_ahead_ms: int
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """Positions are bytes of the log, indexes count entries from 0."""
+
+    node_id: str
+    incarnation: str
+    cluster: str
+    group: str
+    role: str
+    term: int
+    leader_id: str | None
+    ready: bool
+    voter: bool
+    first_index: int
+    last_index: int
+    commit_index: int
+    applied_index: int
+    first_position: int
+    last_position: int
+    durable_position: int
+    applied_position: int
+    disk_used: int
+    syncs: int
+    sync_seconds: float
+    elections: int
+    voters: list[str]
+    learners: list[str]
+    peers: list[PeerStatus]
+    failure: str | None = None

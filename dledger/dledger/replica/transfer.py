@@ -1,0 +1,169 @@
+"""Carries snapshots from a leader to followers that need entries it no longer has.
+
+On the snapshot channel of the bulk lane a transfer is: one BEGIN with the meta, CHUNKs in order, then the core's
+`InstallSnapshot` message behind them.  Each piece starts with
+
+    offset  size  field
+         0     1  kind    0 begin, 1 chunk
+         1     8  position of the snapshot
+         9     4  number of the chunk, from 0
+
+A lost piece makes the receiver ignore the transfer; the leader starts over when the connection does.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from dledger.core.messages import InstallSnapshot
+from dledger.environment import COLD, Environment
+from dledger.errors import CorruptionError, LogFullError
+from dledger.net.transport import Lane, Transport
+from dledger.store.snapshots import SnapshotStore, SnapshotWriter
+from dledger.types import ReplicaId, SnapshotMeta
+
+SNAPSHOT_CHANNEL = 250
+MAX_QUEUED_BYTES = 1 << 20
+PAUSE_S = 0.01
+
+_PIECE = struct.Struct(">BQI")
+_BEGIN, _CHUNK = 0, 1
+_decode_meta = msgspec.msgpack.Decoder(SnapshotMeta).decode
+
+
+class SnapshotSender:
+    """Sends one snapshot to one peer; `still_wanted()` is asked before every piece."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        transport: Transport,
+        snapshots: SnapshotStore,
+        to: ReplicaId,
+        term: int,
+        meta: SnapshotMeta,
+        *,
+        still_wanted: Callable[[], bool],
+        broken: Callable[[], None],
+    ) -> None:
+        self._environment = environment
+        self._transport = transport
+        self._to = to
+        self._term = term
+        self._meta = meta
+        self._still_wanted = still_wanted
+        self._broken = broken
+        self._chunks: Iterator[bytes] = snapshots.read_chunks(meta)
+        self._number = 0
+
+    def start(self) -> None:
+        """Send BEGIN and go on chunk by chunk."""
+        head = _PIECE.pack(_BEGIN, self._meta.position, 0)
+        if self._transport.send_data(self._to.node_id, SNAPSHOT_CHANNEL, (head, msgspec.msgpack.encode(self._meta))):
+            self._environment.call_soon(self._next)
+        else:
+            self._broken()
+
+    def _next(self) -> None:
+        if not self._still_wanted():
+            return
+        if self._transport.queued_bytes(self._to.node_id, Lane.BULK) > MAX_QUEUED_BYTES:
+            self._environment.call_later(PAUSE_S, self._next)
+            return
+        self._environment.run_blocking(COLD, self._read, self._on_read)
+
+    def _read(self) -> bytes | None:
+        return next(self._chunks, None)
+
+    def _on_read(self, chunk: bytes | None | BaseException) -> None:
+        if not self._still_wanted():
+            return
+        if isinstance(chunk, BaseException):
+            self._broken()
+            return
+        meta = self._meta
+        if chunk is None:
+            install = InstallSnapshot(
+                self._term,
+                meta.position,
+                meta.last_index,
+                meta.last_term,
+                meta.chain_crc,
+                meta.membership,
+                meta.membership_index,
+            )
+            sent = self._transport.send(self._to.node_id, Lane.BULK, install)
+        else:
+            head = _PIECE.pack(_CHUNK, meta.position, self._number)
+            sent = self._transport.send_data(self._to.node_id, SNAPSHOT_CHANNEL, (head, chunk))
+            self._number += 1
+        if not sent:
+            self._broken()
+        elif chunk is not None:
+            self._environment.call_soon(self._next)
+
+
+class SnapshotReceiver:
+    """Takes one transfer in; a newer BEGIN replaces what was there."""
+
+    def __init__(self, environment: Environment, snapshots: SnapshotStore) -> None:
+        self._environment = environment
+        self._snapshots = snapshots
+        self._writer: SnapshotWriter | None = None
+        self._sender: ReplicaId | None = None
+        self._number = 0
+
+    def on_data(self, sender: ReplicaId, data: bytes) -> None:
+        """One piece of a transfer."""
+        if len(data) < _PIECE.size:
+            return
+        kind, position, number = _PIECE.unpack_from(data)
+        if kind == _BEGIN:
+            self._begin(sender, data)
+            return
+        writer = self._writer
+        if writer is None or sender != self._sender or position != writer.meta.position or number != self._number:
+            return
+        try:
+            writer.write(memoryview(data)[_PIECE.size :])
+        except LogFullError:
+            self.abandon()
+            return
+        self._number += 1
+
+    def _begin(self, sender: ReplicaId, data: bytes) -> None:
+        self.abandon()
+        try:
+            meta = _decode_meta(memoryview(data)[_PIECE.size :])
+            self._writer = self._snapshots.begin(meta)
+        except (msgspec.MsgspecError, LogFullError):
+            return
+        self._sender = sender
+        self._number = 0
+
+    def finish(
+        self, sender: ReplicaId, message: InstallSnapshot, done: Callable[[SnapshotMeta | BaseException], None]
+    ) -> None:
+        """All pieces are here: make the snapshot durable, then call `done`.  An unknown transfer is ignored."""
+        writer = self._writer
+        if writer is None or sender != self._sender or writer.meta.position != message.position:
+            return
+        self._writer = None
+
+        def work() -> SnapshotMeta:
+            meta = writer.commit()
+            self._snapshots.verify(meta)
+            if meta.last_index != message.last_index or meta.last_term != message.last_term:
+                raise CorruptionError(f"the snapshot at {meta.position} is not the one announced: {meta}")
+            return meta
+
+        self._environment.run_blocking(COLD, work, done)
+
+    def abandon(self) -> None:
+        """Drop a half-received snapshot."""
+        if self._writer is not None:
+            self._writer.abort()
+            self._writer = None
