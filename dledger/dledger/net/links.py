@@ -218,6 +218,10 @@ class Links:
             if older is not None and (lane is hello.lane or older.peer != sender):
                 self._forget_accepted(older)
                 older.end()
+                self._complain(
+                    f"{sender} dialled in anew while {older.peer} was connected: it came back from a crash or a lost "
+                    "network, or two processes share the node id, which they must not"
+                )
         self._accepted[sender.node_id, hello.lane] = connection
         peer = self._peers.get(sender.node_id)
         address = (hello.host, hello.port)

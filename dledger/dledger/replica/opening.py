@@ -127,6 +127,7 @@ def set_aside(disk: Disk, identity: Identity, mint: Callable[[], str]) -> Identi
     for directory in LOG_DIRECTORIES:
         if disk.exists(directory):
             disk.rename(directory, f"aside-{number}/{directory}")
+    disk.unlink(STARTED)
     disk.sync_dir(".")
     return fresh
 
