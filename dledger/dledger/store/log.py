@@ -177,7 +177,10 @@ class LogStore:
         Raises `LogFullError` if not; a later call tries again.  Only `privileged` entries (no-ops, membership, trims)
         may use what is kept back.
         """
-        end = self.next_position(size) + size
+        self.ensure_space_to(self.next_position(size) + size, privileged=privileged)
+
+    def ensure_space_to(self, end: int, *, privileged: bool = False) -> None:
+        """As `ensure_space`, for entries that are known to end at `end`."""
         if not privileged:
             end += self._reserve_bytes
         if end > self._space.reserved_end:
@@ -490,6 +493,9 @@ class LogStore:
         At most `max_bytes`, but at least one entry.  With `verify` bodies and chain are checked (not the first link).
         Raises as `read`.
         """
+        held = self._recent.get(first_index)
+        if held is not None:
+            max_bytes = min(max_bytes, self.segment_bytes - held.position % self.segment_bytes)
         metas = self._recent.run(first_index, max_bytes)
         if metas:
             data = self.read(metas[0].position, metas[-1].end - metas[0].position)
