@@ -92,9 +92,10 @@ class DialledPeer:
         return 0 if self.peer is None else self._lanes[lane].queued_bytes
 
     def hurry(self) -> None:
-        """The peer showed a sign of life: make no pause before the next attempt."""
-        self._redial_s = self._context.limits.redial_min_s
-        self._hurry.set()
+        """The peer showed a sign of life: if it is not reachable, make no pause before the next attempt."""
+        if self.peer is None:
+            self._redial_s = self._context.limits.redial_min_s
+            self._hurry.set()
 
     def set_address(self, address: Address) -> None:
         """Dial there from now on; connections to another address are closed."""
@@ -134,7 +135,7 @@ class DialledPeer:
             self._drop()
 
     async def _run(self) -> None:
-        limits = self._context.limits
+        loop = asyncio.get_running_loop()
         while True:
             address = self.address
             self._hurry.clear()
@@ -144,11 +145,14 @@ class DialledPeer:
                 self._drop()
                 self._context.counters.dial_failures += 1
                 self._listener.on_dial_failed(self.node_id, address, error)
-                await self._pause()
-                self._redial_s = min(self._redial_s * 2, limits.redial_max_s)
             else:
-                self._redial_s = limits.redial_min_s
+                reachable_at = loop.time()
                 await self._lost.wait()
+                if loop.time() - reachable_at >= self._context.limits.settled_s:
+                    self._redial_s = self._context.limits.redial_min_s
+                    continue
+            await self._pause()
+            self._redial_s = min(self._redial_s * 2, self._context.limits.redial_max_s)
 
     async def _pause(self) -> None:
         try:

@@ -24,8 +24,14 @@ class LinkLimits:
     A message that would take a lane's queue past its bound is refused, not queued.  `dial_timeout_s` is for both lanes
     of a peer together, `handshake_timeout_s` for each accepted connection.  A peer whose kernel has not acknowledged
     anything for `dead_peer_timeout_s`, or that does not read for so long while its window is full, is disconnected
-    (Linux; elsewhere only keepalive finds dead peers, in about as long).  `max_strangers` bounds the connections that
-    have not proven themselves, `max_learned_peers` the nodes that dialled in and that no configuration names.
+    (Linux; elsewhere only keepalive finds dead peers, in about as long).
+
+    A link that stood for `settled_s` is dialled again at once when it is lost.  Before that, and after a failure, there
+    is a pause that doubles from `redial_min_s` to `redial_max_s`: two processes that share a node id would otherwise
+    displace each other without rest.
+
+    `max_strangers` bounds the connections that have not proven themselves, `max_learned_peers` the nodes that dialled
+    in and that no configuration names.
     """
 
     control_queue_bytes: int = 4 << 20
@@ -35,6 +41,7 @@ class LinkLimits:
     dead_peer_timeout_s: float = 2.0
     redial_min_s: float = 0.02
     redial_max_s: float = 0.5
+    settled_s: float = 1.0
     max_strangers: int = 64
     max_learned_peers: int = 16
 

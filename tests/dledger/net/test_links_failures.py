@@ -122,6 +122,22 @@ async def test_losing_one_lane_loses_both(group):
     assert b.events == [("connected", a.me)], "what b dialled was never touched"
 
 
+async def test_a_newer_connection_of_a_node_replaces_the_older(group, caplog):
+    caplog.set_level(logging.WARNING)
+    patient = LinkLimits(redial_min_s=3600, redial_max_s=3600)
+    a = await group.start("a", {"b": ("127.0.0.1", 1)})
+    older = await group.start("b", {"a": a.links.address}, limits=patient)
+    await older.until_connected("a")
+    newer = await group.start("b", {"a": a.links.address}, limits=patient, incarnation="second")
+    await newer.until_connected("a")
+    await older.until(lambda: not older.connected)
+    assert not older.links.send("a", Lane.CONTROL, Heartbeat(1, 1))
+    assert newer.links.send("a", Lane.CONTROL, Heartbeat(1, 2))
+    await a.until(lambda: bool(a.messages))
+    assert [sender for sender, _, _ in a.messages] == [newer.me]
+    assert "b#second dialled in anew while b#first was connected" in caplog.text
+
+
 async def test_a_wrong_secret_never_connects_and_is_named_on_both_sides(group, caplog):
     caplog.set_level(logging.WARNING)
     a = await group.start("a")

@@ -4,7 +4,7 @@ import struct
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.core.messages import Message
@@ -66,6 +66,7 @@ def test_frames_survive_byte_by_byte(sent):
     assert received == sent
 
 
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 3 * STAGING_BYTES), min_size=1, max_size=6), st.integers(1, STAGING_BYTES * 2))
 def test_frames_around_the_size_of_the_staging_buffer_survive(sizes, step):
     sent = [Frame(FrameKind.MESSAGE, b"h" * (size % 7), bytes([size % 256]) * size) for size in sizes]
