@@ -99,8 +99,10 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def close(self) -> None:
-        """Close once what has been answered is written."""
+    async def finish(self, grace_s: float) -> None:
+        """Wait, for a limited time, until what is pending is answered; then close once it is written."""
+        if self._waiting:
+            await asyncio.wait(self._waiting, timeout=grace_s)
         if self._transport is not None:
             self._transport.close()
 

@@ -87,9 +87,7 @@ class NameServer:
             self._scanner.cancel()
         if self._processors is not None:
             self._processors.watches.release()
-            await asyncio.sleep(0)
-        for connection in list(self._connections):
-            connection.close()
+        await asyncio.gather(*(connection.finish(STOP_GRACE_S) for connection in self._connections))
         if self._server is not None:
             try:
                 async with asyncio.timeout(STOP_GRACE_S):

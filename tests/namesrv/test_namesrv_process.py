@@ -1,0 +1,97 @@
+"""The name server as a process: its configuration, its one line, its signals, its exit codes."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dledger_namesrv
+import dledger_remoting
+from dledger_namesrv.config import ConfigError, NameServerConfig, load_config
+
+SEARCH_PATH = os.pathsep.join(
+    str(Path(str(package.__file__)).parents[1]) for package in (dledger_remoting, dledger_namesrv)
+)
+
+
+def run(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "dledger_namesrv", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SEARCH_PATH},
+    )
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_when_it_serves_and_leaves_cleanly(tmp_path, signal_number):
+    config = tmp_path / "namesrv.toml"
+    config.write_text(f'[namesrv]\ndata = "{tmp_path / "elsewhere"}"\nlistenPort = 0\n')
+    process = run("--config", str(config), "--data", str(tmp_path / "data"))
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        assert ready.startswith("namesrv ready on 127.0.0.1:")
+        socket.create_connection(("127.0.0.1", int(ready.rpartition(":")[2]))).close()
+        assert (tmp_path / "data" / "pid").read_text() == f"{process.pid}\n"
+        assert not (tmp_path / "elsewhere").exists()
+        process.send_signal(signal_number)
+        output, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, output) == (0, "")
+    assert "Traceback" not in errors
+    assert not (tmp_path / "data" / "pid").exists()
+
+
+def test_it_exits_with_2_and_one_line_if_it_cannot_start(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        process = run("--port", str(taken.getsockname()[1]), "--data", str(tmp_path))
+        output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output) == (2, "")
+    assert errors.count("\n") == 1
+    assert "is already in use" in errors
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("port = 70000", ["port = 70000", "0 to 65535"]),
+        ('port = "ninety"', ["port = 'ninety'", "whole number"]),
+        ("ports = 1", ["ports = 1", "no such key", "port"]),
+        ("port = 1\nlistenPort = 2", ["listenPort = 2", "contradicts port = 1"]),
+        ('enable_topic_list = "maybe"', ["'maybe'", "true or false"]),
+        ("idle_timeout_ms = 0", ["idle_timeout_ms = 0", "10 to"]),
+        ("max_frame_bytes = 99999999", ["max_frame_bytes = 99999999"]),
+        ('host = ""', ["host = ''", "text"]),
+        ("data = 5", ["data = 5", "text"]),
+        ("namesrv = 5", ["namesrv = 5", "table"]),
+        ("port = ", ["not a TOML file"]),
+    ],
+)
+def test_a_wrong_configuration_names_key_value_and_what_was_expected(tmp_path, text, words):
+    path = tmp_path / "namesrv.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, {})
+    for word in [str(path), *words]:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot be read"):
+        load_config(tmp_path / "nowhere.toml", {})
+
+
+def test_keys_of_rocketmq_are_understood(tmp_path):
+    path = tmp_path / "namesrv.toml"
+    path.write_text('listenPort = "9999"\nserverChannelMaxIdleTimeSeconds = 60\norderMessageEnable = "true"\n')
+    config = load_config(path, {"host": "127.0.0.2"})
+    assert config == NameServerConfig(host="127.0.0.2", port=9999, idle_timeout_ms=60_000, order_message_enable=True)

@@ -1,0 +1,494 @@
+"""A name server over a socket: what it answers, what it keeps, and every limit."""
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from dledger_namesrv.config import NameServerConfig
+from dledger_namesrv.kv import KVStoreError
+from dledger_namesrv.server import NameServer, StartError
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
+from dledger_remoting.frame import FrameDecoder
+from dledger_remoting.headers import (
+    BrokerHeartbeatHeader,
+    BrokerMemberGroupHeader,
+    BrokerNameHeader,
+    BrokerNodeHeader,
+    ClusterHeader,
+    KVKeyHeader,
+    KVNamespaceHeader,
+    PutKVHeader,
+    RegisterBrokerHeader,
+    RouteHeader,
+    RouteWatchHeader,
+    TopicInClusterHeader,
+    encode_ext,
+)
+from dledger_remoting.registration import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfigSerializeWrapper,
+    encode_registration,
+    registration_crc,
+)
+from dledger_remoting.topics import TOPIC_UNIT, TopicConfig
+
+A, B = "127.0.0.1:10911", "127.0.0.1:10921"
+PATIENCE_S = 10.0
+"""How long a test waits for what must come; nothing waits this long unless it fails."""
+
+
+class Client:
+    """One connection that sends a request and reads its answer."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        self.reader = reader
+        self.writer = writer
+        self.decoder = FrameDecoder()
+        self.opaque = 0
+
+    def send(self, code, header=None, *, body=b"", version=479, flag=0, serialize_type=0) -> int:
+        self.opaque += 1
+        ext = {} if header is None else encode_ext(header)
+        command = RemotingCommand(
+            code, self.opaque, flag, version=version, ext=ext, body=body, serialize_type=serialize_type
+        )
+        self.writer.write(encode_command(command))
+        return self.opaque
+
+    async def receive(self) -> RemotingCommand:
+        async with asyncio.timeout(PATIENCE_S):
+            while (frame := self.decoder.next_frame()) is None:
+                data = await self.reader.read(1 << 16)
+                assert data, "the server closed the connection"
+                self.decoder.receive_data(data)
+        return decode_command(frame)
+
+    async def call(self, code, header=None, **options) -> RemotingCommand:
+        opaque = self.send(code, header, **options)
+        answer = await self.receive()
+        assert answer.opaque == opaque
+        return answer
+
+    async def is_closed(self) -> bool:
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                while await self.reader.read(1 << 16):
+                    pass
+            except ConnectionError:
+                pass
+        return True
+
+    async def register(self, broker_id=0, address=A, *, term=1, topics=("T1", "TBW102"), **header) -> RemotingCommand:
+        configs = {topic: TopicConfig(topic, 4, 4) for topic in topics}
+        wrapper = TopicConfigSerializeWrapper(configs, DataVersion(term, 0, len(topics)))
+        return await self.call(
+            RequestCode.REGISTER_BROKER,
+            RegisterBrokerHeader("broker-0", address, "C", f"{address}-ha", broker_id, **header),
+            body=encode_registration(RegisterBrokerBody(wrapper)),
+        )
+
+
+@asynccontextmanager
+async def serving(data: Path, **options):
+    server = NameServer(NameServerConfig(port=0, data=data, **options))
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@pytest.fixture
+async def server(tmp_path):
+    async with serving(tmp_path) as running:
+        yield running
+
+
+@asynccontextmanager
+async def connected(server: NameServer, limit: int = 1 << 16):
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=limit)
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.close()
+
+
+@pytest.fixture
+async def client(server):
+    async with connected(server) as one:
+        yield one
+
+
+@pytest.fixture
+def logged():
+    """Wait for a line of the server's log."""
+    lines: list[str] = []
+    arrived = asyncio.Event()
+
+    class Keep(logging.Handler):
+        def emit(self, record):
+            lines.append(record.getMessage())
+            arrived.set()
+
+    async def wait_for(text: str) -> str:
+        async with asyncio.timeout(PATIENCE_S):
+            while not any(text in line for line in lines):
+                arrived.clear()
+                await arrived.wait()
+        return next(line for line in lines if text in line)
+
+    logger = logging.getLogger("dledger.namesrv")
+    handler = Keep()
+    logger.addHandler(handler)
+    yield wait_for
+    logger.removeHandler(handler)
+
+
+# Routes
+
+
+async def test_a_route_comes_in_the_dialect_of_the_client(client):
+    await client.register()
+    await client.register(2, B)
+    old = await client.call(105, RouteHeader("T1"), version=317)
+    assert old.body == (
+        b'{"brokerDatas":[{"brokerAddrs":{0:"127.0.0.1:10911",2:"127.0.0.1:10921"},"brokerName":"broker-0",'
+        b'"cluster":"C","enableActingMaster":false}],"filterServerTable":{},"queueDatas":[{"brokerName":"broker-0",'
+        b'"perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
+    )
+    standard = old.body.replace(b"{0:", b'{"0":').replace(b",2:", b',"2":')
+    assert (await client.call(105, RouteHeader("T1"))).body == standard
+    assert (await client.call(105, RouteHeader("T1", accept_standard_json_only=True), version=317)).body == standard
+
+
+async def test_an_unknown_topic_is_answered_with_17(client):
+    answer = await client.call(105, RouteHeader("X"))
+    assert (answer.code, answer.body) == (17, b"")
+    assert answer.remark == "No topic route info in name server for the topic: X"
+
+
+async def test_cluster_information_tells_the_truth(client):
+    await client.register(2, B, topics=("T1", "T2"))
+    assert (await client.call(106)).body == (
+        b'{"brokerAddrTable":{"broker-0":{"brokerAddrs":{"2":"127.0.0.1:10921"},"brokerName":"broker-0","cluster":"C",'
+        b'"enableActingMaster":false}},"clusterAddrTable":{"C":["broker-0"]}}'
+    )
+    assert b'{2:"127.0.0.1:10921"}' in (await client.call(106, version=317)).body
+    members = await client.call(901, BrokerMemberGroupHeader("C", "broker-0"))
+    assert members.body == (
+        b'{"brokerMemberGroup":{"brokerAddrs":{"2":"127.0.0.1:10921"},"brokerName":"broker-0","cluster":"C"}}'
+    )
+
+
+async def test_topic_lists(client):
+    assert (await client.call(206)).body == b'{"topicList":[]}'
+    await client.register()
+    assert (await client.call(206)).body == b'{"topicList":["T1","TBW102"]}'
+    assert (await client.call(224, ClusterHeader("C"))).body == b'{"topicList":["T1","TBW102"]}'
+    assert (await client.call(224, ClusterHeader("D"))).body == b'{"topicList":[]}'
+    assert (await client.call(304)).body == b'{"topicList":["C","broker-0"],"brokerAddr":"127.0.0.1:10911"}'
+    assert (await client.call(311)).body == b'{"topicList":[]}'
+
+
+async def test_unit_topics_are_told_by_their_flag(client):
+    configs = {"U": TopicConfig("U", topic_sys_flag=TOPIC_UNIT), "T": TopicConfig("T")}
+    body = encode_registration(RegisterBrokerBody(TopicConfigSerializeWrapper(configs)))
+    await client.call(103, RegisterBrokerHeader("broker-0", A, "C", "", 0), body=body)
+    assert (await client.call(311)).body == b'{"topicList":["U"]}'
+    assert (await client.call(312)).body == (await client.call(313)).body == b'{"topicList":[]}'
+
+
+async def test_write_permission_and_topic_deletion(client):
+    await client.register()
+    assert (await client.call(205, BrokerNameHeader("broker-0"))).ext == {"wipeTopicCount": "2"}
+    assert b'"perm":4' in (await client.call(105, RouteHeader("T1"))).body
+    assert (await client.call(327, BrokerNameHeader("broker-0"))).ext == {"addTopicCount": "2"}
+    assert b'"perm":6' in (await client.call(105, RouteHeader("T1"))).body
+    assert (await client.call(216, TopicInClusterHeader("T1", "C"))).code == 0
+    assert (await client.call(105, RouteHeader("T1"))).code == 17
+
+
+# Brokers
+
+
+async def test_a_broker_that_says_goodbye_is_gone(client):
+    await client.register(term=3)
+    await client.call(104, BrokerNodeHeader("broker-0", A, "C", 0, state_version=2))
+    assert (await client.call(105, RouteHeader("T1"))).code == 0
+    await client.call(104, BrokerNodeHeader("broker-0", A, "C", 0))
+    assert (await client.call(105, RouteHeader("T1"))).code == 17
+
+
+async def test_a_follower_is_told_its_leader(client):
+    await client.register()
+    answer = await client.register(2, B)
+    assert answer.ext == {"masterAddr": A, "haServerAddr": f"{A}-ha"}
+
+
+async def test_a_refused_registration_says_why(client):
+    await client.register(0, A, term=5)
+    answer = await client.register(0, B, term=4)
+    assert answer.code == 1
+    assert "term 4 is older than 5" in answer.remark
+
+
+async def test_a_damaged_registration_changes_nothing(client):
+    good = encode_registration(RegisterBrokerBody())
+    header = RegisterBrokerHeader("broker-0", A, "C", "", 0, body_crc32=registration_crc(good))
+    assert (await client.call(103, header, body=good)).code == 0
+    answer = await client.call(103, header, body=good + b" ")
+    assert answer.code == 1
+    assert "crc32 not match" in answer.remark
+    assert (await client.call(103, RegisterBrokerHeader("b", A, "C", "", 0, compressed=True), body=b"x")).code == 1
+
+
+async def test_heartbeats_and_data_versions(client):
+    node = BrokerNodeHeader("broker-0", A, "C", 0)
+    same, other = b'{"stateVersion":1,"timestamp":0,"counter":2}', b'{"stateVersion":1,"timestamp":0,"counter":3}'
+    assert (await client.call(904, BrokerHeartbeatHeader("C", A, "broker-0"))).code == 211
+    assert (await client.call(322, node, body=same)).ext == {"changed": "true"}
+    await client.register()
+    assert (await client.call(904, BrokerHeartbeatHeader("C", A, "broker-0"))).code == 0
+    answer = await client.call(322, node, body=same)
+    assert (answer.ext, answer.body) == ({"changed": "false"}, same)
+    assert (await client.call(322, node, body=other)).ext == {"changed": "true"}
+
+
+async def test_a_broker_whose_connection_breaks_is_gone_and_another_stands_in(server, client):
+    async with connected(server) as broker:
+        await broker.register()
+        await client.register(2, B)
+        seen = int((await client.call(20001, RouteWatchHeader("T1", 0, 0))).ext["version"])
+        opaque = client.send(20001, RouteWatchHeader("T1", seen, 60_000))
+    woken = await client.receive()
+    assert (woken.opaque, int(woken.ext["version"]) > seen) == (opaque, True)
+    body = (await client.call(105, RouteHeader("T1"))).body
+    assert b'"brokerAddrs":{"0":"127.0.0.1:10921","2":"127.0.0.1:10921"}' in body
+
+
+async def test_a_silent_broker_is_gone_though_its_connection_stands(tmp_path, logged):
+    async with serving(tmp_path, scan_interval_ms=10) as server, connected(server) as client:
+        await client.register(heartbeat_timeout_millis=20)
+        await logged(f"node removed address={A} cluster=C reason=silent")
+        assert (await client.call(105, RouteHeader("T1"))).code == 17
+
+
+# Watches
+
+
+async def test_a_watch_waits_for_its_own_topics_only(server, client):
+    await client.register()
+    seen = int((await client.call(20001, RouteWatchHeader("T2", 0, 60_000))).ext["version"])
+    watch = client.send(20001, RouteWatchHeader("T2,T3", seen, 60_000))
+    async with connected(server) as other:
+        await other.register(2, B)
+        assert (await client.call(206)).code == 0, "the watch is not answered before this"
+        await other.register(0, A, topics=("T1", "TBW102", "T3"))
+    assert (await client.receive()).opaque == watch
+
+
+async def test_a_watch_ends_at_its_time_with_the_version_it_had(client):
+    await client.register()
+    seen = (await client.call(20001, RouteWatchHeader("T1", 0, 60_000))).ext["version"]
+    assert (await client.call(20001, RouteWatchHeader("T1", int(seen), 10))).ext == {"version": seen}
+
+
+async def test_a_version_of_another_server_is_answered_at_once(client):
+    await client.register()
+    answer = await client.call(20001, RouteWatchHeader("T1", 2**62, 60_000))
+    assert int(answer.ext["version"]) < 2**62
+
+
+async def test_a_stopping_server_answers_its_watches(tmp_path):
+    async with serving(tmp_path) as server, connected(server) as client:
+        await client.register()
+        seen = int((await client.call(20001, RouteWatchHeader("T1", 0, 0))).ext["version"])
+        watch = client.send(20001, RouteWatchHeader("T1", seen, 60_000))
+        assert (await client.call(206)).code == 0
+        await server.stop()
+        assert (await client.receive()).opaque == watch
+        assert await client.is_closed()
+
+
+# Stored values
+
+
+async def test_values_survive_a_restart(tmp_path):
+    async with serving(tmp_path) as server, connected(server) as client:
+        assert (await client.call(101, KVKeyHeader("n", "k"))).code == 22
+        assert (await client.call(219, KVNamespaceHeader("n"))).code == 22
+        assert (await client.call(100, PutKVHeader("n", "k", "ü"))).code == 0
+        assert (await client.call(100, PutKVHeader("n", "k2", "2"))).code == 0
+        assert (await client.call(102, KVKeyHeader("n", "k2"))).code == 0
+        assert (await client.call(102, KVKeyHeader("n", "none"))).code == 0
+    async with serving(tmp_path) as server, connected(server) as client:
+        assert (await client.call(101, KVKeyHeader("n", "k"))).ext == {"value": "ü"}
+        assert (await client.call(219, KVNamespaceHeader("n"))).body == '{"table":{"k":"ü"}}'.encode()
+
+
+async def test_order_configuration_reaches_brokers_and_routes(tmp_path):
+    async with serving(tmp_path, order_message_enable=True) as server, connected(server) as client:
+        await client.call(100, PutKVHeader("ORDER_TOPIC_CONFIG", "T1", "broker-0:4"))
+        assert (await client.register()).body == b'{"table":{"T1":"broker-0:4"}}'
+        assert b'"orderTopicConf":"broker-0:4"' in (await client.call(105, RouteHeader("T1"))).body
+        assert b"orderTopicConf" not in (await client.call(105, RouteHeader("TBW102"))).body
+
+
+async def test_a_damaged_file_of_values_stops_the_start(tmp_path):
+    (tmp_path / "kvConfig.json").write_text("{")
+    with pytest.raises(KVStoreError, match=r"kvConfig\.json cannot be read"):
+        await NameServer(NameServerConfig(port=0, data=tmp_path)).start()
+    assert not (tmp_path / "pid").exists()
+
+
+async def test_values_that_cannot_be_written_are_refused_and_not_seen(tmp_path, client, server):
+    (tmp_path / "kvConfig.tmp").mkdir()
+    answer = await client.call(100, PutKVHeader("n", "k", "v"))
+    assert answer.code == 1
+    assert "cannot be written" in answer.remark
+    assert (await client.call(101, KVKeyHeader("n", "k"))).code == 22
+
+
+# Configuration over the wire
+
+
+async def test_the_configuration_can_be_read_and_some_of_it_changed(client):
+    assert b"enable_topic_list=true\n" in (await client.call(319)).body
+    assert (await client.call(318, body=b"# comment\n\nenableTopicList = false")).code == 0
+    assert b"enable_topic_list=false\n" in (await client.call(319)).body
+    answer = await client.call(206)
+    assert (answer.code, answer.remark) == (1, "topic lists are disabled: enable_topic_list = false")
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"kvConfigPath=/x", 16),
+        (b"port=1", 29),
+        (b"nonsense=1", 29),
+        (b"enableTopicList", 29),
+        (b"enableTopicList=maybe", 29),
+        (b"\xff", 1),
+    ],
+)
+async def test_a_change_that_is_not_allowed_changes_nothing(client, body, code):
+    before = (await client.call(319)).body
+    assert (await client.call(318, body=body)).code == code
+    assert (await client.call(319)).body == before
+
+
+# The protocol and its limits
+
+
+@pytest.mark.parametrize(("code", "name"), [(310, "SEND_MESSAGE_V2"), (9999, "unknown")])
+async def test_a_code_that_is_not_served_is_named(client, code, name):
+    answer = await client.call(code)
+    assert answer.code == 3
+    assert f"request type {code} ({name}) not supported" in answer.remark
+
+
+async def test_a_missing_field_is_named_and_the_connection_stays(client):
+    answer = await client.call(105)
+    assert answer.code == 1
+    assert "'topic'" in answer.remark
+    assert (await client.call(206)).code == 0
+
+
+async def test_an_answer_uses_the_serializer_of_its_request(client):
+    answer = await client.call(206, serialize_type=1)
+    assert (answer.code, answer.serialize_type) == (0, 1)
+
+
+async def test_oneway_requests_and_responses_get_no_answer(client):
+    client.send(206, flag=FLAG_ONEWAY)
+    client.send(206, flag=1)
+    assert (await client.call(206)).code == 0
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\1xxxx", b"\0\0\0\6\0\0\0\2xx", b"\0\0\0\4\2\0\0\0"]
+)
+async def test_garbage_closes_its_connection_and_no_other(server, client, garbage, logged):
+    async with connected(server) as vandal:
+        vandal.writer.write(garbage)
+        assert await vandal.is_closed()
+    await logged("connection closed peer=127.0.0.1")
+    assert (await client.call(206)).code == 0
+
+
+async def test_a_frame_beyond_the_limit_closes_the_connection(tmp_path, logged):
+    async with serving(tmp_path, max_frame_bytes=1024) as server, connected(server) as client:
+        client.send(206, body=bytes(1024))
+        assert await client.is_closed()
+        await logged("larger than the limit of 1024")
+
+
+async def test_connections_beyond_the_limit_are_closed_at_once(tmp_path, logged):
+    async with serving(tmp_path, max_connections=1) as server, connected(server) as first:
+        assert (await first.call(206)).code == 0
+        async with connected(server) as second:
+            assert await second.is_closed()
+        await logged("max_connections=1")
+        assert (await first.call(206)).code == 0
+
+
+async def test_waiting_requests_beyond_the_limit_are_answered_with_2(tmp_path):
+    async with serving(tmp_path, max_in_flight=2) as server, connected(server) as client:
+        seen = int((await client.call(20001, RouteWatchHeader("T1", 0, 0))).ext["version"])
+        for _ in range(2):
+            client.send(20001, RouteWatchHeader("T1", seen, 60_000))
+        answer = await client.call(20001, RouteWatchHeader("T1", seen, 60_000))
+        assert answer.code == 2
+        assert "max_in_flight" in answer.remark
+        assert (await client.call(206)).code == 0
+
+
+async def test_an_idle_connection_is_closed(tmp_path, logged):
+    async with serving(tmp_path, idle_timeout_ms=20, scan_interval_ms=10) as server, connected(server) as client:
+        assert await client.is_closed()
+        await logged("idle for more than 20 ms")
+
+
+async def test_a_client_that_never_reads_is_closed_and_others_are_served(tmp_path, logged):
+    options = {"max_write_buffer_bytes": 1024, "slow_reader_timeout_ms": 20}
+    async with serving(tmp_path, **options) as server, connected(server) as client:
+        await client.register(topics=[f"topic-{number:05d}" for number in range(5000)])
+        async with connected(server, limit=1) as sloth:
+            for _ in range(500):
+                sloth.send(206)
+            await logged("left 1024 bytes unread for 20 ms")
+        assert (await client.call(206)).code == 0
+
+
+async def test_a_client_that_reads_late_but_in_time_gets_every_answer(tmp_path):
+    options = {"max_write_buffer_bytes": 1024, "slow_reader_timeout_ms": 60_000}
+    async with serving(tmp_path, **options) as server, connected(server) as client:
+        await client.register(topics=[f"topic-{number:05d}" for number in range(2000)])
+        async with connected(server) as slow:
+            sent = [slow.send(206) for _ in range(300)]
+            assert (await client.call(206)).code == 0
+            assert [(await slow.receive()).opaque for _ in sent] == sent
+
+
+async def test_a_port_in_use_is_one_clear_error(server, tmp_path):
+    with pytest.raises(StartError, match=f"127.0.0.1:{server.port} is already in use"):
+        await NameServer(NameServerConfig(port=server.port, data=tmp_path / "other")).start()
+    assert not (tmp_path / "other" / "pid").exists()
+
+
+async def test_a_data_directory_serves_one_process_at_a_time(server, tmp_path):
+    with pytest.raises(StartError, match=r"in use by process [0-9]+"):
+        await NameServer(NameServerConfig(port=0, data=tmp_path)).start()
+    assert (tmp_path / "pid").exists()
+
+
+async def test_a_stale_pid_file_does_no_harm(tmp_path):
+    (tmp_path / "pid").write_text("1\n")
+    async with serving(tmp_path) as server, connected(server) as client:
+        assert (await client.call(206)).code == 0
+    assert not (tmp_path / "pid").exists()

@@ -1,0 +1,333 @@
+"""The route registry alone: registration, fencing by term, removal, routes, versions. Time is a number."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from dledger_namesrv.table import NodeKey, Registered, RouteTable
+from dledger_remoting.headers import RegisterBrokerHeader
+from dledger_remoting.registration import DataVersion, RegisterBrokerBody, TopicConfigSerializeWrapper
+from dledger_remoting.route import decode_route
+from dledger_remoting.topics import TopicConfig
+
+A, B, C = "127.0.0.1:10911", "127.0.0.1:10921", "127.0.0.1:10931"
+TOPICS = ("T1", "TBW102")
+
+
+class Registry:
+    """A table with short words for what brokers do."""
+
+    def __init__(self, **options):
+        self.table = RouteTable(**options)
+        self.counter = 0
+
+    def register(
+        self, broker_id, address, *, term=1, topics=TOPICS, now=0, connection=1, timeout=None, name="broker-0", **header
+    ) -> Registered:
+        self.counter += 1
+        configs = {topic: TopicConfig(topic, 4, 4) for topic in topics}
+        wrapper = TopicConfigSerializeWrapper(configs, DataVersion(term, 0, self.counter))
+        return self.table.register(
+            RegisterBrokerHeader(name, address, "C", f"{address}-ha", broker_id, timeout, **header),
+            RegisterBrokerBody(wrapper),
+            now_ms=now,
+            connection=connection,
+        )
+
+    def members(self, name="broker-0"):
+        return self.table.members(name)
+
+    def addresses(self, topic="T1"):
+        route = self.table.route(topic)
+        assert route is not None
+        return {data.broker_name: data.broker_addrs for data in route.broker_datas}
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry()
+
+
+def test_a_registered_leader_serves_its_topics(registry):
+    assert registry.register(0, A) == Registered()
+    assert registry.addresses() == {"broker-0": {0: A}}
+    assert registry.table.topics == ["T1", "TBW102"]
+    assert registry.table.route("X") is None
+
+
+def test_a_follower_learns_its_leader_and_brings_no_topics(registry):
+    registry.register(2, B, topics=("OTHER", "T9"))
+    assert registry.table.topics == []
+    registry.register(0, A)
+    assert registry.register(2, B) == Registered("", A, f"{A}-ha")
+    assert registry.addresses() == {"broker-0": {0: A, 2: B}}
+
+
+def test_the_lowest_follower_brings_topics_where_acting_masters_are_on(registry):
+    registry.register(2, B, topics=("T1", "T2"), enable_acting_master=True)
+    registry.register(3, C, topics=("T8", "T9"), enable_acting_master=True)
+    assert registry.table.topics == ["T1", "T2"]
+
+
+def test_after_a_failover_a_node_appears_under_its_new_id_only(registry):
+    registry.register(0, A, term=1)
+    registry.register(2, B, term=1)
+    registry.register(0, B, term=2)
+    assert registry.members() == {0: B}
+    registry.register(1, A, term=2)
+    assert registry.members() == {0: B, 1: A}
+
+
+def test_an_older_term_does_not_displace_the_leader(registry):
+    registry.register(0, B, term=5)
+    refused = registry.register(0, A, term=4)
+    assert "term 4 is older than 5" in refused.refusal
+    assert registry.members() == {0: B}
+    assert registry.register(0, A, term=6) == Registered()
+    assert registry.members() == {0: A}
+
+
+def test_a_late_follower_registration_does_not_remove_its_own_leadership(registry):
+    registry.register(2, B, term=4)
+    registry.register(0, B, term=5)
+    assert registry.register(2, B, term=4).refusal
+    assert registry.members() == {0: B}
+
+
+def test_an_older_leader_does_not_come_back_while_the_newer_one_is_away(registry):
+    registry.register(0, B, term=5, connection=1)
+    registry.register(2, C, term=5, connection=2)
+    registry.table.drop_connection(1)
+    assert registry.register(0, A, term=4).refusal
+    assert registry.members() == {2: C}
+
+
+def test_another_id_is_fenced_by_its_holders_term_too(registry):
+    registry.register(0, A, term=5)
+    registry.register(2, B, term=5)
+    assert "belongs to" in registry.register(2, C, term=4).refusal
+    assert registry.members() == {0: A, 2: B}
+
+
+def test_a_late_goodbye_does_not_remove_a_newer_registration(registry):
+    registry.register(0, A, term=5)
+    assert not registry.table.unregister("broker-0", "C", A, 2)
+    assert not registry.table.unregister("broker-0", "C", B, 0)
+    assert not registry.table.unregister("broker-0", "C", A, 0, term=4)
+    assert registry.members() == {0: A}
+    assert registry.table.unregister("broker-0", "C", A, 0, term=5)
+    assert registry.members() == {}
+
+
+def test_the_loss_of_an_old_connection_does_not_remove_a_node_that_came_back(registry):
+    registry.register(0, A, connection=1)
+    registry.register(0, A, connection=2)
+    assert registry.table.drop_connection(1) == []
+    assert registry.members() == {0: A}
+    assert registry.table.drop_connection(2) == [NodeKey("C", A)]
+    assert registry.table.topics == []
+
+
+def test_a_silent_node_expires_after_its_own_timeout(registry):
+    registry.register(0, A, now=0, timeout=15_000)
+    registry.register(2, B, now=0)
+    assert registry.table.expire(15_000) == []
+    assert registry.table.expire(15_001) == [NodeKey("C", A)]
+    assert registry.members() == {2: B}
+    assert registry.table.expire(120_001) == [NodeKey("C", B)]
+    assert registry.table.node_count == 0
+
+
+def test_a_heartbeat_keeps_a_node(registry):
+    registry.register(0, A, now=0, timeout=1000)
+    assert registry.table.refresh("C", A, 900)
+    assert registry.table.expire(1500) == []
+    assert not registry.table.refresh("C", B, 900)
+
+
+def test_a_half_started_broker_is_refused(registry):
+    assert "single topic" in registry.register(0, A, topics=("T1",)).refusal
+    registry.register(0, A)
+    assert registry.register(0, A, topics=("T3",)) == Registered()
+    assert registry.table.topics == ["T1", "T3", "TBW102"]
+
+
+def test_topics_stay_when_a_registration_lacks_them_unless_that_is_wished():
+    keeping, deleting = Registry(), Registry(delete_missing_topics=True)
+    for registry in (keeping, deleting):
+        registry.register(0, A)
+        registry.register(0, A, topics=("T1", "T2"))
+    assert keeping.table.topics == ["T1", "T2", "TBW102"]
+    assert deleting.table.topics == ["T1", "T2"]
+
+
+def test_an_address_that_moves_to_another_group_leaves_the_first(registry):
+    registry.register(0, A)
+    registry.register(0, A, name="broker-1")
+    assert registry.members() == {}
+    assert registry.members("broker-1") == {0: A}
+
+
+def test_topics_vanish_with_their_last_group(registry):
+    registry.register(0, A)
+    registry.register(0, B, name="broker-1", topics=("T1", "T2"))
+    registry.table.unregister("broker-0", "C", A, 0)
+    assert registry.table.topics == ["T1", "T2"]
+    assert registry.addresses() == {"broker-1": {0: B}}
+
+
+def test_a_route_never_lacks_id_0_while_a_node_lives(registry):
+    registry.register(0, A, connection=1)
+    registry.register(2, B, connection=2)
+    registry.register(3, C, connection=3)
+    registry.table.drop_connection(1)
+    assert registry.addresses() == {"broker-0": {0: B, 2: B, 3: C}}
+    assert registry.members() == {2: B, 3: C}
+    assert registry.table.cluster_info().broker_addr_table["broker-0"].broker_addrs == {2: B, 3: C}
+
+
+def test_encoded_routes_are_stable_and_cached_until_the_route_changes(registry):
+    registry.register(0, A)
+    first = registry.table.encoded_route("T1", standard=True)
+    registry.register(2, B, name="broker-1", topics=("T8", "T9"))
+    registry.table.refresh("C", A, 5)
+    assert registry.table.encoded_route("T1", standard=True) is first
+    registry.register(2, B)
+    second = registry.table.encoded_route("T1", standard=True)
+    assert second is not None
+    assert decode_route(second) == registry.table.route("T1")
+    assert registry.table.encoded_route("T1", standard=False) != second
+    assert registry.table.encoded_route("X", standard=True) is None
+
+
+def test_a_topic_that_comes_back_has_a_fresh_route(registry):
+    registry.register(0, A)
+    assert b"10911" in (registry.table.encoded_route("T1", standard=True) or b"")
+    registry.table.delete_topic("T1")
+    assert registry.table.encoded_route("T1", standard=True) is None
+    registry.register(0, B)
+    assert b"10921" in (registry.table.encoded_route("T1", standard=True) or b"")
+
+
+def test_versions_tell_which_routes_have_changed(registry):
+    registry.register(0, A)
+    registry.register(0, B, name="broker-1", topics=("T8", "T9"))
+    seen = registry.table.version
+    registry.register(0, A)
+    assert not registry.table.changed_since(["T1", "T8", "X"], seen)
+    registry.register(2, C)
+    assert registry.table.changed_since(["T8", "T1"], seen)
+    assert not registry.table.changed_since(["T8"], seen)
+    seen = registry.table.version
+    registry.register(0, A, topics=("T1", "T2"))
+    assert registry.table.changed_since(["T2"], seen)
+    assert not registry.table.changed_since(["T1"], seen)
+    seen = registry.table.version
+    registry.table.delete_topic("T1")
+    assert registry.table.changed_since(["T1"], seen)
+    assert registry.table.changed_since(["T8"], registry.table.version + 1), "a version of another server"
+
+
+def test_write_permission_can_be_taken_and_given_back(registry):
+    registry.register(0, A)
+    assert registry.table.set_write_permission("broker-0", writable=False) == 2
+    assert {queues.perm for queues in registry.table.route("T1").queue_datas} == {4}
+    assert registry.table.set_write_permission("broker-0", writable=True) == 2
+    assert {queues.perm for queues in registry.table.route("T1").queue_datas} == {6}
+    assert registry.table.set_write_permission("nobody", writable=False) == 0
+
+
+def test_a_topic_can_be_deleted_in_one_cluster(registry):
+    registry.register(0, A)
+    assert not registry.table.delete_topic("T1", "OTHER")
+    assert registry.table.topics_of_cluster("C") == ["T1", "TBW102"]
+    assert registry.table.delete_topic("T1", "C")
+    assert not registry.table.delete_topic("T1")
+    assert registry.table.topics == ["TBW102"]
+
+
+NAMES = st.sampled_from(["broker-0", "broker-1"])
+ADDRESSES = st.sampled_from([A, B, C])
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Whatever brokers and the clock do, the promises of the table hold."""
+
+    def __init__(self):
+        super().__init__()
+        self.registry = Registry()
+        self.now = 0
+        self.leader_terms: dict[str, int] = {}
+
+    @rule(
+        name=NAMES, broker_id=st.integers(0, 3), address=ADDRESSES, term=st.integers(1, 5),
+        connection=st.integers(1, 4), timeout=st.sampled_from([None, 100]),
+        topics=st.sampled_from([TOPICS, ("T1", "T2"), ("T3",)]),
+    )  # fmt: skip
+    def register(self, name, broker_id, address, term, connection, topics, timeout):
+        before = self.registry.members(name)
+        if not before:
+            self.leader_terms.pop(name, None)
+        result = self.registry.register(
+            broker_id,
+            address,
+            term=term,
+            topics=topics,
+            now=self.now,
+            connection=connection,
+            timeout=timeout,
+            name=name,
+        )
+        after = self.registry.members(name)
+        if result.refusal:
+            assert after == before
+            return
+        assert after[broker_id] == address
+        assert list(after.values()).count(address) == 1
+        fence = self.leader_terms.get(name, 0)
+        if term < fence:
+            assert broker_id != 0
+            assert before.get(0) == after.get(0)
+        if broker_id == 0:
+            self.leader_terms[name] = term
+
+    @rule(name=NAMES, broker_id=st.integers(0, 3), address=ADDRESSES, term=st.none() | st.integers(1, 5))
+    def unregister(self, name, broker_id, address, term):
+        before = self.registry.members(name)
+        removed = self.registry.table.unregister(name, "C", address, broker_id, term)
+        assert removed == (before != self.registry.members(name))
+
+    @rule(connection=st.integers(1, 4))
+    def lose_connection(self, connection):
+        self.registry.table.drop_connection(connection)
+
+    @rule(passed=st.integers(1, 200))
+    def pass_time(self, passed):
+        self.now += passed
+        self.registry.table.expire(self.now)
+
+    @rule(topic=st.sampled_from(["T1", "T2", "T3"]))
+    def delete_topic(self, topic):
+        self.registry.table.delete_topic(topic)
+
+    @invariant()
+    def every_route_has_an_id_0_and_agrees_with_its_text(self):
+        table = self.registry.table
+        for topic in table.topics:
+            route = table.route(topic)
+            assert route is not None
+            assert all(0 in data.broker_addrs for data in route.broker_datas)
+            text = table.encoded_route(topic, standard=True)
+            assert text is not None
+            assert decode_route(text) == route
+            assert table.route_version(topic) <= table.version
+
+    @invariant()
+    def members_are_exactly_the_live_nodes(self):
+        members = [len(self.registry.members(name)) for name in ("broker-0", "broker-1")]
+        assert sum(members) == self.registry.table.node_count
+
+
+AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestAnyHistory = AnyHistory.TestCase
