@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.command import RemotingCommand
+from dledger_remoting.command import RemotingCommand, encode_command, make_response
 from dledger_remoting.errors import (
     LEADER_ADDRESS_FIELD,
     TERM_FIELD,
@@ -58,6 +58,9 @@ FORMER_LEADER_SECONDS: Final = 0.5
 
 MIN_BUSY_PAUSE_SECONDS: Final = 0.005
 MAX_BUSY_PAUSE_SECONDS: Final = 0.2
+
+_NEVER_ANSWERED: Final = frozenset({int(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)})
+"""Notices, whether a broker marks them as one-way or not."""
 
 _instances = itertools.count(1)
 
@@ -262,8 +265,13 @@ class ClientCore:
             term = command.ext.get(TERM_FIELD, "")
             if group is not None and term.isascii() and term.isdecimal():
                 group.learn(command.ext.get(LEADER_ADDRESS_FIELD), int(term))
-        elif self._request_handler is not None:
+            return
+        if self._request_handler is not None:
             self._request_handler(connection, command)
+        if not command.is_oneway and connection.is_open and command.code not in _NEVER_ANSWERED:
+            remark = f"request code {command.code} is not supported by this client"
+            answer = make_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+            connection.send_frame(encode_command(answer))
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._background.discard(task)

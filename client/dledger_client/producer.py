@@ -69,7 +69,8 @@ class Producer:
             raise InvalidArgumentError(error.remark) from error
         if max_in_flight < 1 or timeout <= 0 or attempt_timeout <= 0:
             raise InvalidArgumentError(
-                f"max_in_flight={max_in_flight}, timeout={timeout}, attempt_timeout={attempt_timeout}: all must be positive"
+                f"max_in_flight={max_in_flight}, timeout={timeout}, attempt_timeout={attempt_timeout}: "
+                "all must be positive"
             )
         self._name_servers = parse_addresses(name_servers)
         self._group = group

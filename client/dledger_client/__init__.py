@@ -1,0 +1,63 @@
+"""The client: producers, consumers and administration over RocketMQ's remoting protocol, asyncio first.
+
+Here lives everything that talks to name servers and brokers from outside; nothing here knows how a broker works. Start
+with `producer` and `consumer`; `sync` has the same for programs without an event loop, `testing` a cluster of real
+processes for tests. Below them: `core` (what they share), `leaders` (who leads a group), `routes`, `connection`.
+"""
+
+from __future__ import annotations
+
+from .admin import Admin, QueueStatus
+from .consumer import Handler, PushConsumer
+from .errors import (
+    ClientClosedError,
+    ClientError,
+    ConnectError,
+    ConnectionLostError,
+    DeadlineError,
+    InvalidArgumentError,
+    NoRouteError,
+    NotFoundError,
+    RefusedError,
+    RequestTimeoutError,
+    SendError,
+)
+from .messages import Message, MessageQueue, ReceivedMessage, SendResult
+from .offsets import StartFrom
+from .producer import Producer
+from .pull import PullConsumer
+from .rebalance import Strategy, allocate_average, allocate_consistent_hash
+from .routes import TopicRoute
+from .sync import SyncAdmin, SyncConsumer, SyncProducer
+
+__all__ = [
+    "Admin",
+    "ClientClosedError",
+    "ClientError",
+    "ConnectError",
+    "ConnectionLostError",
+    "DeadlineError",
+    "Handler",
+    "InvalidArgumentError",
+    "Message",
+    "MessageQueue",
+    "NoRouteError",
+    "NotFoundError",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "QueueStatus",
+    "ReceivedMessage",
+    "RefusedError",
+    "RequestTimeoutError",
+    "SendError",
+    "SendResult",
+    "StartFrom",
+    "Strategy",
+    "SyncAdmin",
+    "SyncConsumer",
+    "SyncProducer",
+    "TopicRoute",
+    "allocate_average",
+    "allocate_consistent_hash",
+]

@@ -1,0 +1,400 @@
+"""Looking after topics, groups and offsets, and finding single messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import msgspec
+
+from dledger_remoting.bodies import TopicList, decode_body, encode_body
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
+from dledger_remoting.errors import InvalidParameter, RemotingError, error_from_response
+from dledger_remoting.headers import (
+    CreateTopicHeader,
+    DeleteSubscriptionGroupHeader,
+    DeleteTopicHeader,
+    QueryMessageHeader,
+    TopicHeader,
+    TopicInClusterHeader,
+    ViewMessageHeader,
+    encode_ext,
+)
+from dledger_remoting.headers_query import UNIQUE_KEY_QUERY_FIELD
+from dledger_remoting.ids import parse_offset_message_id
+from dledger_remoting.route import BrokerData, ClusterInfo
+from dledger_remoting.topics import (
+    AUTO_CREATE_TOPIC,
+    PERM_READ_WRITE,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    is_system_topic,
+    validate_group,
+    validate_topic,
+)
+
+from .core import ClientCore, check_response
+from .errors import ClientClosedError, ClientError, InvalidArgumentError, refusal
+from .messages import MessageQueue, ReceivedMessage
+from .nameservers import parse_addresses
+from .offsets import QueueOffsets, StartFrom
+from .routes import TopicRoute
+
+BodyT = TypeVar("BodyT")
+
+DEFAULT_TIMEOUT_SECONDS: Final = 10.0
+_MAX_TIMESTAMP_MS: Final = 2**63 - 1
+_NOT_FOUND: Final = frozenset({int(ResponseCode.QUERY_NOT_FOUND)})
+_NO_SUCH_RECORD: Final = frozenset({int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.QUERY_NOT_FOUND)})
+_TOPIC_NOT_FOUND: Final = frozenset({int(ResponseCode.TOPIC_NOT_EXIST)})
+
+
+class _GroupTable(msgspec.Struct, frozen=True):
+    """The answer to 201."""
+
+    groups: dict[str, SubscriptionGroupConfig] = msgspec.field(name="subscriptionGroupTable", default_factory=dict)
+
+
+class QueueStatus(msgspec.Struct, frozen=True):
+    """One queue as a group sees it: kept offsets are from `first` to `end` - 1; `committed` is None before a commit."""
+
+    queue: MessageQueue
+    first: int
+    end: int
+    committed: int | None
+
+    @property
+    def lag(self) -> int:
+        """How many messages the group has still to process."""
+        return self.end - max(self.first if self.committed is None else self.committed, self.first)
+
+
+class Admin:
+    """Administration over the ordinary client protocol; use it as an async context manager.
+
+        async with Admin("127.0.0.1:9876") as admin:
+            await admin.create_topic("orders", queues=8)
+
+    Requests are repeated until `timeout` seconds are over. All of them may be repeated without harm. They raise
+    `RefusedError` (`NotFoundError` for what does not exist), `NoRouteError` for unknown topics, and `DeadlineError`.
+    """
+
+    def __init__(self, name_servers: str | Sequence[str], *, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        self._name_servers = parse_addresses(name_servers)
+        self._timeout = timeout
+        self._core: ClientCore | None = None
+
+    async def start(self) -> None:
+        """Open for requests."""
+        if self._core is not None:
+            raise ClientClosedError("the admin has been started before; make another one")
+        self._core = ClientCore(self._name_servers)
+        self._core.start()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._core is not None:
+            await self._core.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Cluster.
+
+    async def cluster_info(self) -> ClusterInfo:
+        """All broker groups with the addresses of their nodes (id 0 is the leader), and their names by cluster."""
+        response = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        return _decode(ClusterInfo, response.body)
+
+    async def broker_groups(self) -> dict[str, BrokerData]:
+        """The broker groups by name."""
+        return (await self.cluster_info()).broker_addr_table
+
+    # Topics.
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        perm: int = PERM_READ_WRITE,
+        broker_groups: Sequence[str] | None = None,
+    ) -> None:
+        """Create a topic with `queues` queues on each broker group (all by default), or change its configuration.
+
+        Returns when the leaders have stored it and the name server shows it.
+        """
+        _validate(validate_topic, topic)
+        header = CreateTopicHeader(
+            topic=topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=perm,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            order=False,
+        )
+        names = await self._group_names(broker_groups)
+        await self._ask_leaders(names, RequestCode.UPDATE_AND_CREATE_TOPIC, encode_ext(header))
+        await self._await_route(topic, names, queues)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic and its messages on all broker groups, and its route."""
+        header = encode_ext(DeleteTopicHeader(topic=topic))
+        await self._ask_leaders(await self._group_names(None), RequestCode.DELETE_TOPIC_IN_BROKER, header)
+        core = self._started()
+        core.routes.forget(topic)
+        command_ext = encode_ext(TopicInClusterHeader(topic=topic))
+        for address in core.name_servers.addresses:
+            response = await core.call(
+                address, RequestCode.DELETE_TOPIC_IN_NAMESRV, command_ext, deadline=self._deadline()
+            )
+            check_response(response)
+
+    async def topics(self, *, include_system: bool = False) -> list[str]:
+        """The names of all topics, sorted; those of the service itself only on demand."""
+        response = await self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+        names = _decode(TopicList, response.body).topic_list
+        return sorted(name for name in names if include_system or not is_system_topic(name))
+
+    async def topic_route(self, topic: str) -> TopicRoute:
+        """The readable and writable queues of a topic as they are now."""
+        return await self._started().routes.refresh(topic, self._deadline())
+
+    async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
+        """A topic's configuration by broker group."""
+        header = encode_ext(TopicHeader(topic=topic))
+        answers = await self._ask_leaders(
+            await self._group_names(None), RequestCode.GET_TOPIC_CONFIG, header, accept=_TOPIC_NOT_FOUND
+        )
+        found = {name: answer for name, answer in answers.items() if answer.code == ResponseCode.SUCCESS}
+        if not found:
+            raise _not_found(f"topic {topic!r} does not exist")
+        return {name: _decode(TopicConfig, answer.body) for name, answer in found.items()}
+
+    # Groups.
+
+    async def groups(self) -> dict[str, SubscriptionGroupConfig]:
+        """All consumer groups by name."""
+        answers = await self._ask_leaders(
+            await self._group_names(None), RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG, {}
+        )
+        found: dict[str, SubscriptionGroupConfig] = {}
+        for answer in answers.values():
+            found.update(_decode(_GroupTable, answer.body).groups)
+        return dict(sorted(found.items()))
+
+    async def create_group(self, config: SubscriptionGroupConfig) -> None:
+        """Create a consumer group on all broker groups, or change its configuration."""
+        _validate(validate_group, config.group_name)
+        await self._ask_leaders(
+            await self._group_names(None),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP,
+            {},
+            encode_body(config),
+        )
+
+    async def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
+        """Delete a consumer group on all broker groups, with its committed offsets unless told otherwise."""
+        header = DeleteSubscriptionGroupHeader(group_name=group, clean_offset=clean_offsets)
+        await self._ask_leaders(
+            await self._group_names(None), RequestCode.DELETE_SUBSCRIPTION_GROUP, encode_ext(header)
+        )
+
+    # Offsets.
+
+    async def offsets(self, group: str, topic: str) -> list[QueueStatus]:
+        """First, end and committed offset of every readable queue of a topic, sorted by queue."""
+        route = await self.topic_route(topic)
+        return list(await asyncio.gather(*(self._queue_status(group, queue) for queue in route.readable)))
+
+    async def set_offset(self, group: str, queue: tuple[str, str, int], offset: int) -> None:
+        """Commit an offset for a group. Members that are reading the queue will overwrite it: stop them first."""
+        target = MessageQueue(*queue)
+        await self._started().routes.get(target.topic, self._deadline())
+        await self._queue_offsets().commit(group, target, offset, self._deadline())
+
+    async def reset_offsets(self, group: str, topic: str, to: StartFrom) -> dict[MessageQueue, int]:
+        """Move a group to `"first"`, to `"last"`, or to the first messages stored at or after a time in ms since 1970.
+
+        Returns the new offsets. Members that are reading will overwrite them: stop them first.
+        """
+        route = await self.topic_route(topic)
+        offsets = self._queue_offsets()
+        moved: dict[MessageQueue, int] = {}
+        for queue in route.readable:
+            moved[queue] = await offsets.at(queue, to, self._deadline())
+            await offsets.commit(group, queue, moved[queue], self._deadline())
+        return moved
+
+    async def first_offset(self, queue: tuple[str, str, int]) -> int:
+        """The offset of a queue's first kept message."""
+        target = await self._located(queue)
+        return await self._queue_offsets().first(target, self._deadline())
+
+    async def end_offset(self, queue: tuple[str, str, int]) -> int:
+        """The offset that a queue's next message will get."""
+        target = await self._located(queue)
+        return await self._queue_offsets().end(target, self._deadline())
+
+    # Messages.
+
+    async def message_by_id(self, message_id: str) -> ReceivedMessage:
+        """The message with an offset message id, which names the node that led when the message was stored.
+
+        Raises `InvalidArgumentError` if the text is no such id, `NotFoundError` if there is no such message.
+        """
+        try:
+            host, physical_offset = parse_offset_message_id(message_id)
+        except InvalidParameter as error:
+            raise InvalidArgumentError(error.remark) from error
+        groups = await self.broker_groups()
+        names = [name for name, group in groups.items() if str(host) in group.broker_addrs.values()] or list(groups)
+        ext = encode_ext(ViewMessageHeader(offset=physical_offset))
+        for name in await self._group_names(names):
+            answers = await self._ask_leaders([name], RequestCode.VIEW_MESSAGE_BY_ID, ext, accept=_NO_SUCH_RECORD)
+            found = _messages(answers[name], name)
+            if found and found[0].offset_message_id == message_id.upper():
+                return found[0]
+        raise _not_found(f"no message has the id {message_id}")
+
+    async def messages_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        unique: bool = False,
+        begin_ms: int = 0,
+        end_ms: int = _MAX_TIMESTAMP_MS,
+        max_messages: int = 32,
+    ) -> list[ReceivedMessage]:
+        """The messages of a topic with a key, or with a unique key, stored between two times; oldest first."""
+        route = await self.topic_route(topic)
+        header = QueryMessageHeader(
+            topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
+        )
+        ext = encode_ext(header) | ({UNIQUE_KEY_QUERY_FIELD: "true"} if unique else {})
+        names = sorted({queue.broker_group for queue in route.readable})
+        answers = await self._ask_leaders(names, RequestCode.QUERY_MESSAGE, ext, accept=_NOT_FOUND)
+        found = [message for name, answer in answers.items() for message in _messages(answer, name)]
+        matching = [message for message in found if key == message.message_id or key in message.keys]
+        return sorted(matching, key=lambda message: message.stored_timestamp_ms)[:max_messages]
+
+    async def _ask_name_server(self, code: int, ext: Mapping[str, str]) -> RemotingCommand:
+        command = RemotingCommand(code, ext=dict(ext))
+        return check_response(await self._started().name_servers.call(command, self._deadline()))
+
+    async def _ask_leaders(
+        self,
+        names: Sequence[str],
+        code: int,
+        ext: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        accept: frozenset[int] = frozenset(),
+    ) -> dict[str, RemotingCommand]:
+        """The answers of the leaders of several broker groups."""
+        core = self._started()
+        deadline = self._deadline()
+        answers = await asyncio.gather(
+            *(
+                core.call_leader(core.routes.group(name), code, ext, body, deadline=deadline, accept=accept)
+                for name in names
+            )
+        )
+        return dict(zip(names, answers, strict=True))
+
+    async def _group_names(self, wanted: Sequence[str] | None) -> list[str]:
+        """The names of all broker groups, or those wanted; from here on their addresses are known."""
+        core = self._started()
+        groups = await self.broker_groups()
+        names = sorted(groups) if wanted is None else list(wanted)
+        for name in names:
+            if name not in groups:
+                raise InvalidArgumentError(f"broker group {name!r} is not registered, there are {sorted(groups)}")
+            core.routes.group(name).update_from_route(groups[name].cluster, groups[name].broker_addrs)
+        if not names:
+            raise _not_found("no broker group is registered")
+        return names
+
+    async def _await_route(self, topic: str, names: Sequence[str], queues: int) -> None:
+        """Wait until the name server shows a created topic: brokers register it right after they store it."""
+        core = self._started()
+        deadline = self._deadline()
+        while True:
+            try:
+                route = await core.routes.refresh(topic, deadline)
+            except ClientError:
+                if core.loop.time() >= deadline:
+                    raise
+            else:
+                counts = dict.fromkeys(names, 0)
+                for queue in (*route.readable, *route.writable):
+                    if queue.broker_group in counts:
+                        counts[queue.broker_group] += 1
+                if all(count >= queues for count in counts.values()) or core.loop.time() >= deadline:
+                    return
+            await asyncio.sleep(0.02)
+
+    async def _queue_status(self, group: str, queue: MessageQueue) -> QueueStatus:
+        offsets = self._queue_offsets()
+        deadline = self._deadline()
+        first, end, committed = await asyncio.gather(
+            offsets.first(queue, deadline), offsets.end(queue, deadline), offsets.committed(group, queue, deadline)
+        )
+        return QueueStatus(queue, first, end, committed)
+
+    async def _located(self, queue: tuple[str, str, int]) -> MessageQueue:
+        """The queue, once the addresses of its broker group are known."""
+        target = MessageQueue(*queue)
+        await self._started().routes.get(target.topic, self._deadline())
+        return target
+
+    def _queue_offsets(self) -> QueueOffsets:
+        return QueueOffsets(self._started())
+
+    def _deadline(self) -> float:
+        return self._started().loop.time() + self._timeout
+
+    def _started(self) -> ClientCore:
+        if self._core is None:
+            raise ClientClosedError("the admin is not started: use 'async with Admin(...)'")
+        return self._core
+
+
+def _validate(check: Callable[[str], None], name: str) -> None:
+    try:
+        check(name)
+    except InvalidParameter as error:
+        raise InvalidArgumentError(error.remark) from error
+
+
+def _decode(body_type: type[BodyT], body: bytes) -> BodyT:
+    try:
+        return decode_body(body_type, body)
+    except RemotingError as error:
+        raise refusal(error) from error
+
+
+def _messages(response: RemotingCommand, broker_group: str) -> list[ReceivedMessage]:
+    """The messages in an answer's body; none if the answer is not a success."""
+    if response.code != ResponseCode.SUCCESS:
+        return []
+    try:
+        return [received_message(record, broker_group) for record in iter_records(response.body)]
+    except RemotingError as error:
+        raise refusal(error) from error
+
+
+def _not_found(text: str) -> RefusedError:
+    return refusal(error_from_response(ResponseCode.QUERY_NOT_FOUND, text, {}))

@@ -1,0 +1,207 @@
+"""The queues that a consumer reads: taking them over, giving them up, and committing how far it has got.
+
+Handing a queue over without delivering messages twice: 1. both members learn of the new share at the same time, by the
+broker's notice; 2. the old owner stops reading, drops what it has not handed out, and commits; 3. it commits once more
+when the messages in work are done, or after `RELEASE_SECONDS`; 4. the new owner asks for the committed offset only
+`HANDOVER_SECONDS` after it learned of its share. What is in work longer than that is delivered to both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from dledger_remoting.topics import is_retry_topic
+
+from .core import ClientCore
+from .fetcher import PullLimits, QueueFetcher, Subscription
+from .leaders import BrokerGroup
+from .membership import Membership
+from .messages import MessageQueue, ReceivedMessage, Settlement
+from .offsets import OffsetStore, QueueOffsets, StartFrom
+from .routes import TopicRoute
+
+logger = logging.getLogger(__name__)
+
+COMMIT_SECONDS: Final = 5.0
+REBALANCE_SECONDS: Final = 20.0
+HANDOVER_SECONDS: Final = 0.5
+RELEASE_SECONDS: Final = 0.4
+
+_FIRST_REPEAT_SECONDS: Final = 0.5
+"""After this time, then twice as long and so on, the share is determined again when a topic was missing."""
+
+_ANSWER_SECONDS: Final = 5.0
+
+
+class Assignments:
+    """The fetchers of one consumer, kept in step with its share of the queues.
+
+    `on_messages` is called when a fetcher has got messages, `settle` goes into every message.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        consumer_group: str,
+        subscriptions: Mapping[str, Subscription],
+        membership: Membership,
+        store: OffsetStore,
+        *,
+        start_from: StartFrom,
+        limits: PullLimits,
+        on_messages: Callable[[QueueFetcher], None],
+        settle: Callable[[ReceivedMessage, Settlement], None],
+    ) -> None:
+        self._core = core
+        self._consumer_group = consumer_group
+        self._subscriptions = subscriptions
+        self._membership = membership
+        self._store = store
+        self._start_from: StartFrom = start_from
+        self._limits = limits
+        self._on_messages = on_messages
+        self._settle = settle
+        self._fetchers: dict[MessageQueue, QueueFetcher] = {}
+        self._releasing: dict[MessageQueue, QueueFetcher] = {}
+        self._first_seen: dict[str, frozenset[MessageQueue]] = {}
+        self._rebalance_wanted = asyncio.Event()
+        self._closing = False
+
+    @property
+    def queues(self) -> frozenset[MessageQueue]:
+        """The queues that are read now."""
+        return frozenset(self._fetchers)
+
+    def fetcher(self, queue: MessageQueue) -> QueueFetcher | None:
+        """The fetcher of a queue that is read, or that was until a moment ago."""
+        return self._fetchers.get(queue) or self._releasing.get(queue)
+
+    def start(self) -> None:
+        """Begin to follow routes, leaders and the group's membership."""
+        self._core.routes.listeners.append(self._on_route)
+        self._core.leader_listeners.append(self._on_leader)
+        self._core.spawn(self._rebalance_regularly(), "rebalance")
+        self._core.spawn(self._commit_regularly(), "commit offsets")
+
+    def rebalance_soon(self) -> None:
+        """The group's members have changed."""
+        self._rebalance_wanted.set()
+
+    def stop_reading(self) -> None:
+        """Keep the queues, but read and hand out nothing more."""
+        self._closing = True
+        for fetcher in self._fetchers.values():
+            fetcher.revoke()
+
+    async def idle(self) -> None:
+        """Wait until everything handed out is acknowledged."""
+        await asyncio.gather(*(fetcher.idle() for fetcher in self._all()))
+
+    async def commit(self) -> None:
+        """Commit what is acknowledged and not committed yet; what fails is tried again the next time."""
+        await self._commit(self._all())
+
+    def _all(self) -> list[QueueFetcher]:
+        return [*self._fetchers.values(), *self._releasing.values()]
+
+    async def _rebalance_regularly(self) -> None:
+        repeat = _FIRST_REPEAT_SECONDS
+        while not self._closing:
+            self._rebalance_wanted.clear()
+            if await self._rebalance():
+                pause, repeat = REBALANCE_SECONDS, _FIRST_REPEAT_SECONDS
+            else:
+                pause, repeat = repeat, min(repeat * 2, REBALANCE_SECONDS)
+            try:
+                async with asyncio.timeout(pause):
+                    await self._rebalance_wanted.wait()
+            except TimeoutError:
+                pass
+
+    async def _rebalance(self) -> bool:
+        """Take over and give up queues; False if the share is not known of all topics."""
+        wanted = await self._membership.assignment(self.queues)
+        if self._closing:
+            return True
+        for queue in self.queues - wanted.queues:
+            self._give_up(queue)
+        for queue in sorted(wanted.queues - self.queues):
+            self._take_over(queue, wait=not wanted.alone or queue in self._releasing)
+        return wanted.complete
+
+    def _take_over(self, queue: MessageQueue, *, wait: bool) -> None:
+        logger.info("%s reads %s", self._core.client_id, queue)
+        self._fetchers[queue] = QueueFetcher(
+            self._core,
+            self._consumer_group,
+            queue,
+            self._subscriptions[queue.topic],
+            self._limits,
+            find_start=lambda: self._find_start(queue, wait=wait),
+            on_messages=self._on_messages,
+            settle=self._settle,
+        )
+
+    def _give_up(self, queue: MessageQueue) -> None:
+        logger.info("%s no longer reads %s", self._core.client_id, queue)
+        fetcher = self._releasing[queue] = self._fetchers.pop(queue)
+        fetcher.revoke()
+        self._core.spawn(self._release(fetcher), f"release {queue}")
+
+    async def _release(self, fetcher: QueueFetcher) -> None:
+        await self._commit([fetcher])
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await fetcher.idle()
+        except TimeoutError:
+            logger.warning("%s given up with messages in work; the next owner gets them too", fetcher.queue)
+        await self._commit([fetcher])
+        if self._releasing.get(fetcher.queue) is fetcher:
+            del self._releasing[fetcher.queue]
+
+    async def _find_start(self, queue: MessageQueue, *, wait: bool) -> int:
+        """The committed offset; without one the configured start, which is then committed at once.
+
+        Otherwise a member that takes over before the first commit would begin at a later "last" and skip messages. For
+        the same reason a queue that appears later, when the topic grows, is read from its first message.
+        """
+        if wait:
+            await asyncio.sleep(HANDOVER_SECONDS)
+        deadline = self._core.loop.time() + _ANSWER_SECONDS
+        stored = await self._store.load(queue, deadline)
+        if stored is not None:
+            return stored
+        is_new = queue not in self._first_seen.get(queue.topic, ())
+        start = "first" if is_new or is_retry_topic(queue.topic) else self._start_from
+        offset = await QueueOffsets(self._core).at(queue, start, deadline)
+        if offset > 0:
+            await self._store.save({queue: offset}, deadline)
+        return offset
+
+    async def _commit_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_SECONDS)
+            await self.commit()
+
+    async def _commit(self, fetchers: Iterable[QueueFetcher]) -> None:
+        offsets = {fetcher: offset for fetcher in fetchers if (offset := fetcher.unsaved_offset()) is not None}
+        if not offsets:
+            return
+        deadline = self._core.loop.time() + _ANSWER_SECONDS
+        saved = await self._store.save({fetcher.queue: offset for fetcher, offset in offsets.items()}, deadline)
+        for fetcher, offset in offsets.items():
+            if fetcher.queue in saved:
+                fetcher.saved_offset = offset
+
+    def _on_route(self, route: TopicRoute) -> None:
+        if route.topic in self._subscriptions:
+            self._first_seen.setdefault(route.topic, frozenset(route.readable))
+            self._rebalance_wanted.set()
+
+    def _on_leader(self, group: BrokerGroup) -> None:
+        for fetcher in self._fetchers.values():
+            if fetcher.queue.broker_group == group.name:
+                fetcher.on_leader()

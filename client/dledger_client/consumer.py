@@ -1,0 +1,369 @@
+"""Consuming as a member of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import msgspec
+
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import RemotingCommand
+from dledger_remoting.errors import InvalidParameter, SubscriptionParseFailed
+from dledger_remoting.heartbeat import HeartbeatData
+from dledger_remoting.tags import SUBSCRIBE_ALL, TagFilter
+from dledger_remoting.topics import retry_topic, validate_group, validate_topic
+
+from .assignments import Assignments
+from .connection import Connection
+from .core import ClientCore, new_client_id
+from .errors import ClientClosedError, InvalidArgumentError
+from .fetcher import PullLimits, QueueFetcher, Subscription
+from .membership import Membership, heartbeat_of
+from .messages import MessageQueue, ReceivedMessage, Settlement
+from .nameservers import parse_addresses
+from .offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore, StartFrom
+from .rebalance import Strategy, StrategyName, strategy_named
+from .retries import RetrySender, pause_seconds
+
+logger = logging.getLogger(__name__)
+
+Handler: TypeAlias = Callable[[ReceivedMessage], Awaitable[None]]
+"""Processes one message; an exception means that it must come back later."""
+
+
+class _Running(msgspec.Struct, frozen=True):
+    """What exists between start and close."""
+
+    core: ClientCore
+    assignments: Assignments
+    membership: Membership
+    retries: RetrySender
+
+
+class PushConsumer:
+    """Reads its share of the subscribed topics' queues; an async iterator, or a runner of a handler.
+
+        async with PushConsumer("127.0.0.1:9876", "CG", {"orders": "*"}) as consumer:
+            async for message in consumer:
+                print(message.body)
+
+    `subscriptions` is a topic, several topics, or topics with tag expressions (`"a || b"`, `"*"`). With a `handler`,
+    `concurrency` messages are handled at the same time; an exception gives the message back, to come again later, at
+    most `max_reconsume_times` times, then it goes to the topic `%DLQ%<group>`. With `orderly`, messages of one queue
+    are handled one after the other, and a failed one is tried again before its successors.
+
+    A message is acknowledged when the handler returns, or when the iterator is asked for the next one; with
+    `auto_ack=False` only by `message.ack()` (or `message.retry()`). What is committed for a queue, every 5 s and at the
+    end, is the lowest offset not acknowledged: nothing is skipped, and what was in work when a consumer died is
+    delivered again.
+
+    `start_from` says where a group begins that has committed nothing: `"first"`, `"last"`, or a time in ms. `broadcast`
+    lets every member read everything; its offsets are kept in `offset_file`, and failed messages are not given back.
+    At most `max_outstanding` messages per queue are delivered or buffered beyond the offset to commit.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        group: str,
+        subscriptions: str | Sequence[str] | Mapping[str, str],
+        handler: Handler | None = None,
+        *,
+        concurrency: int = 20,
+        auto_ack: bool = True,
+        orderly: bool = False,
+        start_from: StartFrom = "first",
+        strategy: StrategyName | Strategy = "average",
+        broadcast: bool = False,
+        offset_file: Path | None = None,
+        max_reconsume_times: int = 16,
+        pull_batch_size: int = 32,
+        max_outstanding: int = 1000,
+        close_timeout: float = 5.0,
+        client_id: str | None = None,
+    ) -> None:
+        if concurrency < 1 or pull_batch_size < 1 or max_outstanding < 1:
+            raise InvalidArgumentError(
+                f"concurrency={concurrency}, pull_batch_size={pull_batch_size}, max_outstanding={max_outstanding}: "
+                "all must be at least 1"
+            )
+        if broadcast != (offset_file is not None):
+            raise InvalidArgumentError("offset_file belongs to broadcast consumers, which keep their offsets in it")
+        self._name_servers = parse_addresses(name_servers)
+        self._group = group
+        self._subscriptions = _parse_subscriptions(group, subscriptions, with_retries=not broadcast)
+        self._handler = handler
+        self._concurrency = concurrency
+        self._auto_ack = auto_ack
+        self._orderly = orderly
+        self._start_from: StartFrom = start_from
+        self._strategy = None if broadcast else strategy_named(strategy)
+        self._offset_file = offset_file
+        self._max_reconsume_times = max_reconsume_times
+        self._limits = PullLimits(max_messages=pull_batch_size, max_outstanding=max_outstanding)
+        self._close_timeout = close_timeout
+        self._client_id = client_id or new_client_id()
+
+        self._running: _Running | None = None
+        self._with_work: deque[QueueFetcher] = deque()
+        self._work_waiters: deque[asyncio.Future[None]] = deque()
+        self._workers: list[asyncio.Task[None]] = []
+        self._current: ReceivedMessage | None = None
+        self._closing = False
+
+    @property
+    def client_id(self) -> str:
+        """The id under which brokers list this member of the group."""
+        return self._client_id
+
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        """The queues that this member reads now."""
+        return frozenset() if self._running is None else self._running.assignments.queues
+
+    async def start(self) -> None:
+        """Join the group and begin to read. Topics and brokers need not be there yet."""
+        if self._running is not None:
+            raise ClientClosedError("the consumer has been started before; make another one")
+        core = ClientCore(
+            self._name_servers, client_id=self._client_id, heartbeat=self._heartbeat, on_request=self._on_request
+        )
+        store: OffsetStore = BrokerOffsetStore(core, self._group)
+        if self._offset_file is not None:
+            store = FileOffsetStore(self._offset_file)
+        membership = Membership(core, self._group, list(self._subscriptions), self._strategy)
+        assignments = Assignments(
+            core,
+            self._group,
+            self._subscriptions,
+            membership,
+            store,
+            start_from=self._start_from,
+            limits=self._limits,
+            on_messages=self._offer,
+            settle=self._settle,
+        )
+        retries = RetrySender(core, self._group, self._max_reconsume_times)
+        self._running = _Running(core, assignments, membership, retries)
+        core.start()
+        assignments.start()
+        if self._handler is not None:
+            self._workers = [
+                core.spawn(self._work(self._handler), f"handler {number}") for number in range(self._concurrency)
+            ]
+
+    async def close(self) -> None:
+        """Finish the messages in work, for at most `close_timeout` seconds, commit, and leave the group."""
+        running = self._running
+        if running is None or self._closing:
+            return
+        self._closing = True
+        running.assignments.stop_reading()
+        self._wake(len(self._work_waiters))
+        if self._handler is not None:
+            try:
+                async with asyncio.timeout(self._close_timeout):
+                    await asyncio.gather(*self._workers)
+                    await running.assignments.idle()
+            except TimeoutError:
+                logger.warning("%s closes with messages in work; they will be delivered again", self._client_id)
+        await running.assignments.commit()
+        await running.membership.leave()
+        await running.core.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._ack_current()
+        await self.close()
+
+    async def run_forever(self) -> None:
+        """With a handler: wait until the consumer is closed."""
+        await asyncio.gather(*self._workers)
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        if self._handler is not None:
+            raise InvalidArgumentError("this consumer has a handler; iterate over one without")
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        self._ack_current()
+        message = await self._next_message()
+        if message is None:
+            raise StopAsyncIteration
+        self._current = message
+        return message
+
+    async def receive(self, max_messages: int = 32, timeout: float | None = None) -> list[ReceivedMessage]:
+        """Up to `max_messages` messages, as soon as there is one; empty if none comes within `timeout` seconds.
+
+        They must be acknowledged one by one, whatever `auto_ack` is.
+        """
+        messages: list[ReceivedMessage] = []
+        try:
+            async with asyncio.timeout(timeout):
+                first = await self._next_message()
+        except TimeoutError:
+            return messages
+        if first is not None:
+            messages.append(first)
+            while len(messages) < max_messages and (message := self._take()) is not None:
+                messages.append(message)
+        return messages
+
+    async def commit(self) -> None:
+        """Commit now what is acknowledged, instead of within 5 s."""
+        await self._started().assignments.commit()
+
+    def _take(self) -> ReceivedMessage | None:
+        """The next message of the queues in turn, None if there is none."""
+        while self._with_work:
+            fetcher = self._with_work.popleft()
+            if fetcher.revoked or not fetcher.buffer:
+                fetcher.listed = False
+                continue
+            message = fetcher.buffer.popleft()
+            if self._orderly:
+                fetcher.busy, fetcher.listed = True, False
+            elif fetcher.buffer:
+                self._with_work.append(fetcher)
+            else:
+                fetcher.listed = False
+            return message
+        return None
+
+    async def _next_message(self) -> ReceivedMessage | None:
+        """The next message; None once the consumer is closed."""
+        loop = self._started().core.loop
+        while not self._closing:
+            message = self._take()
+            if message is not None:
+                return message
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._work_waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter in self._work_waiters:
+                    self._work_waiters.remove(waiter)
+                elif self._with_work:
+                    self._wake(1)
+                raise
+        return None
+
+    def _wake(self, count: int) -> None:
+        while count > 0 and self._work_waiters:
+            waiter = self._work_waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
+
+    def _offer(self, fetcher: QueueFetcher) -> None:
+        """A queue has messages to hand out, unless an orderly one has a message in work."""
+        if fetcher.buffer and not fetcher.listed and not fetcher.busy and not fetcher.revoked:
+            fetcher.listed = True
+            self._with_work.append(fetcher)
+        self._wake(1 if self._orderly else len(fetcher.buffer))
+
+    async def _work(self, handler: Handler) -> None:
+        while (message := await self._next_message()) is not None:
+            try:
+                await handler(message)
+            except Exception:
+                logger.exception("handler failed for message %s of %s", message.message_id, message.queue)
+                self._settle(message, Settlement.RETRY)
+            else:
+                if self._auto_ack:
+                    self._settle(message, Settlement.DONE)
+
+    def _ack_current(self) -> None:
+        message, self._current = self._current, None
+        if message is not None and self._auto_ack:
+            self._settle(message, Settlement.DONE)
+
+    def _settle(self, message: ReceivedMessage, settlement: Settlement) -> None:
+        running = self._started()
+        fetcher = running.assignments.fetcher(message.queue)
+        if fetcher is None or message.queue_offset in fetcher.retrying:
+            return
+        if settlement is Settlement.DONE or self._strategy is None:
+            self._done(fetcher, message)
+        else:
+            fetcher.retrying.add(message.queue_offset)
+            running.core.spawn(self._retry(running, fetcher, message), f"retry {message.message_id}")
+
+    def _done(self, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
+        if fetcher.acknowledge(message.queue_offset):
+            fetcher.busy = False
+            if self._orderly:
+                self._offer(fetcher)
+
+    async def _retry(self, running: _Running, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
+        if self._orderly and message.reconsume_times < self._max_reconsume_times:
+            await asyncio.sleep(pause_seconds(message.reconsume_times))
+            fetcher.retrying.discard(message.queue_offset)
+            if not fetcher.revoked:
+                again = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
+                fetcher.buffer.appendleft(again)
+                fetcher.busy = False
+                self._offer(fetcher)
+            return
+        await running.retries.give_back(message)
+        fetcher.retrying.discard(message.queue_offset)
+        self._done(fetcher, message)
+
+    def _heartbeat(self) -> HeartbeatData:
+        return heartbeat_of(
+            self._client_id,
+            self._group,
+            self._subscriptions,
+            broadcast=self._strategy is None,
+            from_first=self._start_from != "last",
+        )
+
+    def _on_request(self, _connection: Connection, command: RemotingCommand) -> None:
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self._started().assignments.rebalance_soon()
+
+    def _started(self) -> _Running:
+        if self._running is None:
+            raise ClientClosedError("the consumer is not started: use 'async with PushConsumer(...)'")
+        return self._running
+
+
+def _parse_subscriptions(
+    group: str, subscriptions: str | Sequence[str] | Mapping[str, str], *, with_retries: bool
+) -> dict[str, Subscription]:
+    version = time.time_ns() // 1_000_000
+    if isinstance(subscriptions, str):
+        expressions: Mapping[str, str] = {subscriptions: SUBSCRIBE_ALL}
+    elif isinstance(subscriptions, Mapping):
+        expressions = subscriptions
+    else:
+        expressions = dict.fromkeys(subscriptions, SUBSCRIBE_ALL)
+    if not expressions:
+        raise InvalidArgumentError("no topic given to subscribe to")
+    parsed: dict[str, Subscription] = {}
+    try:
+        validate_group(group)
+        for topic, expression in expressions.items():
+            validate_topic(topic)
+            TagFilter.parse(expression)
+            parsed[topic] = Subscription(topic, expression or SUBSCRIBE_ALL, version)
+    except (InvalidParameter, SubscriptionParseFailed) as error:
+        raise InvalidArgumentError(error.remark) from error
+    if with_retries:
+        parsed[retry_topic(group)] = Subscription(retry_topic(group), SUBSCRIBE_ALL, version)
+    return parsed

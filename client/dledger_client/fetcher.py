@@ -1,0 +1,323 @@
+"""Reading one queue: long polls, one after the other, into a buffer that the consumer empties.
+
+Any node of the broker group may be asked: followers serve what is committed. The leader is preferred; a node that fails
+is avoided in the next attempt.
+
+| answer | what follows |
+|---|---|
+| 0 | the messages that match the tags exactly go into the buffer |
+| 19, 20 | nothing (new, or matching); on with the offset that the answer names |
+| 21 | the offset lies outside the queue: on with the offset that the answer names, which is logged |
+| 14, 2 | another node, after a short pause |
+| 24, 25 | the broker does not know the subscription: a heartbeat brings it |
+| 17 and others | logged; the route is looked up; a longer pause |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
+from dledger_remoting.errors import (
+    RemotingError,
+    ServiceNotAvailable,
+    SubscriptionNotExist,
+    SubscriptionNotLatest,
+    SystemBusy,
+    error_from_response,
+)
+from dledger_remoting.headers import PullMessageHeader, PullResponseHeader, decode_ext, encode_ext
+from dledger_remoting.headers_consume import PULL_SUBSCRIPTION, PULL_SUSPEND
+from dledger_remoting.heartbeat import EXPRESSION_TAG
+from dledger_remoting.record import iter_records
+from dledger_remoting.tags import TagFilter
+
+from .core import ClientCore
+from .errors import ClientError
+from .messages import MessageQueue, ReceivedMessage, Settlement, received_message
+from .progress import QueueProgress
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_SECONDS: Final = 5.0
+"""How much later than the end of its long poll a node may answer before it is taken for dead."""
+
+MIN_PAUSE_SECONDS: Final = 0.025
+MAX_PAUSE_SECONDS: Final = 1.0
+_REFUSED_PAUSE_SECONDS: Final = 1.0
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """What a consumer group wants of one topic; `version` grows with every change (ms since 1970)."""
+
+    topic: str
+    expression: str
+    version: int
+
+
+class PullLimits(msgspec.Struct, frozen=True):
+    """How much one pull may bring, how long it may wait, and how much may be buffered per queue."""
+
+    max_messages: int = 32
+    suspend_seconds: float = 15.0
+    max_outstanding: int = 1000
+
+
+class PullResult(msgspec.Struct, frozen=True):
+    """What a pull brought: the answer's code, matching messages in order, and where the next pull begins."""
+
+    code: int
+    messages: list[ReceivedMessage]
+    next_offset: int
+
+
+_PULL_CODES: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+async def pull(
+    core: ClientCore,
+    address: str,
+    consumer_group: str,
+    queue: MessageQueue,
+    offset: int,
+    subscription: Subscription,
+    *,
+    max_messages: int,
+    suspend_seconds: float,
+    settle: Callable[[ReceivedMessage, Settlement], None] | None = None,
+) -> PullResult:
+    """One pull from one node. Raises `ClientError` if it fails, `RemotingError` if it is refused."""
+    header = PullMessageHeader(
+        consumer_group=consumer_group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=max_messages,
+        sys_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if suspend_seconds > 0 else 0),
+        commit_offset=0,
+        suspend_timeout_millis=int(suspend_seconds * 1000),
+        sub_version=subscription.version,
+        subscription=subscription.expression,
+        expression_type=EXPRESSION_TAG,
+    )
+    deadline = core.loop.time() + suspend_seconds + _ANSWER_SECONDS
+    response = await core.call(address, RequestCode.PULL_MESSAGE, encode_ext(header), deadline=deadline)
+    if response.code not in _PULL_CODES:
+        raise error_from_response(response.code, response.remark, response.ext)
+    return _pull_result(response, queue, offset, TagFilter.parse(subscription.expression), settle)
+
+
+def _pull_result(
+    response: RemotingCommand,
+    queue: MessageQueue,
+    offset: int,
+    tags: TagFilter,
+    settle: Callable[[ReceivedMessage, Settlement], None] | None,
+) -> PullResult:
+    next_offset = decode_ext(PullResponseHeader, response.ext).next_begin_offset
+    messages = [
+        message
+        for record in iter_records(response.body)
+        if record.queue_offset >= offset
+        and tags.matches_tag((message := received_message(record, queue.broker_group, settle)).tags)
+    ]
+    return PullResult(response.code, messages, next_offset)
+
+
+class QueueFetcher:
+    """Keeps one queue's buffer filled while it belongs to this consumer.
+
+    `find_start` gives the offset to begin with, `on_messages` is called when the buffer has got messages. The fields
+    without underscore are the consumer's: `buffer`, `saved_offset`, `busy` (a message of an orderly queue is in work),
+    `listed` (the fetcher stands in the consumer's list of queues with work), `retrying` (offsets that are on their way
+    to the retry topic).
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        consumer_group: str,
+        queue: MessageQueue,
+        subscription: Subscription,
+        limits: PullLimits,
+        *,
+        find_start: Callable[[], Awaitable[int]],
+        on_messages: Callable[[QueueFetcher], None],
+        settle: Callable[[ReceivedMessage, Settlement], None],
+    ) -> None:
+        self.queue = queue
+        self.buffer: deque[ReceivedMessage] = deque()
+        self.progress: QueueProgress | None = None
+        self.saved_offset: int | None = None
+        self.revoked = False
+        self.busy = False
+        self.listed = False
+        self.retrying: set[int] = set()
+        self._core = core
+        self._consumer_group = consumer_group
+        self._subscription = subscription
+        self._limits = limits
+        self._find_start = find_start
+        self._on_messages = on_messages
+        self._settle = settle
+        self._room = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._address: str | None = None
+        self._avoid: str | None = None
+        self._failures = 0
+        self._pull: asyncio.Task[PullResult] | None = None
+        self._task = core.spawn(self._run(), f"fetch {queue}")
+
+    def unsaved_offset(self) -> int | None:
+        """The offset to commit, None if it is committed already or not known yet."""
+        if self.progress is None or self.progress.committable == self.saved_offset:
+            return None
+        return self.progress.committable
+
+    def acknowledge(self, offset: int) -> bool:
+        """A message is done with; False if it was not outstanding."""
+        if self.progress is None or not self.progress.acknowledge(offset):
+            return False
+        self._room.set()
+        self._settled.set()
+        return True
+
+    def on_leader(self) -> None:
+        """The group has found a leader: a pull that hangs at another node is repeated there at once."""
+        group = self._core.routes.group(self.queue.broker_group)
+        if self._pull is not None and self._address != group.leader:
+            self._pull.cancel()
+
+    def revoke(self) -> None:
+        """Stop reading; what is buffered and not handed out is dropped and stays uncommitted."""
+        self.revoked = True
+        self._task.cancel()
+        if self.progress is not None and self.buffer:
+            self.progress.withdraw(self.buffer[0].queue_offset)
+        self.buffer.clear()
+
+    async def idle(self) -> None:
+        """Wait until no message that was handed out is unacknowledged."""
+        while self.progress is not None and self.progress.outstanding:
+            self._settled.clear()
+            await self._settled.wait()
+
+    async def _run(self) -> None:
+        progress = QueueProgress(await self._start_offset())
+        self.progress = progress
+        while True:
+            while progress.span >= self._limits.max_outstanding:
+                self._room.clear()
+                await self._room.wait()
+            result = await self._pull_once(progress.next_offset)
+            if result is None:
+                continue
+            if result.code == ResponseCode.PULL_OFFSET_MOVED:
+                logger.warning(
+                    "%s: offset %d is outside the queue, going on at %d",
+                    self.queue,
+                    progress.next_offset,
+                    result.next_offset,
+                )
+                progress.move(result.next_offset)
+                continue
+            for message in result.messages:
+                progress.deliver(message.queue_offset)
+            self.buffer.extend(result.messages)
+            stuck = result.next_offset <= progress.next_offset
+            progress.advance(result.next_offset)
+            if result.messages:
+                self._on_messages(self)
+            elif stuck and result.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+                await asyncio.sleep(MIN_PAUSE_SECONDS)
+
+    async def _start_offset(self) -> int:
+        while True:
+            try:
+                return await self._find_start()
+            except ClientError as error:
+                logger.warning("%s: no offset to begin with yet: %s", self.queue, error)
+                await asyncio.sleep(_REFUSED_PAUSE_SECONDS)
+
+    async def _pull_once(self, offset: int) -> PullResult | None:
+        """One pull, None after a failure that has been dealt with."""
+        group = self._core.routes.group(self.queue.broker_group)
+        address = self._address = group.any_address(self._avoid)
+        if address is None:
+            self._core.routes.refresh_soon(self.queue.topic)
+            await asyncio.sleep(_REFUSED_PAUSE_SECONDS)
+            return None
+        self._pull = asyncio.ensure_future(
+            pull(
+                self._core,
+                address,
+                self._consumer_group,
+                self.queue,
+                offset,
+                self._subscription,
+                max_messages=self._limits.max_messages,
+                suspend_seconds=self._limits.suspend_seconds,
+                settle=self._settle,
+            )
+        )
+        try:
+            result = await self._pull
+        except asyncio.CancelledError:
+            if _being_cancelled():
+                raise
+            return None
+        except ClientError as error:
+            logger.debug("pull of %s from %s failed: %s", self.queue, address, error)
+            group.doubt(address)
+            await self._pause(address)
+            return None
+        except RemotingError as error:
+            await self._on_refusal(error, address)
+            return None
+        finally:
+            self._pull = None
+        self._failures = 0
+        self._avoid = None
+        return result
+
+    async def _on_refusal(self, error: RemotingError, address: str) -> None:
+        if isinstance(error, ServiceNotAvailable | SystemBusy):
+            if isinstance(error, ServiceNotAvailable):
+                self._core.note_not_leader(self._core.routes.group(self.queue.broker_group), address, error)
+            await self._pause(address)
+            return
+        if isinstance(error, SubscriptionNotExist | SubscriptionNotLatest):
+            await self._core.beat_now((address,))
+            await self._pause(address)
+            return
+        logger.warning("pull of %s from %s refused: code %d, %s", self.queue, address, error.code, error)
+        self._core.routes.refresh_soon(self.queue.topic)
+        self._avoid = address
+        await asyncio.sleep(_REFUSED_PAUSE_SECONDS)
+
+    async def _pause(self, address: str) -> None:
+        """Wait a little longer after each failure in a row, then go elsewhere."""
+        self._avoid = address
+        pause = min(MIN_PAUSE_SECONDS * (1 << min(self._failures, 10)), MAX_PAUSE_SECONDS)
+        self._failures += 1
+        await asyncio.sleep(pause)
+
+
+def _being_cancelled() -> bool:
+    """True if this very task is to end, False if only what it waited for was cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

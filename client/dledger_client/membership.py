@@ -1,0 +1,168 @@
+"""Membership in a consumer group: heartbeats that announce it, and the share of the queues that follows from it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from dledger_remoting.bodies import ConsumerList, decode_body
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.errors import RemotingError
+from dledger_remoting.headers import ConsumerGroupHeader, UnregisterClientHeader, encode_ext
+from dledger_remoting.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+    SubscriptionData,
+)
+from dledger_remoting.tags import TagFilter
+
+from .core import ClientCore
+from .errors import ClientError, NoRouteError, refusal
+from .fetcher import Subscription
+from .messages import MessageQueue
+from .rebalance import Strategy
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_SECONDS: Final = 3.0
+_NOBODY: Final = frozenset({int(ResponseCode.SYSTEM_ERROR)})
+"""What RocketMQ answers when it knows no member of the group."""
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """The queues that this member reads now. `complete` is False if some topic's share could not be determined."""
+
+    queues: frozenset[MessageQueue]
+    alone: bool
+    complete: bool
+
+
+def heartbeat_of(
+    client_id: str, consumer_group: str, subscriptions: Mapping[str, Subscription], *, broadcast: bool, from_first: bool
+) -> HeartbeatData:
+    """The heartbeat of a push consumer."""
+    return HeartbeatData(
+        client_id=client_id,
+        consumer_data_set=[
+            ConsumerData(
+                group_name=consumer_group,
+                consume_type=ConsumeType.PUSH,
+                message_model=MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING,
+                consume_from_where=ConsumeFromWhere.FIRST_OFFSET if from_first else ConsumeFromWhere.LAST_OFFSET,
+                subscription_data_set=[_subscription_data(subscription) for subscription in subscriptions.values()],
+            )
+        ],
+    )
+
+
+def _subscription_data(subscription: Subscription) -> SubscriptionData:
+    tags = TagFilter.parse(subscription.expression)
+    return SubscriptionData(
+        topic=subscription.topic,
+        sub_string=subscription.expression,
+        tags_set=sorted(tags.tags),
+        code_set=sorted(tags.codes),
+        sub_version=subscription.version,
+    )
+
+
+class Membership:
+    """Determines this member's share. `strategy` None means broadcast: every member reads all queues."""
+
+    def __init__(self, core: ClientCore, consumer_group: str, topics: Sequence[str], strategy: Strategy | None) -> None:
+        self._core = core
+        self._consumer_group = consumer_group
+        self._topics = topics
+        self._strategy = strategy
+
+    async def assignment(self, current: frozenset[MessageQueue]) -> Assignment:
+        """The share as of now; of a topic whose share cannot be determined the `current` queues stay."""
+        queues: set[MessageQueue] = set()
+        alone = complete = True
+        for topic in self._topics:
+            try:
+                share, is_alone = await self._share(topic)
+                alone = alone and is_alone
+            except ClientError as error:
+                logger.log(
+                    logging.DEBUG if isinstance(error, NoRouteError) else logging.WARNING,
+                    "share of %s not determined: %s",
+                    topic,
+                    error,
+                )
+                share = [queue for queue in current if queue.topic == topic]
+                complete = False
+            queues.update(share)
+        return Assignment(frozenset(queues), alone, complete)
+
+    async def leave(self) -> None:
+        """Tell all brokers that this member is gone."""
+        header = UnregisterClientHeader(client_id=self._core.client_id, consumer_group=self._consumer_group)
+        deadline = self._core.loop.time() + _ANSWER_SECONDS / 3
+        addresses = {
+            connection.address
+            for connection in self._core.pool.connections()
+            if connection.address not in self._core.name_servers.addresses
+        }
+        await asyncio.gather(
+            *(
+                self._core.call(address, RequestCode.UNREGISTER_CLIENT, encode_ext(header), deadline=deadline)
+                for address in addresses
+            ),
+            return_exceptions=True,
+        )
+
+    async def _share(self, topic: str) -> tuple[Sequence[MessageQueue], bool]:
+        """The own queues of a topic, and whether there is no other member."""
+        deadline = self._core.loop.time() + _ANSWER_SECONDS
+        route = await self._core.routes.get(topic, deadline)
+        if self._strategy is None:
+            return route.readable, True
+        names = sorted({queue.broker_group for queue in route.readable})
+        if not names:
+            return (), True
+        members = await self._members(names, deadline)
+        return self._strategy(self._core.client_id, members, route.readable), len(members) == 1
+
+    async def _members(self, group_names: Sequence[str], deadline: float) -> list[str]:
+        """The client ids of the group, from the first broker group that answers and knows this client.
+
+        A broker that does not know it yet is sent a heartbeat first: shares computed without oneself would leave
+        queues without a reader, or with two.
+        """
+        last: ClientError | None = None
+        for name in group_names:
+            try:
+                members = await self._ask_members(name, deadline)
+                if self._core.client_id not in members:
+                    await self._core.beat_now(self._core.routes.group(name).addresses)
+                    members = await self._ask_members(name, deadline)
+            except ClientError as error:
+                last = error
+                continue
+            if self._core.client_id in members:
+                return members
+        raise last or NoRouteError(self._consumer_group, "no broker lists this client among the group's members")
+
+    async def _ask_members(self, group_name: str, deadline: float) -> list[str]:
+        header = ConsumerGroupHeader(consumer_group=self._consumer_group)
+        response = await self._core.call_leader(
+            self._core.routes.group(group_name),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            encode_ext(header),
+            deadline=deadline,
+            accept=_NOBODY,
+        )
+        if response.code != ResponseCode.SUCCESS:
+            return []
+        try:
+            return decode_body(ConsumerList, response.body).consumer_id_list
+        except RemotingError as error:
+            raise refusal(error) from error

@@ -1,0 +1,253 @@
+"""Reading queues at one's own pace, without being assigned them by a group."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.errors import (
+    InvalidParameter,
+    RemotingError,
+    ServiceNotAvailable,
+    SubscriptionParseFailed,
+    SystemBusy,
+)
+from dledger_remoting.tags import SUBSCRIBE_ALL, TagFilter
+from dledger_remoting.topics import validate_group
+
+from .core import ClientCore
+from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, refusal
+from .fetcher import MIN_PAUSE_SECONDS, Subscription, pull
+from .messages import MessageQueue, ReceivedMessage
+from .nameservers import parse_addresses
+from .offsets import QueueOffsets
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT_SECONDS: Final = 10.0
+MAX_SUSPEND_SECONDS: Final = 15.0
+
+
+class PullConsumer:
+    """Reads assigned queues from wherever it is told to; positions are committed only by `commit`.
+
+        async with PullConsumer("127.0.0.1:9876", "CG") as consumer:
+            await consumer.assign(await consumer.queues("orders"))
+            await consumer.seek_to_begin()
+            messages = await consumer.poll(100, timeout=1.0)
+
+    A queue that is assigned begins at the group's committed offset, or at its first message if there is none. `tags`
+    filters all queues. Offset requests are repeated until `timeout` seconds are over, then they raise `ClientError`.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        group: str = "DEFAULT_CONSUMER",
+        *,
+        tags: str = SUBSCRIBE_ALL,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        client_id: str | None = None,
+    ) -> None:
+        try:
+            validate_group(group)
+            TagFilter.parse(tags)
+        except (InvalidParameter, SubscriptionParseFailed) as error:
+            raise InvalidArgumentError(error.remark) from error
+        self._name_servers = parse_addresses(name_servers)
+        self._group = group
+        self._tags = tags
+        self._timeout = timeout
+        self._client_id = client_id
+        self._core: ClientCore | None = None
+        self._positions: dict[MessageQueue, int] = {}
+        self._turn = 0
+
+    async def start(self) -> None:
+        """Begin to keep routes up to date."""
+        if self._core is not None:
+            raise ClientClosedError("the consumer has been started before; make another one")
+        self._core = ClientCore(self._name_servers, client_id=self._client_id)
+        self._core.start()
+
+    async def close(self) -> None:
+        """Close all connections; nothing is committed."""
+        if self._core is not None:
+            await self._core.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that can be read, sorted. Raises `NoRouteError`."""
+        core = self._started()
+        return (await core.routes.get(topic, self._deadline())).readable
+
+    async def assign(self, queues: Iterable[tuple[str, str, int]]) -> None:
+        """Read exactly these queues, given as (topic, broker group, queue id), from their committed offsets on.
+
+        Queues that were assigned before keep their positions.
+        """
+        core = self._started()
+        wanted = [MessageQueue(*queue) for queue in queues]
+        for topic in {queue.topic for queue in wanted}:
+            known = await self.queues(topic)
+            for queue in wanted:
+                if queue.topic == topic and queue not in known:
+                    raise InvalidArgumentError(f"{queue} is not one of the {len(known)} readable queues of {topic}")
+        offsets = QueueOffsets(core)
+        deadline = self._deadline()
+        positions: dict[MessageQueue, int] = {}
+        for queue in wanted:
+            position = self._positions.get(queue)
+            if position is None:
+                position = await offsets.committed(self._group, queue, deadline)
+            if position is None:
+                position = await offsets.first(queue, deadline)
+            positions[queue] = position
+        self._positions = positions
+
+    @property
+    def positions(self) -> dict[MessageQueue, int]:
+        """The offset that is read next in each assigned queue."""
+        return dict(self._positions)
+
+    def seek(self, queue: tuple[str, str, int], offset: int) -> None:
+        """Read a queue from `offset` on; one outside the queue is moved into it by the next poll."""
+        self._positions[self._assigned(queue)] = offset
+
+    async def seek_to_time(self, timestamp_ms: int, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
+        """Read from the first message stored at or after a time in ms since 1970; all assigned queues by default."""
+        offsets = QueueOffsets(self._started())
+        for queue in self._chosen(queues):
+            self._positions[queue] = await offsets.at_time(queue, timestamp_ms, self._deadline())
+
+    async def seek_to_begin(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
+        """Read from the first kept message; all assigned queues by default."""
+        offsets = QueueOffsets(self._started())
+        for queue in self._chosen(queues):
+            self._positions[queue] = await offsets.first(queue, self._deadline())
+
+    async def seek_to_end(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
+        """Read only what comes from now on; all assigned queues by default."""
+        offsets = QueueOffsets(self._started())
+        for queue in self._chosen(queues):
+            self._positions[queue] = await offsets.end(queue, self._deadline())
+
+    async def poll(self, max_messages: int = 32, timeout: float = 1.0) -> list[ReceivedMessage]:
+        """Up to `max_messages` messages of the assigned queues, those of one queue in order.
+
+        Returns as soon as some have come, and an empty list if none come within `timeout` seconds. All queues are asked
+        at the same time; messages that do not fit are read again by the next poll.
+        """
+        core = self._started()
+        if not self._positions:
+            raise InvalidArgumentError("no queue is assigned")
+        queues = list(self._positions)
+        self._turn = (self._turn + 1) % len(queues)
+        deadline = core.loop.time() + timeout
+        pulls = {
+            asyncio.create_task(self._pull(queue, max_messages, deadline))
+            for queue in queues[self._turn :] + queues[: self._turn]
+        }
+        messages: list[ReceivedMessage] = []
+        try:
+            while pulls and not messages:
+                done, pulls = await asyncio.wait(pulls, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    found, next_offset = task.result()
+                    self._take(found, next_offset, max_messages, messages)
+        finally:
+            for task in pulls:
+                task.cancel()
+            await asyncio.gather(*pulls, return_exceptions=True)
+        return messages
+
+    async def commit(self) -> None:
+        """Commit the positions of all assigned queues for the group."""
+        offsets = QueueOffsets(self._started())
+        deadline = self._deadline()
+        await asyncio.gather(
+            *(offsets.commit(self._group, queue, offset, deadline) for queue, offset in self._positions.items())
+        )
+
+    def _take(
+        self, found: list[ReceivedMessage], next_offset: int, max_messages: int, messages: list[ReceivedMessage]
+    ) -> None:
+        """Move what fits to `messages` and the queue's position behind it."""
+        room = max_messages - len(messages)
+        if found:
+            queue = found[0].queue
+            messages += found[:room]
+            self._positions[queue] = next_offset if len(found) <= room else found[room].queue_offset
+
+    async def _pull(self, queue: MessageQueue, max_messages: int, deadline: float) -> tuple[list[ReceivedMessage], int]:
+        """The next messages of one queue, or none at the deadline. The position moves over what does not match."""
+        core = self._started()
+        group = core.routes.group(queue.broker_group)
+        subscription = Subscription(queue.topic, self._tags, 0)
+        avoid: str | None = None
+        last: ClientError | None = None
+        while (left := deadline - core.loop.time()) > 0 or last is None:
+            address = group.any_address(avoid)
+            if address is None:
+                raise last or DeadlineError(f"no node of {queue.broker_group} is known")
+            try:
+                result = await pull(
+                    core,
+                    address,
+                    self._group,
+                    queue,
+                    self._positions[queue],
+                    subscription,
+                    max_messages=max_messages,
+                    suspend_seconds=min(max(left, 0.0), MAX_SUSPEND_SECONDS),
+                )
+            except ClientError as error:
+                group.doubt(address)
+                avoid, last = address, error
+                await asyncio.sleep(MIN_PAUSE_SECONDS)
+                continue
+            except RemotingError as error:
+                if not isinstance(error, ServiceNotAvailable | SystemBusy):
+                    raise refusal(error) from error
+                if isinstance(error, ServiceNotAvailable):
+                    core.note_not_leader(group, address, error)
+                avoid, last = address, refusal(error)
+                await asyncio.sleep(MIN_PAUSE_SECONDS)
+                continue
+            if result.messages:
+                return result.messages, result.next_offset
+            if result.code == ResponseCode.PULL_OFFSET_MOVED:
+                logger.warning("%s: offset %d is outside the queue", queue, self._positions[queue])
+            self._positions[queue] = result.next_offset
+            if left <= 0:
+                break
+        return [], self._positions[queue]
+
+    def _assigned(self, queue: tuple[str, str, int]) -> MessageQueue:
+        found = MessageQueue(*queue)
+        if found not in self._positions:
+            raise InvalidArgumentError(f"{found} is not assigned")
+        return found
+
+    def _chosen(self, queues: Iterable[tuple[str, str, int]] | None) -> list[MessageQueue]:
+        return list(self._positions) if queues is None else [self._assigned(queue) for queue in queues]
+
+    def _deadline(self) -> float:
+        return self._started().loop.time() + self._timeout
+
+    def _started(self) -> ClientCore:
+        if self._core is None:
+            raise ClientClosedError("the consumer is not started: use 'async with PullConsumer(...)'")
+        return self._core

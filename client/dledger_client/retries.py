@@ -1,0 +1,117 @@
+"""Giving back a message that could not be processed, so that the group gets it again later.
+
+The broker does it (CONSUMER_SEND_MSG_BACK, 36): it stores a copy in the group's retry topic, later and later, and after
+`max_reconsume_times` deliveries in the dead letter topic. A broker that answers code 3 leaves it to the client, which
+then waits and sends the copy to the retry topic itself, as RocketMQ's clients do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Final
+
+from dledger_remoting import properties as names
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.compression import compress
+from dledger_remoting.headers import ConsumerSendBackHeader, encode_ext
+from dledger_remoting.properties import format_properties
+from dledger_remoting.topics import dead_letter_topic, retry_topic
+
+from .core import ClientCore
+from .errors import ClientError
+from .messages import ReceivedMessage
+from .outgoing import COMPRESS_OVER_BYTES
+from .sender import Sender
+from .wire import Outgoing
+
+logger = logging.getLogger(__name__)
+
+ATTEMPT_SECONDS: Final = 10.0
+MAX_PAUSE_SECONDS: Final = 10.0
+_FIRST_PAUSE_SECONDS: Final = 0.1
+
+_FIRST_RETRY_DELAY_LEVEL: Final = 3
+_NOT_SUPPORTED: Final = frozenset({int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
+
+
+def pause_seconds(failures: int) -> float:
+    """How long to wait before a message is tried again that has failed this often before; failures count from 0."""
+    return min(_FIRST_PAUSE_SECONDS * (1 << min(failures, 10)), MAX_PAUSE_SECONDS)
+
+
+class RetrySender:
+    """Gives messages of one consumer group back."""
+
+    def __init__(self, core: ClientCore, consumer_group: str, max_reconsume_times: int) -> None:
+        self._core = core
+        self._consumer_group = consumer_group
+        self._max_reconsume_times = max_reconsume_times
+        self._sender = Sender(core, consumer_group, attempt_timeout=3.0, retry_unknown=True)
+        self._brokers_do_it = True
+
+    async def give_back(self, message: ReceivedMessage) -> None:
+        """Return once the copy is stored, however long that takes: until then the message stays unacknowledged."""
+        failures = 0
+        while True:
+            try:
+                if self._brokers_do_it and await self._ask_broker(message):
+                    return
+                await asyncio.sleep(pause_seconds(message.reconsume_times))
+                await self._send_copy(message)
+                return
+            except ClientError as error:
+                logger.warning("message %s not given back yet: %s", message.message_id, error)
+                await asyncio.sleep(pause_seconds(failures))
+                failures += 1
+
+    async def _ask_broker(self, message: ReceivedMessage) -> bool:
+        """True once the broker has stored a copy, False if it does not know the request."""
+        header = ConsumerSendBackHeader(
+            offset=message.physical_offset,
+            group=self._consumer_group,
+            delay_level=0,
+            origin_msg_id=message.properties.get(names.ORIGIN_MESSAGE_ID, message.offset_message_id),
+            origin_topic=message.topic,
+            unit_mode=False,
+            max_reconsume_times=self._max_reconsume_times,
+        )
+        response = await self._core.call_leader(
+            self._core.routes.group(message.queue.broker_group),
+            RequestCode.CONSUMER_SEND_MSG_BACK,
+            encode_ext(header),
+            deadline=self._core.loop.time() + ATTEMPT_SECONDS,
+            accept=_NOT_SUPPORTED,
+            idempotent=False,
+        )
+        self._brokers_do_it = response.code == ResponseCode.SUCCESS
+        return self._brokers_do_it
+
+    async def _send_copy(self, message: ReceivedMessage) -> None:
+        deliveries = message.reconsume_times + 1
+        is_dead = deliveries > self._max_reconsume_times
+        topic = dead_letter_topic(self._consumer_group) if is_dead else retry_topic(self._consumer_group)
+        properties = {
+            **message.properties,
+            names.RETRY_TOPIC: message.topic,
+            names.ORIGIN_MESSAGE_ID: message.properties.get(names.ORIGIN_MESSAGE_ID, message.offset_message_id),
+            names.RECONSUME_TIME: str(deliveries),
+            names.MAX_RECONSUME_TIMES: str(self._max_reconsume_times),
+        }
+        if not is_dead:
+            properties[names.DELAY] = str(_FIRST_RETRY_DELAY_LEVEL + message.reconsume_times)
+        body, sys_flag = message.body, 0
+        if len(body) > COMPRESS_OVER_BYTES:
+            body, sys_flag = compress(body)
+        outgoing = Outgoing(
+            topic,
+            body,
+            format_properties(properties),
+            sys_flag,
+            message.born_timestamp_ms or time.time_ns() // 1_000_000,
+            (message.message_id,),
+            reconsume_times=deliveries,
+            max_reconsume_times=self._max_reconsume_times,
+        )
+        await self._sender.deliver(outgoing, self._sender.next_queue, self._core.loop.time() + ATTEMPT_SECONDS)

@@ -1,0 +1,332 @@
+"""The client for programs without an event loop: the same calls, blocking.
+
+Each object runs its own event loop in a thread of its own, so that heartbeats and long polls go on while the program is
+busy. Methods may be called from any thread, the iteration of a consumer from one. Arguments, results and errors are
+those of the asynchronous classes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypedDict, TypeVar, Unpack
+
+import msgspec
+
+from dledger_remoting.route import BrokerData
+from dledger_remoting.topics import SubscriptionGroupConfig
+
+from .admin import Admin, QueueStatus
+from .consumer import PushConsumer
+from .errors import ClientClosedError
+from .messages import Message, MessageQueue, ReceivedMessage, SendResult, Settlement
+from .offsets import StartFrom
+from .producer import Producer
+from .rebalance import Strategy, StrategyName
+from .routes import TopicRoute
+
+ResultT = TypeVar("ResultT")
+
+_PREFETCH: int = 32
+
+
+class ProducerOptions(TypedDict, total=False):
+    """The options of `Producer`."""
+
+    group: str
+    timeout: float
+    attempt_timeout: float
+    retry_unknown: bool
+    compress_over_bytes: int | None
+    max_message_bytes: int
+    max_batch_bytes: int
+    max_in_flight: int
+    max_in_flight_bytes: int
+    client_id: str | None
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """The options of `PushConsumer` that make sense for an iterator."""
+
+    orderly: bool
+    start_from: StartFrom
+    strategy: StrategyName | Strategy
+    broadcast: bool
+    offset_file: Path | None
+    max_reconsume_times: int
+    pull_batch_size: int
+    max_outstanding: int
+    client_id: str | None
+
+
+class _Blocking:
+    """An event loop in a daemon thread, and what runs on it."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[None, None, ResultT]) -> ResultT:
+        """Run a coroutine on the loop and wait for its result. Raises `ClientClosedError` after `stop`."""
+        if self._loop.is_closed():
+            work.close()
+            raise ClientClosedError("the client is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def settle(self, message: ReceivedMessage, settlement: Settlement, original: ReceivedMessage) -> None:
+        """Acknowledge or give back on the loop, whichever thread asks for it."""
+        if original.settle is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(original.settle, message, settlement)
+
+    def stop(self) -> None:
+        """Stop the loop and end the thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class SyncProducer:
+    """A blocking `Producer`.
+
+    with SyncProducer("127.0.0.1:9876", group="PG") as producer:
+        producer.send("orders", b"body")
+    """
+
+    def __init__(self, name_servers: str | Sequence[str], **options: Unpack[ProducerOptions]) -> None:
+        self._producer = Producer(name_servers, **options)
+        self._blocking = _Blocking("dledger producer")
+        self._blocking.run(self._producer.start())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """See `Producer.close`."""
+        try:
+            self._blocking.run(self._producer.close())
+        finally:
+            self._blocking.stop()
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | Iterable[str] | None = None,
+        tags: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        ordering_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """See `Producer.send`."""
+        return self._blocking.run(
+            self._producer.send(
+                topic,
+                body,
+                key=key,
+                tags=tags,
+                properties=properties,
+                ordering_key=ordering_key,
+                queue=queue,
+                timeout=timeout,
+            )
+        )
+
+    def send_batch(
+        self,
+        topic: str,
+        messages: Sequence[Message | bytes],
+        *,
+        ordering_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> list[SendResult]:
+        """See `Producer.send_batch`."""
+        return self._blocking.run(
+            self._producer.send_batch(topic, messages, ordering_key=ordering_key, queue=queue, timeout=timeout)
+        )
+
+    def send_oneway(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | Iterable[str] | None = None,
+        tags: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """See `Producer.send_oneway`."""
+        self._blocking.run(
+            self._producer.send_oneway(topic, body, key=key, tags=tags, properties=properties, timeout=timeout)
+        )
+
+
+class SyncConsumer:
+    """A blocking `PushConsumer`, to iterate over.
+
+    with SyncConsumer("127.0.0.1:9876", "CG", "orders") as consumer:
+        for message in consumer:
+            print(message.body)
+
+    A message is acknowledged when the next one is asked for, unless `auto_ack` is False. The iteration ends when
+    another thread calls `close`.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        group: str,
+        subscriptions: str | Sequence[str] | Mapping[str, str],
+        *,
+        auto_ack: bool = True,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        self._consumer = PushConsumer(name_servers, group, subscriptions, **options)
+        self._auto_ack = auto_ack
+        self._received: deque[ReceivedMessage] = deque()
+        self._current: ReceivedMessage | None = None
+        self._closed = False
+        self._blocking = _Blocking("dledger consumer")
+        self._blocking.run(self._consumer.start())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._ack_current()
+        self.close()
+
+    def close(self) -> None:
+        """See `PushConsumer.close`. What was received and not acknowledged will be delivered again."""
+        self._closed = True
+        try:
+            self._blocking.run(self._consumer.close())
+        finally:
+            self._blocking.stop()
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        self._ack_current()
+        while not self._received:
+            if self._closed:
+                raise StopIteration
+            try:
+                self._received.extend(self.receive(_PREFETCH, timeout=1.0))
+            except ClientClosedError:
+                raise StopIteration from None
+        self._current = self._received.popleft()
+        return self._current
+
+    def receive(self, max_messages: int = 32, timeout: float | None = None) -> list[ReceivedMessage]:
+        """See `PushConsumer.receive`: these messages must be acknowledged one by one."""
+        messages = self._blocking.run(self._consumer.receive(max_messages, timeout))
+        return [self._for_any_thread(message) for message in messages]
+
+    def commit(self) -> None:
+        """See `PushConsumer.commit`."""
+        self._blocking.run(self._consumer.commit())
+
+    def _ack_current(self) -> None:
+        message, self._current = self._current, None
+        if message is not None and self._auto_ack:
+            message.ack()
+
+    def _for_any_thread(self, original: ReceivedMessage) -> ReceivedMessage:
+        return msgspec.structs.replace(
+            original, settle=lambda message, settlement: self._blocking.settle(message, settlement, original)
+        )
+
+
+class SyncAdmin:
+    """A blocking `Admin`."""
+
+    def __init__(self, name_servers: str | Sequence[str], *, timeout: float = 10.0) -> None:
+        self._admin = Admin(name_servers, timeout=timeout)
+        self._blocking = _Blocking("dledger admin")
+        self._blocking.run(self._admin.start())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """See `Admin.close`."""
+        try:
+            self._blocking.run(self._admin.close())
+        finally:
+            self._blocking.stop()
+
+    def broker_groups(self) -> dict[str, BrokerData]:
+        """See `Admin.broker_groups`."""
+        return self._blocking.run(self._admin.broker_groups())
+
+    def create_topic(self, topic: str, *, queues: int = 8, broker_groups: Sequence[str] | None = None) -> None:
+        """See `Admin.create_topic`."""
+        self._blocking.run(self._admin.create_topic(topic, queues=queues, broker_groups=broker_groups))
+
+    def delete_topic(self, topic: str) -> None:
+        """See `Admin.delete_topic`."""
+        self._blocking.run(self._admin.delete_topic(topic))
+
+    def topics(self, *, include_system: bool = False) -> list[str]:
+        """See `Admin.topics`."""
+        return self._blocking.run(self._admin.topics(include_system=include_system))
+
+    def topic_route(self, topic: str) -> TopicRoute:
+        """See `Admin.topic_route`."""
+        return self._blocking.run(self._admin.topic_route(topic))
+
+    def groups(self) -> dict[str, SubscriptionGroupConfig]:
+        """See `Admin.groups`."""
+        return self._blocking.run(self._admin.groups())
+
+    def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
+        """See `Admin.delete_group`."""
+        self._blocking.run(self._admin.delete_group(group, clean_offsets=clean_offsets))
+
+    def offsets(self, group: str, topic: str) -> list[QueueStatus]:
+        """See `Admin.offsets`."""
+        return self._blocking.run(self._admin.offsets(group, topic))
+
+    def set_offset(self, group: str, queue: tuple[str, str, int], offset: int) -> None:
+        """See `Admin.set_offset`."""
+        self._blocking.run(self._admin.set_offset(group, queue, offset))
+
+    def reset_offsets(self, group: str, topic: str, to: StartFrom) -> dict[MessageQueue, int]:
+        """See `Admin.reset_offsets`."""
+        return self._blocking.run(self._admin.reset_offsets(group, topic, to))
+
+    def message_by_id(self, message_id: str) -> ReceivedMessage:
+        """See `Admin.message_by_id`."""
+        return self._blocking.run(self._admin.message_by_id(message_id))
+
+    def messages_by_key(self, topic: str, key: str, *, unique: bool = False) -> list[ReceivedMessage]:
+        """See `Admin.messages_by_key`."""
+        return self._blocking.run(self._admin.messages_by_key(topic, key, unique=unique))
