@@ -22,6 +22,8 @@ from .table import RouteTable
 
 log = logging.getLogger("dledger.namesrv")
 
+LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
 STOP_GRACE_S: Final = 1.0
 """How long a stop waits for clients to read what has been answered."""
 
@@ -78,6 +80,10 @@ class NameServer:
             self._directory.release()
             raise
         self._scanner = asyncio.create_task(self._scan())
+        if self.config.host not in LOOPBACK_HOSTS:
+            log.warning(
+                "listening on %s without access control: whoever can connect can change routes", self.config.host
+            )
 
     async def stop(self) -> None:
         """Answer pending watches, close the port and all connections, give the data directory back."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Final, TypeAlias
 
 import msgspec
@@ -45,9 +46,15 @@ def encode_fastjson(value: FastJsonValue, *, standard: bool = False) -> bytes:
     return b"".join(parts)
 
 
+@cache
+def _field_names(struct_type: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
+    """The fields of a struct by their names on the wire, which is too slow to ask for each time."""
+    return tuple((field.encode_name, field.name) for field in msgspec.structs.fields(struct_type))
+
+
 def _write(parts: list[bytes], value: FastJsonValue, standard: bool) -> None:
     if isinstance(value, msgspec.Struct):
-        fields = {field.encode_name: getattr(value, field.name) for field in msgspec.structs.fields(value)}
+        fields = {wire_name: getattr(value, name) for wire_name, name in _field_names(type(value))}
         _write_map(parts, fields.items(), standard)
     elif isinstance(value, Mapping):
         _write_map(parts, value.items(), standard)

@@ -487,6 +487,11 @@ async def test_a_data_directory_serves_one_process_at_a_time(server, tmp_path):
     assert (tmp_path / "pid").exists()
 
 
+async def test_listening_beyond_this_machine_is_warned_about(tmp_path, logged):
+    async with serving(tmp_path, host="0.0.0.0"):
+        await logged("listening on 0.0.0.0 without access control")
+
+
 async def test_a_stale_pid_file_does_no_harm(tmp_path):
     (tmp_path / "pid").write_text("1\n")
     async with serving(tmp_path) as server, connected(server) as client:
