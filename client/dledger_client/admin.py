@@ -25,6 +25,7 @@ from dledger_remoting.headers import (
 )
 from dledger_remoting.headers_query import UNIQUE_KEY_QUERY_FIELD
 from dledger_remoting.ids import parse_offset_message_id
+from dledger_remoting.record import iter_records
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.topics import (
     AUTO_CREATE_TOPIC,
@@ -37,8 +38,8 @@ from dledger_remoting.topics import (
 )
 
 from .core import ClientCore, check_response
-from .errors import ClientClosedError, ClientError, InvalidArgumentError, refusal
-from .messages import MessageQueue, ReceivedMessage
+from .errors import ClientClosedError, ClientError, InvalidArgumentError, RefusedError, refusal
+from .messages import MessageQueue, ReceivedMessage, received_message
 from .nameservers import parse_addresses
 from .offsets import QueueOffsets, StartFrom
 from .routes import TopicRoute
