@@ -1,0 +1,460 @@
+"""The broker's state machine: what entries of the log do to topics, queues, groups and offsets.
+
+    machine = BrokerMachine(data_dir, env=env)
+    node = Node(config, machine)
+    machine.attach(node)
+    await node.start()
+    machine.start()
+    ...
+    await machine.close()
+    await node.stop()
+
+Requests read `machine.state`, take queues from `queue`, stage records themselves (`Node.stage` with a `StagedContext`)
+and commands through `proposals` and `commit_offset`.  `state` is another object after a snapshot was installed: keep
+neither it nor its queues across turns of the event loop, except in staged contexts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Protocol, cast
+
+import msgspec
+
+from dledger.environment import Environment
+from dledger.errors import NotLeaderError
+from dledger.format import iter_commands
+from dledger.invariants import invariant
+from dledger.statemachine import CommittedEntry, Leadership
+from dledger.store.disk import Disk, OsDisk
+from dledger.store.identity import read_identity
+from dledger.store.log import SegmentInfo
+from dledger.types import Membership, SnapshotMeta
+from dledger_broker.state.commands import (
+    KINDS,
+    Command,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    DeleteTopic,
+    Features,
+    PutGroup,
+    PutTopic,
+    TrimQueues,
+    decode,
+)
+from dledger_broker.state.contexts import Done, StagedContext, StagedRecord
+from dledger_broker.state.offset_buffer import OffsetBuffer
+from dledger_broker.state.proposals import Proposals
+from dledger_broker.state.snapshot import decode_state, encode_state
+from dledger_broker.state.tables import BrokerState, QueueState, TopicState
+from dledger_broker.views.checkpoint import TopicExtent, extents_of
+from dledger_broker.views.checkpointer import Checkpointer
+from dledger_broker.views.consumequeue import ConsumeQueues
+from dledger_broker.views.dispatch import dispatch, redispatch, scan_entry
+from dledger_broker.views.keyfile import IndexLayout
+from dledger_broker.views.keysearch import IndexedLog, KeySearch
+from dledger_broker.views.logreader import LogReader
+from dledger_broker.views.queries import Queries
+from dledger_broker.views.reading import GetResult, ReadStatus, outside, select, units_to_read
+from dledger_broker.views.recovery import recover_queues
+from dledger_broker.views.unitfiles import FileLayout
+from dledger_broker.views.units import UNITS_PER_FILE
+from dledger_broker.views.writer import ViewWriter
+from dledger_remoting.tags import TagFilter
+
+FIRST_KIND = min(KINDS)
+"""Command kinds below belong to the log."""
+
+
+class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes and delays of the state machine.  `units_per_file`, `index_slots` and `index_entries` are RocketMQ's unless
+    a test wants small files; `key_index_share` is the part of a core that indexing keys may take while messages arrive.
+    """
+
+    node_id: str = ""
+    offset_flush_ms: int = 200
+    view_flush_ms: int = 200
+    checkpoint_bytes: int = 256 << 20
+    units_per_file: int = UNITS_PER_FILE
+    index_slots: int = 5_000_000
+    index_entries: int = 20_000_000
+    key_index_share: float = 0.1
+
+
+class ReplicatedLog(Protocol):
+    """What the machine needs of `dledger.node.Node`."""
+
+    @property
+    def first_position(self) -> int:
+        """The first kept position."""
+
+    @property
+    def durable_position(self) -> int:
+        """Everything before it is on this node's disk."""
+
+    @property
+    def membership(self) -> Membership:
+        """The group's members."""
+
+    def stage(self, size: int, fill: None, *, commands: bytes, context: object) -> int:
+        """Propose a unit of commands."""
+
+    def read_nowait(self, position: int, size: int) -> bytes | None:
+        """Log bytes from the page cache, or None."""
+
+    def read(self, position: int, size: int) -> Awaitable[bytes]:
+        """Log bytes inside one segment."""
+
+    def segments(self) -> Sequence[SegmentInfo]:
+        """The kept segments, oldest first."""
+
+    def on_trimmed(self, hook: Callable[[int], None]) -> None:
+        """Call the hook with the new first position after every trim."""
+
+
+class BrokerMachine:
+    """See the module's description.  Everything is for the event loop.
+
+    `on_arrival(queues)` is called after each batch of entries with the queues that got messages, which can be read by
+    then; the callbacks in `on_topics_changed`, `on_groups_changed` and `on_leadership_changed` after what their names say.
+    """
+
+    def __init__(
+        self, data_dir: str, *, env: Environment, config: MachineConfig | None = None, disk: Disk | None = None
+    ) -> None:
+        """`disk` stands in for the real one below `data_dir`."""
+        self.config = config or MachineConfig()
+        self.env = env
+        self.state = BrokerState()
+        self.applied_position = 0
+        self.leadership = Leadership(0, None, is_leader=False, ready=False)
+        self.on_arrival: Callable[[list[QueueState]], None] = _nobody_waits
+        self.on_topics_changed: list[Callable[[], None]] = []
+        self.on_groups_changed: list[Callable[[], None]] = []
+        self.on_leadership_changed: list[Callable[[Leadership], None]] = []
+        self._disk = disk or OsDisk(data_dir)
+        self._log: ReplicatedLog | None = None
+        self._batch = 0
+        self._restored = False
+        self._recovering = False
+        self._writer = ViewWriter(env)
+        layout = FileLayout(self.config.units_per_file)
+        self.queues = ConsumeQueues(self._disk, env, self._writer, layout, self.config.view_flush_ms)
+        self.checkpointer = Checkpointer(
+            self._disk,
+            env,
+            self._writer,
+            self.queues,
+            capture=self._capture_extents,
+            durable_position=lambda: self.log.durable_position,
+            every_bytes=self.config.checkpoint_bytes,
+        )
+        reader = LogReader(lambda: self.log, lambda: self.applied_position)
+        self.keys = KeySearch(
+            self._disk,
+            env,
+            IndexLayout(self.config.index_slots, self.config.index_entries),
+            reader,
+            IndexedLog(
+                first_position=lambda: self.log.first_position,
+                applied_position=lambda: self.applied_position,
+                durable_position=lambda: self.log.durable_position,
+            ),
+            self.config.key_index_share,
+        )
+        self.queries = Queries(lambda: self.state, self.queues, reader, self.keys)
+        self.proposals = Proposals(lambda: self.state, lambda: self.log, env.wall_ms)
+        self.offset_buffer = OffsetBuffer(env, self.proposals.stage_command, self.config.offset_flush_ms)
+
+    # ---------------------------------------------------------------- life
+
+    def attach(self, log: ReplicatedLog) -> None:
+        """Name the node that applies to this machine, before it is started."""
+        self._log = log
+
+    @property
+    def log(self) -> ReplicatedLog:
+        """The attached node."""
+        invariant(self._log is not None, "the machine is attached to a node")
+        return cast(ReplicatedLog, self._log)
+
+    def start(self) -> None:
+        """Begin to index keys and to follow trims; the node is started."""
+        self.log.on_trimmed(self._trimmed)
+        self.keys.start()
+
+    async def close(self) -> None:
+        """Write and sync the views; the node is still running."""
+        await self.keys.close()
+        if self._restored and not self._recovering:
+            checkpointed = asyncio.Event()
+            self.checkpointer.request(checkpointed.set)
+            await checkpointed.wait()
+        idle = asyncio.Event()
+        self._writer.when_idle(idle.set)
+        await idle.wait()
+        self.queues.close()
+
+    # ---------------------------------------------------------------- dledger.statemachine.StateMachine
+
+    def apply(self, entries: Sequence[CommittedEntry]) -> None:
+        """See `StateMachine.apply`."""
+        self._finish_recovery()
+        self._batch += 1
+        touched: list[QueueState] = []
+        topic_version, groups_changed = self.state.topic_version, False
+        for entry in entries:
+            if len(entry.records):
+                dispatch(self._records_of(entry), self._batch, touched)
+            if len(entry.commands):
+                groups_changed |= self._apply_commands(entry)
+            self.applied_position = entry.end
+        if touched:
+            for queue in touched:
+                self.state.queue_changed(queue)
+            self.queues.appended(touched)
+        for entry in entries:
+            for context in cast(Sequence[StagedContext], entry.contexts):
+                context.applied()
+        if touched:
+            self.on_arrival(touched)
+        if self.state.topic_version != topic_version:
+            _call(self.on_topics_changed)
+        if groups_changed:
+            _call(self.on_groups_changed)
+        self.checkpointer.maybe_start(self.applied_position)
+
+    def rebuild(self, entries: Sequence[CommittedEntry]) -> None:
+        """See `StateMachine.rebuild`."""
+        self._batch += 1
+        for entry in entries:
+            if len(entry.records):
+                records = scan_entry(self.state, entry)
+                self.queues.appended(redispatch(records, self.state, self._batch, self.queues.start_over))
+
+    def dropped(self, contexts: Sequence[object]) -> None:
+        """See `StateMachine.dropped`."""
+        for context in cast(Sequence[StagedContext], contexts):
+            context.dropped()
+
+    def on_leadership(self, leadership: Leadership) -> None:
+        """See `StateMachine.on_leadership`."""
+        before, self.leadership = self.leadership, leadership
+        if (before.term, before.ready) != (leadership.term, leadership.ready):
+            self.state.reset_staged()
+            if leadership.ready:
+                self._finish_recovery()
+                self._advertise_features()
+            else:
+                self.offset_buffer.discard(NotLeaderError(leadership.leader_id, leadership.term))
+        for callback in self.on_leadership_changed:
+            callback(leadership)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """See `StateMachine.snapshot`; also moves the views' checkpoint, so that a start rebuilds little below it."""
+        self._finish_recovery()
+        self.checkpointer.request(_nothing)
+        return encode_state(self.state)
+
+    def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
+        """See `StateMachine.restore`.  The first call is a start, a later one installs a snapshot of the leader's."""
+        self.state = BrokerState() if meta is None else decode_state(chunks)
+        position = 0 if meta is None else meta.position
+        self.applied_position = position
+        self._recovering = True
+        first, self._restored = not self._restored, True
+        if not first:
+            self.keys.wipe()
+            self.queues.wipe()
+            for queue in self.state.queues():
+                queue.view.reset(queue.next_offset, queue.next_offset)
+            return position
+        identity = read_identity(self._disk)
+        incarnation = "" if identity is None else identity.incarnation
+        self.checkpointer.incarnation = self.keys.incarnation = incarnation
+        rebuild_from = recover_queues(self._disk, self.queues.layout, self.state, position, incarnation)
+        if rebuild_from == position:
+            self._finish_recovery()
+        return rebuild_from
+
+    def digest(self) -> int:
+        """See `StateMachine.digest`."""
+        return self.state.digest()
+
+    # ---------------------------------------------------------------- for request processors
+
+    def topic(self, name: str) -> TopicState | None:
+        """A topic that messages may be staged for: None if there is none, or if its deletion is in flight."""
+        return None if self.proposals.topic_deleting(name) else self.state.topics.get(name)
+
+    def queue(self, topic: str, queue_id: int) -> QueueState | None:
+        """A queue of such a topic, or None if its number is out of range and nothing was ever stored in it."""
+        found = self.topic(topic)
+        if found is None:
+            return None
+        if 0 <= queue_id < found.queue_count:
+            return found.queue(queue_id)
+        return found.queues.get(queue_id)
+
+    def get_messages(
+        self, queue: QueueState, offset: int, max_messages: int, max_bytes: int, tag_filter: TagFilter | None = None
+    ) -> GetResult:
+        """What a pull at `offset` gets from memory and page cache: at least one matching record if there is one.
+
+        A result that is `cold` was not read: ask `get_messages_later`.  May raise `StorageError`.
+        """
+        max_messages = max(max_messages, 1)
+        nothing = outside(offset, queue.min_offset, queue.max_offset)
+        if nothing is not None:
+            return nothing
+        units = self.queues.read(queue, offset, units_to_read(max_messages, tag_filter))
+        if units is None:
+            return GetResult(ReadStatus.COLD, offset, queue.min_offset, queue.max_offset, [])
+        return self._select(queue, offset, max_messages, max_bytes, tag_filter, units)
+
+    def get_messages_later(
+        self,
+        queue: QueueState,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_filter: TagFilter | None,
+        done: Callable[[GetResult | BaseException], None],
+    ) -> None:
+        """As `get_messages`, reading units on a worker; `done` may get `CorruptionError`, `BusyError` or `OSError`."""
+        max_messages = max(max_messages, 1)
+        nothing = outside(offset, queue.min_offset, queue.max_offset)
+        if nothing is not None:
+            done(nothing)
+            return
+
+        def selected(units: bytes | BaseException) -> None:
+            if isinstance(units, BaseException):
+                done(units)
+            else:
+                done(self._select(queue, offset, max_messages, max_bytes, tag_filter, units))
+
+        self.queues.read_later(queue, offset, units_to_read(max_messages, tag_filter), selected)
+
+    def stage_command(self, command: Command, done: Done) -> None:
+        """Propose a command; topics and groups go through `proposals`, which knows what is in flight."""
+        self.proposals.stage_command(command, done)
+
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int, done: Done | None = None) -> None:
+        """Leader: commit a consumer offset within `offset_flush_ms`; `done` is told when it is applied."""
+        self.offset_buffer.commit(group, topic, queue_id, offset, done)
+
+    def flush_offsets(self, done: Done, key: tuple[str, str, int] | None = None) -> None:
+        """Leader: `done` follows once every commit taken before, or those of (group, topic, queue id), is applied."""
+        self.offset_buffer.flush(done, key)
+
+    # ---------------------------------------------------------------- inside
+
+    def _select(
+        self,
+        queue: QueueState,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_filter: TagFilter | None,
+        units: bytes,
+    ) -> GetResult:
+        first_position = self.log.first_position
+        low, high = queue.min_offset, queue.max_offset
+        return select(units, offset, low, high, max_messages, max_bytes, tag_filter, first_position)
+
+    def _records_of(self, entry: CommittedEntry) -> Iterable[StagedRecord]:
+        """The entry's records, as this replica listed them when it staged them, or else by parsing them."""
+        contexts = cast(Sequence[StagedContext], entry.contexts)
+        if contexts:
+            records = [record for context in contexts for record in context.records]
+            if records:
+                _, _, first, _, _ = records[0]
+                _, _, last, size, _ = records[-1]
+                if first == entry.records_position and last + size == first + len(entry.records):
+                    return records
+        return scan_entry(self.state, entry)
+
+    def _apply_commands(self, entry: CommittedEntry) -> bool:
+        """Apply the entry's commands in order; True if a consumer group changed."""
+        state, groups_changed = self.state, False
+        for kind, payload in iter_commands(entry.commands):
+            if kind < FIRST_KIND:
+                continue
+            match decode(kind, payload):
+                case CommitOffsets(offsets=offsets):
+                    for group, topic, queue_id, offset in offsets:
+                        state.offsets.commit(group, topic, queue_id, offset)
+                case PutTopic(config=topic_config):
+                    state.put_topic(topic_config, entry.end)
+                case DeleteTopic(topic=name):
+                    deleted = state.delete_topic(name)
+                    if deleted is not None:
+                        self.queues.delete_topic(name, deleted.created_position)
+                        self.checkpointer.request(_nothing)
+                case PutGroup(config=group_config):
+                    state.put_group(group_config)
+                    groups_changed = True
+                case DeleteGroup(group=name, clean_offsets=clean):
+                    state.delete_group(name, clean_offsets=clean)
+                    groups_changed = True
+                case DeleteOffsets(pairs=pairs):
+                    for group, topic in pairs:
+                        state.offsets.remove(group, topic)
+                case TrimQueues(first_offsets=first_offsets):
+                    for row in first_offsets:
+                        state.trim_queue(*row)
+                case Features(node_id=node_id, kinds=kinds):
+                    state.put_features(node_id, kinds)
+        return groups_changed
+
+    def _advertise_features(self) -> None:
+        kinds = tuple(sorted(KINDS))
+        if self.config.node_id and self.state.features.get(self.config.node_id) != kinds:
+            self.stage_command(Features(self.config.node_id, kinds), _ignore)
+
+    def _finish_recovery(self) -> None:
+        """All entries below the restored state were passed to `rebuild`: what views still lack, the log lacks too."""
+        if not self._recovering:
+            return
+        self._recovering = False
+        for queue in self.state.queues():
+            invariant(queue.view.end <= queue.next_offset, "views hold what the state covers", queue=queue)
+            if queue.view.end < queue.next_offset:
+                self.queues.start_over(queue, queue.next_offset)
+
+    def _capture_extents(self) -> tuple[int, list[TopicExtent]]:
+        return self.applied_position, extents_of(self.state)
+
+    def _trimmed(self, position: int) -> None:
+        """The log now starts at `position`; the state has the first kept offsets since before."""
+        self._finish_recovery()
+        shortened: list[QueueState] = []
+        for queue in self.state.queues():
+            view = queue.view
+            start = min(queue.first_offset, view.end)
+            if start > view.start:
+                view.start = start
+                shortened.append(queue)
+        self.keys.trimmed(position)
+        self.checkpointer.request(partial(self.queues.remove_below_start, shortened))
+
+
+def _nobody_waits(_queues: list[QueueState]) -> None:
+    """What `on_arrival` is until somebody sets it."""
+
+
+def _nothing() -> None:
+    """For whoever needs no answer."""
+
+
+def _ignore(_error: object) -> None:
+    """For whoever tries again anyway."""
+
+
+def _call(callbacks: list[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        callback()

@@ -1,0 +1,110 @@
+"""Consumer offsets on their way into the log: collected for a while, then one command for all groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from dledger.environment import Environment
+from dledger.errors import BusyError, LogError, NotLeaderError
+from dledger_broker.state.commands import MAX_OFFSETS_PER_COMMAND, Command, CommitOffsets
+from dledger_broker.state.contexts import Done
+
+
+class _Flight:
+    """A batch that is proposed and not yet applied."""
+
+    __slots__ = ("offsets", "waiters")
+
+    def __init__(self, offsets: dict[tuple[str, str, int], int], waiters: list[Done]) -> None:
+        self.offsets = offsets
+        self.waiters = waiters
+
+
+class OffsetBuffer:
+    """The leader's commits of the last moments.
+
+    A commit is proposed within `delay_ms`; later commits of the same queue replace it until then.  A caller that waits
+    is answered after its batch was applied.  When the log is busy the batch waits for another `delay_ms`; when it
+    refuses, the batch is dropped and its waiters get the error.
+    """
+
+    def __init__(self, env: Environment, propose: Callable[[Command, Done], None], delay_ms: int) -> None:
+        self._env = env
+        self._propose = propose
+        self._delay_s = delay_ms / 1000
+        self._offsets: dict[tuple[str, str, int], int] = {}
+        self._waiters: list[Done] = []
+        self._flights: list[_Flight] = []
+        self._timer_armed = False
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, done: Done | None = None) -> None:
+        """Take a commit; `done`, if given, is told when it is applied."""
+        self._offsets[group, topic, queue_id] = offset
+        if done is not None:
+            self._waiters.append(done)
+        self._arm()
+
+    def pending(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The newest offset of a queue that is taken and not yet applied, or None."""
+        key = (group, topic, queue_id)
+        offset = self._offsets.get(key)
+        if offset is None:
+            for flight in reversed(self._flights):
+                offset = flight.offsets.get(key)
+                if offset is not None:
+                    break
+        return offset
+
+    def flush(self, done: Done, key: tuple[str, str, int] | None = None) -> None:
+        """Propose what is buffered now; `done` is told when everything taken before is applied.
+
+        With `key`, (group, topic, queue id), only commits of that queue are waited for.  If there are none, `done` is
+        called at once.
+        """
+        if key in self._offsets or (key is None and self._offsets):
+            self._waiters.append(done)
+            self._send()
+            return
+        flights = [flight for flight in self._flights if key is None or key in flight.offsets]
+        if flights:
+            flights[-1].waiters.append(done)
+        else:
+            done(None)
+
+    def discard(self, error: NotLeaderError) -> None:
+        """This replica no longer leads: what is buffered was not proposed."""
+        waiters, self._waiters = self._waiters, []
+        self._offsets.clear()
+        for waiter in waiters:
+            waiter(error)
+
+    def _arm(self) -> None:
+        if not self._timer_armed:
+            self._timer_armed = True
+            self._env.call_later(self._delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer_armed = False
+        if self._offsets:
+            self._send()
+
+    def _send(self) -> None:
+        flight = _Flight(self._offsets, self._waiters)
+        self._offsets, self._waiters = {}, []
+        self._flights.append(flight)
+        rows = [(*key, offset) for key, offset in flight.offsets.items()]
+        starts = range(0, len(rows), MAX_OFFSETS_PER_COMMAND)
+        for start in starts[:-1]:
+            self._propose(CommitOffsets(tuple(rows[start : start + MAX_OFFSETS_PER_COMMAND])), lambda _: None)
+        self._propose(CommitOffsets(tuple(rows[starts[-1] :])), partial(self._landed, flight))
+
+    def _landed(self, flight: _Flight, error: LogError | None) -> None:
+        self._flights.remove(flight)
+        if isinstance(error, BusyError):
+            self._offsets = {**flight.offsets, **self._offsets}
+            self._waiters = [*flight.waiters, *self._waiters]
+            self._arm()
+            return
+        for waiter in flight.waiters:
+            waiter(error)

@@ -1,0 +1,85 @@
+"""Consumer offsets: (group, topic) -> queue id -> offset, with a digest and copy-on-write captures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dledger_broker.state.digest import MASK, item_hash, mix
+
+
+class _Row:
+    """The offsets of one group on one topic.  A row whose epoch is over belongs to a capture and is not changed."""
+
+    __slots__ = ("epoch", "key_hash", "offsets")
+
+    def __init__(self, epoch: int, key_hash: int, offsets: dict[int, int]) -> None:
+        self.epoch = epoch
+        self.key_hash = key_hash
+        self.offsets = offsets
+
+    def digest(self) -> int:
+        return sum(mix(mix(self.key_hash, queue_id), offset) for queue_id, offset in self.offsets.items())
+
+
+class OffsetTable:
+    """What consumer groups have committed.
+
+    `digest` is the order-independent digest of the table.  `capture` takes time per (group, topic) pair, not per queue:
+    later commits copy the rows that they touch.
+    """
+
+    __slots__ = ("_epoch", "_rows", "digest")
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], _Row] = {}
+        self._epoch = 0
+        self.digest = 0
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The committed offset, or None."""
+        row = self._rows.get((group, topic))
+        return None if row is None else row.offsets.get(queue_id)
+
+    def of(self, group: str, topic: str) -> Mapping[int, int]:
+        """All committed offsets of a group on a topic, by queue id."""
+        row = self._rows.get((group, topic))
+        return {} if row is None else row.offsets
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """The (group, topic) pairs that have offsets."""
+        return list(self._rows)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Store an offset, higher or lower than the one before."""
+        key = (group, topic)
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = _Row(self._epoch, item_hash("offset", group, topic), {})
+        elif row.epoch != self._epoch:
+            row = self._rows[key] = _Row(self._epoch, row.key_hash, dict(row.offsets))
+        queue_hash = mix(row.key_hash, queue_id)
+        before = row.offsets.get(queue_id)
+        removed = 0 if before is None else mix(queue_hash, before)
+        row.offsets[queue_id] = offset
+        self.digest = (self.digest - removed + mix(queue_hash, offset)) & MASK
+
+    def remove(self, group: str, topic: str) -> None:
+        """Forget the offsets of a group on a topic; none is no error."""
+        row = self._rows.pop((group, topic), None)
+        if row is not None:
+            self.digest = (self.digest - row.digest()) & MASK
+
+    def remove_group(self, group: str) -> None:
+        """Forget all offsets of a group."""
+        for key in [key for key in self._rows if key[0] == group]:
+            self.remove(*key)
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget all groups' offsets on a topic."""
+        for key in [key for key in self._rows if key[1] == topic]:
+            self.remove(*key)
+
+    def capture(self) -> list[tuple[tuple[str, str], Mapping[int, int]]]:
+        """The table as it is now; later changes leave the captured mappings alone."""
+        self._epoch += 1
+        return [(key, row.offsets) for key, row in self._rows.items()]

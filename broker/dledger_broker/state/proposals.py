@@ -1,0 +1,141 @@
+"""The leader's overlay: changes of topics and groups that are proposed and not yet applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from dledger.errors import LogError
+from dledger.invariants import invariant
+from dledger.types import Membership
+from dledger_broker.state.commands import (
+    LAST_BASE_KIND,
+    Command,
+    DeleteGroup,
+    DeleteTopic,
+    PutGroup,
+    PutTopic,
+    encode,
+    kind_of,
+)
+from dledger_broker.state.contexts import CommandContext, Done
+from dledger_broker.state.tables import BrokerState
+from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+
+
+class CommandLog(Protocol):
+    """What proposing needs of `dledger.node.Node`."""
+
+    @property
+    def membership(self) -> Membership:
+        """The group's members."""
+
+    def stage(self, size: int, fill: None, *, commands: bytes, context: object) -> int:
+        """Propose a unit without records; returns its position."""
+
+
+class Proposals:
+    """Proposes commands, and lets whoever needs the same topic or group wait for the change in flight.
+
+    Every `done` is called exactly once, with None after the change was applied or with the error; errors of `stage`
+    (`NotLeaderError`, `BusyError`, `LogFullError`) arrive there too, and then nothing was proposed.
+    """
+
+    def __init__(
+        self, state: Callable[[], BrokerState], log: Callable[[], CommandLog], wall_ms: Callable[[], int]
+    ) -> None:
+        self._state = state
+        self._log = log
+        self._wall_ms = wall_ms
+        self._topics: dict[str, list[Done]] = {}
+        self._groups: dict[str, list[Done]] = {}
+        self._deleting: set[str] = set()
+
+    def stage_command(self, command: Command, done: Done) -> None:
+        """Propose one command; every member must understand its kind."""
+        log, kind = self._log(), kind_of(command)
+        members = [member.node_id for member in log.membership.members]
+        invariant(
+            kind <= LAST_BASE_KIND or self._state().understood_by_all(kind, members),
+            "a command is proposed only when all members understand it",
+            kind=kind,
+            members=members,
+        )
+        try:
+            log.stage(0, None, commands=encode(command), context=CommandContext(done))
+        except LogError as error:
+            done(error)
+
+    def topic_deleting(self, name: str) -> bool:
+        """True while the deletion of a topic is in flight: nothing may be staged for its queues."""
+        return name in self._deleting
+
+    def put_topic(self, config: TopicConfig, done: Done) -> None:
+        """Create or replace a topic, after a change of it that is in flight."""
+        name = config.topic_name
+        if name in self._topics:
+            self._topics[name].append(lambda _: self.put_topic(config, done))
+            return
+        self._change(self._topics, name, PutTopic(config, self._wall_ms()), done)
+
+    def ensure_topic(self, config: TopicConfig, done: Done) -> None:
+        """Create a topic unless it exists; a second caller gets the outcome of the first."""
+        name = config.topic_name
+        waiters = self._topics.get(name)
+        if waiters is not None:
+            waiters.append(lambda error: done(error) if error is not None else self.ensure_topic(config, done))
+        elif name in self._state().topics:
+            done(None)
+        else:
+            self.put_topic(config, done)
+
+    def delete_topic(self, name: str, done: Done) -> None:
+        """Remove a topic, after a change of it that is in flight; none is no error."""
+        if name in self._topics:
+            self._topics[name].append(lambda _: self.delete_topic(name, done))
+            return
+        self._deleting.add(name)
+
+        def finished(error: LogError | None) -> None:
+            self._deleting.discard(name)
+            done(error)
+
+        self._change(self._topics, name, DeleteTopic(name), finished)
+
+    def put_group(self, config: SubscriptionGroupConfig, done: Done) -> None:
+        """Create or replace a consumer group, after a change of it that is in flight."""
+        name = config.group_name
+        if name in self._groups:
+            self._groups[name].append(lambda _: self.put_group(config, done))
+            return
+        self._change(self._groups, name, PutGroup(config), done)
+
+    def ensure_group(self, config: SubscriptionGroupConfig, done: Done) -> None:
+        """Create a consumer group unless it exists; a second caller gets the outcome of the first."""
+        name = config.group_name
+        waiters = self._groups.get(name)
+        if waiters is not None:
+            waiters.append(lambda error: done(error) if error is not None else self.ensure_group(config, done))
+        elif name in self._state().groups:
+            done(None)
+        else:
+            self.put_group(config, done)
+
+    def delete_group(self, name: str, done: Done, *, clean_offsets: bool = False) -> None:
+        """Remove a consumer group, after a change of it that is in flight; none is no error."""
+        if name in self._groups:
+            self._groups[name].append(lambda _: self.delete_group(name, done, clean_offsets=clean_offsets))
+            return
+        self._change(self._groups, name, DeleteGroup(name, clean_offsets), done)
+
+    def _change(self, pending: dict[str, list[Done]], name: str, command: Command, done: Done) -> None:
+        pending[name] = []
+        self.stage_command(command, partial(self._finish, pending, name, done))
+
+    @staticmethod
+    def _finish(pending: dict[str, list[Done]], name: str, done: Done, error: LogError | None) -> None:
+        waiters = pending.pop(name)
+        done(error)
+        for waiter in waiters:
+            waiter(error)

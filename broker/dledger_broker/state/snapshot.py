@@ -1,0 +1,174 @@
+"""The replicated state as a stream of bytes.
+
+A stream is a sequence of frames, each a length (4 bytes, big-endian) and a MessagePack map that names its kind: one
+`start`, then any number of `topics`, `queues`, `groups`, `offsets` and `features`, then one `end` with the digest of the state.
+How the stream is cut into chunks means nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sized
+from typing import Final, TypeAlias
+
+import msgspec
+
+from dledger.errors import CorruptionError
+from dledger_broker.state.tables import BrokerState, QueueState, TopicState
+from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+
+FORMAT: Final = 1
+ROWS_PER_FRAME: Final = 500
+"""Rows encoded in one slice: well below a millisecond of work."""
+
+
+class _Start(msgspec.Struct, frozen=True, tag="start"):
+    format: int
+    topic_version: int
+
+
+class _TopicRow(msgspec.Struct, frozen=True, array_like=True):
+    config: TopicConfig
+    created_position: int
+
+
+class _Topics(msgspec.Struct, frozen=True, tag="topics"):
+    rows: list[_TopicRow]
+
+
+class _Queues(msgspec.Struct, frozen=True, tag="queues"):
+    """Queues as (topic, queue id, next offset, first kept offset); their topics come before them in the stream."""
+
+    rows: list[tuple[str, int, int, int]]
+
+
+class _Groups(msgspec.Struct, frozen=True, tag="groups"):
+    rows: list[SubscriptionGroupConfig]
+
+
+class _Offsets(msgspec.Struct, frozen=True, tag="offsets"):
+    """Offsets as (group, topic, {queue id: offset})."""
+
+    rows: list[tuple[str, str, dict[int, int]]]
+
+
+class _Features(msgspec.Struct, frozen=True, tag="features"):
+    rows: dict[str, tuple[int, ...]]
+
+
+class _End(msgspec.Struct, frozen=True, tag="end"):
+    digest: int
+
+
+_Frame: TypeAlias = _Start | _Topics | _Queues | _Groups | _Offsets | _Features | _End
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Frame).decode
+
+
+def encode_state(state: BrokerState) -> Iterator[bytes]:
+    """Capture the state as it is now, and return what encodes it slice by slice.
+
+    The capture itself costs about 0.1 µs for every queue and every (group, topic) pair.
+    """
+    queues = [
+        (queue.topic, queue.queue_id, queue.next_offset, queue.first_offset)
+        for queue in state.queues()
+        if queue.next_offset
+    ]
+    topics = [(topic.config, topic.created_position) for topic in state.topics.values()]
+    groups = list(state.groups.values())
+    offsets = state.offsets.capture()
+    start, end = _Start(FORMAT, state.topic_version), _End(state.digest())
+    features = dict(state.features)
+
+    def frames() -> Iterator[_Frame]:
+        yield start
+        for begin in _slices(topics):
+            yield _Topics([_TopicRow(*row) for row in topics[begin : begin + ROWS_PER_FRAME]])
+        for begin in _slices(queues):
+            yield _Queues(queues[begin : begin + ROWS_PER_FRAME])
+        for begin in _slices(groups):
+            yield _Groups(groups[begin : begin + ROWS_PER_FRAME])
+        for begin in _slices(offsets):
+            rows = offsets[begin : begin + ROWS_PER_FRAME]
+            yield _Offsets([(group, topic, dict(values)) for (group, topic), values in rows])
+        yield _Features(features)
+        yield end
+
+    return map(_framed, frames())
+
+
+def decode_state(chunks: Iterable[bytes]) -> BrokerState:
+    """The state in a stream.  Raises `CorruptionError` if the stream is incomplete or its digest does not match."""
+    state = BrokerState()
+    topic_version = 0
+    ended: _End | None = None
+    for frame in _frames(chunks):
+        match frame:
+            case _Start(format=found):
+                if found != FORMAT:
+                    raise CorruptionError(f"snapshot of the broker's state has format {found}, expected {FORMAT}")
+                topic_version = frame.topic_version
+            case _Topics():
+                for row in frame.rows:
+                    state.put_topic(row.config, row.created_position)
+            case _Queues():
+                for topic, queue_id, next_offset, first_offset in frame.rows:
+                    _restore_queue(state, topic, queue_id, next_offset, first_offset)
+            case _Groups():
+                for config in frame.rows:
+                    state.put_group(config)
+            case _Offsets():
+                for group, topic, offsets in frame.rows:
+                    for queue_id, offset in offsets.items():
+                        state.offsets.commit(group, topic, queue_id, offset)
+            case _Features():
+                for node_id, kinds in frame.rows.items():
+                    state.put_features(node_id, kinds)
+            case _End():
+                ended = frame
+    state.topic_version = topic_version
+    if ended is None:
+        raise CorruptionError("snapshot of the broker's state ends before its last frame")
+    if ended.digest != state.digest():
+        raise CorruptionError(
+            f"snapshot of the broker's state has digest {ended.digest:#x}, its content {state.digest():#x}"
+        )
+    return state
+
+
+def _restore_queue(state: BrokerState, topic: str, queue_id: int, next_offset: int, first_offset: int) -> None:
+    owner: TopicState | None = state.topics.get(topic)
+    if owner is None:
+        raise CorruptionError(f"snapshot of the broker's state has queue {topic}/{queue_id} but no topic {topic}")
+    queue: QueueState = owner.queue(queue_id)
+    queue.next_offset = queue.staged_offset = next_offset
+    queue.first_offset = first_offset
+    state.queue_changed(queue)
+
+
+def _slices(rows: Sized) -> range:
+    return range(0, len(rows), ROWS_PER_FRAME)
+
+
+def _framed(frame: _Frame) -> bytes:
+    payload = _encode(frame)
+    return len(payload).to_bytes(4, "big") + payload
+
+
+def _frames(chunks: Iterable[bytes]) -> Iterator[_Frame]:
+    pending = bytearray()
+    for chunk in chunks:
+        pending += chunk
+        offset = 0
+        while len(pending) - offset >= 4:
+            end = offset + 4 + int.from_bytes(pending[offset : offset + 4], "big")
+            if end > len(pending):
+                break
+            try:
+                yield _decode(bytes(pending[offset + 4 : end]))
+            except msgspec.MsgspecError as error:
+                raise CorruptionError(f"snapshot of the broker's state does not decode: {error}") from error
+            offset = end
+        del pending[:offset]
+    if pending:
+        raise CorruptionError(f"snapshot of the broker's state ends inside a frame, {len(pending)} bytes are left over")

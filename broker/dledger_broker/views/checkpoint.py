@@ -1,0 +1,97 @@
+"""Up to which log position the consume queues' files are durable, and which units they hold there.
+
+Two files, `views/checkpoint-0` and `views/checkpoint-1`, are replaced in turn; the valid one with the higher sequence
+number counts.  A file is a crc32 (4 bytes, big-endian) and the MessagePack map of `Checkpoint`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dledger.checksum import crc32
+from dledger.store.disk import Disk, write_file_durably
+from dledger_broker.state.tables import BrokerState
+
+DIRECTORY = "views"
+_COPIES = (f"{DIRECTORY}/checkpoint-0", f"{DIRECTORY}/checkpoint-1")
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class TopicExtent(msgspec.Struct, frozen=True, array_like=True):
+    """What the files of a topic hold: (queue id, first offset, offset after the last) of its queues."""
+
+    topic: str
+    created_position: int
+    queues: list[tuple[int, int, int]]
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """All units of records below `position` are durable; at that position the queues held `topics`.
+
+    `incarnation` is that of the data directory: a log that was set aside takes its views' worth with it.
+    """
+
+    position: int
+    topics: list[TopicExtent]
+    incarnation: str
+    sequence: int = 0
+
+    def extents(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """(topic, queue id) -> (first offset, offset after the last)."""
+        return {
+            (extent.topic, queue_id): (start, end) for extent in self.topics for queue_id, start, end in extent.queues
+        }
+
+
+def extents_of(state: BrokerState) -> list[TopicExtent]:
+    """What the views of all queues hold now."""
+    return [
+        TopicExtent(
+            name,
+            topic.created_position,
+            [
+                (queue_id, queue.view.start, queue.view.end)
+                for queue_id, queue in topic.queues.items()
+                if queue.view.end
+            ],
+        )
+        for name, topic in state.topics.items()
+    ]
+
+
+def load_checkpoint(disk: Disk) -> Checkpoint | None:
+    """The newest valid checkpoint, or None."""
+    found = [checkpoint for path in _COPIES if (checkpoint := _read(disk, path)) is not None]
+    return max(found, key=lambda checkpoint: checkpoint.sequence, default=None)
+
+
+def save_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
+    """Replace the older copy; blocks for two syncs."""
+    payload = _encode(checkpoint)
+    disk.mkdir(DIRECTORY)
+    write_file_durably(disk, _COPIES[checkpoint.sequence % 2], crc32(payload).to_bytes(4, "big") + payload)
+
+
+def remove_checkpoint(disk: Disk) -> None:
+    """From here on no view file is trusted."""
+    if disk.exists(DIRECTORY):
+        for path in _COPIES:
+            disk.unlink(path)
+        disk.sync_dir(DIRECTORY)
+
+
+def _read(disk: Disk, path: str) -> Checkpoint | None:
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        data = file.pread(file.size(), 0)
+    finally:
+        file.close()
+    if len(data) < 4 or crc32(data[4:]).to_bytes(4, "big") != data[:4]:
+        return None
+    try:
+        return msgspec.msgpack.decode(data[4:], type=Checkpoint)
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,117 @@
+"""Decides when the consume queues' checkpoint moves, and holds back what must not happen before it has."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from dledger.environment import Environment
+from dledger.store.disk import Disk
+from dledger_broker.views.checkpoint import Checkpoint, TopicExtent, load_checkpoint, save_checkpoint
+from dledger_broker.views.consumequeue import ConsumeQueues
+from dledger_broker.views.unitfiles import DELETED_PREFIX, DIRECTORY, deleted_directory
+from dledger_broker.views.writer import ViewWriter
+
+DURABLE_POLL_S = 0.1
+"""How often a finished checkpoint looks whether the log itself is durable up to its position."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Checkpointer:
+    """Writes a checkpoint after every `every_bytes` of the log and whenever one is asked for.
+
+    `capture` returns the applied position and what all queues hold at this very moment.  A checkpoint is saved once the
+    queues' files are synced and the log is durable up to its position.  Files that the checkpoint on disk lists are
+    removed only after a later one no longer lists them: otherwise a crash in between would look like lost files.
+    `incarnation` of the data directory is set before the first checkpoint.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        env: Environment,
+        writer: ViewWriter,
+        queues: ConsumeQueues,
+        capture: Callable[[], tuple[int, list[TopicExtent]]],
+        durable_position: Callable[[], int],
+        every_bytes: int,
+    ) -> None:
+        self._disk = disk
+        self._env = env
+        self._writer = writer
+        self._queues = queues
+        self._capture = capture
+        self._durable_position = durable_position
+        self._every_bytes = every_bytes
+        self.incarnation = ""
+        self._position = 0
+        self._running = False
+        self._requested: list[Callable[[], None]] = []
+
+    @property
+    def position(self) -> int:
+        """Log position of the newest checkpoint."""
+        return self._position
+
+    def maybe_start(self, applied_position: int) -> None:
+        """Start a checkpoint if enough was applied since the last one."""
+        if applied_position - self._position >= self._every_bytes and not self._running:
+            self._start([])
+
+    def request(self, done: Callable[[], None]) -> None:
+        """Write a checkpoint of what is held now or later; `done` follows when it is saved or cannot be."""
+        self._requested.append(done)
+        if not self._running:
+            self._take_requested()
+
+    def _take_requested(self) -> None:
+        requested, self._requested = self._requested, []
+        self._start(requested)
+
+    def _start(self, waiters: list[Callable[[], None]]) -> None:
+        self._running = True
+        position, topics = self._capture()
+        self._position = max(self._position, position)
+        self._queues.flush()
+        self._queues.sync(partial(self._synced, position, topics, waiters))
+
+    def _synced(
+        self,
+        position: int,
+        topics: list[TopicExtent],
+        waiters: list[Callable[[], None]],
+        ok: bool,
+    ) -> None:
+        if not ok:
+            self._finish(waiters)
+        elif position > self._durable_position():
+            self._env.call_later(DURABLE_POLL_S, partial(self._synced, position, topics, waiters, ok))
+        else:
+            save = partial(_save, self._disk, position, topics, self.incarnation)
+            self._writer.submit(save, partial(self._saved, waiters))
+
+    def _saved(self, waiters: list[Callable[[], None]], result: BaseException | None) -> None:
+        if isinstance(result, BaseException):
+            _logger.warning("the checkpoint of the consume queues cannot be written: %s", result)
+        self._finish(waiters)
+
+    def _finish(self, waiters: list[Callable[[], None]]) -> None:
+        self._running = False
+        for waiter in waiters:
+            waiter()
+        if self._requested and not self._running:
+            self._take_requested()
+
+
+def _save(disk: Disk, position: int, topics: list[TopicExtent], incarnation: str) -> None:
+    last = load_checkpoint(disk)
+    sequence = 0 if last is None else last.sequence + 1
+    save_checkpoint(disk, Checkpoint(position, topics, incarnation, sequence))
+    if not disk.exists(DIRECTORY):
+        return
+    listed = {deleted_directory(extent.topic, extent.created_position) for extent in topics}
+    for name in disk.listdir(DIRECTORY):
+        if name.startswith(DELETED_PREFIX) and f"{DIRECTORY}/{name}" not in listed:
+            disk.rmtree(f"{DIRECTORY}/{name}")

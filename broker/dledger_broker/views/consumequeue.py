@@ -1,0 +1,240 @@
+"""All consume queues of a broker: appended in memory, written in batches, read from either.
+
+What is appended can be read at once; the files follow within `flush_ms`, at most one write for each queue and batch, on
+the view writer.  A failed write is tried again with the next batch and stops the checkpoint, nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from dledger.environment import COLD, Environment
+from dledger.invariants import invariant
+from dledger.store.disk import Disk
+from dledger_broker.state.tables import QueueState
+from dledger_broker.views.checkpoint import remove_checkpoint
+from dledger_broker.views.unitfiles import (
+    DIRECTORY,
+    FileLayout,
+    QueueFileReader,
+    QueueFileWriter,
+    UnitBatch,
+    queue_directory,
+    read_units,
+    topic_directory,
+)
+from dledger_broker.views.units import UNIT_BYTES, first_where
+from dledger_broker.views.writer import ViewWriter
+
+MAX_RESIDENT_UNITS = 262_144
+"""Written units that all queues together keep in memory for consumers at the end of the log: 5 MB."""
+MAX_RESIDENT_UNITS_PER_QUEUE = 1_024
+SYNC_BATCH_FILES = 32
+SYNC_PAUSE_S = 0.02
+"""A checkpoint syncs so many files at a time and leaves the disk to the log in between."""
+
+_logger = logging.getLogger(__name__)
+
+
+class ConsumeQueues:
+    """Appends go to `QueueState.view`; this class moves them to files, reads them back, and removes them."""
+
+    def __init__(self, disk: Disk, env: Environment, writer: ViewWriter, layout: FileLayout, flush_ms: int) -> None:
+        self._disk = disk
+        self._env = env
+        self._writer = writer
+        self.layout = layout
+        self._flush_s = flush_ms / 1000
+        self._reader = QueueFileReader(disk, layout)
+        self._files = QueueFileWriter(disk, layout)
+        self._dirty: list[QueueState] = []
+        self._resident: list[QueueState] = []
+        self._timer_armed = False
+        self._flushing = 0
+        self._write_failed = False
+        self._sync_failed = False
+
+    def appended(self, queues: Iterable[QueueState]) -> None:
+        """Units were appended to the views of these queues."""
+        for queue in queues:
+            if not queue.view.dirty:
+                queue.view.dirty = True
+                self._dirty.append(queue)
+        self._arm()
+
+    def read(self, queue: QueueState, offset: int, count: int) -> bytes | None:
+        """Up to `count` units from `offset` on, at least one; None if that needs the disk (`read_later`).
+
+        `offset` lies between `queue.min_offset` and `queue.max_offset`.
+        """
+        view = queue.view
+        if offset >= view.tail_start:
+            return view.in_memory(offset, count)
+        count = min(count, view.tail_start - offset)
+        return self._reader.read_nowait(queue_directory(queue.topic, queue.queue_id), offset, count)
+
+    def read_later(
+        self, queue: QueueState, offset: int, count: int, done: Callable[[bytes | BaseException], None]
+    ) -> None:
+        """As `read`, on a worker.  `done` may get `CorruptionError` (files are gone), `BusyError` or `OSError`."""
+        view = queue.view
+        if offset >= view.tail_start:
+            done(view.in_memory(offset, count))
+            return
+        count = min(count, view.tail_start - offset, self.layout.units_per_file)
+        directory = queue_directory(queue.topic, queue.queue_id)
+        self._env.run_blocking(COLD, partial(read_units, self._disk, self.layout, directory, offset, count), done)
+
+    def first_kept(self, queue: QueueState, position: int) -> Callable[[], int]:
+        """Work for a worker: the first offset whose record lies at or above a log position."""
+        view = queue.view
+        start, tail_start, tail = view.start, view.tail_start, bytes(view.tail)
+        directory = queue_directory(queue.topic, queue.queue_id)
+
+        def position_at(offset: int) -> int:
+            if offset >= tail_start:
+                unit = tail[(offset - tail_start) * UNIT_BYTES :][:8]
+            else:
+                unit = read_units(self._disk, self.layout, directory, offset, 1)[:8]
+            return int.from_bytes(unit, "big")
+
+        end = view.end
+        return lambda: first_where(start, end, lambda offset: position_at(offset) >= position)
+
+    def flush(self, done: Callable[[], None] | None = None) -> None:
+        """Hand all units that are not written to the worker; `done` follows when they are, or failed to be."""
+        queues, self._dirty = self._dirty, []
+        self._release_idle()
+        batches: list[UnitBatch] = []
+        ends: list[tuple[QueueState, int]] = []
+        for queue in queues:
+            view = queue.view
+            view.dirty = False
+            if not queue.dropped and view.end > view.written:
+                directory = queue_directory(queue.topic, queue.queue_id)
+                batches.append(UnitBatch(directory, view.written, view.unwritten()))
+                ends.append((queue, view.end))
+        self._flushing += 1
+        self._writer.submit(partial(self._files.write, batches), partial(self._flushed, ends, done))
+
+    def _flushed(
+        self, ends: Sequence[tuple[QueueState, int]], done: Callable[[], None] | None, result: BaseException | None
+    ) -> None:
+        self._flushing -= 1
+        if isinstance(result, BaseException):
+            if not self._write_failed:
+                _logger.warning("consume queues cannot be written, trying again: %s", result)
+            self._write_failed = True
+            self.appended(queue for queue, _ in ends)
+        else:
+            self._write_failed = False
+            keep = min(MAX_RESIDENT_UNITS_PER_QUEUE, MAX_RESIDENT_UNITS // (len(ends) or 1))
+            for queue, end in ends:
+                if not queue.dropped and queue.view.written < end <= queue.view.end:
+                    queue.view.mark_written(end, keep)
+                    self._resident.append(queue)
+            if self._resident:
+                self._arm()
+        if done is not None:
+            done()
+
+    def _release_idle(self) -> None:
+        for queue in self._resident:
+            if not queue.view.dirty:
+                queue.view.mark_written(queue.view.written, 0)
+        self._resident.clear()
+
+    def _arm(self) -> None:
+        if not self._timer_armed:
+            self._timer_armed = True
+            self._env.call_later(self._flush_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer_armed = False
+        if self._flushing:
+            self._arm()
+        elif self._dirty:
+            self.flush()
+        else:
+            self._release_idle()
+
+    def sync(self, done: Callable[[bool], None]) -> None:
+        """Make everything that was handed to the worker so far durable, in small steps.
+
+        `done(False)` says that something could not be written or synced.  After a failed sync the page cache proves
+        nothing, so there is no other one before the next start.
+        """
+
+        def step(paths: list[str]) -> None:
+            if self._write_failed or self._sync_failed:
+                done(False)
+            elif not paths:
+                done(True)
+            else:
+                batch, rest = paths[:SYNC_BATCH_FILES], paths[SYNC_BATCH_FILES:]
+                self._writer.submit(partial(self._files.sync, batch), partial(after, rest))
+
+        def after(rest: list[str], result: BaseException | None) -> None:
+            if isinstance(result, BaseException):
+                self._sync_failed = True
+                _logger.warning("consume queues cannot be synced, their checkpoint stays where it is: %s", result)
+            if rest and not self._sync_failed:
+                self._env.call_later(SYNC_PAUSE_S, partial(step, rest))
+            else:
+                step([])
+
+        def taken(paths: list[str] | BaseException) -> None:
+            invariant(isinstance(paths, list), "taking the list of unsynced files cannot fail", found=paths)
+            step(paths if isinstance(paths, list) else [])
+
+        self._writer.submit(self._files.take_unsynced, taken)
+
+    def start_over(self, queue: QueueState, offset: int) -> None:
+        """Forget a queue's units and files, and the checkpoint that lists them; the next unit is that of `offset`."""
+        directory = queue_directory(queue.topic, queue.queue_id)
+        self._reader.forget(directory + "/")
+        queue.view.reset(offset, offset)
+        self._remove(directory)
+
+    def delete_topic(self, topic: str, created_position: int) -> None:
+        """A topic no longer exists: set its files aside until a checkpoint no longer lists them."""
+        self._reader.forget(topic_directory(topic) + "/")
+        self._writer.submit(partial(self._files.set_aside, topic, created_position), partial(self._removed, topic))
+
+    def wipe(self) -> None:
+        """Remove the files of all queues and the checkpoint; the caller replaces the views."""
+        self._reader.forget(DIRECTORY)
+        self._dirty.clear()
+        self._resident.clear()
+        self._remove(DIRECTORY)
+
+    def remove_below_start(self, queues: Iterable[QueueState]) -> None:
+        """Remove the files that lie wholly below what their queue holds."""
+        jobs = [(queue_directory(queue.topic, queue.queue_id), queue.view.start) for queue in queues]
+        for directory, _ in jobs:
+            self._reader.forget(directory + "/")
+
+        def work() -> None:
+            for directory, start in jobs:
+                self._files.remove_below(directory, start)
+
+        self._writer.submit(work, partial(self._removed, f"{len(jobs)} queues"))
+
+    def _remove(self, directory: str) -> None:
+        def work() -> None:
+            remove_checkpoint(self._disk)
+            self._files.remove(directory)
+
+        self._writer.submit(work, partial(self._removed, directory))
+
+    @staticmethod
+    def _removed(what: str, result: BaseException | None) -> None:
+        if isinstance(result, BaseException):
+            _logger.warning("files of %s could not be removed: %s", what, result)
+
+    def close(self) -> None:
+        """Close the files; the writer is idle."""
+        self._reader.forget("")
+        self._files.close()

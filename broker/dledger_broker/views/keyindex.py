@@ -1,0 +1,273 @@
+"""The files of the key index, filled in log order by one worker.
+
+A checkpoint, `keyindex/checkpoint`, says up to which log position the files are durable; a missing or invalid one, or a
+file that lacks what it says, means that the index starts over from the first kept position of the log.  Nothing here
+is replicated and nothing waits for it: what is not indexed yet is searched for in the log itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from dledger.checksum import crc32
+from dledger.format import blank_length, parse_entry
+from dledger.store.disk import Disk, write_file_durably
+from dledger.types import EntryKind
+from dledger_broker.views.keyfile import (
+    ActiveIndexFile,
+    IndexedKey,
+    IndexHeader,
+    IndexLayout,
+    SealedIndexFile,
+    key_hash,
+)
+from dledger_remoting.properties import KEYS, UNIQUE_KEY, find_property
+from dledger_remoting.record import (
+    SYS_TRANSACTION_MASK,
+    SYS_TRANSACTION_ROLLBACK,
+    RecordRef,
+    scan_records,
+)
+
+DIRECTORY: Final = "keyindex"
+CHECKPOINT: Final = f"{DIRECTORY}/checkpoint"
+SLOTS_EVERY_ENTRIES: Final = 1_000_000
+"""The slots are written when so many entries are missing in them: what a start after a crash has to read again."""
+
+_UNIQUE_KEY: Final = UNIQUE_KEY.encode()
+_KEYS: Final = KEYS.encode()
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_logger = logging.getLogger(__name__)
+
+
+class IndexCheckpoint(msgspec.Struct, frozen=True):
+    """`position` of the log up to which records are indexed; the names of the full files; the active file (None: none),
+    its header, and up to which entry number its slots on disk are right.  `incarnation` is that of the data directory.
+    """
+
+    position: int
+    incarnation: str
+    sealed: tuple[str, ...] = ()
+    name: str | None = None
+    header: IndexHeader = IndexHeader()
+    slots_entries: int = 1
+
+
+def record_keys(record: RecordRef) -> list[bytes]:
+    """The keys of a record: its unique key and each word of KEYS; none of a transaction's roll-back."""
+    if record.sys_flag & SYS_TRANSACTION_MASK == SYS_TRANSACTION_ROLLBACK:
+        return []
+    properties = record.properties
+    unique = find_property(properties, _UNIQUE_KEY)
+    keys = [unique] if unique else []
+    if b"KEYS\x01" in properties and (words := find_property(properties, _KEYS)):
+        keys += [word for word in words.split(b" ") if word and word != unique]
+    return keys
+
+
+def iter_block(data: bytes, position: int) -> Iterator[tuple[int, int, int]]:
+    """The entries in a piece of the log that starts with one: (first byte of records, end of records, log position
+    after the entry).  A blank is an entry without records; an entry that the piece cuts off ends it.
+
+    Raises `CorruptionError` if the bytes are no entries.
+    """
+    offset, end = 0, len(data)
+    while offset < end:
+        blank = blank_length(data, offset, end)
+        if blank is not None:
+            yield offset, offset, position + offset + blank
+            return
+        entry = parse_entry(data, offset, end, None)
+        if entry is None:
+            return
+        records_end = offset + entry.size - entry.channel if entry.kind == EntryKind.GROUP else offset + 48
+        yield offset + 48, records_end, position + offset + entry.size
+        offset += entry.size
+
+
+class KeyIndex:
+    """All files.  Every call blocks; none may run beside another (a `ViewWriter` sees to that)."""
+
+    def __init__(self, disk: Disk, layout: IndexLayout) -> None:
+        self._disk = disk
+        self._layout = layout
+        self._sealed: list[SealedIndexFile] = []
+        self._active: ActiveIndexFile | None = None
+        self._slots_entries = 1
+        self._incarnation = ""
+        self.position = 0
+
+    def load(self, incarnation: str) -> int:
+        """Open the files if they belong to this incarnation of the data directory; returns the log position up to
+        which records are indexed.
+        """
+        self._incarnation = incarnation
+        checkpoint = self._read_checkpoint()
+        try:
+            if checkpoint is not None and checkpoint.incarnation == incarnation:
+                self._open(checkpoint)
+            else:
+                checkpoint = None
+        except (FileNotFoundError, struct.error, ValueError) as error:
+            _logger.warning("the key index is not what its checkpoint says, building it again: %s", error)
+            checkpoint = None
+        if checkpoint is None:
+            self.wipe()
+        return self.position
+
+    def wipe(self) -> None:
+        """Remove everything; the index starts over at position 0."""
+        self.close()
+        self._sealed.clear()
+        self._slots_entries = 1
+        self.position = 0
+        self._disk.rmtree(DIRECTORY)
+
+    def add_block(self, data: bytes, position: int) -> int:
+        """Index the whole entries of a piece of the log; returns the log position after the last of them.
+
+        Raises `CorruptionError` if the bytes are no entries or records.
+        """
+        keys: list[IndexedKey] = []
+        indexed = self.position
+        for start, end, indexed in iter_block(data, position):
+            for record in scan_records(data, start, end):
+                topic = str(record.topic, "utf-8", "replace")
+                for key in record_keys(record):
+                    code = key_hash(topic, key)
+                    keys.append(IndexedKey(code, record.physical_offset, record.store_timestamp))
+        while keys:
+            active = self._writable(keys[0].store_timestamp)
+            room = active.room
+            active.add(keys[:room])
+            del keys[:room]
+        self.position = indexed
+        return indexed
+
+    def positions(self, topic: str, key: bytes, begin_ms: int, end_ms: int, limit: int) -> list[int]:
+        """Physical offsets of at most `limit` records that may have the key, newest first."""
+        wanted = key_hash(topic, key)
+        found: list[int] = []
+        files: list[ActiveIndexFile | SealedIndexFile] = [*self._sealed]
+        if self._active is not None:
+            files.append(self._active)
+        for file in reversed(files):
+            if file.header.end_timestamp + 1000 < begin_ms or file.header.begin_timestamp > end_ms:
+                continue
+            for position in file.positions(wanted, begin_ms, end_ms):
+                found.append(position)
+                if len(found) >= limit:
+                    return found
+        return found
+
+    def save(self) -> None:
+        """Make everything that is indexed durable and remember it."""
+        active = self._active
+        if active is None:
+            self._write_checkpoint(IndexCheckpoint(self.position, self._incarnation, self._sealed_names()))
+            return
+        active.sync_entries()
+        self._write_checkpoint(self._checkpoint_of(active))
+        if active.header.next_entry - self._slots_entries >= SLOTS_EVERY_ENTRIES:
+            self.save_slots()
+
+    def save_slots(self) -> None:
+        """Write the active file's slots too."""
+        active = self._active
+        if active is None or self._slots_entries == active.header.next_entry:
+            return
+        self._slots_entries = 1
+        self._write_checkpoint(self._checkpoint_of(active))
+        active.write_slots()
+        active.sync_entries()
+        self._slots_entries = active.header.next_entry
+        self._write_checkpoint(self._checkpoint_of(active))
+
+    def remove_below(self, position: int) -> None:
+        """Remove the full files whose records all lie below a log position."""
+        for file in [file for file in self._sealed if file.header.end_position < position]:
+            self._sealed.remove(file)
+            self._disk.unlink(file.path)
+
+    def close(self) -> None:
+        """Close the active file."""
+        if self._active is not None:
+            self._active.close()
+            self._active = None
+
+    def _writable(self, store_timestamp: int) -> ActiveIndexFile:
+        active = self._active
+        if active is not None and active.full:
+            active.write_slots()
+            active.sync_entries()
+            active.close()
+            self._sealed.append(SealedIndexFile(self._disk, active.path, self._layout))
+            active = None
+        if active is None:
+            self._disk.mkdir(DIRECTORY)
+            path = f"{DIRECTORY}/{self._new_name(store_timestamp)}"
+            active = self._active = ActiveIndexFile(self._disk, path, self._layout, IndexHeader(), 1)
+            self._slots_entries = 1
+            self._disk.sync_dir(DIRECTORY)
+        return active
+
+    def _new_name(self, store_timestamp: int) -> str:
+        name = _file_name(store_timestamp)
+        newest = max((file.path.rpartition("/")[2] for file in self._sealed), default="")
+        return name if name > newest else f"{int(newest) + 1:017d}"
+
+    def _checkpoint_of(self, active: ActiveIndexFile) -> IndexCheckpoint:
+        name = active.path.rpartition("/")[2]
+        return IndexCheckpoint(
+            self.position, self._incarnation, self._sealed_names(), name, active.header, self._slots_entries
+        )
+
+    def _sealed_names(self) -> tuple[str, ...]:
+        return tuple(file.path.rpartition("/")[2] for file in self._sealed)
+
+    def _write_checkpoint(self, checkpoint: IndexCheckpoint) -> None:
+        payload = msgspec.msgpack.encode(checkpoint)
+        self._disk.mkdir(DIRECTORY)
+        write_file_durably(self._disk, CHECKPOINT, crc32(payload).to_bytes(4, "big") + payload)
+
+    def _read_checkpoint(self) -> IndexCheckpoint | None:
+        try:
+            file = self._disk.open(CHECKPOINT)
+        except FileNotFoundError:
+            return None
+        try:
+            data = file.pread(file.size(), 0)
+        finally:
+            file.close()
+        if len(data) < 4 or crc32(data[4:]).to_bytes(4, "big") != data[:4]:
+            return None
+        try:
+            return msgspec.msgpack.decode(data[4:], type=IndexCheckpoint)
+        except msgspec.MsgspecError:
+            return None
+
+    def _open(self, checkpoint: IndexCheckpoint) -> None:
+        expected = {*checkpoint.sealed, checkpoint.name} - {None}
+        found = {name for name in self._disk.listdir(DIRECTORY) if name.isdigit()}
+        for name in found - expected:
+            self._disk.unlink(f"{DIRECTORY}/{name}")
+        for name in checkpoint.sealed:
+            file = SealedIndexFile(self._disk, f"{DIRECTORY}/{name}", self._layout)
+            self._sealed.append(file)
+        if checkpoint.name is not None:
+            path = f"{DIRECTORY}/{checkpoint.name}"
+            header, slots_entries = checkpoint.header, checkpoint.slots_entries
+            self._active = ActiveIndexFile(self._disk, path, self._layout, header, slots_entries)
+            self._slots_entries = slots_entries
+        self.position = checkpoint.position
+
+
+def _file_name(store_timestamp: int) -> str:
+    moment = _EPOCH + timedelta(milliseconds=max(store_timestamp, 0))
+    return f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03d}"

@@ -1,0 +1,227 @@
+"""Fills the key index behind the log, and answers queries from both.
+
+Sends pay nothing for the index: a task reads the log behind the applied end and indexes it on a worker, with at most
+`share` of a core while messages come in and half of one otherwise.  What it has not reached, a query searches in the log
+itself, so that an acknowledged message is always found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from dledger.environment import COLD, Environment
+from dledger.errors import CorruptionError, LogError, TrimmedError
+from dledger.store.disk import Disk
+from dledger_broker.views.keyfile import IndexLayout
+from dledger_broker.views.keyindex import KeyIndex, iter_block, record_keys
+from dledger_broker.views.logreader import LogReader
+from dledger_broker.views.writer import ViewWriter
+from dledger_remoting.errors import RecordError
+from dledger_remoting.record import scan_records
+
+BLOCK_BYTES: Final = 256 << 10
+"""How much of the log is indexed at a time."""
+SEARCH_BLOCK_BYTES: Final = 1 << 20
+SAVE_EVERY_BYTES: Final = 256 << 20
+IDLE_SHARE: Final = 0.5
+IDLE_POLL_S: Final = 0.25
+RETRY_S: Final = 5.0
+MAX_CANDIDATES_PER_RESULT: Final = 4
+"""Hash collisions that a query for one result reads records for."""
+
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+
+
+class IndexedLog(NamedTuple):
+    """Where the log stands, for the index: the first kept, the applied and the durable position."""
+
+    first_position: Callable[[], int]
+    applied_position: Callable[[], int]
+    durable_position: Callable[[], int]
+
+
+class KeySearch:
+    """The key index of one replica; use from the event loop.
+
+    `incarnation` of the data directory is set before `start`.
+    """
+
+    def __init__(
+        self, disk: Disk, env: Environment, layout: IndexLayout, reader: LogReader, log: IndexedLog, share: float
+    ) -> None:
+        self._env = env
+        self._index = KeyIndex(disk, layout)
+        self._worker = ViewWriter(env)
+        self._reader = reader
+        self._log = log
+        self._share = share
+        self.incarnation = ""
+        self._position = 0
+        self._saved_position = 0
+        self._loaded = False
+        self._generation = 0
+        self._task: asyncio.Task[None] | None = None
+        self._seen_applied = 0
+
+    @property
+    def position(self) -> int:
+        """The log position up to which records are indexed."""
+        return self._position
+
+    @property
+    def lag_bytes(self) -> int:
+        """How much of the applied log is not indexed yet."""
+        return max(0, self._log.applied_position() - max(self._position, self._log.first_position()))
+
+    def start(self) -> None:
+        """Begin to index; needs a running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop indexing and make what is indexed durable."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if self._loaded:
+            await self.save(slots=True)
+        await self._work(self._index.close)
+
+    async def load(self) -> None:
+        """Open the files, once."""
+        if not self._loaded:
+            self._position = self._saved_position = await self._work(partial(self._index.load, self.incarnation))
+            self._loaded = True
+
+    async def index_block(self) -> bool:
+        """Index one more piece of the log; False if there is none."""
+        await self.load()
+        start = max(self._position, self._log.first_position())
+        if start >= self._log.applied_position():
+            return False
+        generation = self._generation
+        position, data = await self._reader.block(start, BLOCK_BYTES)
+        indexed = await self._work(partial(self._index.add_block, data, position))
+        if generation == self._generation:
+            if indexed <= start:
+                raise CorruptionError(f"no entry at position {position} of the log")
+            self._position = indexed
+        return True
+
+    async def catch_up(self) -> None:
+        """Index everything that is applied now."""
+        while await self.index_block():
+            pass
+
+    async def save(self, *, slots: bool = False) -> None:
+        """Make what is indexed durable, unless the log itself is not yet."""
+        position = self._position
+        if position > self._log.durable_position():
+            return
+        await self._work(self._index.save)
+        if slots:
+            await self._work(self._index.save_slots)
+        self._saved_position = position
+
+    def trimmed(self, position: int) -> None:
+        """The log below `position` is gone."""
+        self._worker.submit(partial(self._index.remove_below, position), self._report)
+
+    def wipe(self) -> None:
+        """The log was replaced: start over."""
+        self._position = self._saved_position = 0
+        self._generation += 1
+        self._worker.submit(self._index.wipe, self._report)
+
+    async def candidates(self, topic: str, key: bytes, limit: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Physical offsets of records that may have the key and were stored in the range, newest first."""
+        await self.load()
+        unindexed = max(self._position, self._log.first_position())
+        recent: list[int] = []
+        while unindexed < self._log.applied_position():
+            unindexed, data = await self._reader.block(unindexed, SEARCH_BLOCK_BYTES)
+            found, unindexed = await self._cold(partial(_search_block, data, unindexed, topic, key, begin_ms, end_ms))
+            recent += found
+        wanted = limit * MAX_CANDIDATES_PER_RESULT
+        indexed = await self._work(partial(self._index.positions, topic, key, begin_ms, end_ms, wanted))
+        return list(dict.fromkeys([*reversed(recent), *indexed]))
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                started = self._env.now()
+                if await self.index_block():
+                    if self._position - self._saved_position >= SAVE_EVERY_BYTES:
+                        await self.save()
+                    await self._sleep((self._env.now() - started) * (1 / self._current_share() - 1))
+                else:
+                    if self._position != self._saved_position:
+                        await self.save()
+                    await self._sleep(IDLE_POLL_S)
+            except TrimmedError:
+                continue
+            except (LogError, OSError, RecordError) as error:
+                _logger.warning("the key index stands at %d, trying again: %s", self._position, error)
+                await self._sleep(RETRY_S)
+
+    def _current_share(self) -> float:
+        applied = self._log.applied_position()
+        busy = applied != self._seen_applied
+        self._seen_applied = applied
+        return self._share if busy else IDLE_SHARE
+
+    async def _sleep(self, delay_s: float) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self._env.call_later(delay_s, lambda: None if future.done() else future.set_result(None))
+        try:
+            await future
+        finally:
+            timer.cancel()
+
+    async def _work(self, work: Callable[[], T]) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._worker.submit(work, partial(_resolve, future))
+        return await future
+
+    async def _cold(self, work: Callable[[], T]) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._env.run_blocking(COLD, work, partial(_resolve, future))
+        return await future
+
+    @staticmethod
+    def _report(result: BaseException | None) -> None:
+        if isinstance(result, BaseException):
+            _logger.warning("files of the key index could not be removed: %s", result)
+
+
+def _resolve(future: asyncio.Future[T], result: T | BaseException) -> None:
+    if future.done():
+        return
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
+def _search_block(
+    data: bytes, position: int, topic: str, key: bytes, begin_ms: int, end_ms: int
+) -> tuple[list[int], int]:
+    """The records of a piece of the log that have the key, in log order, and the position after the piece."""
+    wanted_topic = topic.encode()
+    found: list[int] = []
+    after = position
+    for start, end, after in iter_block(data, position):
+        if data.find(key, start, end) < 0:
+            continue
+        for record in scan_records(data, start, end):
+            if record.topic == wanted_topic and begin_ms <= record.store_timestamp <= end_ms:
+                if key in record_keys(record):
+                    found.append(record.physical_offset)
+    if after == position:
+        raise CorruptionError(f"no entry at position {position} of the log")
+    return found, after

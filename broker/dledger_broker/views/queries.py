@@ -1,0 +1,141 @@
+"""Questions about single messages: by position, by time, by key.  All may wait for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from dledger.errors import TrimmedError
+from dledger_broker.state.tables import BrokerState, QueueState
+from dledger_broker.views.consumequeue import ConsumeQueues
+from dledger_broker.views.keysearch import KeySearch
+from dledger_broker.views.logreader import LogReader
+from dledger_broker.views.units import UNIT
+from dledger_remoting.properties import KEYS, UNIQUE_KEY, find_property
+from dledger_remoting.record import MessageRecord
+
+_KEYS: Final = KEYS.encode()
+_UNIQUE_KEY: Final = UNIQUE_KEY.encode()
+
+
+class QueryResult(NamedTuple):
+    """Records with a key, newest first, and up to where messages were looked for."""
+
+    records: list[bytes]
+    last_update_timestamp: int
+    last_update_position: int
+
+
+class Queries:
+    """Answers from what is applied on this replica.  Any call may raise `BusyError`, `CorruptionError`, `StorageError`."""
+
+    def __init__(
+        self, state: Callable[[], BrokerState], queues: ConsumeQueues, reader: LogReader, keys: KeySearch
+    ) -> None:
+        self._state = state
+        self._queues = queues
+        self._reader = reader
+        self._keys = keys
+
+    async def message_at(self, position: int) -> bytes | None:
+        """The record that starts at a physical offset, or None.
+
+        Its consume queue must name it: so a message's body that imitates a record is not mistaken for one.
+        """
+        try:
+            found = await self._reader.record(position)
+        except TrimmedError:
+            return None
+        if found is None:
+            return None
+        data, record = found
+        return data if await self._is_listed(record) else None
+
+    async def search_offset(self, queue: QueueState, timestamp_ms: int, *, upper: bool = False) -> int:
+        """The first offset whose message was stored at or after a time; the maximum if all were before, 0 for none.
+
+        With `upper` the last offset whose message was stored at or before it; 0 if none was.
+        """
+        start, end = queue.min_offset, queue.max_offset
+        if start >= end:
+            return 0
+        wanted = timestamp_ms + 1 if upper else timestamp_ms
+        low, high = start, end
+        while low < high:
+            middle = (low + high) // 2
+            if await self._stored_at(queue, middle) >= wanted:
+                high = middle
+            else:
+                low = middle + 1
+        if upper:
+            return low - 1 if low > start else 0
+        return low
+
+    async def earliest_store_time(self, queue: QueueState) -> int:
+        """Store time, ms, of the first kept message of a queue; -1 for none."""
+        if queue.min_offset >= queue.max_offset:
+            return -1
+        return await self._stored_at(queue, queue.min_offset)
+
+    async def query(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, *, unique_only: bool = False
+    ) -> QueryResult:
+        """At most `max_count` messages of a topic with a key (a word of KEYS, or the unique key), newest first.
+
+        With `unique_only` the key is the unique key.  Whole seconds of the time range count.
+        """
+        wanted = key.encode()
+        records: list[bytes] = []
+        last_timestamp = last_position = 0
+        for position in await self._keys.candidates(topic, wanted, max_count, begin_ms, end_ms):
+            try:
+                found = await self._reader.record(position)
+            except TrimmedError:
+                continue
+            if found is None or found[1].topic != topic or not _has_key(found[1], wanted, unique_only=unique_only):
+                continue
+            if not await self._is_listed(found[1]):
+                continue
+            records.append(found[0])
+            last_timestamp = max(last_timestamp, found[1].store_timestamp)
+            last_position = max(last_position, position)
+            if len(records) >= max_count:
+                break
+        return QueryResult(records, last_timestamp, last_position)
+
+    async def _is_listed(self, record: MessageRecord) -> bool:
+        topic = self._state().topics.get(record.topic)
+        queue = topic.queues.get(record.queue_id) if topic is not None else None
+        if queue is None or not queue.min_offset <= record.queue_offset < queue.max_offset:
+            return False
+        return (await self._unit(queue, record.queue_offset))[0] == record.physical_offset
+
+    async def _stored_at(self, queue: QueueState, offset: int) -> int:
+        position, _ = await self._unit(queue, offset)
+        return await self._reader.store_timestamp(position)
+
+    async def _unit(self, queue: QueueState, offset: int) -> tuple[int, int]:
+        unit = self._queues.read(queue, offset, 1)
+        if unit is None:
+            future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+            def done(result: bytes | BaseException) -> None:
+                if future.done():
+                    return
+                if isinstance(result, BaseException):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
+
+            self._queues.read_later(queue, offset, 1, done)
+            unit = await future
+        position, size, _ = UNIT.unpack(unit)
+        return position, size
+
+
+def _has_key(record: MessageRecord, key: bytes, *, unique_only: bool) -> bool:
+    if find_property(record.properties, _UNIQUE_KEY) == key:
+        return True
+    words = find_property(record.properties, _KEYS) if not unique_only else None
+    return words is not None and key in words.split(b" ")

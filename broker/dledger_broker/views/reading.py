@@ -1,0 +1,106 @@
+"""What a pull gets: a status, the next offset, and where the records lie in the log."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from dledger_broker.views.units import UNIT
+from dledger_remoting.tags import TagFilter
+
+MAX_SCANNED_UNITS: Final = 800
+"""Units that one read looks at when a filter rejects them: 16,000 bytes."""
+
+
+class ReadStatus(StrEnum):
+    """Outcome of a read; names are those of RocketMQ's `GetMessageStatus`, except `COLD`."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    COLD = "COLD"
+    """The units are not in the page cache: read again with `get_messages_later`."""
+
+
+class GetResult(NamedTuple):
+    """A read of one queue.
+
+    `runs` are (position, size) of pieces of the log that hold nothing but matching records, in order, adjacent records
+    as one; `count` records and `size` bytes in all.
+    """
+
+    status: ReadStatus
+    next_begin: int
+    min_offset: int
+    max_offset: int
+    runs: list[tuple[int, int]]
+    count: int = 0
+    size: int = 0
+
+    @property
+    def cold(self) -> bool:
+        """True if nothing was read because that needs the disk."""
+        return self.status is ReadStatus.COLD
+
+
+def outside(offset: int, min_offset: int, max_offset: int) -> GetResult | None:
+    """The result of a read at an offset where there is nothing, or None if there is something."""
+    if max_offset == 0:
+        return GetResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, min_offset, max_offset, [])
+    if offset < min_offset:
+        return GetResult(ReadStatus.OFFSET_TOO_SMALL, min_offset, min_offset, max_offset, [])
+    if offset == max_offset:
+        return GetResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, min_offset, max_offset, [])
+    if offset > max_offset:
+        return GetResult(ReadStatus.OFFSET_OVERFLOW_BADLY, max_offset, min_offset, max_offset, [])
+    return None
+
+
+def units_to_read(max_messages: int, tag_filter: TagFilter | None) -> int:
+    """How many units a read needs at most."""
+    return max_messages if tag_filter is None or tag_filter.matches_all else MAX_SCANNED_UNITS
+
+
+def select(
+    units: bytes,
+    offset: int,
+    min_offset: int,
+    max_offset: int,
+    max_messages: int,
+    max_bytes: int,
+    tag_filter: TagFilter | None,
+    first_position: int,
+) -> GetResult:
+    """Choose from the units at `offset` what to answer: at least one record that matches if there is one.
+
+    Units of records below `first_position` of the log are skipped.
+    """
+    runs: list[tuple[int, int]] = []
+    codes = tag_filter.codes if tag_filter is not None and not tag_filter.matches_all else None
+    count = total = removed = 0
+    run_start = run_end = -1
+    for position, size, code in UNIT.iter_unpack(units):
+        if position < first_position:
+            removed += 1
+        elif codes is None or code in codes:
+            if count and (count >= max_messages or total + size > max_bytes):
+                break
+            count += 1
+            total += size
+            if position == run_end:
+                run_end += size
+            else:
+                if run_start >= 0:
+                    runs.append((run_start, run_end - run_start))
+                run_start, run_end = position, position + size
+        offset += 1
+    if count:
+        runs.append((run_start, run_end - run_start))
+        status = ReadStatus.FOUND
+    else:
+        status = ReadStatus.MESSAGE_WAS_REMOVING if removed else ReadStatus.NO_MATCHED_MESSAGE
+    return GetResult(status, offset, min_offset, max_offset, runs, count, total)

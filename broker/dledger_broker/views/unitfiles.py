@@ -1,0 +1,229 @@
+"""The files of consume queues; every call but `QueueFileReader.read_nowait` may block."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+from dledger.errors import CorruptionError
+from dledger.store.disk import Disk, File
+from dledger_broker.views.units import FILLER, UNIT_BYTES, UNITS_PER_FILE
+
+DIRECTORY = "consumequeue"
+DELETED_PREFIX = ".deleted-"
+"""Begins the name of a deleted topic's directory until a checkpoint no longer lists the topic."""
+MAX_OPEN_FILES = 256
+"""Files that reading and writing keep open, each; others are opened again when they are needed."""
+
+
+class UnitBatch(NamedTuple):
+    """Units of one queue to write: its directory, the offset of the first, and the bytes."""
+
+    directory: str
+    offset: int
+    data: bytes
+
+
+def queue_directory(topic: str, queue_id: int) -> str:
+    """Where the files of a queue are."""
+    return f"{DIRECTORY}/{topic}/{queue_id}"
+
+
+def topic_directory(topic: str) -> str:
+    """Where the queues of a topic are."""
+    return f"{DIRECTORY}/{topic}"
+
+
+def deleted_directory(topic: str, created_position: int) -> str:
+    """What the directory of a deleted topic is called."""
+    return f"{DIRECTORY}/{DELETED_PREFIX}{created_position}-{topic}"
+
+
+class FileLayout(NamedTuple):
+    """How units are spread over files."""
+
+    units_per_file: int = UNITS_PER_FILE
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of every file."""
+        return self.units_per_file * UNIT_BYTES
+
+    def name(self, offset: int) -> str:
+        """The name of the file that holds the unit at an offset."""
+        return f"{offset // self.units_per_file * self.file_bytes:020d}"
+
+    def first_offset(self, name: str) -> int:
+        """The offset of the first unit of a file."""
+        return int(name) // UNIT_BYTES
+
+    def place(self, offset: int) -> int:
+        """The byte in its file at which the unit at an offset starts."""
+        return offset % self.units_per_file * UNIT_BYTES
+
+    def room(self, offset: int) -> int:
+        """Units from an offset to the end of its file."""
+        return self.units_per_file - offset % self.units_per_file
+
+
+class OpenFiles:
+    """At most `limit` open files, the least recently used closed first.  Belongs to one thread at a time."""
+
+    def __init__(self, disk: Disk, limit: int = MAX_OPEN_FILES) -> None:
+        self._disk = disk
+        self._limit = limit
+        self._files: OrderedDict[str, File] = OrderedDict()
+
+    def get(self, path: str, *, create: bool = False) -> File:
+        """The open file; a missing one without `create` raises FileNotFoundError."""
+        file = self._files.get(path)
+        if file is not None:
+            self._files.move_to_end(path)
+            return file
+        file = self._disk.open(path, create=create)
+        self._files[path] = file
+        if len(self._files) > self._limit:
+            self._files.popitem(last=False)[1].close()
+        return file
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._files
+
+    def forget(self, prefix: str = "") -> None:
+        """Close the files whose path starts with `prefix`."""
+        for path in [path for path in self._files if path.startswith(prefix)]:
+            self._files.pop(path).close()
+
+
+def read_units(disk: Disk, layout: FileLayout, directory: str, offset: int, count: int) -> bytes:
+    """Up to `count` units from `offset` on, across files.
+
+    Raises `CorruptionError` if a file lacks them: somebody removed or cut it while the broker was running.
+    """
+    parts: list[bytes] = []
+    while count > 0:
+        take = min(count, layout.room(offset))
+        path = f"{directory}/{layout.name(offset)}"
+        try:
+            file = disk.open(path)
+        except FileNotFoundError:
+            raise _missing(path, offset) from None
+        try:
+            data = file.pread(take * UNIT_BYTES, layout.place(offset))
+        finally:
+            file.close()
+        if len(data) != take * UNIT_BYTES:
+            raise _missing(path, offset)
+        parts.append(data)
+        offset += take
+        count -= take
+    return b"".join(parts)
+
+
+def _missing(path: str, offset: int) -> CorruptionError:
+    return CorruptionError(
+        f"{path} lacks the unit of queue offset {offset}; restart this node: it rebuilds the file from its log"
+    )
+
+
+class QueueFileReader:
+    """Reads units on the event loop as far as they are in the page cache."""
+
+    def __init__(self, disk: Disk, layout: FileLayout) -> None:
+        self._layout = layout
+        self._files = OpenFiles(disk)
+
+    def read_nowait(self, directory: str, offset: int, count: int) -> bytes | None:
+        """Up to `count` units from `offset` on, of one file; None if that needs the disk."""
+        take = min(count, self._layout.room(offset))
+        try:
+            file = self._files.get(f"{directory}/{self._layout.name(offset)}")
+        except FileNotFoundError:
+            return None
+        return file.pread_nowait(take * UNIT_BYTES, self._layout.place(offset))
+
+    def forget(self, directory: str) -> None:
+        """The files of a directory were removed or will be."""
+        self._files.forget(directory)
+
+
+class QueueFileWriter:
+    """Writes units and remembers which files wait for a sync.  Used by the view writer's jobs only."""
+
+    def __init__(self, disk: Disk, layout: FileLayout) -> None:
+        self._disk = disk
+        self._layout = layout
+        self._files = OpenFiles(disk)
+        self._unsynced: dict[str, None] = {}
+        self._new_directories: dict[str, None] = {}
+
+    def write(self, batches: list[UnitBatch]) -> None:
+        """Write every batch, one pwrite for each file it touches."""
+        for directory, offset, data in batches:
+            view = memoryview(data)
+            while view:
+                take = min(len(view), self._layout.room(offset) * UNIT_BYTES)
+                path = f"{directory}/{self._layout.name(offset)}"
+                self._open(directory, path, offset).pwrite(view[:take], self._layout.place(offset))
+                self._unsynced[path] = None
+                view = view[take:]
+                offset += take // UNIT_BYTES
+
+    def _open(self, directory: str, path: str, offset: int) -> File:
+        if path in self._files or self._disk.exists(path):
+            return self._files.get(path)
+        self._disk.mkdir(directory)
+        for level in (directory, directory.rpartition("/")[0], DIRECTORY):
+            self._new_directories[level] = None
+        file = self._files.get(path, create=True)
+        file.pwrite(b"\0", self._layout.file_bytes - 1)  # the full size at once, sparse: what RocketMQ expects
+        leading = self._layout.place(offset)
+        if leading:
+            file.pwrite(FILLER * (leading // UNIT_BYTES), 0)
+        return file
+
+    def take_unsynced(self) -> list[str]:
+        """The files written since the last call, and before them the directories that got new names."""
+        paths = [*(f"{directory}/" for directory in self._new_directories), *self._unsynced]
+        self._new_directories.clear()
+        self._unsynced.clear()
+        return paths
+
+    def sync(self, paths: list[str]) -> None:
+        """Make files and directories (which end in `/`) durable; those removed meanwhile need it no longer."""
+        for path in paths:
+            try:
+                if path.endswith("/"):
+                    self._disk.sync_dir(path[:-1])
+                else:
+                    self._files.get(path).datasync()
+            except FileNotFoundError:
+                continue
+
+    def remove(self, directory: str) -> None:
+        """Remove a directory with everything in it."""
+        self._files.forget(directory + "/")
+        self._disk.rmtree(directory)
+
+    def set_aside(self, topic: str, created_position: int) -> None:
+        """Give the directory of a deleted topic its other name, durably, so that its name is free."""
+        directory = topic_directory(topic)
+        self._files.forget(directory + "/")
+        if self._disk.exists(directory):
+            self._disk.rename(directory, deleted_directory(topic, created_position))
+            self._disk.sync_dir(DIRECTORY)
+
+    def remove_below(self, directory: str, offset: int) -> None:
+        """Remove the files of a queue that hold only units below `offset`."""
+        try:
+            names = self._disk.listdir(directory)
+        except FileNotFoundError:
+            return
+        for name in names:
+            if name.isdigit() and self._layout.first_offset(name) + self._layout.units_per_file <= offset:
+                self._files.forget(f"{directory}/{name}")
+                self._disk.unlink(f"{directory}/{name}")
+
+    def close(self) -> None:
+        """Close all files."""
+        self._files.forget()

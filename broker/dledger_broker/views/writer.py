@@ -1,0 +1,64 @@
+"""The worker that changes view files: one job at a time, in the order given."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from dledger.environment import COLD, Environment
+from dledger.errors import BusyError
+
+T = TypeVar("T")
+
+BUSY_RETRY_S = 0.05
+"""How long a job waits before it tries again to enter a full lane."""
+
+
+class ViewWriter:
+    """Runs jobs on the lane of slow disk work, never two at once, so that they need no locks between them.
+
+    Jobs raise what they like; `done` gets the result or the exception on the event loop.
+    """
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._running = False
+        self._idle_callbacks: list[Callable[[], None]] = []
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """Run `work` after all jobs submitted before."""
+        self._jobs.append(partial(self._start, work, done))
+        if not self._running:
+            self._next()
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call once nothing is running or waiting; at once if that is so now."""
+        if self._running:
+            self._idle_callbacks.append(callback)
+        else:
+            callback()
+
+    def _next(self) -> None:
+        if self._jobs:
+            self._running = True
+            self._jobs.popleft()()
+            return
+        self._running = False
+        callbacks, self._idle_callbacks = self._idle_callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def _start(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        def finish(result: T | BaseException) -> None:
+            if isinstance(result, BusyError):
+                self._env.call_later(BUSY_RETRY_S, partial(self._start, work, done))
+                return
+            try:
+                done(result)
+            finally:
+                self._next()
+
+        self._env.run_blocking(COLD, work, finish)
