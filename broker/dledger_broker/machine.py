@@ -119,7 +119,7 @@ class BrokerMachine:
     """See the module's description.  Everything is for the event loop.
 
     `on_arrival(queues)` is called after each batch of entries with the queues that got messages, which can be read by
-    then; the callbacks in `on_topics_changed`, `on_groups_changed` and `on_leadership_changed` after what their names say.
+    then; the callbacks in `on_topics_changed`, `on_groups_changed` and `on_leadership_changed` after what they say.
     """
 
     def __init__(

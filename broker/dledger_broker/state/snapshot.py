@@ -1,8 +1,8 @@
 """The replicated state as a stream of bytes.
 
 A stream is a sequence of frames, each a length (4 bytes, big-endian) and a MessagePack map that names its kind: one
-`start`, then any number of `topics`, `queues`, `groups`, `offsets` and `features`, then one `end` with the digest of the state.
-How the stream is cut into chunks means nothing.
+`start`, then any number of `topics`, `queues`, `groups`, `offsets` and `features`, then one `end` with the digest of
+the state.  How the stream is cut into chunks means nothing.
 """
 
 from __future__ import annotations

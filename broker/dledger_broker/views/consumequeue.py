@@ -54,7 +54,7 @@ class ConsumeQueues:
         self._timer_armed = False
         self._flushing = 0
         self._write_failed = False
-        self._sync_failed = False
+        self._sync_failed = ""
 
     def appended(self, queues: Iterable[QueueState]) -> None:
         """Units were appended to the views of these queues."""
@@ -160,26 +160,25 @@ class ConsumeQueues:
         else:
             self._release_idle()
 
-    def sync(self, done: Callable[[bool], None]) -> None:
+    def sync(self, done: Callable[[str | None], None]) -> None:
         """Make everything that was handed to the worker so far durable, in small steps.
 
-        `done(False)` says that something could not be written or synced.  After a failed sync the page cache proves
-        nothing, so there is no other one before the next start.
+        `done` is told what could not be written or synced, or None.  After a failed sync the page cache proves nothing,
+        so there is no other one before the next start.
         """
 
         def step(paths: list[str]) -> None:
             if self._write_failed or self._sync_failed:
-                done(False)
+                done("files of consume queues cannot be written" if self._write_failed else self._sync_failed)
             elif not paths:
-                done(True)
+                done(None)
             else:
                 batch, rest = paths[:SYNC_BATCH_FILES], paths[SYNC_BATCH_FILES:]
                 self._writer.submit(partial(self._files.sync, batch), partial(after, rest))
 
         def after(rest: list[str], result: BaseException | None) -> None:
             if isinstance(result, BaseException):
-                self._sync_failed = True
-                _logger.warning("consume queues cannot be synced, their checkpoint stays where it is: %s", result)
+                self._sync_failed = f"files of consume queues cannot be synced: {result}"
             if rest and not self._sync_failed:
                 self._env.call_later(SYNC_PAUSE_S, partial(step, rest))
             else:
