@@ -1,0 +1,206 @@
+"""Connections between simulated nodes.
+
+Every node dials every other one, with a control and a bulk lane.  A lane delivers in order; lanes race each other.
+Messages are only lost by losing the connection.  A blocked direction swallows what is sent into it until the sender
+gives the connection up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Protocol
+
+from dledger.core.messages import Message
+from dledger.net.transport import Buffer, Lane, Receiver
+from dledger.sim.scheduler import Scheduler
+from dledger.types import ReplicaId
+
+GIVE_UP_S = 2.0
+MAX_QUEUED_BYTES = 64 << 20
+
+
+class Endpoint(Protocol):
+    """One life of a node, as the network sees it."""
+
+    @property
+    def replica_id(self) -> ReplicaId: ...
+
+    @property
+    def receiver(self) -> Receiver: ...
+
+    def deliver(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Call in `delay_s` seconds, if this life still goes on then."""
+
+
+class _Link:
+    """What one node dialled: present while `up`; `number` tells connections apart."""
+
+    __slots__ = ("blocked", "delay_s", "free_at", "number", "queued", "up")
+
+    def __init__(self) -> None:
+        self.up = False
+        self.number = 0
+        self.blocked = False
+        self.delay_s = 0.0
+        self.free_at = [0.0, 0.0]
+        self.queued = [0, 0]
+
+
+class Network:
+    """All links of a group."""
+
+    def __init__(self, scheduler: Scheduler, random: Random, nodes: Sequence[str]) -> None:
+        self._scheduler = scheduler
+        self._random = random
+        self._endpoints: dict[str, Endpoint] = {}
+        self._links = {(a, b): _Link() for a in nodes for b in nodes if a != b}
+        self._known: dict[tuple[ReplicaId, str], ReplicaId] = {}
+        self.delivered = 0
+        self.lost = 0
+
+    def join(self, endpoint: Endpoint) -> None:
+        """A node's life begins: it dials, and is dialled."""
+        node = endpoint.replica_id.node_id
+        self._endpoints[node] = endpoint
+        for a, b in self._links:
+            if node in (a, b):
+                self._dial_later(a, b)
+
+    def leave(self, node: str) -> None:
+        """A node's life ends; the others notice."""
+        self._endpoints.pop(node, None)
+        for a, b in self._links:
+            if node in (a, b):
+                self.cut(a, b)
+
+    def cut(self, a: str, b: str) -> None:
+        """Lose the connection that `a` dialled to `b`, with everything on its way."""
+        link = self._links[a, b]
+        if not link.up:
+            return
+        link.up = False
+        link.number += 1
+        source, target = self._endpoints.get(a), self._endpoints.get(b)
+        if source is not None:
+            peer = target.replica_id if target is not None else None
+            self._tell_lost(source, b, peer)
+        self._dial_later(a, b)
+
+    def _tell_lost(self, source: Endpoint, b: str, peer: ReplicaId | None) -> None:
+        known = self._known.pop((source.replica_id, b), peer)
+        if known is not None:
+            source.deliver(0.0, lambda: source.receiver.on_disconnected(known))
+
+    def block(self, a: str, b: str, blocked: bool) -> None:
+        """Swallow what `a` sends to `b` (or stop to); healing loses the connection."""
+        link = self._links[a, b]
+        if link.blocked == blocked:
+            return
+        link.blocked = blocked
+        if not blocked:
+            self.cut(a, b)
+            return
+        number = link.number
+
+        def give_up() -> None:
+            if link.blocked and link.number == number:
+                self.cut(a, b)
+
+        self._scheduler.after(self._random.uniform(0, GIVE_UP_S), give_up)
+
+    def slow(self, a: str, b: str, delay_s: float) -> None:
+        """Add `delay_s` to every message on a link."""
+        self._links[a, b].delay_s = delay_s
+
+    def heal(self) -> None:
+        """Undo every block and every delay."""
+        for a, b in self._links:
+            self.block(a, b, False)
+            self.slow(a, b, 0.0)
+
+    def _dial_later(self, a: str, b: str) -> None:
+        self._scheduler.after(self._random.uniform(0.002, 0.05), lambda: self._dial(a, b))
+
+    def _dial(self, a: str, b: str) -> None:
+        link = self._links[a, b]
+        source, target = self._endpoints.get(a), self._endpoints.get(b)
+        if link.up or source is None or target is None:
+            return
+        if link.blocked:
+            self._dial_later(a, b)
+            return
+        link.up = True
+        link.number += 1
+        link.free_at = [self._scheduler.now, self._scheduler.now]
+        link.queued = [0, 0]
+        peer = target.replica_id
+        self._known[source.replica_id, b] = peer
+        number = link.number
+
+        def connected() -> None:
+            if link.up and link.number == number:
+                source.receiver.on_connected(peer)
+
+        source.deliver(0.0, connected)
+
+    def send(self, a: ReplicaId, b: str, lane: Lane, size: int, hand_over: Callable[[Receiver], None]) -> bool:
+        """Put something on a lane."""
+        link = self._links.get((a.node_id, b))
+        source = self._endpoints.get(a.node_id)
+        if link is None or not link.up or source is None or source.replica_id != a:
+            return False
+        if link.queued[lane] + size > MAX_QUEUED_BYTES:
+            return False
+        if link.blocked:
+            self.lost += 1
+            return True
+        number = link.number
+        delay = link.delay_s + 0.0001 + self._random.random() * 0.001 + size / 200e6
+        at = max(link.free_at[lane], self._scheduler.now + delay)
+        link.free_at[lane] = at
+        link.queued[lane] += size
+        target = self._endpoints.get(b)
+        if target is None:
+            return False
+        receiver = target
+
+        def arrive() -> None:
+            if link.number != number or link.blocked:
+                self.lost += 1
+                return
+            link.queued[lane] -= size
+            self.delivered += 1
+            hand_over(receiver.receiver)
+
+        target.deliver(at - self._scheduler.now, arrive)
+        return True
+
+    def queued_bytes(self, a: str, b: str, lane: Lane) -> int:
+        link = self._links.get((a, b))
+        return link.queued[lane] if link is not None else 0
+
+
+class SimTransport:
+    """A `Transport` of one life of one node."""
+
+    def __init__(self, network: Network, me: ReplicaId) -> None:
+        self._network = network
+        self._me = me
+
+    def send(self, to: str, lane: Lane, message: Message, payload: Sequence[Buffer] = ()) -> bool:
+        data = b"".join(payload)
+        me = self._me
+        return self._network.send(
+            me, to, lane, 64 + len(data), lambda receiver: receiver.on_message(me, message, data)
+        )
+
+    def send_data(self, to: str, channel: int, data: Sequence[Buffer]) -> bool:
+        joined = b"".join(data)
+        me = self._me
+        return self._network.send(
+            me, to, Lane.BULK, 32 + len(joined), lambda receiver: receiver.on_data(me, channel, joined)
+        )
+
+    def queued_bytes(self, to: str, lane: Lane) -> int:
+        return self._network.queued_bytes(self._me.node_id, to, lane)

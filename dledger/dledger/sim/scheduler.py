@@ -1,0 +1,47 @@
+"""Virtual time: events in the order of their moments, equal moments in the order of their making."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+
+class Timer:
+    """A scheduled call; `cancel` undoes it."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class Scheduler:
+    """`now` is in seconds since the start of the run."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.events = 0
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._serial = 0
+
+    def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Call in `delay_s` seconds."""
+        timer = Timer(callback)
+        self._serial += 1
+        heapq.heappush(self._heap, (self.now + delay_s, self._serial, timer))
+        return timer
+
+    def run_until(self, moment: float) -> None:
+        """Run every event up to `moment`, then stand there."""
+        heap = self._heap
+        while heap and heap[0][0] <= moment:
+            at, _, timer = heapq.heappop(heap)
+            callback = timer.callback
+            if callback is not None:
+                self.now = at
+                self.events += 1
+                callback()
+        self.now = moment
