@@ -78,16 +78,13 @@ class Checkpointer:
         self._queues.sync(partial(self._synced, position, topics, waiters))
 
     def _synced(
-        self,
-        position: int,
-        topics: list[TopicExtent],
-        waiters: list[Callable[[], None]],
-        ok: bool,
+        self, position: int, topics: list[TopicExtent], waiters: list[Callable[[], None]], failure: str | None
     ) -> None:
-        if not ok:
+        if failure is not None:
+            _logger.warning("the checkpoint of the consume queues stays where it is: %s", failure)
             self._finish(waiters)
         elif position > self._durable_position():
-            self._env.call_later(DURABLE_POLL_S, partial(self._synced, position, topics, waiters, ok))
+            self._env.call_later(DURABLE_POLL_S, partial(self._synced, position, topics, waiters, failure))
         else:
             save = partial(_save, self._disk, position, topics, self.incarnation)
             self._writer.submit(save, partial(self._saved, waiters))

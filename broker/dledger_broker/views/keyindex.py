@@ -136,7 +136,8 @@ class KeyIndex:
         """
         keys: list[IndexedKey] = []
         indexed = self.position
-        for start, end, indexed in iter_block(data, position):
+        for start, end, after in iter_block(data, position):
+            indexed = after
             for record in scan_records(data, start, end):
                 topic = str(record.topic, "utf-8", "replace")
                 for key in record_keys(record):

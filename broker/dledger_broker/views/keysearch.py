@@ -1,8 +1,8 @@
 """Fills the key index behind the log, and answers queries from both.
 
 Sends pay nothing for the index: a task reads the log behind the applied end and indexes it on a worker, with at most
-`share` of a core while messages come in and half of one otherwise.  What it has not reached, a query searches in the log
-itself, so that an acknowledged message is always found.
+`share` of a core while messages come in and half of one otherwise.  What it has not reached, a query searches in the
+log itself, so that an acknowledged message is always found.
 """
 
 from __future__ import annotations
@@ -215,13 +215,14 @@ def _search_block(
     wanted_topic = topic.encode()
     found: list[int] = []
     after = position
-    for start, end, after in iter_block(data, position):
+    for start, end, after_entry in iter_block(data, position):
+        after = after_entry
         if data.find(key, start, end) < 0:
             continue
         for record in scan_records(data, start, end):
-            if record.topic == wanted_topic and begin_ms <= record.store_timestamp <= end_ms:
-                if key in record_keys(record):
-                    found.append(record.physical_offset)
+            in_range = record.topic == wanted_topic and begin_ms <= record.store_timestamp <= end_ms
+            if in_range and key in record_keys(record):
+                found.append(record.physical_offset)
     if after == position:
         raise CorruptionError(f"no entry at position {position} of the log")
     return found, after

@@ -28,7 +28,10 @@ class QueryResult(NamedTuple):
 
 
 class Queries:
-    """Answers from what is applied on this replica.  Any call may raise `BusyError`, `CorruptionError`, `StorageError`."""
+    """Answers from what is applied on this replica.
+
+    Any call may raise `BusyError`, `CorruptionError` or `StorageError`.
+    """
 
     def __init__(
         self, state: Callable[[], BrokerState], queues: ConsumeQueues, reader: LogReader, keys: KeySearch

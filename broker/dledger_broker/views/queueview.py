@@ -12,8 +12,8 @@ class QueueView:
     """The units of one queue; offsets are queue offsets.
 
     `start` is the first offset held on this replica, units below `written` are in the queue's files, and `tail` holds
-    the units from `tail_start` to `end`, at least all those that are not written.  Of an idle queue the tail is empty, so
-    that it costs no more than this object.
+    the units from `tail_start` to `end`, at least all those that are not written.  Of an idle queue the tail is empty:
+    it costs no more than this object.
     """
 
     __slots__ = ("dirty", "start", "tail", "tail_start", "written")

@@ -30,7 +30,7 @@ class GetResult(NamedTuple):
     """A read of one queue.
 
     `runs` are (position, size) of pieces of the log that hold nothing but matching records, in order, adjacent records
-    as one; `count` records and `size` bytes in all.
+    as one; `message_count` records and `size` bytes in all.
     """
 
     status: ReadStatus
@@ -38,7 +38,7 @@ class GetResult(NamedTuple):
     min_offset: int
     max_offset: int
     runs: list[tuple[int, int]]
-    count: int = 0
+    message_count: int = 0
     size: int = 0
 
     @property
