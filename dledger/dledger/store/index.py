@@ -1,7 +1,7 @@
 """Where each entry lies: `index/<20 digits>`, one file per segment, rebuildable from it.
 
 The file is named like its segment and holds one unit per entry that starts there, in order (big-endian; DLedger's
-index unit):
+index unit); it may be longer than what is written to it (zeros, reserved ahead):
 
     offset  size  field
          0     4  magic     of the entry
@@ -13,12 +13,14 @@ index unit):
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from threading import Lock
 
+from dledger.errors import LogFullError, StorageError
 from dledger.store.disk import Disk, File
 from dledger.store.segments import segment_name
 from dledger.types import EntryKind, EntryMeta
@@ -27,6 +29,7 @@ DIRECTORY = "index"
 UNIT = struct.Struct(">IQIQQ")
 UNIT_BYTES = UNIT.size
 MAX_OPEN_FILES = 8
+RESERVE_STEP_UNITS = 4096
 
 _KINDS = frozenset(int(kind) for kind in EntryKind)
 
@@ -62,6 +65,7 @@ class IndexFiles:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._open: OrderedDict[int, File] = OrderedDict()
+        self._reserved: dict[int, int] = {}
         self._lock = Lock()
 
     def _file(self, segment_start: int, *, create: bool) -> File | None:
@@ -84,6 +88,27 @@ class IndexFiles:
             file = self._file(segment_start, create=True)
             if file is not None:
                 file.pwrite(units, slot * UNIT_BYTES)
+
+    def reserve(self, segment_start: int, units: int) -> int:
+        """Make sure that a segment's first `units` units can be written; returns how many can.
+
+        Raises `LogFullError` if there is no space, `StorageError`.
+        """
+        with self._lock:
+            reserved = self._reserved.get(segment_start, 0)
+            if units <= reserved:
+                return reserved
+            wanted = max(units, reserved + RESERVE_STEP_UNITS)
+            try:
+                file = self._file(segment_start, create=True)
+                if file is not None:
+                    file.reserve(reserved * UNIT_BYTES, (wanted - reserved) * UNIT_BYTES)
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise LogFullError(f"no space for the index of the segment at {segment_start}: {error}") from error
+                raise StorageError(f"reserving the index of the segment at {segment_start} failed: {error}") from error
+            self._reserved[segment_start] = wanted
+            return wanted
 
     def read_raw(self, segment_start: int, slot: int, count: int) -> bytes:
         """The bytes of up to `count` units; fewer, or none, where the file ends."""
@@ -116,10 +141,12 @@ class IndexFiles:
             file = self._file(segment_start, create=False)
             if file is not None and file.size() > count * UNIT_BYTES:
                 file.truncate(count * UNIT_BYTES)
+            self._reserved.pop(segment_start, None)
 
     def delete(self, segment_start: int) -> None:
         """Remove a segment's units."""
         with self._lock:
+            self._reserved.pop(segment_start, None)
             file = self._open.pop(segment_start, None)
             if file is not None:
                 file.close()
@@ -131,3 +158,4 @@ class IndexFiles:
             for file in self._open.values():
                 file.close()
             self._open.clear()
+            self._reserved.clear()

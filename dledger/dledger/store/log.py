@@ -33,6 +33,8 @@ from dledger.types import EntryMeta, SnapshotMeta
 
 RESERVE_BYTES = 64 << 20
 """Kept back for no-ops, membership entries and trims when the disk is full; at most a quarter of a segment."""
+RESERVE_UNITS = 1024
+"""Index units kept back for them."""
 
 
 class SegmentInfo(NamedTuple):
@@ -181,10 +183,19 @@ class LogStore:
 
     def ensure_space_to(self, end: int, *, privileged: bool = False) -> None:
         """As `ensure_space`, for entries that are known to end at `end`."""
+        units = 1 if privileged else 1 + RESERVE_UNITS
+        if end > self._segment_end:
+            self._index.reserve(self._segment_end, units)
+        self._reserve_units(self.last_index + units)
         if not privileged:
             end += self._reserve_bytes
         if end > self._space.reserved_end:
             self._space.cover(end)
+
+    def _reserve_units(self, last_index: int) -> None:
+        units = last_index + 1 - self._current.first_index
+        if units > self._units_reserved:
+            self._units_reserved = self._index.reserve(self._current.start, units)
 
     def prepare_ahead(self, budget_bytes: int) -> bool:
         """Reserve space and fill the next segment's file in the background, writing at most `budget_bytes`.
@@ -195,8 +206,10 @@ class LogStore:
         return self._space.prepare(budget_bytes, end, end + self._reserve_bytes + RESERVE_STEP_BYTES)
 
     def _keep_reserve(self) -> None:
+        self._units_reserved = 0
         try:
             self._space.cover(self.end_position + self._reserve_bytes)
+            self._reserve_units(self.last_index + RESERVE_UNITS)
         except LogFullError:
             pass
 
@@ -213,6 +226,7 @@ class LogStore:
         payload = data if isinstance(data, (bytes, bytearray, memoryview)) else b"".join(data)
         if last.end > self._space.reserved_end:
             self._space.cover(last.end)
+        self._reserve_units(last.index)
         if first.position == self.end_position and last.end <= self._segment_end:
             self._write_run(metas, payload)
         else:
@@ -241,6 +255,8 @@ class LogStore:
 
     def _append_across(self, metas: Sequence[EntryMeta], data: Buffer) -> None:
         """Append entries that begin in this segment or the next, or reach from one into the next."""
+        if metas[-1].position >= self._segment_end:
+            self._index.reserve(self._segment_end, len(metas))
         view = memoryview(data)
         at = 0
         while at < len(metas):
@@ -276,6 +292,7 @@ class LogStore:
         self._current = segment
         self._segment_end = start + self.segment_bytes
         self.end_position = start
+        self._units_reserved = 0
         self._directories_dirty = True
         self._space.start_segment(segment, reserved)
 

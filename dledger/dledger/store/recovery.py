@@ -367,6 +367,8 @@ class _Recoverer:
         for start in reversed(self.starts):
             if start > last.start:
                 self.disk.unlink(segment_path(start))
+        for start in list_positions(self.disk, INDEX_DIRECTORY):
+            if start > last.start:
                 self.index.delete(start)
         self.disk.sync_dir(DIRECTORY)
         if last.file.size() > end - last.start:
