@@ -83,7 +83,11 @@ class ClusterSetup:
             write_manifest(self.layout.data_dir, manifest)
         write_config_files(self.layout, manifest, self.overrides)
         cluster = RunningCluster(self.layout)
-        cluster.spawn()
+        try:
+            cluster.spawn()
+        except BaseException:
+            cluster.stop()
+            raise
         return cluster
 
 

@@ -71,10 +71,10 @@ def up(
     options = UpOptions(data, groups, nodes, namesrv_port, base_port, config)
     setup = ClusterSetup.prepare(options)
     with up_lock(data):
-        cluster = setup.start()
         if not detach:
-            _watch(cluster)
+            _run_in_foreground(setup)
             return
+        cluster = setup.start()
         leaders = _await_leaders(cluster)
     for name, code in cluster.exited().items():
         words = services(cluster.layout)[name].last_words()
@@ -101,7 +101,8 @@ def _await_leaders(cluster: RunningCluster) -> dict[str, str]:
         raise
 
 
-def _watch(cluster: RunningCluster) -> None:
+def _run_in_foreground(setup: ClusterSetup) -> None:
+    """Start and show the cluster; the signals are taken over before the first process exists."""
     from rich.console import Console
 
     from ..cluster.live import watch
@@ -115,6 +116,7 @@ def _watch(cluster: RunningCluster) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, request_stop)
+    cluster = setup.start()
     try:
         watch(cluster, Console(), lambda: stop_requested)
     finally:

@@ -1,0 +1,116 @@
+"""`dledger consume`: messages to standard output."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import click
+
+from dledger_client import Admin, MessageQueue, PullConsumer, PushConsumer, ReceivedMessage
+
+from .client_calls import run
+from .message_format import TOKENS, formatter, json_line
+from .options import namesrv_option
+
+_POLL_MESSAGES = 256
+_POLL_TIMEOUT_S = 1.0
+_NO_GROUP = "DEFAULT_CONSUMER"
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What to read, and up to where."""
+
+    namesrv: str
+    topic: str
+    group: str | None
+    tags: str
+    from_beginning: bool
+    exit_eof: bool
+
+
+@click.command(
+    epilog="Tokens of --format: " + ", ".join(f"%{token} {meaning}" for token, (meaning, _) in TOKENS.items())
+)
+@namesrv_option
+@click.option("--topic", required=True)
+@click.option("--group", help="Read as a member of this consumer group, from its committed offsets.")
+@click.option("--tag", "tags", default="*", show_default=True, metavar="EXPRESSION", help="Tags, such as 'a || b'.")
+@click.option("--from-beginning", is_flag=True, help="Without committed offsets: begin at the first kept message.")
+@click.option("--exit-eof", is_flag=True, help="End at what is the end of each queue when the command starts.")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--format", "pattern", default="%s\\n", show_default=True, help="kcat's format string, see below.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: one object per line.")
+def consume(
+    namesrv: str,
+    topic: str,
+    group: str | None,
+    tags: str,
+    from_beginning: bool,
+    exit_eof: bool,
+    count: int | None,
+    pattern: str,
+    output: str,
+) -> None:
+    """Print messages of a topic, those of one queue in order.
+
+    Without --group all queues are read and nothing is committed. With it the queues are shared with the other members;
+    with --exit-eof too, all queues are read without joining the group, and what was printed is committed.
+    """
+    show = json_line if output == "json" else formatter(pattern)
+    source = _Source(namesrv, topic, group, tags, from_beginning, exit_eof)
+    try:
+        run(_print_all(source, count, show))
+    except KeyboardInterrupt:
+        return
+
+
+async def _print_all(source: _Source, count: int | None, show: Callable[[ReceivedMessage], bytes]) -> None:
+    stdout = sys.stdout.buffer
+    printed = 0
+    as_member = source.group is not None and not source.exit_eof
+    async with aclosing(_as_member(source) if as_member else _all_queues(source, count)) as messages:
+        async for message in messages:
+            stdout.write(show(message))
+            stdout.flush()
+            printed += 1
+            if printed == count:
+                return
+
+
+async def _as_member(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
+    """Yield what the group assigns to this process; what the caller came back for is committed."""
+    async with PushConsumer(
+        source.namesrv,
+        source.group or "",
+        {source.topic: source.tags},
+        start_from="first" if source.from_beginning else "last",
+    ) as consumer:
+        async for message in consumer:
+            yield message
+            message.ack()
+
+
+async def _all_queues(source: _Source, count: int | None) -> AsyncGenerator[ReceivedMessage, None]:
+    """Yield the messages of all queues; with a group, from its offsets on, which follow."""
+    async with PullConsumer(source.namesrv, source.group or _NO_GROUP, tags=source.tags) as consumer:
+        queues = await consumer.queues(source.topic)
+        await consumer.assign(queues)
+        ends: dict[MessageQueue, int] = {}
+        if source.exit_eof:
+            async with Admin(source.namesrv) as admin:
+                ends = {queue: await admin.end_offset(queue) for queue in queues}
+        elif not source.from_beginning:
+            await consumer.seek_to_end()
+        remaining = count
+        while not source.exit_eof or any(consumer.positions[queue] < end for queue, end in ends.items()):
+            wanted = _POLL_MESSAGES if remaining is None else min(_POLL_MESSAGES, remaining)
+            for message in await consumer.poll(wanted, timeout=_POLL_TIMEOUT_S):
+                if message.queue_offset < ends.get(message.queue, message.queue_offset + 1):
+                    yield message
+                    remaining = None if remaining is None else remaining - 1
+            if source.group:
+                await consumer.commit()

@@ -1,0 +1,143 @@
+"""`dledger group`: consumer groups and their offsets."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+import msgspec
+
+from dledger_client import Admin, StartFrom
+
+from ..errors import AdminError
+from ..output import columns, emit, output_option
+from .client_calls import with_admin
+from .options import namesrv_option
+
+
+class GroupLine(msgspec.Struct, frozen=True):
+    """A consumer group in `group list`."""
+
+    group: str
+    may_consume: bool
+    max_retries: int
+
+
+class QueueProgress(msgspec.Struct, frozen=True):
+    """How far a group is in one queue; `committed` is null before its first commit, `lag` counts messages."""
+
+    broker_group: str
+    queue_id: int
+    first: int
+    end: int
+    committed: int | None
+    lag: int
+
+
+class GroupDescription(msgspec.Struct, frozen=True):
+    """Result of `group describe`."""
+
+    group: str
+    topic: str
+    lag: int
+    queues: list[QueueProgress]
+
+
+class NewOffset(msgspec.Struct, frozen=True):
+    """One queue in the result of `group reset`."""
+
+    broker_group: str
+    queue_id: int
+    offset: int
+
+
+def start_point(text: str) -> StartFrom:
+    """Return what `Admin.reset_offsets` takes; a date without a time zone is in local time."""
+    if text == "first":
+        return "first"
+    if text == "last":
+        return "last"
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+    except ValueError:
+        raise AdminError(
+            f"--to {text!r}: first, last, milliseconds since 1970, or a time such as 2026-01-31T12:00 is expected"
+        ) from None
+
+
+@click.group()
+def group() -> None:
+    """List and describe consumer groups, and move their offsets."""
+
+
+@group.command("list")
+@namesrv_option
+@output_option
+def list_groups(namesrv: str, output: str) -> None:
+    """List consumer groups by name."""
+
+    async def work(admin: Admin) -> list[GroupLine]:
+        return [
+            GroupLine(name, config.consume_enable, config.retry_max_times)
+            for name, config in (await admin.groups()).items()
+        ]
+
+    emit(with_admin(namesrv, work), output, _render_groups)
+
+
+@group.command()
+@namesrv_option
+@click.argument("name")
+@click.option("--topic", required=True)
+@output_option
+def describe(namesrv: str, name: str, topic: str, output: str) -> None:
+    """Show how far a group is in each queue of a topic."""
+
+    async def work(admin: Admin) -> GroupDescription:
+        queues = [
+            QueueProgress(one.queue.broker_group, one.queue.queue_id, one.first, one.end, one.committed, one.lag)
+            for one in await admin.offsets(name, topic)
+        ]
+        return GroupDescription(name, topic, sum(one.lag for one in queues), queues)
+
+    emit(with_admin(namesrv, work), output, _render_description)
+
+
+@group.command()
+@namesrv_option
+@click.argument("name")
+@click.option("--topic", required=True)
+@click.option("--to", "position", required=True, help="first, last, ms since 1970, or ISO 8601.")
+@output_option
+def reset(namesrv: str, name: str, topic: str, position: str, output: str) -> None:
+    """Move a group's offsets in a topic; stop its members first, or they overwrite them."""
+
+    target = start_point(position)
+
+    async def work(admin: Admin) -> list[NewOffset]:
+        moved = await admin.reset_offsets(name, topic, target)
+        return [NewOffset(queue.broker_group, queue.queue_id, offset) for queue, offset in sorted(moved.items())]
+
+    offsets = with_admin(namesrv, work)
+    if not offsets:
+        raise AdminError(f"topic {topic} has no readable queues: nothing was moved")
+    emit(offsets, output, _render_offsets)
+
+
+def _render_groups(result: list[GroupLine]) -> str:
+    rows = [(one.group, "yes" if one.may_consume else "no", one.max_retries) for one in result]
+    return columns(("group", "may consume", "retries"), rows)
+
+
+def _render_description(result: GroupDescription) -> str:
+    rows = [(one.broker_group, one.queue_id, one.first, one.end, one.committed, one.lag) for one in result.queues]
+    table = columns(("broker group", "queue", "first", "end", "committed", "lag"), rows)
+    return f"{table}\n{result.lag} messages behind"
+
+
+def _render_offsets(result: list[NewOffset]) -> str:
+    return columns(
+        ("broker group", "queue", "offset"), [(one.broker_group, one.queue_id, one.offset) for one in result]
+    )

@@ -1,0 +1,69 @@
+"""`dledger message`: single messages."""
+
+from __future__ import annotations
+
+import click
+
+from dledger_client import Admin, ReceivedMessage
+
+from ..output import emit, output_option
+from .client_calls import with_admin
+from .message_format import MessageView, view
+from .options import namesrv_option
+
+
+@click.group()
+def message() -> None:
+    """Find single messages."""
+
+
+@message.command()
+@namesrv_option
+@click.argument("message_id", required=False)
+@click.option("--topic", help="With --key or --unique-key: where to look.")
+@click.option("--key", help="All messages with this key.")
+@click.option("--unique-key", help="The message with the id that its producer gave it.")
+@click.option(
+    "--max", "limit", type=click.IntRange(min=1), default=32, show_default=True, help="Most messages to show."
+)
+@output_option
+def get(
+    namesrv: str,
+    message_id: str | None,
+    topic: str | None,
+    key: str | None,
+    unique_key: str | None,
+    limit: int,
+    output: str,
+) -> None:
+    """Show the message MESSAGE_ID (the id that its broker gave it), or those with a key."""
+    if sum(choice is not None for choice in (message_id, key, unique_key)) != 1:
+        raise click.UsageError("give exactly one of MESSAGE_ID, --key and --unique-key")
+    if message_id is None and topic is None:
+        raise click.UsageError("--key and --unique-key need --topic")
+
+    async def work(admin: Admin) -> list[ReceivedMessage]:
+        if message_id is not None:
+            return [await admin.message_by_id(message_id)]
+        wanted = key if key is not None else unique_key
+        return await admin.messages_by_key(topic or "", wanted or "", unique=unique_key is not None, max_messages=limit)
+
+    emit([view(found) for found in with_admin(namesrv, work)], output, _render)
+
+
+def _render(result: list[MessageView]) -> str:
+    return "\n\n".join(_render_one(one) for one in result) if result else "no such message"
+
+
+def _render_one(one: MessageView) -> str:
+    body = one.body if one.body is not None else f"{len(one.body_base64 or b'')} bytes that are not UTF-8"
+    lines = [
+        f"{one.topic}/{one.broker_group}/{one.queue_id} offset {one.queue_offset}",
+        f"  id          {one.offset_message_id}",
+        f"  unique key  {one.message_id}",
+        f"  keys        {' '.join(one.keys) or '-'}",
+        f"  tag         {one.tag or '-'}",
+        f"  stored      {one.stored_timestamp_ms} ms since 1970, born {one.born_timestamp_ms}",
+        f"  body        {body}",
+    ]
+    return "\n".join(lines)

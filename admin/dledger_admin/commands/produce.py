@@ -1,0 +1,123 @@
+"""`dledger produce`: one message per line of standard input."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from typing import BinaryIO
+
+import click
+import msgspec
+
+from dledger_client import Message, Producer
+
+from ..errors import AdminError
+from ..output import emit, output_option
+from .client_calls import run
+from .options import namesrv_option
+
+_READ_BYTES = 1 << 18
+
+
+class Produced(msgspec.Struct, frozen=True):
+    """Result of `produce`: what is stored on a majority of its broker group."""
+
+    topic: str
+    messages: int
+    body_bytes: int
+
+
+class LineReader:
+    """Cuts a byte stream into lines without their ends; the last one needs none."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._rest: list[bytes] = []
+
+    async def batches(self) -> AsyncIterator[list[bytes]]:
+        """Yield the lines that have come, as soon as there are some."""
+        while block := await asyncio.to_thread(self._read):
+            *complete, rest = block.split(b"\n")
+            if complete:
+                complete[0] = b"".join((*self._rest, complete[0]))
+                self._rest.clear()
+                yield complete
+            self._rest.append(rest)
+        last = b"".join(self._rest)
+        if last:
+            yield [last]
+
+    def _read(self) -> bytes:
+        """Read what is there, at least one byte before the end."""
+        read1 = getattr(self._stream, "read1", self._stream.read)
+        data: bytes = read1(_READ_BYTES)
+        return data
+
+
+@click.command()
+@namesrv_option
+@click.option("--topic", required=True, help="Where to send; created by the first message where brokers allow it.")
+@click.option("--key", help="Key of every message.")
+@click.option(
+    "--key-delimiter", metavar="TEXT", help="What separates key and body in a line; lines without it have no key."
+)
+@click.option("--tag", help="Tag of every message.")
+@click.option(
+    "--property", "properties", metavar="NAME=VALUE", multiple=True, help="Property of every message; repeatable."
+)
+@click.option("--ordered", is_flag=True, help="Keep the order of messages with the same key (of all, without keys).")
+@output_option
+def produce(
+    namesrv: str,
+    topic: str,
+    key: str | None,
+    key_delimiter: str | None,
+    tag: str | None,
+    properties: tuple[str, ...],
+    ordered: bool,
+    output: str,
+) -> None:
+    """Send each line of standard input as a message; returns when all are stored."""
+    common = dict(_name_and_value(item) for item in properties) or None
+
+    def message(line: bytes) -> Message:
+        own_key = key
+        if key_delimiter and key_delimiter.encode() in line:
+            head, _, line = line.partition(key_delimiter.encode())
+            own_key = head.decode(errors="replace")
+        return Message(line, own_key, tag, common)
+
+    async def send_all() -> Produced:
+        messages = size = 0
+        reader = LineReader(sys.stdin.buffer)
+        async with Producer(namesrv) as producer:
+            async for lines in reader.batches():
+                batch = [message(line) for line in lines]
+                await _send(producer, topic, batch, ordered=ordered)
+                messages += len(batch)
+                size += sum(len(one.body) for one in batch)
+        return Produced(topic, messages, size)
+
+    emit(
+        run(send_all()),
+        output,
+        lambda result: f"{result.messages} messages, {result.body_bytes} bytes to {result.topic}",
+    )
+
+
+async def _send(producer: Producer, topic: str, batch: list[Message], *, ordered: bool) -> None:
+    if not ordered:
+        await producer.send_batch(topic, batch)
+        return
+    by_key: dict[str, list[Message]] = {}
+    for message in batch:
+        by_key.setdefault(str(message.key or ""), []).append(message)
+    await asyncio.gather(*(producer.send_batch(topic, part, ordering_key=key) for key, part in by_key.items()))
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise AdminError(f"--property {text!r}: NAME=VALUE is expected")
+    return name, value
