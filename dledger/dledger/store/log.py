@@ -105,6 +105,7 @@ class LogStore:
         self._commit = commit
         self._space = Space(disk, segment_bytes)
         self._failed = False
+        self._units_reserved = 0
         self.generation = mark.value.generation
         self._adopt(recovered)
 

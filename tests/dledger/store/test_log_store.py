@@ -327,11 +327,20 @@ def full_model(spare_blocks: int = 0) -> tuple[SimDisk, LoggedModel]:
     return disk, model
 
 
+def fill_up(model: LoggedModel, *, privileged: bool = False) -> None:
+    log = model.log
+    size = HEADER_BYTES + 2000
+    for _ in range(2000):
+        log.ensure_space(size, privileged=privileged)
+        meta, data = make_entry(log.last_index + 1, 1, log.next_position(size), log.last_chain, bytes(2000))
+        log.append([meta], data)
+        model.entries.append((meta, data))
+
+
 def test_a_full_disk_is_met_before_anything_is_written_and_keeps_a_reserve():
     disk, model = full_model()
     with pytest.raises(LogFullError):
-        for _ in range(2000):
-            model.append(bytes(2000))
+        fill_up(model)
     model.log.ensure_space(5000, privileged=True)
     model.check()
     model.sync()
@@ -352,11 +361,7 @@ def test_even_privileged_entries_end_where_the_reserve_does():
     _, model = full_model()
     log = model.log
     with pytest.raises(LogFullError):
-        for _ in range(5000):
-            size = HEADER_BYTES + 1000
-            log.ensure_space(size, privileged=True)
-            meta, data = make_entry(log.last_index + 1, 1, log.next_position(size), log.last_chain, bytes(1000))
-            log.append([meta], data)
+        fill_up(model, privileged=True)
     before = log.last_index, log.end_position
     meta, data = make_entry(log.last_index + 1, 1, log.next_position(50_000), log.last_chain, bytes(49_952))
     with pytest.raises(LogFullError):
@@ -365,10 +370,9 @@ def test_even_privileged_entries_end_where_the_reserve_does():
 
 
 def test_a_log_opens_on_a_full_disk_and_keeps_its_reserve():
-    disk, model = full_model()
+    _, model = full_model()
     with pytest.raises(LogFullError):
-        for _ in range(2000):
-            model.append(bytes(2000))
+        fill_up(model)
     model.log.close()
     model.open()
     model.log.ensure_space(5000, privileged=True)
@@ -394,6 +398,11 @@ def test_space_is_reserved_over_the_end_of_a_segment():
     model.check()
 
 
+def append_and_sync(model: LoggedModel) -> None:
+    model.append()
+    model.sync()
+
+
 @pytest.mark.parametrize("operation", ["pwrite", "datasync"])
 def test_a_failed_write_or_sync_is_fatal(operation: str):
     disk = SimDisk(random.Random(1))
@@ -402,8 +411,7 @@ def test_a_failed_write_or_sync_is_fatal(operation: str):
     model.sync()
     disk.fail(lambda name, path: name == operation and path.startswith("commitlog"))
     with pytest.raises(StorageError, match="Input/output"):
-        model.append()
-        model.sync()
+        append_and_sync(model)
     with pytest.raises(StorageError):
         model.log.begin_sync()
     disk.crash(random.Random(1))

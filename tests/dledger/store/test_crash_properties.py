@@ -1,0 +1,258 @@
+"""Whatever is written, synced, truncated and trimmed, and wherever power is lost: nothing synced is lost, what is left
+is a prefix of what was written, and what was truncated never comes back."""
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from store_model import SEGMENT_BYTES, LoggedModel
+
+from dledger.format import HEADER_BYTES
+from dledger.sim.disk import SimDisk
+from dledger.store.sync import SyncTicket
+from dledger.types import EntryKind
+
+
+class LogMachine(RuleBasedStateMachine):
+    """A log on a simulated disk; `durable` is the highest index that a finished sync vouched for."""
+
+    @initialize()
+    def begin(self):
+        self.disk = SimDisk(random.Random(1))
+        self.model = LoggedModel(self.disk)
+        self.term = 1
+        self.durable = -1
+        self.floor = -1
+        self.ticket: SyncTicket | None = None
+
+    @rule(sizes=st.lists(st.integers(0, 1500), min_size=1, max_size=6), next_term=st.booleans())
+    def append(self, sizes: list[int], next_term: bool):
+        self.term += next_term
+        for size in sizes:
+            self.model.append(bytes([self.term % 256]) * size, self.term)
+
+    @rule()
+    def append_membership(self):
+        self.model.append(term=self.term, kind=EntryKind.MEMBERSHIP)
+
+    @rule()
+    def begin_sync(self):
+        if self.ticket is None:
+            self.ticket = self.model.log.begin_sync()
+
+    @rule()
+    def finish_sync(self):
+        ticket, self.ticket = self.ticket, None
+        if ticket is not None:
+            ticket.run()
+            self.model.log.finish_sync(ticket)
+            self.durable = max(self.durable, self.model.log.durable)
+
+    @rule()
+    def sync_mark(self):
+        self.model.log.sync_mark()
+
+    @precondition(lambda self: self.model.log.last_index > self.floor)
+    @rule(share=st.floats(0, 1))
+    def truncate(self, share: float):
+        first = self.floor + 1 + int(share * (self.model.log.last_index - self.floor))
+        self.model.truncate(first)
+        self.durable = min(self.durable, first - 1)
+        self.term += 1
+
+    @precondition(lambda self: self.durable >= 0)
+    @rule()
+    def snapshot_and_trim(self):
+        position = self.model.log.durable_position // SEGMENT_BYTES * SEGMENT_BYTES
+        if position > self.model.log.first_position:
+            before = [meta for meta, _ in self.model.entries if meta.position < position]
+            self.floor = max(self.floor, before[-1].index)
+            self.model.snapshot(position)
+            self.model.log.trim(position)
+
+    @rule(budget=st.integers(1, 3 * SEGMENT_BYTES))
+    def prepare(self, budget: int):
+        self.model.log.prepare_ahead(budget)
+
+    @rule()
+    def scrub(self):
+        assert self.model.log.scrub_step(SEGMENT_BYTES) == []
+
+    @rule(seed=st.integers(0, 1 << 32), keep=st.sampled_from(["none", "random", "random", "random", "all"]))
+    def crash(self, seed: int, keep: str):
+        self.disk.crash(random.Random(seed), keep)  # type: ignore[arg-type]
+        self.reopen(exact=False)
+
+    @rule()
+    def kill(self):
+        self.disk.kill()
+        self.reopen(exact=True)
+
+    @rule(clean=st.booleans())
+    def restart(self, clean: bool):
+        if self.ticket is None:
+            self.model.log.close(clean=clean)
+            self.reopen(exact=True)
+
+    def reopen(self, *, exact: bool):
+        self.ticket = None
+        recovery = self.model.open()
+        written = self.model.entries[-1][0].index if self.model.entries else -1
+        assert recovery.corrupt_ranges == []
+        assert recovery.mark_valid
+        assert self.durable <= recovery.last_index <= written
+        assert recovery.durable_index == recovery.last_index
+        if exact:
+            assert recovery.last_index == written
+        self.model.forget_from(recovery.last_index + 1)
+        self.durable = recovery.durable_index
+
+    @invariant()
+    def log_is_what_was_written(self):
+        self.model.check(first_index=self.model.log.first_index)
+        assert self.model.log.durable >= self.durable
+
+
+TestLogMachine = LogMachine.TestCase
+TestLogMachine.settings = settings(
+    max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck), deadline=None
+)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_long_life_of_writes_truncations_trims_and_crashes(seed: int):
+    rng = random.Random(seed)
+    life = LogMachine()
+    life.begin()
+    steps = [
+        *[lambda: life.append([rng.randint(0, 1500) for _ in range(rng.randint(1, 6))], rng.random() < 0.2)] * 8,
+        *[life.begin_sync] * 4,
+        *[life.finish_sync] * 4,
+        life.append_membership,
+        life.sync_mark,
+        lambda: life.prepare(rng.randint(1, 3 * SEGMENT_BYTES)),
+        life.scrub,
+        life.snapshot_and_trim,
+        lambda: life.crash(rng.getrandbits(32), "random"),
+        life.kill,
+        lambda: life.restart(rng.random() < 0.5),
+        lambda: life.truncate(rng.random()) if life.model.log.last_index > life.floor else None,
+    ]
+    for _ in range(250):
+        rng.choice(steps)()
+    life.log_is_what_was_written()
+
+
+def written_log(seed: int, synced: int, unsynced: int) -> tuple[SimDisk, LoggedModel]:
+    disk = SimDisk(random.Random(seed))
+    model = LoggedModel(disk)
+    model.fill(random.Random(seed), synced)
+    model.sync()
+    model.log.sync_mark()
+    model.fill(random.Random(seed + 1), unsynced)
+    return disk, model
+
+
+def test_the_log_ends_at_whatever_byte_was_torn():
+    disk, model = written_log(1, synced=8, unsynced=0)
+    model.append(b"torn" * 30)
+    meta = model.entries[-1][0]
+    path = f"commitlog/{meta.position // SEGMENT_BYTES * SEGMENT_BYTES:020d}"
+    start = meta.position % SEGMENT_BYTES
+    for size in range(meta.size):
+        disk, model = written_log(1, synced=8, unsynced=0)
+        model.append(b"torn" * 30)
+        file = disk.open(path)
+        file.pwrite(bytes(meta.size - size), start + size)
+        disk.kill()
+        recovery = model.open()
+        assert recovery.last_index == meta.index - 1
+        assert recovery.corrupt_ranges == []
+        model.forget_from(meta.index)
+        model.append(b"again", term=2)
+        model.check()
+
+
+@settings(max_examples=80)
+@given(seed=st.integers(0, 1 << 32), cut=st.integers(0, 29))
+def test_a_hole_ends_the_log_and_what_followed_it_never_comes_back(seed: int, cut: int):
+    disk, model = written_log(3, synced=4, unsynced=30)
+    hole = model.entries[4 + cut][0]
+    file = disk.open(f"commitlog/{hole.position // SEGMENT_BYTES * SEGMENT_BYTES:020d}")
+    offset = hole.position % SEGMENT_BYTES + random.Random(seed).randrange(hole.size)
+    file.pwrite(bytes([file.pread(1, offset)[0] ^ 0x40]), offset)
+    disk.kill()
+    assert model.open().last_index == hole.index - 1
+    # The very bytes of the lost entry are written again: the entries behind it would join its chain.
+    lost = model.entries[hole.index]
+    model.forget_from(hole.index)
+    model.log.append([lost[0]], lost[1])
+    model.entries.append(lost)
+    disk.kill()
+    model.open()
+    model.check()
+
+
+@given(seed=st.integers(0, 1 << 32))
+@settings(max_examples=60)
+def test_what_a_truncation_dropped_never_comes_back(seed: int):
+    rng = random.Random(seed)
+    disk, model = written_log(seed, synced=20, unsynced=10)
+    first = rng.randrange(30)
+    kept = model.entries[first] if first < 29 else None
+    model.truncate(first)
+    if kept is not None and rng.random() < 0.5:
+        model.log.append([kept[0]], kept[1])
+        model.entries.append(kept)
+    disk.crash(rng)
+    recovery = model.open()
+    assert recovery.last_index <= first
+    assert recovery.last_index >= first - 1 if first <= 20 else recovery.last_index >= 19
+    model.forget_from(recovery.last_index + 1)
+    model.check()
+
+
+@given(seed=st.integers(0, 1 << 32))
+@settings(max_examples=60)
+def test_a_crash_during_recovery_changes_nothing(seed: int):
+    rng = random.Random(seed)
+    disk, model = written_log(seed, synced=12, unsynced=12)
+    disk.crash(rng)
+    steps = rng.randrange(60)
+
+    def due(operation: str, path: str) -> bool:
+        nonlocal steps
+        steps -= operation != "pread"
+        return steps < 0
+
+    fault = disk.fail(due, once=False)
+    try:
+        model.open()
+    except Exception as error:  # whatever the disk's failure becomes on its way up
+        assert "Input/output" in str(error)
+    disk.faults.remove(fault)
+    disk.crash(rng)
+    recovery = model.open()
+    assert recovery.last_index >= 11
+    assert recovery.corrupt_ranges == []
+    model.forget_from(recovery.last_index + 1)
+    model.check()
+
+
+def test_entries_that_fit_exactly_survive_a_crash_at_the_boundary():
+    for left in (0, 8, HEADER_BYTES):
+        for seed in range(20):
+            disk = SimDisk(random.Random(seed))
+            model = LoggedModel(disk)
+            model.append(bytes(SEGMENT_BYTES - HEADER_BYTES - left))
+            model.sync()
+            model.append(b"next")
+            disk.crash(random.Random(seed))
+            recovery = model.open()
+            assert recovery.last_index in {0, 1}
+            model.forget_from(recovery.last_index + 1)
+            model.append(b"small", term=2)
+            model.sync()
+            model.check()
