@@ -1,0 +1,11 @@
+"""In-memory twins of what the broker stands on, for tests of the broker and of what is built on it.
+
+`FakeNode` is a group of one replica that commits at once, `FakeEnvironment` a clock and worker threads that only move
+when told to; `records.py` writes records as a leader does.  Nothing here imports a test framework.
+"""
+
+from dledger_broker.testing.environment import FakeEnvironment
+from dledger_broker.testing.node import FakeLog, FakeNode
+from dledger_broker.testing.records import Message, stage_messages
+
+__all__ = ["FakeEnvironment", "FakeLog", "FakeNode", "Message", "stage_messages"]

@@ -1,0 +1,105 @@
+"""An `Environment` without a clock of its own: time passes when `advance` is called, work runs when `run_ready` is."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+T = TypeVar("T")
+
+START_MS = 1_700_000_000_000
+
+
+class _Timer:
+    """A callback that is due at a time."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class FakeEnvironment:
+    """See `dledger.environment.Environment`.  Everything runs on the caller's thread, in the order given."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._now = 0.0
+        self._ready: deque[Callable[[], None]] = deque()
+        self._timers: list[tuple[float, int, _Timer]] = []
+        self._numbers = itertools.count()
+        self._random = random.Random(seed)
+
+    def now(self) -> float:
+        """See `Environment.now`; starts at 0."""
+        return self._now
+
+    def wall_ms(self) -> int:
+        """See `Environment.wall_ms`; starts at `START_MS`."""
+        return START_MS + int(self._now * 1000)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """See `Environment.call_soon`."""
+        self._ready.append(callback)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> _Timer:
+        """See `Environment.call_later`."""
+        timer = _Timer(callback)
+        heapq.heappush(self._timers, (self._now + delay_s, next(self._numbers), timer))
+        return timer
+
+    def run_blocking(self, _lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """See `Environment.run_blocking`."""
+        self._ready.append(partial(_run, work, done))
+
+    def random(self) -> random.Random:
+        """See `Environment.random`."""
+        return self._random
+
+    def run_ready(self) -> None:
+        """Run everything that is ready, and what that makes ready."""
+        while self._ready:
+            self._ready.popleft()()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, timer by timer."""
+        end = self._now + seconds
+        self.run_ready()
+        while self._timers and self._timers[0][0] <= end:
+            self._fire_next()
+            self.run_ready()
+        self._now = end
+
+    async def finish(self, awaitable: Awaitable[T]) -> T:
+        """Run until an awaitable is done; time passes whenever nothing else is left to do."""
+        task = asyncio.ensure_future(awaitable)
+        while not task.done():
+            self.run_ready()
+            await asyncio.sleep(0)
+            if not self._ready and not task.done() and self._timers:
+                await asyncio.sleep(0)
+                if not self._ready and not task.done():
+                    self._fire_next()
+        return task.result()
+
+    def _fire_next(self) -> None:
+        due, _, timer = heapq.heappop(self._timers)
+        self._now = max(self._now, due)
+        if timer.callback is not None:
+            timer.callback()
+
+
+def _run(work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+    try:
+        result: T | BaseException = work()
+    except Exception as error:
+        result = error
+    done(result)

@@ -1,0 +1,269 @@
+"""A group of one replica with its log in memory: stages, commits, applies, snapshots and trims like `dledger.node`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from dledger.environment import Environment
+from dledger.errors import NotLeaderError, TrimmedError
+from dledger.format import BLANK_BYTES, HEADER_BYTES, MAX_ENTRY_BODY_BYTES, blank, seal
+from dledger.invariants import invariant
+from dledger.statemachine import CommittedEntry, Leadership, StateMachine
+from dledger.store.disk import Buffer
+from dledger.store.log import SegmentInfo
+from dledger.types import EntryKind, EntryMeta, Membership, ReplicaId, SnapshotMeta
+
+NODE_ID = "fake-n0"
+MEMBERSHIP = Membership((ReplicaId(NODE_ID, "00000000"),))
+
+
+class FakeLog:
+    """Committed bytes, and the snapshots of what they amount to.  May be shared by several nodes, one after another."""
+
+    def __init__(self, segment_bytes: int = 1 << 20) -> None:
+        self.segment_bytes = segment_bytes
+        self.data = bytearray()
+        self.entries: list[EntryMeta] = []
+        self.segment_starts = [0]
+        self.segment_times: list[int] = [0]
+        self.snapshots: dict[int, tuple[SnapshotMeta, list[bytes]]] = {}
+        self.first_position = 0
+
+    @property
+    def end(self) -> int:
+        """Position after the last entry or blank."""
+        return len(self.data)
+
+    @property
+    def room(self) -> int:
+        """Bytes left in the last segment."""
+        return self.segment_starts[-1] + self.segment_bytes - self.end
+
+    def roll(self, wall_ms: int) -> None:
+        """Begin another segment, unless the last one is empty."""
+        if self.end > self.segment_starts[-1]:
+            if self.room:
+                self.data += blank(self.room)
+            self.segment_starts.append(self.end)
+            self.segment_times.append(wall_ms)
+
+    def append(self, kind: int, term: int, records: bytes, commands: bytes) -> EntryMeta:
+        """Seal an entry at the end."""
+        index = len(self.entries)
+        chain = self.entries[-1].chain_crc if self.entries else 0
+        entry = bytearray(HEADER_BYTES) + records + commands
+        meta = seal(entry, kind, index, term, self.end, len(commands), chain)
+        self.data += entry
+        self.entries.append(meta)
+        return meta
+
+
+class FakeNode:
+    """The part of `dledger.node.Node` that a broker uses, as the ready leader of a group of its own.
+
+    Units staged in one turn of the event loop are sealed, committed and applied at its end, or when `commit` is called.
+    With `cold` set, `read_nowait` finds nothing in the page cache.
+    """
+
+    def __init__(self, machine: StateMachine, env: Environment, log: FakeLog | None = None) -> None:
+        self.env = env
+        self.log = log or FakeLog()
+        self.cold = False
+        self.term = 0
+        self.is_ready = False
+        self.leader_id: str | None = None
+        self.applied_index = -1
+        self.applied_position = 0
+        self.membership = MEMBERSHIP
+        self.disk_used = 0.0
+        self.stage_error: Exception | None = None
+        self._machine = machine
+        self._parts: list[Buffer] = []
+        self._record_bytes = 0
+        self._commands: list[bytes] = []
+        self._contexts: list[object] = []
+        self._commit_due = False
+        self._trim_hooks: list[Callable[[int], None]] = []
+
+    # ---------------------------------------------------------------- life
+
+    def start(self, *, lead: bool = True) -> None:
+        """Restore from the newest snapshot, apply the log, and lead in the next term unless told otherwise."""
+        self.restore()
+        self.catch_up()
+        if lead:
+            self.lead()
+
+    def restore(self, snapshot_position: int | None = None) -> None:
+        """Hand the machine the newest snapshot, or that of a position, and rebuild what its views lack."""
+        position = max(self.log.snapshots, default=None) if snapshot_position is None else snapshot_position
+        if position is None:
+            self._machine.restore(None, ())
+            return
+        meta, chunks = self.log.snapshots[position]
+        rebuild_from = max(self._machine.restore(meta, chunks), self.log.first_position)
+        self.applied_index, self.applied_position = meta.last_index, meta.position
+        lacking = [
+            entry
+            for entry in self.log.entries[: meta.last_index + 1]
+            if entry.end > rebuild_from and entry.position >= self.log.first_position
+        ]
+        groups = [self._group(entry, ()) for entry in lacking if entry.kind == EntryKind.GROUP]
+        for begin in range(0, len(groups), 3):
+            self._machine.rebuild(groups[begin : begin + 3])
+
+    def catch_up(self) -> None:
+        """Apply what the log holds, as a follower does."""
+        while self.applied_index + 1 < len(self.log.entries):
+            meta = self.log.entries[self.applied_index + 1]
+            if meta.kind == EntryKind.GROUP:
+                self._machine.apply([self._group(meta, ())])
+            self.applied_index, self.applied_position = meta.index, meta.end
+
+    def lead(self) -> None:
+        """Become the ready leader of the next term."""
+        self.term = (self.log.entries[-1].term if self.log.entries else 0) + 1
+        self.leader_id = NODE_ID
+        self.log.append(EntryKind.NO_OP, self.term, b"", b"")
+        self.catch_up()
+        self.is_ready = True
+        self._machine.on_leadership(Leadership(self.term, NODE_ID, is_leader=True, ready=True))
+
+    def step_down(self) -> None:
+        """Lose leadership: what is staged is dropped."""
+        contexts, self._contexts = self._contexts, []
+        self._parts, self._commands, self._record_bytes = [], [], 0
+        self.is_ready = False
+        self.leader_id = None
+        self._machine.dropped(contexts)
+        self._machine.on_leadership(Leadership(self.term + 1, None, is_leader=False, ready=False))
+
+    # ---------------------------------------------------------------- writing
+
+    def stage(
+        self,
+        size: int,
+        fill: Callable[[int], Sequence[Buffer]] | None,
+        *,
+        commands: bytes = b"",
+        context: object = None,
+    ) -> int:
+        """See `Node.stage`; raises `stage_error` if that is set."""
+        if self.stage_error is not None:
+            raise self.stage_error
+        if not self.is_ready:
+            raise NotLeaderError(self.leader_id, self.term)
+        pending = HEADER_BYTES + self._record_bytes + sum(map(len, self._commands))
+        needed = pending + size + len(commands)
+        if needed > min(MAX_ENTRY_BODY_BYTES, self.log.room - BLANK_BYTES):
+            self.commit()
+            if HEADER_BYTES + size + len(commands) > self.log.room - BLANK_BYTES:
+                self.log.roll(self.env.wall_ms())
+        position = self.log.end + HEADER_BYTES + self._record_bytes
+        if size and fill is not None:
+            parts = list(fill(position))
+            invariant(sum(map(len, parts)) == size, "a unit has the size that was announced", size=size)
+            self._parts += parts
+            self._record_bytes += size
+        if commands:
+            self._commands.append(commands)
+        if context is not None:
+            self._contexts.append(context)
+        if not self._commit_due:
+            self._commit_due = True
+            self.env.call_soon(self.commit)
+        return position
+
+    def commit(self) -> None:
+        """Seal, commit and apply what is staged."""
+        self._commit_due = False
+        if not self._parts and not self._commands:
+            return
+        records, commands = b"".join(self._parts), b"".join(self._commands)
+        contexts, self._contexts = self._contexts, []
+        self._parts, self._commands, self._record_bytes = [], [], 0
+        meta = self.log.append(EntryKind.GROUP, self.term, records, commands)
+        self._machine.apply([self._group(meta, contexts)])
+        self.applied_index, self.applied_position = meta.index, meta.end
+
+    # ---------------------------------------------------------------- reading
+
+    @property
+    def first_position(self) -> int:
+        """See `Node.first_position`."""
+        return self.log.first_position
+
+    @property
+    def durable_position(self) -> int:
+        """See `Node.durable_position`: everything is."""
+        return self.log.end
+
+    def read_nowait(self, position: int, size: int) -> bytes | None:
+        """See `Node.read_nowait`."""
+        return None if self.cold else self._read(position, size)
+
+    async def read(self, position: int, size: int) -> bytes:
+        """See `Node.read`."""
+        return self._read(position, size)
+
+    def segments(self) -> list[SegmentInfo]:
+        """See `Node.segments`."""
+        ends = [*self.log.segment_starts[1:], self.log.end]
+        return [
+            SegmentInfo(start, end, end - start, written)
+            for start, end, written in zip(self.log.segment_starts, ends, self.log.segment_times, strict=True)
+            if start >= self.log.first_position
+        ]
+
+    def read_index(self, callback: Callable[[Exception | None], None]) -> None:
+        """See `Node.read_index`; answers at the end of the turn."""
+        error = None if self.is_ready else NotLeaderError(self.leader_id, self.term)
+        self.env.call_soon(partial(callback, error))
+
+    def disk_ratio(self) -> float:
+        """See `Node.disk_ratio`: what a test set."""
+        return self.disk_used
+
+    # ---------------------------------------------------------------- snapshots and trims
+
+    def snapshot(self) -> int:
+        """Begin a segment with a snapshot of the state; returns its position."""
+        self.commit()
+        self.log.roll(self.env.wall_ms())
+        last = self.log.entries[-1]
+        meta = SnapshotMeta(self.log.end, last.index, last.term, last.chain_crc, MEMBERSHIP)
+        self.log.snapshots[meta.position] = (meta, list(self._machine.snapshot()))
+        return meta.position
+
+    def trim_candidates(self) -> list[int]:
+        """See `Node.trim_candidates`."""
+        return sorted(position for position in self.log.snapshots if position > self.log.first_position)
+
+    def trim(self, before_position: int) -> bool:
+        """See `Node.trim`; takes effect at once."""
+        if before_position not in self.trim_candidates():
+            return False
+        self.log.first_position = before_position
+        for position in [position for position in self.log.snapshots if position < before_position]:
+            del self.log.snapshots[position]
+        for hook in self._trim_hooks:
+            hook(before_position)
+        return True
+
+    def on_trimmed(self, hook: Callable[[int], None]) -> None:
+        """See `Node.on_trimmed`."""
+        self._trim_hooks.append(hook)
+
+    def _read(self, position: int, size: int) -> bytes:
+        if position < self.log.first_position:
+            raise TrimmedError(f"position {position} is below the first kept one, {self.log.first_position}")
+        invariant(position + size <= self.log.end, "a read stays in the log", position=position, size=size)
+        return bytes(self.log.data[position : position + size])
+
+    def _group(self, meta: EntryMeta, contexts: Sequence[object]) -> CommittedEntry:
+        body = bytes(self.log.data[meta.position + HEADER_BYTES : meta.end])
+        split = len(body) - meta.channel
+        return CommittedEntry(
+            meta.index, meta.term, meta.position, memoryview(body)[:split], memoryview(body)[split:], contexts
+        )

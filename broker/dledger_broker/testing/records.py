@@ -1,0 +1,99 @@
+"""Records as a leader writes them, without requests around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from dledger.store.disk import Buffer
+from dledger_broker.state.contexts import StagedRecord
+from dledger_broker.state.tables import QueueState
+from dledger_broker.views.dispatch import tag_code_of
+from dledger_remoting.hosts import HostAddress
+from dledger_remoting.properties import KEYS, TAGS, UNIQUE_KEY, format_properties
+from dledger_remoting.record import MessageRecord, encode_record
+
+HOST = HostAddress("127.0.0.1", 10911)
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What a producer says about a message; empty texts are left out of the properties."""
+
+    body: bytes = b"body"
+    tags: str = ""
+    keys: str = ""
+    unique_key: str = ""
+
+    def properties(self) -> bytes:
+        """The property text of its record."""
+        named = {UNIQUE_KEY: self.unique_key, KEYS: self.keys, TAGS: self.tags}
+        return format_properties({name: value for name, value in named.items() if value}).encode()
+
+
+class StagingNode(Protocol):
+    """What staging needs of a node."""
+
+    def stage(
+        self,
+        size: int,
+        fill: Callable[[int], Sequence[Buffer]] | None,
+        *,
+        commands: bytes = b"",
+        context: object = None,
+    ) -> int:
+        """See `Node.stage`."""
+
+
+class SentMessages:
+    """The context of staged messages: notes what became of them."""
+
+    def __init__(self) -> None:
+        self.records: list[StagedRecord] = []
+        self.outcome: str | None = None
+
+    def applied(self) -> None:
+        """See `StagedContext.applied`."""
+        self.outcome = "applied"
+
+    def dropped(self) -> None:
+        """See `StagedContext.dropped`."""
+        self.outcome = "dropped"
+
+
+def stage_messages(
+    node: StagingNode, queue: QueueState, messages: Sequence[Message], store_timestamp: int
+) -> SentMessages:
+    """Stage messages for one queue as a single unit; returns its context."""
+    first_offset = queue.staged_offset
+    records = [
+        MessageRecord(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=first_offset + number,
+            physical_offset=0,
+            body=message.body,
+            properties=message.properties(),
+            born_timestamp=store_timestamp,
+            born_host=HOST,
+            store_timestamp=store_timestamp,
+            store_host=HOST,
+        )
+        for number, message in enumerate(messages)
+    ]
+    sizes = [len(encode_record(record)) for record in records]
+    context = SentMessages()
+
+    def fill(position: int) -> Sequence[Buffer]:
+        parts: list[Buffer] = []
+        for record, size in zip(records, sizes, strict=True):
+            parts.append(encode_record(msgspec.structs.replace(record, physical_offset=position)))
+            code = tag_code_of(record.properties)
+            context.records.append((queue, record.queue_offset, position, size, code))
+            position += size
+        return parts
+
+    node.stage(sum(sizes), fill, context=context)
+    queue.staged_offset += len(messages)
+    return context
