@@ -302,16 +302,16 @@ class QueueFetcher:
             return
         if isinstance(error, SubscriptionNotExist | SubscriptionNotLatest):
             await self._core.beat_now((address,))
-            await self._pause(address)
+            await self._pause(None)
             return
         logger.warning("pull of %s from %s refused: code %d, %s", self.queue, address, error.code, error)
         self._core.routes.refresh_soon(self.queue.topic)
         self._avoid = address
         await asyncio.sleep(_REFUSED_PAUSE_SECONDS)
 
-    async def _pause(self, address: str) -> None:
-        """Wait a little longer after each failure in a row, then go elsewhere."""
-        self._avoid = address
+    async def _pause(self, avoid: str | None) -> None:
+        """Wait a little longer after each failure in a row, then go elsewhere if a node is to be avoided."""
+        self._avoid = avoid
         pause = min(MIN_PAUSE_SECONDS * (1 << min(self._failures, 10)), MAX_PAUSE_SECONDS)
         self._failures += 1
         await asyncio.sleep(pause)

@@ -1,0 +1,403 @@
+"""Name servers and brokers of a few dozen lines, in this process, that speak the real wire.
+
+A `FakeGroup` has one list of records per queue, shared by its nodes, and one leader or none. What a node does with a
+request can be replaced per request code: `node.on[code] = function(command) -> response, None (no answer) or CLOSE`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+
+from dledger_remoting.batch import decode_batch
+from dledger_remoting.bodies import ConsumerList, TopicList, encode_body
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command, make_response
+from dledger_remoting.frame import FrameDecoder
+from dledger_remoting.headers import (
+    PullMessageHeader,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    RouteWatchHeader,
+    SearchOffsetHeader,
+    SendMessageHeader,
+    UnregisterClientHeader,
+    UpdateConsumerOffsetHeader,
+    decode_ext,
+)
+from dledger_remoting.heartbeat import decode_heartbeat
+from dledger_remoting.hosts import HostAddress
+from dledger_remoting.ids import offset_message_id
+from dledger_remoting.record import MessageRecord, encode_record
+from dledger_remoting.route import BrokerData, ClusterInfo, QueueData, TopicRouteData, encode_cluster_info, encode_route
+
+CLOSE = object()
+LEADER_CHANGED = 20002
+
+
+class FakeServer:
+    """Accepts connections and answers each request in a task of its own."""
+
+    def __init__(self) -> None:
+        self.on: dict[int, Callable] = {}
+        self.received: list[RemotingCommand] = []
+        self.port = 0
+        self._server: asyncio.Server | None = None
+        self.writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task] = set()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """As a killed process: the port refuses, connections break."""
+        if self._server is not None:
+            self._server.close()
+        for writer in list(self.writers):
+            writer.transport.abort()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._server = None
+
+    def codes(self) -> list[int]:
+        return [command.code for command in self.received]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.add(writer)
+        decoder = FrameDecoder()
+        try:
+            while data := await reader.read(65536):
+                decoder.receive_data(data)
+                while (frame := decoder.next_frame()) is not None:
+                    command = decode_command(frame)
+                    if not command.is_response:
+                        self.received.append(command)
+                        task = asyncio.create_task(self._answer(command, writer))
+                        self._tasks.add(task)
+                        task.add_done_callback(self._tasks.discard)
+        except ConnectionError:
+            pass
+        finally:
+            self.writers.discard(writer)
+            self.disconnected(writer)
+            writer.close()
+
+    async def _answer(self, command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        handler = self.on.get(command.code)
+        response = handler(command) if handler is not None else await self.handle(command, writer)
+        if asyncio.iscoroutine(response):
+            response = await response
+        if response is CLOSE:
+            writer.transport.abort()
+        elif response is not None and not command.is_oneway and not writer.is_closing():
+            writer.write(encode_command(response))
+
+    async def handle(self, command: RemotingCommand, writer: asyncio.StreamWriter) -> RemotingCommand | None:
+        raise NotImplementedError
+
+    def disconnected(self, writer: asyncio.StreamWriter) -> None:
+        pass
+
+
+class FakeNameServer(FakeServer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: list[FakeGroup] = []
+        self.topics: dict[str, int] = {}
+        self.version = 1
+        self.has_watch = True
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        self.version += 1
+        event, self._changed = self._changed, asyncio.Event()
+        event.set()
+
+    async def handle(self, command, writer):
+        match command.code:
+            case RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                topic = command.ext["topic"]
+                if topic not in self.topics:
+                    return make_response(command, ResponseCode.TOPIC_NOT_EXIST, "No topic route info")
+                return make_response(command, 0, body=encode_route(self._route(topic), standard=True))
+            case RequestCode.DLEDGER_ROUTE_WATCH if self.has_watch:
+                header = decode_ext(RouteWatchHeader, command.ext)
+                if header.version == self.version:
+                    try:
+                        async with asyncio.timeout(header.timeout_millis / 1000):
+                            await self._changed.wait()
+                    except TimeoutError:
+                        pass
+                return make_response(command, 0, ext={"version": str(self.version)})
+            case RequestCode.GET_BROKER_CLUSTER_INFO:
+                info = ClusterInfo(
+                    {group.name: group.broker_data() for group in self.groups},
+                    {"C": [group.name for group in self.groups]},
+                )
+                return make_response(command, 0, body=encode_cluster_info(info, standard=True))
+            case RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+                return make_response(command, 0, body=encode_body(TopicList(sorted(self.topics))))
+            case RequestCode.DELETE_TOPIC_IN_NAMESRV:
+                self.topics.pop(command.ext["topic"], None)
+                self.changed()
+                return make_response(command, 0)
+        return make_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
+
+    def _route(self, topic: str) -> TopicRouteData:
+        queues = self.topics[topic]
+        perm = 7 if topic == "TBW102" else 6
+        return TopicRouteData(
+            queue_datas=[QueueData(group.name, queues, queues, perm) for group in self.groups],
+            broker_datas=[group.broker_data() for group in self.groups],
+        )
+
+
+class FakeGroup:
+    def __init__(self, name: str, name_server: FakeNameServer, nodes: int) -> None:
+        self.name = name
+        self.name_server = name_server
+        self.nodes = [FakeNode(self) for _ in range(nodes)]
+        self.leader: FakeNode | None = self.nodes[0]
+        self.term = 1
+        self.queues: dict[tuple[str, int], list[MessageRecord]] = defaultdict(list)
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        self.members: dict[str, dict[str, asyncio.StreamWriter]] = defaultdict(dict)
+        self.arrived = asyncio.Event()
+        name_server.groups.append(self)
+
+    def broker_data(self) -> BrokerData:
+        addresses = {
+            0 if node is self.leader else number + 1: node.address
+            for number, node in enumerate(self.nodes)
+            if node.alive
+        }
+        return BrokerData(self.name, "C", addresses)
+
+    async def elect(self, node: FakeNode | None, *, notify: bool = True, register: bool = True) -> None:
+        self.term += 1
+        self.leader = node
+        if register:
+            self.name_server.changed()
+        if node is not None and notify:
+            notice = RemotingCommand(
+                LEADER_CHANGED, flag=FLAG_ONEWAY, ext={"term": str(self.term), "leaderAddr": node.address}
+            )
+            for writer in node.notified:
+                writer.write(encode_command(notice))
+
+    def store(self, topic: str, queue_id: int, body: bytes, properties: bytes, sys_flag: int = 0, reconsume: int = 0):
+        records = self.queues[topic, queue_id]
+        now_ms = int(time.time() * 1000)
+        record = MessageRecord(
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=len(records),
+            physical_offset=sum(len(found) for found in self.queues.values()) * 1000,
+            body=body,
+            properties=properties,
+            sys_flag=sys_flag,
+            born_timestamp=now_ms,
+            born_host=HostAddress("127.0.0.1", 1),
+            store_timestamp=now_ms,
+            store_host=HostAddress("127.0.0.1", self.nodes[0].port),
+            reconsume_times=reconsume,
+        )
+        records.append(record)
+        event, self.arrived = self.arrived, asyncio.Event()
+        event.set()
+        return record
+
+    def bodies(self, topic: str) -> list[bytes]:
+        return [
+            record.body for (name, _), records in sorted(self.queues.items()) if name == topic for record in records
+        ]
+
+
+class FakeNode(FakeServer):
+    def __init__(self, group: FakeGroup) -> None:
+        super().__init__()
+        self.group = group
+        self.alive = True
+        self.notified: set[asyncio.StreamWriter] = set()
+
+    async def kill(self) -> None:
+        self.alive = False
+        await self.stop()
+
+    def not_leader(self, command: RemotingCommand) -> RemotingCommand:
+        ext = {"term": str(self.group.term)}
+        if self.group.leader is not None:
+            ext["leaderAddr"] = self.group.leader.address
+        return make_response(command, ResponseCode.SERVICE_NOT_AVAILABLE, "not the leader", ext)
+
+    def disconnected(self, writer) -> None:
+        self.notified.discard(writer)
+        for name, members in self.group.members.items():
+            for client_id in [client_id for client_id, channel in members.items() if channel is writer]:
+                del members[client_id]
+                self._notify_members(name)
+
+    async def handle(self, command, writer):
+        if command.ext.get("dledgerNotify") == "true":
+            self.notified.add(writer)
+        if command.ext.get("noForward") == "true" and self.group.leader is not self:
+            return self.not_leader(command)
+        match command.code:
+            case RequestCode.SEND_MESSAGE_V2 | RequestCode.SEND_BATCH_MESSAGE:
+                return self._send(command)
+            case RequestCode.PULL_MESSAGE:
+                return await self._pull(command)
+            case RequestCode.HEART_BEAT:
+                self._heartbeat(command, writer)
+                return make_response(command, 0)
+            case RequestCode.UNREGISTER_CLIENT:
+                header = decode_ext(UnregisterClientHeader, command.ext)
+                if header.consumer_group and self.group.members[header.consumer_group].pop(header.client_id, None):
+                    self._notify_members(header.consumer_group)
+                return make_response(command, 0)
+            case RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+                members = self.group.members.get(command.ext["consumerGroup"])
+                if not members:
+                    return make_response(command, 1, "no consumer for this group")
+                return make_response(command, 0, body=encode_body(ConsumerList(list(members))))
+            case RequestCode.QUERY_CONSUMER_OFFSET:
+                header = decode_ext(QueryConsumerOffsetHeader, command.ext)
+                offset = self.group.offsets.get((header.consumer_group, header.topic, header.queue_id))
+                if offset is None:
+                    return make_response(command, ResponseCode.QUERY_NOT_FOUND, "Not found")
+                return make_response(command, 0, ext={"offset": str(offset)})
+            case RequestCode.UPDATE_CONSUMER_OFFSET:
+                header = decode_ext(UpdateConsumerOffsetHeader, command.ext)
+                key = (header.consumer_group, header.topic, header.queue_id)
+                self.group.offsets[key] = header.commit_offset
+                return make_response(command, 0)
+            case RequestCode.GET_MAX_OFFSET:
+                header = decode_ext(QueueHeader, command.ext)
+                end = len(self.group.queues[header.topic, header.queue_id])
+                return make_response(command, 0, ext={"offset": str(end)})
+            case RequestCode.GET_MIN_OFFSET:
+                return make_response(command, 0, ext={"offset": "0"})
+            case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
+                header = decode_ext(SearchOffsetHeader, command.ext)
+                records = self.group.queues[header.topic, header.queue_id]
+                later = [record.queue_offset for record in records if record.store_timestamp >= header.timestamp]
+                return make_response(command, 0, ext={"offset": str(later[0] if later else len(records))})
+            case RequestCode.UPDATE_AND_CREATE_TOPIC:
+                self.group.name_server.topics[command.ext["topic"]] = int(command.ext["readQueueNums"])
+                self.group.name_server.changed()
+                return make_response(command, 0)
+            case RequestCode.DELETE_TOPIC_IN_BROKER:
+                return make_response(command, 0)
+        return make_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
+
+    def _send(self, command):
+        header = SendMessageHeader.decode(command.ext)
+        topics = self.group.name_server.topics
+        if header.topic not in topics:
+            if "TBW102" not in topics:
+                return make_response(command, ResponseCode.TOPIC_NOT_EXIST, f"topic {header.topic} does not exist")
+            topics[header.topic] = header.default_topic_queue_nums
+            self.group.name_server.changed()
+        if header.batch:
+            messages = decode_batch(command.body)
+            records = [self.group.store(header.topic, header.queue_id, m.body, m.properties) for m in messages]
+        else:
+            properties = (header.properties or "").encode()
+            records = [
+                self.group.store(
+                    header.topic,
+                    header.queue_id,
+                    command.body,
+                    properties,
+                    header.sys_flag,
+                    header.reconsume_times or 0,
+                )
+            ]
+        ids = ",".join(offset_message_id(record.store_host, record.physical_offset) for record in records)
+        ext = {"msgId": ids, "queueId": str(header.queue_id), "queueOffset": str(records[0].queue_offset)}
+        return make_response(command, 0, ext=ext)
+
+    async def _pull(self, command):
+        header = decode_ext(PullMessageHeader, command.ext)
+        records = self.group.queues[header.topic, header.queue_id]
+        deadline = asyncio.get_running_loop().time() + header.suspend_timeout_millis / 1000
+        while header.queue_offset == len(records):
+            arrived = self.group.arrived
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await arrived.wait()
+            except TimeoutError:
+                break
+        found = records[header.queue_offset : header.queue_offset + header.max_msg_nums]
+        code = ResponseCode.SUCCESS if found else ResponseCode.PULL_NOT_FOUND
+        next_offset = header.queue_offset + len(found)
+        if header.queue_offset > len(records):
+            code, next_offset = ResponseCode.PULL_OFFSET_MOVED, len(records)
+        ext = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(next_offset),
+            "minOffset": "0",
+            "maxOffset": str(len(records)),
+        }
+        return make_response(command, code, ext=ext, body=b"".join(map(encode_record, found)))
+
+    def _heartbeat(self, command, writer) -> None:
+        heartbeat = decode_heartbeat(command.body)
+        for consumer in heartbeat.consumer_data_set:
+            members = self.group.members[consumer.group_name]
+            is_new = heartbeat.client_id not in members
+            if is_new or self is self.group.leader:
+                members[heartbeat.client_id] = writer
+            retry_topic = f"%RETRY%{consumer.group_name}"
+            if retry_topic not in self.group.name_server.topics:
+                self.group.name_server.topics[retry_topic] = 1
+                self.group.name_server.changed()
+            if is_new:
+                self._notify_members(consumer.group_name)
+
+    def _notify_members(self, name: str) -> None:
+        notice = RemotingCommand(
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, opaque=1_000_000_001, flag=FLAG_ONEWAY, ext={"consumerGroup": name}
+        )
+        for writer in self.group.members[name].values():
+            if not writer.is_closing():
+                writer.write(encode_command(notice))
+
+
+class FakeCluster:
+    def __init__(self, groups: int, nodes: int) -> None:
+        self.name_server = FakeNameServer()
+        self.groups = [FakeGroup(f"broker-{'abc'[number]}", self.name_server, nodes) for number in range(groups)]
+
+    @property
+    def namesrv(self) -> str:
+        return self.name_server.address
+
+    @property
+    def group(self) -> FakeGroup:
+        return self.groups[0]
+
+    def servers(self) -> list[FakeServer]:
+        return [self.name_server, *(node for group in self.groups for node in group.nodes)]
+
+
+@asynccontextmanager
+async def fake_cluster(*, groups: int = 1, nodes: int = 3, topics: dict[str, int] | None = None):
+    cluster = FakeCluster(groups, nodes)
+    cluster.name_server.topics.update({"T": 4} if topics is None else topics)
+    for server in cluster.servers():
+        await server.start()
+    try:
+        yield cluster
+    finally:
+        for server in cluster.servers():
+            await server.stop()

@@ -1,0 +1,386 @@
+"""What a group consumer promises: everything is delivered, nothing is skipped, offsets follow acknowledgements."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from client_fakes import fake_cluster
+
+from dledger_client import InvalidArgumentError, Producer, PushConsumer
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import make_response
+from dledger_remoting.properties import format_properties, parse_properties
+
+
+async def take(consumer, count):
+    messages = []
+    async with asyncio.timeout(10):
+        async for message in consumer:
+            messages.append(message)
+            if len(messages) == count:
+                return messages
+    raise AssertionError("the consumer was closed")
+
+
+def fill(cluster, count, topic="T", queue_id=0, **properties):
+    for number in range(count):
+        cluster.group.store(topic, queue_id, b"%04d" % number, format_properties(properties).encode())
+
+
+async def test_all_messages_arrive_each_queue_in_order():
+    async with fake_cluster() as cluster:
+        for queue_id in range(4):
+            fill(cluster, 100, queue_id=queue_id)
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            messages = await take(consumer, 400)
+        for queue_id in range(4):
+            mine = [message.queue_offset for message in messages if message.queue_id == queue_id]
+            assert mine == list(range(100))
+
+
+async def test_a_message_arrives_as_it_was_sent():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        sent = await producer.send("T", b"x" * 9000, key=["k1", "k2"], tags="red", properties={"a": "b"})
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            [message] = await take(consumer, 1)
+        assert (message.topic, message.body, message.tags, message.keys) == ("T", b"x" * 9000, "red", ("k1", "k2"))
+        assert message.properties["a"] == "b"
+        assert (message.message_id, message.offset_message_id) == (sent.unique_key, sent.message_id)
+        assert message.reconsume_times == 0
+        assert message.stored_timestamp_ms >= message.born_timestamp_ms > 0
+
+
+async def test_committed_is_the_lowest_unacknowledged_offset():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 10)
+        async with PushConsumer(cluster.namesrv, "CG", "T", auto_ack=False) as consumer:
+            messages = await take(consumer, 10)
+            for message in messages:
+                if message.queue_offset != 3:
+                    message.ack()
+            await consumer.commit()
+            assert cluster.group.offsets["CG", "T", 0] == 3
+            messages[3].ack()
+        assert cluster.group.offsets["CG", "T", 0] == 10
+
+
+async def test_iterating_acknowledges_what_was_worked_on_and_an_error_does_not():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 10)
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            await take(consumer, 4)
+        assert cluster.group.offsets["CG", "T", 0] == 4
+        with pytest.raises(ZeroDivisionError):
+            async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+                await take(consumer, 2)
+                raise ZeroDivisionError
+        assert cluster.group.offsets["CG", "T", 0] == 5
+
+
+async def test_the_next_consumer_goes_on_where_the_last_one_stopped():
+    async with fake_cluster() as cluster:
+        for queue_id in range(4):
+            fill(cluster, 50, queue_id=queue_id)
+        seen = []
+        for _ in range(4):
+            async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+                seen += [(message.queue_id, message.queue_offset) for message in await take(consumer, 50)]
+        assert len(seen) == len(set(seen)) == 200
+
+
+@pytest.mark.parametrize(("start_from", "expected"), [("first", b"0000"), ("last", b"new")])
+async def test_a_group_without_offsets_begins_where_it_is_told(start_from, expected):
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 5)
+        async with PushConsumer(cluster.namesrv, "CG", "T", start_from=start_from) as consumer:
+            while RequestCode.PULL_MESSAGE not in cluster.group.nodes[0].codes():
+                await asyncio.sleep(0)
+            cluster.group.store("T", 0, b"new", b"")
+            assert (await take(consumer, 1))[0].body == expected
+
+
+async def test_a_start_at_the_end_is_committed_at_once_so_that_a_crash_skips_nothing():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 5)
+        async with PushConsumer(cluster.namesrv, "CG", "T", start_from="last"):
+            while ("CG", "T", 0) not in cluster.group.offsets:
+                await asyncio.sleep(0)
+            assert cluster.group.offsets["CG", "T", 0] == 5
+
+
+async def test_only_messages_with_a_subscribed_tag_arrive_and_the_others_are_passed_over():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 3, TAGS="red")
+        fill(cluster, 3, TAGS="blue")
+        fill(cluster, 1, TAGS="green")
+        async with PushConsumer(cluster.namesrv, "CG", {"T": "red || green"}) as consumer:
+            assert [message.tags for message in await take(consumer, 4)] == ["red"] * 3 + ["green"]
+        assert cluster.group.offsets["CG", "T", 0] == 7
+
+
+async def test_a_handler_runs_as_many_messages_at_a_time_as_it_is_told():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 40)
+        running = most = done = 0
+        finished = asyncio.Event()
+
+        async def handler(_message):
+            nonlocal running, most, done
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0)
+            running -= 1
+            done += 1
+            if done == 40:
+                finished.set()
+
+        async with PushConsumer(cluster.namesrv, "CG", "T", handler, concurrency=5):
+            await asyncio.wait_for(finished.wait(), 10)
+        assert most == 5
+        assert cluster.group.offsets["CG", "T", 0] == 40
+
+
+async def test_a_failed_message_goes_to_the_retry_topic_and_comes_back():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 3, KEYS="k")
+        seen = []
+        finished = asyncio.Event()
+
+        async def handler(message):
+            seen.append((message.topic, message.body, message.reconsume_times))
+            if message.body == b"0001" and message.reconsume_times < 2:
+                raise ValueError("not yet")
+            if message.reconsume_times == 2:
+                finished.set()
+
+        async with PushConsumer(cluster.namesrv, "CG", "T", handler):
+            await asyncio.wait_for(finished.wait(), 10)
+        assert [entry for entry in seen if entry[1] == b"0001"] == [("T", b"0001", number) for number in range(3)]
+        assert cluster.group.offsets["CG", "T", 0] == 3
+        assert cluster.group.offsets["CG", "%RETRY%CG", 0] == 2
+        properties = parse_properties(cluster.group.queues["%RETRY%CG", 0][1].properties)
+        assert (properties["RETRY_TOPIC"], properties["RECONSUME_TIME"], properties["KEYS"]) == ("T", "2", "k")
+
+
+async def test_a_broker_that_takes_messages_back_is_asked_to():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 1)
+        leader = cluster.group.nodes[0]
+        leader.on[RequestCode.CONSUMER_SEND_MSG_BACK] = lambda command: make_response(command, 0)
+
+        async def handler(_message):
+            raise ValueError("never")
+
+        async with PushConsumer(cluster.namesrv, "CG", "T", handler) as consumer:
+            while RequestCode.CONSUMER_SEND_MSG_BACK not in leader.codes():
+                await asyncio.sleep(0)
+            while cluster.group.offsets.get(("CG", "T", 0)) != 1:
+                await consumer.commit()
+        [command] = [command for command in leader.received if command.code == RequestCode.CONSUMER_SEND_MSG_BACK]
+        assert (command.ext["group"], command.ext["originTopic"], command.ext["maxReconsumeTimes"]) == ("CG", "T", "16")
+        assert RequestCode.SEND_MESSAGE_V2 not in leader.codes()
+
+
+async def test_a_message_that_failed_too_often_ends_in_the_dead_letter_topic():
+    async with fake_cluster(topics={"T": 1, "%DLQ%CG": 1}) as cluster:
+        fill(cluster, 1)
+
+        async def handler(_message):
+            raise ValueError("never")
+
+        async with PushConsumer(cluster.namesrv, "CG", "T", handler, max_reconsume_times=1):
+            while not cluster.group.bodies("%DLQ%CG"):
+                await cluster.group.arrived.wait()
+        assert cluster.group.bodies("%DLQ%CG") == [b"0000"]
+
+
+async def test_an_orderly_consumer_repeats_a_failed_message_before_its_successors():
+    async with fake_cluster(topics={"T": 2}) as cluster:
+        fill(cluster, 4)
+        seen = []
+        finished = asyncio.Event()
+
+        async def handler(message):
+            seen.append(message.queue_offset)
+            if message.queue_offset == 1 and message.reconsume_times < 2:
+                raise ValueError("not yet")
+            if message.queue_offset == 3:
+                finished.set()
+
+        async with PushConsumer(cluster.namesrv, "CG", "T", handler, orderly=True):
+            await asyncio.wait_for(finished.wait(), 10)
+        assert seen == [0, 1, 1, 1, 2, 3]
+        assert cluster.group.offsets["CG", "T", 0] == 4
+
+
+async def test_two_members_share_the_queues_and_read_everything_once():
+    async with fake_cluster(topics={"T": 4}) as cluster:
+        seen = []
+
+        async def read(consumer):
+            async for message in consumer:
+                seen.append((message.queue_id, message.queue_offset))
+
+        async with (
+            PushConsumer(cluster.namesrv, "CG", "T") as first,
+            PushConsumer(cluster.namesrv, "CG", "T") as second,
+        ):
+            readers = [asyncio.create_task(read(consumer)) for consumer in (first, second)]
+            async with asyncio.timeout(10):
+                while {len(topic_queues(member)) for member in (first, second)} != {2}:
+                    await asyncio.sleep(0.01)
+            assert not topic_queues(first) & topic_queues(second)
+            for queue_id in range(4):
+                fill(cluster, 100, queue_id=queue_id)
+            async with asyncio.timeout(10):
+                while len(seen) < 400:
+                    await asyncio.sleep(0.01)
+        await asyncio.gather(*readers)
+        assert sorted(seen) == [(queue_id, offset) for queue_id in range(4) for offset in range(100)]
+
+
+def topic_queues(consumer):
+    return {queue for queue in consumer.assignment if queue.topic == "T"}
+
+
+async def test_a_member_that_joins_gets_its_share_without_a_message_being_delivered_twice():
+    async with fake_cluster(topics={"T": 4}) as cluster, Producer(cluster.namesrv) as producer:
+        seen = []
+
+        async def read(consumer):
+            async for message in consumer:
+                seen.append((message.queue_id, message.queue_offset))
+
+        async def send():
+            for number in range(600):
+                await producer.send("T", b"%d" % number)
+                await asyncio.sleep(0.002)
+
+        async with PushConsumer(cluster.namesrv, "CG", "T") as first:
+            sending = asyncio.create_task(send())
+            readers = [asyncio.create_task(read(first))]
+            async with asyncio.timeout(10):
+                while len(seen) < 50:
+                    await asyncio.sleep(0.01)
+            async with PushConsumer(cluster.namesrv, "CG", "T") as second:
+                readers.append(asyncio.create_task(read(second)))
+                await sending
+                async with asyncio.timeout(10):
+                    while len(seen) < 600:
+                        await asyncio.sleep(0.01)
+                assert topic_queues(second)
+        await asyncio.gather(*readers)
+        assert len(seen) == len(set(seen)) == 600
+
+
+async def test_a_new_leader_is_followed_at_once_and_nothing_is_lost_or_repeated():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 50)
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            first = await take(consumer, 50)
+            await cluster.group.nodes[0].kill()
+            await cluster.group.elect(cluster.group.nodes[1])
+            for number in range(50):
+                cluster.group.store("T", 0, b"later %d" % number, b"")
+            second = await take(consumer, 50)
+        assert [message.queue_offset for message in first + second] == list(range(100))
+        assert cluster.group.offsets["CG", "T", 0] == 100
+
+
+async def test_an_offset_outside_the_queue_is_moved_to_where_the_broker_says():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 5)
+        cluster.group.offsets["CG", "T", 0] = 70
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            while not any(command.ext.get("queueOffset") == "5" for command in cluster.group.nodes[0].received):
+                await asyncio.sleep(0)
+            cluster.group.store("T", 0, b"new", b"")
+            assert [message.body for message in await take(consumer, 1)] == [b"new"]
+
+
+async def test_an_unknown_subscription_is_announced_again():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 1)
+        leader = cluster.group.nodes[0]
+
+        async def forgotten(command):
+            if command.ext["topic"] != "T":
+                return await leader.handle(command, None)
+            del leader.on[RequestCode.PULL_MESSAGE]
+            leader.received.clear()
+            return make_response(command, ResponseCode.SUBSCRIPTION_NOT_EXIST, "who are you")
+
+        leader.on[RequestCode.PULL_MESSAGE] = forgotten
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            await take(consumer, 1)
+            assert RequestCode.HEART_BEAT in leader.codes()
+
+
+async def test_reading_stops_while_too_much_is_unacknowledged():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 500)
+        async with PushConsumer(cluster.namesrv, "CG", "T", auto_ack=False, max_outstanding=64) as consumer:
+            messages = await take(consumer, 64)
+            pulls = cluster.group.nodes[0].codes().count(RequestCode.PULL_MESSAGE)
+            assert pulls == 3
+            for message in messages:
+                message.ack()
+            await take(consumer, 64)
+
+
+async def test_a_broadcast_member_reads_everything_and_keeps_its_own_offsets(tmp_path):
+    async with fake_cluster(topics={"T": 2}) as cluster:
+        fill(cluster, 5)
+        fill(cluster, 5, queue_id=1)
+        for name in ("one", "two"):
+            path = tmp_path / f"{name}.json"
+            async with PushConsumer(cluster.namesrv, "CG", "T", broadcast=True, offset_file=path) as consumer:
+                assert len(await take(consumer, 10)) == 10
+        cluster.group.store("T", 0, b"new", b"")
+        async with PushConsumer(
+            cluster.namesrv, "CG", "T", broadcast=True, offset_file=tmp_path / "one.json"
+        ) as consumer:
+            assert [message.body for message in await take(consumer, 1)] == [b"new"]
+        assert not cluster.group.offsets
+
+
+async def test_closing_ends_the_iteration_and_leaves_the_group():
+    async with fake_cluster() as cluster:
+        consumer = PushConsumer(cluster.namesrv, "CG", "T")
+        await consumer.start()
+        reader = asyncio.create_task(anext(consumer, None))
+        while not cluster.group.members["CG"]:
+            await asyncio.sleep(0)
+        await consumer.close()
+        assert await reader is None
+        assert not cluster.group.members["CG"]
+
+
+async def test_receive_gives_what_there_is_and_nothing_after_its_timeout():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 5)
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            messages = await consumer.receive(10, timeout=10)
+            assert len(messages) == 5
+            assert await consumer.receive(10, timeout=0.01) == []
+            for message in messages:
+                message.ack()
+        assert cluster.group.offsets["CG", "T", 0] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (("bad group!", "T"), {}),
+        (("CG", "bad topic!"), {}),
+        (("CG", {"T": " || "}), {}),
+        (("CG", []), {}),
+        (("CG", "T"), {"broadcast": True}),
+        (("CG", "T"), {"concurrency": 0}),
+        (("CG", "T"), {"strategy": "best"}),
+    ],
+)
+def test_contradictory_arguments_are_refused(arguments, options):
+    with pytest.raises(InvalidArgumentError):
+        PushConsumer("127.0.0.1:9876", *arguments, **options)

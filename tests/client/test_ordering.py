@@ -1,0 +1,81 @@
+"""Messages with one ordering key keep their order, whatever happens to single attempts."""
+
+from __future__ import annotations
+
+import asyncio
+
+from client_fakes import CLOSE, fake_cluster
+
+from dledger_client import Message, Producer, SendError
+from dledger_client.producer import queue_of_key
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import make_response
+
+
+async def test_order_per_key_survives_refusals_and_lost_connections():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        leader = cluster.group.nodes[0]
+        count = 0
+
+        async def sometimes(command):
+            nonlocal count
+            count += 1
+            if count % 5 == 2:
+                return make_response(command, ResponseCode.SYSTEM_BUSY, "busy")
+            if count % 7 == 3:
+                return CLOSE
+            return await leader.handle(command, None)
+
+        leader.on[RequestCode.SEND_MESSAGE_V2] = sometimes
+        sends = [producer.send("T", b"%03d" % number, ordering_key="k") for number in range(60)]
+        results = await asyncio.gather(*sends)
+        assert len({result.queue_id for result in results}) == 1
+        assert cluster.group.bodies("T") == [b"%03d" % number for number in range(60)]
+
+
+async def test_order_per_key_survives_a_new_leader():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        sends = [asyncio.create_task(producer.send("T", b"%03d" % n, ordering_key="k")) for n in range(100)]
+        while len(cluster.group.bodies("T")) < 20:
+            await cluster.group.arrived.wait()
+        await cluster.group.elect(cluster.group.nodes[1])
+        await asyncio.gather(*sends)
+        assert cluster.group.bodies("T") == [b"%03d" % number for number in range(100)]
+
+
+async def test_batches_and_single_messages_of_one_key_share_the_order():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv, max_batch_bytes=1000) as producer:
+        batch = [Message(b"b%02d" % number * 30) for number in range(30)]
+        await asyncio.gather(
+            producer.send("T", b"first", ordering_key="k"),
+            producer.send_batch("T", batch, ordering_key="k"),
+            producer.send("T", b"last", ordering_key="k"),
+        )
+        assert cluster.group.bodies("T") == [b"first", *(message.body for message in batch), b"last"]
+
+
+async def test_a_key_always_goes_to_the_same_queue_and_keys_spread_over_all():
+    async with fake_cluster(groups=2) as cluster, Producer(cluster.namesrv) as producer:
+        queues = await producer.queues("T")
+        route = producer._core.routes.cached("T")
+        assert {queue_of_key(route, str(key)) for key in range(200)} == set(queues)
+        assert queue_of_key(route, "order-17") == queue_of_key(route, "order-17")
+        assert len(queues) == 8
+
+
+async def test_a_failed_message_does_not_block_its_successors():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        leader = cluster.group.nodes[0]
+
+        def refuse_once(command):
+            del leader.on[RequestCode.SEND_MESSAGE_V2]
+            return make_response(command, ResponseCode.NO_PERMISSION, "no")
+
+        leader.on[RequestCode.SEND_MESSAGE_V2] = refuse_once
+        first, second = await asyncio.gather(
+            producer.send("T", b"1", ordering_key="k"),
+            producer.send("T", b"2", ordering_key="k"),
+            return_exceptions=True,
+        )
+        assert isinstance(first, SendError)
+        assert second.queue_offset == 0

@@ -1,0 +1,267 @@
+"""What a producer promises about single messages and their failures."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+
+import pytest
+from client_fakes import CLOSE, fake_cluster
+
+from dledger_client import InvalidArgumentError, Message, Producer, SendError
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import make_response
+from dledger_remoting.properties import parse_properties
+from dledger_remoting.record import SYS_COMPRESSED
+
+
+async def test_a_send_returns_where_the_message_lies():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        first = await producer.send("T", b"one", key="k1", tags="red", properties={"colour": "deep"})
+        [stored] = cluster.group.queues["T", first.queue_id]
+        assert (first.topic, first.broker_group, first.queue_offset, first.replicated) == ("T", "broker-a", 0, True)
+        properties = parse_properties(stored.properties)
+        assert properties == {"UNIQ_KEY": first.unique_key, "KEYS": "k1", "TAGS": "red", "colour": "deep"}
+        assert len(first.message_id) == 32
+
+
+async def test_queues_are_taken_in_turn():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        results = [await producer.send("T", b"x") for _ in range(8)]
+    assert [result.queue_id for result in results] == [0, 1, 2, 3] * 2
+
+
+async def test_a_refusal_that_names_the_leader_leads_there_without_an_error():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        await producer.send("T", b"one")
+        await cluster.group.elect(cluster.group.nodes[1], notify=False, register=False)
+        await producer.send("T", b"two")
+        await producer.send("T", b"three")
+        assert cluster.group.bodies("T") == [b"one", b"two", b"three"]
+        assert cluster.group.nodes[1].codes().count(RequestCode.SEND_MESSAGE_V2) == 2
+
+
+async def test_a_notice_of_a_new_leader_is_enough_to_find_it():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        old, new, _ = cluster.group.nodes
+        await producer.send("T", b"one")
+        while not new.notified:
+            await asyncio.sleep(0)
+        await cluster.group.elect(new, register=False)
+        while producer._core.routes.group("broker-a").leader != new.address:
+            await asyncio.sleep(0)
+        sent = old.codes().count(RequestCode.SEND_MESSAGE_V2)
+        await producer.send("T", b"two")
+        assert old.codes().count(RequestCode.SEND_MESSAGE_V2) == sent
+
+
+async def test_a_killed_leader_is_replaced_as_soon_as_there_is_another():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        await producer.send("T", b"one")
+        cluster.group.leader = None
+        await cluster.group.nodes[0].kill()
+        waiting = [asyncio.create_task(producer.send("T", b"%d" % number)) for number in range(20)]
+        while RequestCode.SEND_MESSAGE_V2 not in cluster.group.nodes[1].codes():
+            await asyncio.sleep(0)
+        await cluster.group.elect(cluster.group.nodes[2])
+        await asyncio.gather(*waiting)
+        assert len(cluster.group.bodies("T")) == 21
+
+
+async def test_while_the_leader_is_unknown_waiting_sends_do_not_flood_the_followers():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv, timeout=0.3) as producer:
+        await producer.send("T", b"one")
+        cluster.group.leader = None
+        errors = await asyncio.gather(*(producer.send("T", b"x") for _ in range(200)), return_exceptions=True)
+        assert all(isinstance(error, SendError) and error.outcome == "not_sent" for error in errors)
+        asked = sum(node.codes().count(RequestCode.SEND_MESSAGE_V2) for node in cluster.group.nodes)
+        assert asked <= 200 + 1 + 30
+
+
+async def test_a_busy_broker_is_asked_again_until_it_takes_the_message():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        leader = cluster.group.nodes[0]
+        refusals = iter(range(3))
+
+        def busy(command):
+            if next(refusals, None) is None:
+                del leader.on[RequestCode.SEND_MESSAGE_V2]
+            return make_response(command, ResponseCode.SYSTEM_BUSY, "busy")
+
+        leader.on[RequestCode.SEND_MESSAGE_V2] = busy
+        await producer.send("T", b"one")
+        assert cluster.group.bodies("T") == [b"one"]
+
+
+async def test_one_deadline_covers_all_attempts_and_says_that_nothing_was_stored():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        cluster.group.nodes[0].on[RequestCode.SEND_MESSAGE_V2] = lambda command: make_response(
+            command, ResponseCode.SYSTEM_BUSY, "busy"
+        )
+        with pytest.raises(SendError) as failure:
+            await producer.send("T", b"one", timeout=0.2)
+        assert failure.value.outcome == "not_sent"
+        assert failure.value.code == ResponseCode.SYSTEM_BUSY
+        assert failure.value.attempts > 1
+
+
+async def test_a_lost_connection_is_an_unknown_outcome_and_is_not_repeated_if_so_told():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv, retry_unknown=False) as producer:
+        cluster.group.nodes[0].on[RequestCode.SEND_MESSAGE_V2] = lambda _: CLOSE
+        with pytest.raises(SendError) as failure:
+            await producer.send("T", b"one")
+        assert (failure.value.outcome, failure.value.attempts) == ("unknown", 1)
+
+
+async def test_a_lost_answer_is_repeated_by_default_and_may_store_twice():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        leader = cluster.group.nodes[0]
+
+        async def store_and_die(command):
+            del leader.on[RequestCode.SEND_MESSAGE_V2]
+            await leader.handle(command, None)
+            return CLOSE
+
+        leader.on[RequestCode.SEND_MESSAGE_V2] = store_and_die
+        await producer.send("T", b"one")
+        assert cluster.group.bodies("T") == [b"one", b"one"]
+
+
+async def test_an_unknown_outcome_stays_unknown_when_later_attempts_are_refused():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        leader = cluster.group.nodes[0]
+
+        def first_unknown(command):
+            leader.on[RequestCode.SEND_MESSAGE_V2] = lambda again: make_response(
+                again, ResponseCode.MESSAGE_ILLEGAL, "no"
+            )
+            return make_response(command, ResponseCode.SYSTEM_ERROR, "lost", {"outcome": "unknown"})
+
+        leader.on[RequestCode.SEND_MESSAGE_V2] = first_unknown
+        with pytest.raises(SendError) as failure:
+            await producer.send("T", b"one")
+        assert failure.value.outcome == "unknown"
+        assert failure.value.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+async def test_a_final_refusal_is_not_repeated():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        cluster.group.nodes[0].on[RequestCode.SEND_MESSAGE_V2] = lambda command: make_response(
+            command, ResponseCode.NO_PERMISSION, "read only"
+        )
+        with pytest.raises(SendError, match="read only") as failure:
+            await producer.send("T", b"one")
+        assert (failure.value.outcome, failure.value.attempts) == ("not_sent", 1)
+
+
+async def test_a_silent_leader_is_given_up_shortly_after_a_successor_is_known():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv, attempt_timeout=60, timeout=120) as producer:
+        old, new, _ = cluster.group.nodes
+        await producer.send("T", b"one")
+        while not new.notified:
+            await asyncio.sleep(0)
+        old.on[RequestCode.SEND_MESSAGE_V2] = lambda _: None
+        waiting = asyncio.create_task(producer.send("T", b"two"))
+        while old.codes().count(RequestCode.SEND_MESSAGE_V2) < 2:
+            await asyncio.sleep(0)
+        await cluster.group.elect(new)
+        await waiting
+        assert cluster.group.bodies("T") == [b"one", b"two"]
+
+
+async def test_another_broker_group_takes_over_while_one_has_no_leader():
+    async with fake_cluster(groups=2) as cluster, Producer(cluster.namesrv) as producer:
+        await producer.send("T", b"warm up")
+        cluster.groups[0].leader = None
+        results = [await producer.send("T", b"x") for _ in range(12)]
+        assert {result.broker_group for result in results} == {"broker-b"}
+
+
+async def test_large_bodies_are_compressed_and_small_or_incompressible_ones_are_not():
+    async with fake_cluster(topics={"T": 1}) as cluster, Producer(cluster.namesrv) as producer:
+        await producer.send("T", b"x" * 5000)
+        await producer.send("T", b"x" * 4096)
+        large, small = cluster.group.queues["T", 0]
+        assert large.sys_flag & SYS_COMPRESSED
+        assert zlib.decompress(large.body) == b"x" * 5000
+        assert not small.sys_flag & SYS_COMPRESSED
+        assert len(small.body) == 4096
+
+
+@pytest.mark.parametrize(
+    ("topic", "options"),
+    [
+        ("a topic", {}),
+        ("SCHEDULE_TOPIC_XXXX", {}),
+        ("T", {"tags": "a||b"}),
+        ("T", {"properties": {"TAGS": "a"}}),
+        ("T", {"properties": {"a\x01b": "c"}}),
+        ("T", {"key": "a\x02"}),
+        ("T", {"properties": {"a": "x" * 40_000}}),
+    ],
+)
+async def test_what_no_broker_would_take_is_refused_before_it_is_sent(topic, options):
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        with pytest.raises(InvalidArgumentError):
+            await producer.send(topic, b"x", **options)
+        with pytest.raises(InvalidArgumentError):
+            await producer.send("T", b"x" * (4 * 1024 * 1024 + 1))
+        assert cluster.group.nodes[0].codes().count(RequestCode.SEND_MESSAGE_V2) == 0
+
+
+async def test_a_batch_is_stored_in_order_in_one_queue_and_split_by_size():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv, max_batch_bytes=2000) as producer:
+        messages = [Message(b"%04d" % number * 50, key=str(number)) for number in range(40)]
+        results = await producer.send_batch("T", messages)
+        assert cluster.group.bodies("T") == [message.body for message in messages]
+        assert [result.queue_offset for result in results] == list(range(40))
+        assert len({result.message_id for result in results}) == 40
+        assert cluster.group.nodes[0].codes().count(RequestCode.SEND_BATCH_MESSAGE) > 4
+
+
+async def test_a_batch_that_fails_in_the_middle_tells_what_was_stored():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv, max_batch_bytes=2000) as producer:
+        leader = cluster.group.nodes[0]
+
+        async def take_one(command):
+            leader.on[RequestCode.SEND_BATCH_MESSAGE] = lambda again: make_response(
+                again, ResponseCode.NO_PERMISSION, "no"
+            )
+            return await leader.handle(command, None)
+
+        leader.on[RequestCode.SEND_BATCH_MESSAGE] = take_one
+        with pytest.raises(SendError) as failure:
+            await producer.send_batch("T", [b"x" * 500] * 10)
+        assert 0 < len(failure.value.stored) == len(cluster.group.bodies("T")) < 10
+
+
+async def test_an_unknown_topic_is_created_by_the_first_send():
+    async with fake_cluster(topics={"TBW102": 8}) as cluster, Producer(cluster.namesrv) as producer:
+        result = await producer.send("fresh", b"x")
+        assert cluster.name_server.topics["fresh"] == 4
+        assert result.queue_id < 4
+
+
+async def test_a_topic_that_nobody_creates_is_a_clear_error():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        with pytest.raises(SendError, match="no route for topic 'fresh'"):
+            await producer.send("fresh", b"x")
+
+
+async def test_a_one_way_send_is_not_answered_and_arrives():
+    async with fake_cluster(topics={"T": 1}) as cluster, Producer(cluster.namesrv) as producer:
+        await producer.send_oneway("T", b"x")
+        while not cluster.group.bodies("T"):
+            await cluster.group.arrived.wait()
+        [command] = [c for c in cluster.group.nodes[0].received if c.code == RequestCode.SEND_MESSAGE_V2]
+        assert command.is_oneway
+        assert "noForward" not in command.ext
+
+
+async def test_closing_waits_for_what_is_under_way():
+    async with fake_cluster() as cluster:
+        async with Producer(cluster.namesrv) as producer:
+            await producer.send("T", b"warm up")
+            sends = [asyncio.create_task(producer.send("T", b"x")) for _ in range(50)]
+            await asyncio.sleep(0)
+        assert [task.exception() for task in sends] == [None] * 50

@@ -1,0 +1,61 @@
+"""The committable offset, against a model that keeps every offset."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from dledger_client.progress import QueueProgress
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("pull"), st.lists(st.booleans(), min_size=1, max_size=8)),
+        st.tuples(st.just("ack"), st.integers(0, 60)),
+        st.tuples(st.just("withdraw"), st.integers(0, 60)),
+    ),
+    max_size=60,
+)
+
+
+@given(st.integers(0, 5), steps)
+def test_what_is_committable_is_the_lowest_offset_that_is_not_done_with(start, script):
+    progress = QueueProgress(start)
+    next_offset = start
+    unacknowledged: set[int] = set()
+    for step, argument in script:
+        if step == "pull":
+            for matches in argument:
+                if matches:
+                    progress.deliver(next_offset)
+                    unacknowledged.add(next_offset)
+                next_offset += 1
+            progress.advance(next_offset)
+        elif step == "ack":
+            assert progress.acknowledge(argument) == (argument in unacknowledged)
+            unacknowledged.discard(argument)
+        elif argument in unacknowledged:
+            progress.withdraw(argument)
+            unacknowledged = {offset for offset in unacknowledged if offset < argument}
+            next_offset = argument
+        assert progress.committable == min(unacknowledged, default=next_offset)
+        assert progress.outstanding == len(unacknowledged)
+
+
+def test_going_back_forgets_what_will_be_delivered_again():
+    progress = QueueProgress(0)
+    progress.deliver(0)
+    progress.deliver(1)
+    progress.advance(2)
+    progress.move(1)
+    assert progress.committable == 1
+    assert not progress.acknowledge(0)
+
+
+def test_going_forward_keeps_what_is_in_work():
+    progress = QueueProgress(0)
+    progress.deliver(0)
+    progress.advance(1)
+    progress.move(100)
+    assert progress.committable == 0
+    progress.acknowledge(0)
+    assert progress.committable == 100
