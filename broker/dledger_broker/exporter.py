@@ -131,7 +131,7 @@ def _raft(status: NodeStatus) -> Iterator[Metric]:
             "Position up to which the log is on stable storage",
             status.durable_position,
         ),
-        ("dledger_disk_used_percent", "Share of the log's file system that is used", status.disk_used),
+        ("dledger_disk_used_ratio", "Share of the log's file system that is used", status.disk_used / 1000),
     ):
         family = GaugeMetricFamily(name, text, labels=_NODE_LABELS)
         family.add_metric(node, value)

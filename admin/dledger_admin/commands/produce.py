@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
-from typing import BinaryIO
+from collections.abc import AsyncIterator, Callable
+from io import BufferedReader
+from typing import cast
 
 import click
 import msgspec
@@ -29,15 +30,18 @@ class Produced(msgspec.Struct, frozen=True):
 
 
 class LineReader:
-    """Cuts a byte stream into lines without their ends; the last one needs none."""
+    """Cuts a byte stream into lines without their ends; the last one needs none.
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
+    `read(size)` gives what is there, at most `size` bytes, and waits for the first one; nothing is the end.
+    """
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
         self._rest: list[bytes] = []
 
     async def batches(self) -> AsyncIterator[list[bytes]]:
         """Yield the lines that have come, as soon as there are some."""
-        while block := await asyncio.to_thread(self._read):
+        while block := await asyncio.to_thread(self._read, _READ_BYTES):
             *complete, rest = block.split(b"\n")
             if complete:
                 complete[0] = b"".join((*self._rest, complete[0]))
@@ -47,12 +51,6 @@ class LineReader:
         last = b"".join(self._rest)
         if last:
             yield [last]
-
-    def _read(self) -> bytes:
-        """Read what is there, at least one byte before the end."""
-        read1 = getattr(self._stream, "read1", self._stream.read)
-        data: bytes = read1(_READ_BYTES)
-        return data
 
 
 @click.command()
@@ -90,7 +88,7 @@ def produce(
 
     async def send_all() -> Produced:
         messages = size = 0
-        reader = LineReader(sys.stdin.buffer)
+        reader = LineReader(cast(BufferedReader, sys.stdin.buffer).read1)
         async with Producer(namesrv) as producer:
             async for lines in reader.batches():
                 batch = [message(line) for line in lines]

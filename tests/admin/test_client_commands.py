@@ -1,0 +1,298 @@
+"""Topics, groups and messages from the command line: JSON for programs, tables for people, one line for errors."""
+
+import json
+from typing import ClassVar
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from dledger_admin.cli import _COMMANDS, main
+from dledger_admin.commands import client_calls, consume, group, produce
+from dledger_admin.commands.message_format import formatter
+from dledger_admin.errors import AdminError
+from dledger_client import ConnectError, MessageQueue, QueueStatus, ReceivedMessage, TopicRoute
+from dledger_remoting.route import BrokerData
+from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+
+QUEUE = MessageQueue("orders", "broker-0", 1)
+
+
+def message(body: bytes = b"hello", offset: int = 7) -> ReceivedMessage:
+    return ReceivedMessage(
+        topic="orders",
+        body=body,
+        tags="a",
+        keys=("k1", "k2"),
+        properties={"p": "v"},
+        queue=QUEUE,
+        queue_offset=offset,
+        message_id="UNIQUE",
+        offset_message_id="OFFSET",
+        physical_offset=100,
+        born_timestamp_ms=1000,
+        stored_timestamp_ms=2000,
+        reconsume_times=0,
+    )
+
+
+class FakeAdmin:
+    """Answers as a small cluster would."""
+
+    calls: ClassVar[list[tuple]] = []
+
+    def __init__(self, namesrv):
+        if namesrv == "127.0.0.1:1":
+            raise ConnectError(namesrv, "refused")
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        return None
+
+    async def create_topic(self, topic, *, queues, perm, broker_groups):
+        self.calls.append(("create", topic, queues, perm, broker_groups))
+
+    async def delete_topic(self, topic):
+        self.calls.append(("delete", topic))
+
+    async def topics(self, *, include_system):
+        return ["TBW102", "orders"] if include_system else ["orders"]
+
+    async def topic_config(self, topic):
+        return {"broker-0": TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=2, perm=6)}
+
+    async def topic_route(self, topic):
+        return TopicRoute(topic, (QUEUE,), (QUEUE,))
+
+    async def first_offset(self, queue):
+        return 3
+
+    async def end_offset(self, queue):
+        return 10
+
+    async def groups(self):
+        return {"billing": SubscriptionGroupConfig(group_name="billing")}
+
+    async def offsets(self, name, topic):
+        return [QueueStatus(QUEUE, 3, 10, 8)]
+
+    async def reset_offsets(self, name, topic, to):
+        self.calls.append(("reset", name, topic, to))
+        return {QUEUE: 3}
+
+    async def broker_groups(self):
+        return {"broker-0": BrokerData("c", "broker-0", {0: "127.0.0.1:10911", 2: "127.0.0.1:10921"})}
+
+    async def message_by_id(self, message_id):
+        return message()
+
+    async def messages_by_key(self, topic, key, *, unique, max_messages):
+        self.calls.append(("by key", topic, key, unique, max_messages))
+        return [message(b"\xff")]
+
+
+@pytest.fixture(autouse=True)
+def cluster(monkeypatch):
+    FakeAdmin.calls = []
+    for module in (client_calls, consume):
+        monkeypatch.setattr(module, "Admin", FakeAdmin)
+
+
+def dledger(*arguments: str, stdin: str = "") -> str:
+    result = CliRunner().invoke(main, list(arguments), input=stdin)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def as_json(*arguments: str):
+    return json.loads(dledger(*arguments, "-o", "json"))
+
+
+def test_every_command_of_the_tree_loads_and_explains_itself():
+    runner = CliRunner()
+    for name in _COMMANDS:
+        assert "Usage:" in runner.invoke(main, [name, "--help"]).output
+
+
+def test_topics_are_created_deleted_listed_and_described():
+    assert as_json("topic", "create", "orders", "--queues", "4") == {"topic": "orders", "state": "created"}
+    assert as_json("topic", "delete", "orders")["state"] == "deleted"
+    assert FakeAdmin.calls == [("create", "orders", 4, 6, None), ("delete", "orders")]
+    assert as_json("topic", "list", "--system") == ["TBW102", "orders"]
+    described = as_json("topic", "describe", "orders")
+    assert described["queues"] == [{"broker_group": "broker-0", "queue_id": 1, "first": 3, "end": 10}]
+    assert described["settings"][0]["perm"] == 6
+    assert "broker-0" in dledger("topic", "describe", "orders")
+
+
+def test_groups_are_listed_described_and_reset():
+    assert as_json("group", "list")[0]["group"] == "billing"
+    described = as_json("group", "describe", "billing", "--topic", "orders")
+    assert described["lag"] == 2
+    assert described["queues"][0]["committed"] == 8
+    assert "2 messages behind" in dledger("group", "describe", "billing", "--topic", "orders")
+    reset = as_json("group", "reset", "billing", "--topic", "orders", "--to", "1700000000000")
+    assert reset == [{"broker_group": "broker-0", "queue_id": 1, "offset": 3}]
+    assert FakeAdmin.calls[-1] == ("reset", "billing", "orders", 1700000000000)
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [("first", "first"), ("last", "last"), ("12", 12), ("1970-01-01T00:00:01+00:00", 1000)],
+)
+def test_a_start_point_is_a_word_a_number_or_a_time(text, target):
+    assert group.start_point(text) == target
+
+
+def test_a_start_point_that_is_none_names_what_is():
+    with pytest.raises(AdminError, match="--to 'soon': first, last, milliseconds"):
+        group.start_point("soon")
+
+
+def test_the_nodes_of_the_cluster_are_listed_with_their_ids():
+    assert [(node["broker_id"], node["address"]) for node in as_json("cluster", "info")] == [
+        (0, "127.0.0.1:10911"),
+        (2, "127.0.0.1:10921"),
+    ]
+
+
+def test_a_message_is_found_by_id_or_key():
+    assert as_json("message", "get", "OFFSET")[0]["body"] == "hello"
+    by_key = as_json("message", "get", "--topic", "orders", "--key", "k1")
+    assert by_key[0]["body"] is None
+    assert by_key[0]["body_base64"] == "/w=="
+    assert FakeAdmin.calls[-1] == ("by key", "orders", "k1", False, 32)
+    wrong = CliRunner().invoke(main, ["message", "get"])
+    assert wrong.exit_code == 2
+    assert "exactly one of" in wrong.output
+
+
+def test_a_client_error_is_one_line():
+    result = CliRunner().invoke(main, ["topic", "list", "--namesrv", "127.0.0.1:1"])
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: ")
+    assert result.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "shown"),
+    [
+        (r"%s\n", b"hello\n"),
+        (r"%t/%b/%p@%o %T %S", b"orders/broker-0/1@7 2000 5"),
+        (r"%k|%g|%h|%i %%\t", b"k1 k2|a|p=v|UNIQUE %\t"),
+        ("plain", b"plain"),
+    ],
+)
+def test_format_strings_are_kcats(pattern, shown):
+    assert formatter(pattern)(message()) == shown
+
+
+@pytest.mark.parametrize("pattern", ["%x", "%", "a\\q"])
+def test_an_unknown_token_is_named_with_the_known_ones(pattern):
+    with pytest.raises(AdminError, match=r"means nothing; known are %s body"):
+        formatter(pattern)
+
+
+class FakeProducer:
+    """Remembers what it is asked to send."""
+
+    sent: ClassVar[list[tuple]] = []
+
+    def __init__(self, namesrv):
+        self.sent.clear()
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        return None
+
+    async def send_batch(self, topic, messages, *, ordering_key=None):
+        self.sent.extend((one.body, one.key, one.tags, one.properties, ordering_key) for one in messages)
+
+
+def test_each_line_is_a_message(monkeypatch):
+    monkeypatch.setattr(produce, "Producer", FakeProducer)
+    arguments = ("produce", "--topic", "T", "--tag", "x", "--property", "a=b=c", "-o", "json")
+    output = dledger(*arguments, stdin="one\n\ntwo without end")
+    assert json.loads(output) == {"topic": "T", "messages": 3, "body_bytes": 18}
+    assert FakeProducer.sent == [(body, None, "x", {"a": "b=c"}, None) for body in (b"one", b"", b"two without end")]
+
+
+def test_keys_come_from_the_line_and_order_it(monkeypatch):
+    monkeypatch.setattr(produce, "Producer", FakeProducer)
+    dledger("produce", "--topic", "T", "--key-delimiter", ":", "--ordered", stdin="a:1\nb:2\na:3\n")
+    assert [(body, key, order) for body, key, _, _, order in FakeProducer.sent] == [
+        (b"1", "a", "a"),
+        (b"3", "a", "a"),
+        (b"2", "b", "b"),
+    ]
+
+
+class Blocks:
+    """A stream that gives out its blocks one by one."""
+
+    def __init__(self, *blocks: bytes) -> None:
+        self._blocks = list(blocks)
+
+    def read1(self, size: int) -> bytes:
+        return self._blocks.pop(0) if self._blocks else b""
+
+
+async def test_lines_are_cut_right_wherever_the_stream_breaks():
+    reader = produce.LineReader(Blocks(b"on", b"e\ntw", b"o", b"\n\n", b"end").read1)
+    assert [line async for lines in reader.batches() for line in lines] == [b"one", b"two", b"", b"end"]
+
+
+class FakePullConsumer:
+    """A queue of ten messages, read three at a time."""
+
+    committed: ClassVar[list[int]] = []
+
+    def __init__(self, namesrv, group, *, tags):
+        self.positions = {}
+        self.committed.clear()
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        return None
+
+    async def queues(self, topic):
+        return (QUEUE,)
+
+    async def assign(self, queues):
+        self.positions = {QUEUE: 3}
+
+    async def seek_to_end(self):
+        self.positions = {QUEUE: 10}
+
+    async def poll(self, limit, timeout):
+        first = self.positions[QUEUE]
+        self.positions[QUEUE] = first + min(limit, 3)
+        return [message(b"%d" % offset, offset) for offset in range(first, self.positions[QUEUE])]
+
+    async def commit(self):
+        self.committed.append(self.positions[QUEUE])
+
+
+def test_consume_ends_at_what_was_the_end_when_it_began(monkeypatch):
+    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
+    shown = dledger("consume", "--topic", "orders", "--from-beginning", "--exit-eof")
+    assert shown.split() == ["3", "4", "5", "6", "7", "8", "9"]
+    assert FakePullConsumer.committed == []
+
+
+def test_consume_commits_what_it_printed_for_a_group(monkeypatch):
+    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
+    lines = dledger("consume", "--topic", "orders", "--group", "billing", "--exit-eof", "-o", "json").splitlines()
+    assert [msgspec.json.decode(line)["queue_offset"] for line in lines] == list(range(3, 10))
+    assert FakePullConsumer.committed[-1] >= 10
+
+
+def test_consume_ends_after_the_messages_asked_for(monkeypatch):
+    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
+    assert dledger("consume", "--topic", "orders", "--count", "2", "--format", "%o ") == "10 11 "
