@@ -119,7 +119,8 @@ class BrokerMachine:
     """See the module's description.  Everything is for the event loop.
 
     `on_arrival(queues)` is called after each batch of entries with the queues that got messages, which can be read by
-    then; the callbacks in `on_topics_changed`, `on_groups_changed` and `on_leadership_changed` after what they say.
+    then.  The callbacks in `on_topics_changed` and `on_groups_changed` come before the contexts of the change, and when a
+    snapshot replaced everything; those in `on_leadership_changed` at every change of role, term or leader.
     """
 
     def __init__(
@@ -216,15 +217,15 @@ class BrokerMachine:
             for queue in touched:
                 self.state.queue_changed(queue)
             self.queues.appended(touched)
+        if self.state.topic_version != topic_version:
+            _call(self.on_topics_changed)
+        if groups_changed:
+            _call(self.on_groups_changed)
         for entry in entries:
             for context in cast(Sequence[StagedContext], entry.contexts):
                 context.applied()
         if touched:
             self.on_arrival(touched)
-        if self.state.topic_version != topic_version:
-            _call(self.on_topics_changed)
-        if groups_changed:
-            _call(self.on_groups_changed)
         self.checkpointer.maybe_start(self.applied_position)
 
     def rebuild(self, entries: Sequence[CommittedEntry]) -> None:
@@ -271,6 +272,8 @@ class BrokerMachine:
             self.queues.wipe()
             for queue in self.state.queues():
                 queue.view.reset(queue.next_offset, queue.next_offset)
+            _call(self.on_topics_changed)
+            _call(self.on_groups_changed)
             return position
         identity = read_identity(self._disk)
         incarnation = "" if identity is None else identity.incarnation

@@ -1,11 +1,23 @@
 """In-memory twins of what the broker stands on, for tests of the broker and of what is built on it.
 
 `FakeNode` is a group of one replica that commits at once, `FakeEnvironment` a clock and worker threads that only move
-when told to; `records.py` writes records as a leader does.  Nothing here imports a test framework.
+when told to, `BrokerInMemory` a state machine on both; `records.py` writes records as a leader does.  Nothing here
+imports a test framework.
 """
 
-from dledger_broker.testing.environment import FakeEnvironment
+from dledger_broker.testing.broker import SMALL, BrokerInMemory
+from dledger_broker.testing.environment import START_MS, FakeEnvironment
 from dledger_broker.testing.node import FakeLog, FakeNode
-from dledger_broker.testing.records import Message, stage_messages
+from dledger_broker.testing.records import Message, SentMessages, stage_messages
 
-__all__ = ["FakeEnvironment", "FakeLog", "FakeNode", "Message", "stage_messages"]
+__all__ = [
+    "SMALL",
+    "START_MS",
+    "BrokerInMemory",
+    "FakeEnvironment",
+    "FakeLog",
+    "FakeNode",
+    "Message",
+    "SentMessages",
+    "stage_messages",
+]

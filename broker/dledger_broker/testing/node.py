@@ -9,6 +9,7 @@ from dledger.environment import Environment
 from dledger.errors import NotLeaderError, TrimmedError
 from dledger.format import BLANK_BYTES, HEADER_BYTES, MAX_ENTRY_BODY_BYTES, blank, seal
 from dledger.invariants import invariant
+from dledger.replica.status import NodeStatus
 from dledger.statemachine import CommittedEntry, Leadership, StateMachine
 from dledger.store.disk import Buffer
 from dledger.store.log import SegmentInfo
@@ -76,7 +77,7 @@ class FakeNode:
         self.applied_index = -1
         self.applied_position = 0
         self.membership = MEMBERSHIP
-        self.disk_used = 0.0
+        self.disk_used = 0
         self.stage_error: Exception | None = None
         self._machine = machine
         self._parts: list[Buffer] = []
@@ -221,9 +222,34 @@ class FakeNode:
         error = None if self.is_ready else NotLeaderError(self.leader_id, self.term)
         self.env.call_soon(partial(callback, error))
 
-    def disk_ratio(self) -> float:
-        """See `Node.disk_ratio`: what a test set."""
-        return self.disk_used
+    def status(self) -> NodeStatus:
+        """See `Node.status`; `disk_used` is what a test set, in 1/1000."""
+        return NodeStatus(
+            node_id=NODE_ID,
+            incarnation=MEMBERSHIP.voters[0].incarnation,
+            cluster="fake",
+            group="fake",
+            role="leader" if self.is_ready else "follower",
+            term=self.term,
+            leader_id=self.leader_id,
+            ready=self.is_ready,
+            voter=True,
+            first_index=0,
+            last_index=len(self.log.entries) - 1,
+            commit_index=len(self.log.entries) - 1,
+            applied_index=self.applied_index,
+            first_position=self.first_position,
+            last_position=self.log.end,
+            durable_position=self.durable_position,
+            applied_position=self.applied_position,
+            disk_used=self.disk_used,
+            syncs=0,
+            sync_seconds=0.0,
+            elections=0,
+            voters=[NODE_ID],
+            learners=[],
+            peers=[],
+        )
 
     # ---------------------------------------------------------------- snapshots and trims
 

@@ -1,0 +1,194 @@
+"""Which part of the log goes: by age, by size, by how full the fullest disk is.
+
+Only the leader decides.  It finds the first offset that every queue keeps, has that applied (`TrimQueues`), and then
+proposes the trim itself, so that all replicas keep the same range and no queue offset is issued twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+import msgspec
+
+from dledger.environment import COLD, Cancellable, Environment
+from dledger.errors import LogError
+from dledger.replica.status import NodeStatus
+from dledger.store.log import SegmentInfo
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.state.commands import MAX_OFFSETS_PER_COMMAND, TrimQueues
+
+CHECK_PERIOD_S: Final = 10.0
+MAX_SEGMENTS_PER_ROUND: Final = 10
+MAX_FORCED_SEGMENTS_PER_ROUND: Final = 2
+"""Segments that go for a full disk before it is looked at again."""
+MAX_CLOCK_DIFFERENCE_MS: Final = 60_000
+"""The leader's clock must agree with a majority's within this for messages to go by age."""
+HOUR_MS: Final = 3_600_000
+
+_logger = logging.getLogger(__name__)
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages older than `max_age_ms` go, so do the oldest beyond `max_log_bytes` (0: no limit), and the oldest of any
+    age while a disk is fuller than `disk_max_used_ratio`.
+    """
+
+    max_age_ms: int = 72 * HOUR_MS
+    max_log_bytes: int = 0
+    disk_max_used_ratio: float = 0.75
+
+
+class RetainedLog(Protocol):
+    """What retention needs of `dledger.node.Node`."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Leads and takes proposals."""
+
+    def segments(self) -> Sequence[SegmentInfo]:
+        """The kept segments, oldest first."""
+
+    def trim_candidates(self) -> Sequence[int]:
+        """Positions that `trim` takes now, ascending."""
+
+    def trim(self, before_position: int) -> bool:
+        """Propose to drop what lies before a position."""
+
+    def status(self) -> NodeStatus:
+        """Disks and clocks of the group, on the leader."""
+
+
+def fullest_disk_ratio(status: NodeStatus) -> float:
+    """How full the fullest voter's disk is, 0 to 1."""
+    return max([status.disk_used, *(peer.disk_used for peer in status.peers if peer.voter)]) / 1000
+
+
+def clocks_agree(status: NodeStatus) -> bool:
+    """True if the leader's clock agrees with those of a majority of the voters, its own included."""
+    voters = [peer for peer in status.peers if peer.voter]
+    # A peer's clock was read when it last answered.
+    differences = [abs(peer.clock_ahead_ms + peer.contact_ms) for peer in voters]
+    agreeing = 1 + sum(difference <= MAX_CLOCK_DIFFERENCE_MS for difference in differences)
+    return agreeing > (1 + len(voters)) // 2
+
+
+def choose_trim(
+    segments: Sequence[SegmentInfo],
+    candidates: Sequence[int],
+    policy: RetentionPolicy,
+    *,
+    now_ms: int,
+    disk_ratio: float,
+    clock_trusted: bool,
+) -> int | None:
+    """The position before which the log should go now, or None.
+
+    The segment that is being written always stays, and a round drops at most `MAX_SEGMENTS_PER_ROUND`.
+    """
+    removable = segments[:-1][:MAX_SEGMENTS_PER_ROUND]
+    drop = 0
+    if clock_trusted:
+        while drop < len(removable) and now_ms - removable[drop].mtime_ms > policy.max_age_ms:
+            drop += 1
+    if policy.max_log_bytes:
+        kept = sum(segment.end_position - segment.start_position for segment in segments[drop:])
+        while drop < len(removable) and kept > policy.max_log_bytes:
+            kept -= removable[drop].end_position - removable[drop].start_position
+            drop += 1
+    if disk_ratio > policy.disk_max_used_ratio:
+        drop = max(drop, min(MAX_FORCED_SEGMENTS_PER_ROUND, len(removable)))
+    if drop == 0:
+        return None
+    wanted = segments[drop].start_position
+    return max((position for position in candidates if position <= wanted), default=None)
+
+
+class Retention:
+    """Looks every ten seconds, while this node leads."""
+
+    def __init__(
+        self, machine: BrokerMachine, log: RetainedLog, env: Environment, policy: RetentionPolicy | None = None
+    ) -> None:
+        self._machine = machine
+        self._log = log
+        self._env = env
+        self._policy = policy or RetentionPolicy()
+        self._timer: Cancellable | None = None
+        self._busy = False
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._timer = self._env.call_later(CHECK_PERIOD_S, self._on_timer)
+
+    def stop(self) -> None:
+        """Stop looking; a trim under way goes on."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def check(self) -> None:
+        """Trim if it is time and nothing is under way."""
+        if self._busy or not self._log.is_ready:
+            return
+        status = self._log.status()
+        position = choose_trim(
+            self._log.segments(),
+            self._log.trim_candidates(),
+            self._policy,
+            now_ms=self._env.wall_ms(),
+            disk_ratio=fullest_disk_ratio(status),
+            clock_trusted=clocks_agree(status),
+        )
+        if position is not None:
+            self.trim(position)
+
+    def trim(self, position: int) -> None:
+        """Leader: have the log below `position`, one of its trim candidates, dropped by every replica."""
+        self._busy = True
+        searches: list[tuple[str, int, int, Callable[[], int]]] = [
+            (name, topic.created_position, queue.queue_id, self._machine.queues.first_kept(queue, position))
+            for name, topic in self._machine.state.topics.items()
+            for queue in topic.queues.values()
+            if queue.min_offset < queue.max_offset
+        ]
+
+        def work() -> tuple[tuple[str, int, int, int], ...]:
+            return tuple((name, created, queue_id, search()) for name, created, queue_id, search in searches)
+
+        self._env.run_blocking(COLD, work, partial(self._found, position))
+
+    def _found(self, position: int, rows: tuple[tuple[str, int, int, int], ...] | BaseException) -> None:
+        if isinstance(rows, BaseException):
+            self._finish(position, rows)
+            return
+        starts = range(0, max(len(rows), 1), MAX_OFFSETS_PER_COMMAND)
+        for start in starts[:-1]:
+            command = TrimQueues(position, rows[start : start + MAX_OFFSETS_PER_COMMAND])
+            self._machine.stage_command(command, _outcome_of_the_last_counts)
+        self._machine.stage_command(TrimQueues(position, rows[starts[-1] :]), partial(self._decided, position))
+
+    def _decided(self, position: int, error: LogError | None) -> None:
+        if error is None:
+            try:
+                self._log.trim(position)
+            except LogError as refused:
+                error = refused
+        self._finish(position, error)
+
+    def _finish(self, position: int, error: BaseException | None) -> None:
+        self._busy = False
+        if error is None:
+            _logger.info("event=trim position=%d", position)
+        else:
+            _logger.warning("event=trim_failed position=%d error=%s", position, error)
+
+    def _on_timer(self) -> None:
+        self._timer = self._env.call_later(CHECK_PERIOD_S, self._on_timer)
+        self.check()
+
+
+def _outcome_of_the_last_counts(_error: object) -> None:
+    """Commands are applied in order, so what holds for the last one of a trim holds for those before."""

@@ -1,0 +1,106 @@
+"""A broker's state machine on a fake node, with the calls that tests make again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from dledger.sim.disk import SimDisk
+from dledger.store.disk import Disk
+from dledger_broker.machine import BrokerMachine, MachineConfig
+from dledger_broker.state.tables import QueueState
+from dledger_broker.testing.environment import START_MS, FakeEnvironment
+from dledger_broker.testing.node import NODE_ID, FakeLog, FakeNode
+from dledger_broker.testing.records import Message, SentMessages, stage_messages
+from dledger_remoting.record import decode_record
+from dledger_remoting.topics import TopicConfig
+
+SMALL = MachineConfig(node_id=NODE_ID, units_per_file=16, index_slots=64, index_entries=50, checkpoint_bytes=1 << 40)
+"""Files so small that a few messages fill them; checkpoints only when asked for."""
+
+T = TypeVar("T")
+
+
+class BrokerInMemory:
+    """A started broker; `restart` makes another one from the same disk and log.
+
+    With `lead=False` it applies the log as a follower does.
+    """
+
+    def __init__(
+        self, disk: Disk | None = None, log: FakeLog | None = None, config: MachineConfig = SMALL, *, lead: bool = True
+    ) -> None:
+        self.disk = disk or SimDisk()
+        self.config = config
+        self.env = FakeEnvironment()
+        self.machine = BrokerMachine("", env=self.env, config=config, disk=self.disk)
+        self.node = FakeNode(self.machine, self.env, log)
+        self.machine.attach(self.node)
+        self.node.start(lead=lead)
+        self.env.run_ready()
+
+    @property
+    def log(self) -> FakeLog:
+        """The node's log."""
+        return self.node.log
+
+    def run(self, awaitable: Awaitable[T]) -> T:
+        """Finish an awaitable; time passes as it needs."""
+        return asyncio.run(self.env.finish(awaitable))
+
+    def create_topic(self, name: str, queues: int = 4) -> None:
+        """Create a topic and apply it."""
+        self.machine.proposals.put_topic(TopicConfig(name, queues, queues), lambda _: None)
+        self.env.run_ready()
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and apply it."""
+        self.machine.proposals.delete_topic(name, lambda _: None)
+        self.env.run_ready()
+
+    def queue(self, topic: str, queue_id: int = 0) -> QueueState:
+        """A queue that exists."""
+        queue = self.machine.queue(topic, queue_id)
+        if queue is None:
+            raise LookupError(f"no queue {topic}/{queue_id}")
+        return queue
+
+    def send(self, topic: str, queue_id: int, *messages: Message, at_ms: int = START_MS) -> SentMessages:
+        """Store messages as one unit, and apply it."""
+        sent = stage_messages(self.node, self.queue(topic, queue_id), messages, at_ms)
+        self.env.run_ready()
+        return sent
+
+    def flush_views(self) -> None:
+        """Let the views' files catch up."""
+        self.env.advance(self.config.view_flush_ms / 1000)
+
+    def checkpoint(self) -> None:
+        """Make the views' files durable and say so."""
+        done: list[bool] = []
+        self.machine.checkpointer.request(lambda: done.append(True))
+        while not done:
+            self.env.advance(0.1)
+
+    def bodies(self, topic: str, queue_id: int = 0) -> list[bytes]:
+        """The bodies of all readable messages of a queue, in order, pulled a few at a time."""
+        queue = self.queue(topic, queue_id)
+        found: list[bytes] = []
+        offset = queue.min_offset
+        while offset < queue.max_offset:
+            result = self.machine.get_messages(queue, offset, 5, 1 << 20)
+            if result.next_begin <= offset:
+                raise LookupError(f"a pull at {offset} of {queue} leads to {result}")
+            for position, size in result.runs:
+                data = bytes(self.log.data[position : position + size])
+                while data:
+                    record = decode_record(data, verify_crc=True)
+                    found.append(record.body)
+                    data = data[int.from_bytes(data[:4], "big") :]
+            offset = result.next_begin
+        return found
+
+    def restart(self, *, lead: bool = True) -> BrokerInMemory:
+        """Another broker from what this one left behind; this one is not closed."""
+        return BrokerInMemory(self.disk, self.log, self.config, lead=lead)
