@@ -38,6 +38,13 @@ CLOSE = object()
 LEADER_CHANGED = 20002
 
 
+async def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    """Let other tasks run until the condition holds; a test that waits in vain fails."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - conditions of all kinds, none of which has an event
+            await asyncio.sleep(0.001)
+
+
 class FakeServer:
     """Accepts connections and answers each request in a task of its own."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from client_fakes import fake_cluster
+from client_fakes import fake_cluster, until
 
 from dledger_client import InvalidArgumentError, Producer, PushConsumer
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -72,10 +72,14 @@ async def test_iterating_acknowledges_what_was_worked_on_and_an_error_does_not()
             await take(consumer, 4)
         assert cluster.group.offsets["CG", "T", 0] == 4
         with pytest.raises(ZeroDivisionError):
-            async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
-                await take(consumer, 2)
-                raise ZeroDivisionError
+            await take_two_and_fail(cluster)
         assert cluster.group.offsets["CG", "T", 0] == 5
+
+
+async def take_two_and_fail(cluster):
+    async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+        await take(consumer, 2)
+        raise ZeroDivisionError
 
 
 async def test_the_next_consumer_goes_on_where_the_last_one_stopped():
@@ -94,8 +98,7 @@ async def test_a_group_without_offsets_begins_where_it_is_told(start_from, expec
     async with fake_cluster(topics={"T": 1}) as cluster:
         fill(cluster, 5)
         async with PushConsumer(cluster.namesrv, "CG", "T", start_from=start_from) as consumer:
-            while RequestCode.PULL_MESSAGE not in cluster.group.nodes[0].codes():
-                await asyncio.sleep(0)
+            await until(lambda: RequestCode.PULL_MESSAGE in cluster.group.nodes[0].codes())
             cluster.group.store("T", 0, b"new", b"")
             assert (await take(consumer, 1))[0].body == expected
 
@@ -104,8 +107,7 @@ async def test_a_start_at_the_end_is_committed_at_once_so_that_a_crash_skips_not
     async with fake_cluster(topics={"T": 1}) as cluster:
         fill(cluster, 5)
         async with PushConsumer(cluster.namesrv, "CG", "T", start_from="last"):
-            while ("CG", "T", 0) not in cluster.group.offsets:
-                await asyncio.sleep(0)
+            await until(lambda: ("CG", "T", 0) in cluster.group.offsets)
             assert cluster.group.offsets["CG", "T", 0] == 5
 
 
@@ -173,8 +175,7 @@ async def test_a_broker_that_takes_messages_back_is_asked_to():
             raise ValueError("never")
 
         async with PushConsumer(cluster.namesrv, "CG", "T", handler) as consumer:
-            while RequestCode.CONSUMER_SEND_MSG_BACK not in leader.codes():
-                await asyncio.sleep(0)
+            await until(lambda: RequestCode.CONSUMER_SEND_MSG_BACK in leader.codes())
             while cluster.group.offsets.get(("CG", "T", 0)) != 1:
                 await consumer.commit()
         [command] = [command for command in leader.received if command.code == RequestCode.CONSUMER_SEND_MSG_BACK]
@@ -220,22 +221,18 @@ async def test_two_members_share_the_queues_and_read_everything_once():
 
         async def read(consumer):
             async for message in consumer:
-                seen.append((message.queue_id, message.queue_offset))
+                seen.append((message.queue_id, message.queue_offset))  # noqa: PERF401 - seen while it grows
 
         async with (
             PushConsumer(cluster.namesrv, "CG", "T") as first,
             PushConsumer(cluster.namesrv, "CG", "T") as second,
         ):
             readers = [asyncio.create_task(read(consumer)) for consumer in (first, second)]
-            async with asyncio.timeout(10):
-                while {len(topic_queues(member)) for member in (first, second)} != {2}:
-                    await asyncio.sleep(0.01)
+            await until(lambda: {len(topic_queues(member)) for member in (first, second)} == {2})
             assert not topic_queues(first) & topic_queues(second)
             for queue_id in range(4):
                 fill(cluster, 100, queue_id=queue_id)
-            async with asyncio.timeout(10):
-                while len(seen) < 400:
-                    await asyncio.sleep(0.01)
+            await until(lambda: len(seen) == 400)
         await asyncio.gather(*readers)
         assert sorted(seen) == [(queue_id, offset) for queue_id in range(4) for offset in range(100)]
 
@@ -250,7 +247,7 @@ async def test_a_member_that_joins_gets_its_share_without_a_message_being_delive
 
         async def read(consumer):
             async for message in consumer:
-                seen.append((message.queue_id, message.queue_offset))
+                seen.append((message.queue_id, message.queue_offset))  # noqa: PERF401 - seen while it grows
 
         async def send():
             for number in range(600):
@@ -260,15 +257,11 @@ async def test_a_member_that_joins_gets_its_share_without_a_message_being_delive
         async with PushConsumer(cluster.namesrv, "CG", "T") as first:
             sending = asyncio.create_task(send())
             readers = [asyncio.create_task(read(first))]
-            async with asyncio.timeout(10):
-                while len(seen) < 50:
-                    await asyncio.sleep(0.01)
+            await until(lambda: len(seen) >= 50)
             async with PushConsumer(cluster.namesrv, "CG", "T") as second:
                 readers.append(asyncio.create_task(read(second)))
                 await sending
-                async with asyncio.timeout(10):
-                    while len(seen) < 600:
-                        await asyncio.sleep(0.01)
+                await until(lambda: len(seen) == 600)
                 assert topic_queues(second)
         await asyncio.gather(*readers)
         assert len(seen) == len(set(seen)) == 600
@@ -293,8 +286,9 @@ async def test_an_offset_outside_the_queue_is_moved_to_where_the_broker_says():
         fill(cluster, 5)
         cluster.group.offsets["CG", "T", 0] = 70
         async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
-            while not any(command.ext.get("queueOffset") == "5" for command in cluster.group.nodes[0].received):
-                await asyncio.sleep(0)
+            await until(
+                lambda: any(command.ext.get("queueOffset") == "5" for command in cluster.group.nodes[0].received)
+            )
             cluster.group.store("T", 0, b"new", b"")
             assert [message.body for message in await take(consumer, 1)] == [b"new"]
 
@@ -350,11 +344,10 @@ async def test_closing_ends_the_iteration_and_leaves_the_group():
         consumer = PushConsumer(cluster.namesrv, "CG", "T")
         await consumer.start()
         reader = asyncio.create_task(anext(consumer, None))
-        while not cluster.group.members["CG"]:
-            await asyncio.sleep(0)
+        await until(lambda: cluster.group.members["CG"])
         await consumer.close()
         assert await reader is None
-        assert not cluster.group.members["CG"]
+        await until(lambda: not cluster.group.members["CG"])
 
 
 async def test_receive_gives_what_there_is_and_nothing_after_its_timeout():

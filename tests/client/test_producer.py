@@ -6,7 +6,7 @@ import asyncio
 import zlib
 
 import pytest
-from client_fakes import CLOSE, fake_cluster
+from client_fakes import CLOSE, fake_cluster, until
 
 from dledger_client import InvalidArgumentError, Message, Producer, SendError
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -45,11 +45,9 @@ async def test_a_notice_of_a_new_leader_is_enough_to_find_it():
     async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
         old, new, _ = cluster.group.nodes
         await producer.send("T", b"one")
-        while not new.notified:
-            await asyncio.sleep(0)
+        await until(lambda: new.notified)
         await cluster.group.elect(new, register=False)
-        while producer._core.routes.group("broker-a").leader != new.address:
-            await asyncio.sleep(0)
+        await until(lambda: producer._core.routes.group("broker-a").leader == new.address)
         sent = old.codes().count(RequestCode.SEND_MESSAGE_V2)
         await producer.send("T", b"two")
         assert old.codes().count(RequestCode.SEND_MESSAGE_V2) == sent
@@ -61,8 +59,7 @@ async def test_a_killed_leader_is_replaced_as_soon_as_there_is_another():
         cluster.group.leader = None
         await cluster.group.nodes[0].kill()
         waiting = [asyncio.create_task(producer.send("T", b"%d" % number)) for number in range(20)]
-        while RequestCode.SEND_MESSAGE_V2 not in cluster.group.nodes[1].codes():
-            await asyncio.sleep(0)
+        await until(lambda: RequestCode.SEND_MESSAGE_V2 in cluster.group.nodes[1].codes())
         await cluster.group.elect(cluster.group.nodes[2])
         await asyncio.gather(*waiting)
         assert len(cluster.group.bodies("T")) == 21
@@ -158,12 +155,10 @@ async def test_a_silent_leader_is_given_up_shortly_after_a_successor_is_known():
     async with fake_cluster() as cluster, Producer(cluster.namesrv, attempt_timeout=60, timeout=120) as producer:
         old, new, _ = cluster.group.nodes
         await producer.send("T", b"one")
-        while not new.notified:
-            await asyncio.sleep(0)
+        await until(lambda: new.notified)
         old.on[RequestCode.SEND_MESSAGE_V2] = lambda _: None
         waiting = asyncio.create_task(producer.send("T", b"two"))
-        while old.codes().count(RequestCode.SEND_MESSAGE_V2) < 2:
-            await asyncio.sleep(0)
+        await until(lambda: old.codes().count(RequestCode.SEND_MESSAGE_V2) == 2)
         await cluster.group.elect(new)
         await waiting
         assert cluster.group.bodies("T") == [b"one", b"two"]
