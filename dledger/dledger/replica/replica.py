@@ -7,11 +7,7 @@ half done must not be built upon.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
-
-import msgspec
 
 from dledger.config import ReplicaConfig
 from dledger.core.effects import (
@@ -32,33 +28,34 @@ from dledger.core.effects import (
     Truncate,
 )
 from dledger.core.log_table import LogTable
-from dledger.core.messages import Append, InstallSnapshot, Message
+from dledger.core.messages import Message
 from dledger.engines import EngineFactory, native
-from dledger.environment import HARD_STATE, Environment
-from dledger.errors import CorruptionError, LogFullError, NotLeaderError, StateDivergedError
-from dledger.format import HEADER_BYTES, encode_command, iter_commands, link, parse_run
+from dledger.environment import Environment
+from dledger.errors import CorruptionError, NotLeaderError
+from dledger.format import link
 from dledger.invariants import invariant
 from dledger.net.transport import Transport
 from dledger.replica.applier import Applier
-from dledger.replica.commands import DIGEST, SNAPSHOT_MARK, TRIM, Digest, Trim
 from dledger.replica.describe import describe
-from dledger.replica.digests import DigestVotes, Verdict
 from dledger.replica.flusher import SLOW_SYNC_S, Flusher
+from dledger.replica.inbox import Inbox
 from dledger.replica.joining import JoiningPolicy
+from dledger.replica.leading import Leading
+from dledger.replica.marks import DIGEST_CHANNEL, Marks
 from dledger.replica.opening import Opened
 from dledger.replica.outbox import Outbox
-from dledger.replica.proposer import Contexts, Fill, Proposer, SealedEntry, check_room
+from dledger.replica.proposer import Fill
 from dledger.replica.reads import ReadWaiters
 from dledger.replica.recent import RecentEntries
+from dledger.replica.saver import HardStateSaver
 from dledger.replica.snapshotter import Snapshotter
 from dledger.replica.status import NodeStatus
 from dledger.replica.transfer import SNAPSHOT_CHANNEL, SnapshotReceiver
 from dledger.statemachine import CommittedEntry, Leadership, StateMachine
-from dledger.types import EntryKind, EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
+from dledger.types import EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
 
 TICKS_PER_HEARTBEAT = 4
 HOUSEKEEPING_S = 0.25
-DIGEST_CHANNEL = 251
 
 
 class Replica:
@@ -73,7 +70,7 @@ class Replica:
         state_machine: StateMachine,
         *,
         engine: EngineFactory = native,
-        on_failure: Callable[[BaseException], None] = lambda error: None,
+        on_failure: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self.config = config
         self.identity = opened.identity
@@ -85,22 +82,12 @@ class Replica:
         self.failure: BaseException | None = None
         self.on_trimmed: list[Callable[[int], None]] = []
         self.elections = 0
-        self.corrupt_messages = 0
-        self._hard_state_file = opened.hard_state_file
         self._machine = state_machine
         self._on_failure = on_failure
         self._stopped = False
         self._pumping = False
-        self._seal_scheduled = False
-        self._save_number = 0
-        self._saved_number = 0
-        self._held: deque[tuple[int, SendMessage | SendEntries | SendCatchUp]] = deque()
         self._committed_end = self.store.first_position
-        self._last_mark_at = environment.now()
-        self._was_leader = False
         self._leadership: Leadership | None = None
-        self._digest_votes = DigestVotes()
-        self._own_digest: Digest | None = None
         self._saved_commit = opened.commit_index
 
         recovery = opened.recovery
@@ -122,6 +109,7 @@ class Replica:
             settings=config.raft,
             random=environment.random(),
             now=environment.now(),
+            may_vote=opened.may_vote,
         )
         self._recent = RecentEntries(config.recent_bytes)
         self._outbox = Outbox(
@@ -134,13 +122,8 @@ class Replica:
             pump=self._pump,
             failed=self.fail,
         )
-        self._contexts = Contexts()
-        self._proposer = Proposer(
-            segment_bytes=config.segment_bytes,
-            next_position=self._reserve,
-            last=lambda: (self.store.last_index, self.store.last_chain),
-            sealed=self._propose,
-            wants_mark=self._wants_mark,
+        self._saver = HardStateSaver(
+            environment, opened.hard_state_file, send=self._outbox.send, saved=self._hard_state_saved, failed=self.fail
         )
         self._flusher = Flusher(
             environment, self.store, sync=config.flush == "sync", durable=self._durable, failed=self.fail
@@ -154,7 +137,37 @@ class Replica:
             trimmed=self._trimmed,
             failed=self.fail,
         )
+        self._marks = Marks(
+            self.me,
+            environment,
+            transport,
+            self.store,
+            self.snapshots,
+            self._snapshotter,
+            state_machine,
+            lambda: self.engine,
+            interval_s=config.snapshot_interval_ms / 1000,
+            is_ready=lambda: self.is_ready,
+            propose=lambda commands: self.stage(0, None, commands),
+        )
+        self._leading = Leading(
+            config,
+            environment,
+            self.store,
+            state_machine,
+            self._marks,
+            self._outbox.connected,
+            lambda: self.engine,
+            is_ready=lambda: self.is_ready,
+            committed_end=lambda: self._committed_end,
+            execute=self._execute_all,
+            run=self._run,
+            failed=self.fail,
+        )
         self._receiver = SnapshotReceiver(environment, self.snapshots)
+        self._inbox = Inbox(
+            environment, self.store, self._receiver, lambda: self.engine, run=self._run, failed=self.fail
+        )
         self._joining = JoiningPolicy(config.peers, config.learners)
         self._applier = self._start_applying(base)
 
@@ -165,16 +178,16 @@ class Replica:
         chunks = self.snapshots.read_chunks(base) if base is not None else ()
         rebuild_from = self._machine.restore(base, chunks)
         position = max(rebuild_from, self.store.first_position)
-        self._state_index = base.last_index if base is not None else -1
+        self._marks.restored(base.last_index if base is not None else -1)
         applied = self.store.index_at(position) - 1 if position < self.store.end_position else self.store.last_index
         return Applier(
             self.environment,
             self.store,
             self._recent,
-            self._contexts,
-            applied_index=min(applied, self._state_index),
+            self._leading.contexts,
+            applied_index=min(applied, self._marks.state_index),
             deliver=self._deliver,
-            log_commands=self._log_commands,
+            log_commands=self._marks.on_commands,
             progressed=self._progressed,
             failed=self.fail,
         )
@@ -191,7 +204,8 @@ class Replica:
         if not self._stopped:
             self._stopped = True
             self._flusher.stop()
-            self._drop_contexts()
+            self._saver.stop()
+            self._leading.drop()
             self._reads.fail(NotLeaderError(None, self.engine.term, "this node is stopping"))
             self._snapshotter.abandon()
             self._receiver.abandon()
@@ -199,7 +213,7 @@ class Replica:
     def close(self, *, clean: bool) -> None:
         """Close the files of a stopped replica."""
         self.store.close(clean=clean)
-        self._hard_state_file.close()
+        self._saver.close()
 
     def fail(self, error: BaseException) -> None:
         """End this replica: `error` leaves no safe way on."""
@@ -215,6 +229,11 @@ class Replica:
             work()
         except Exception as error:
             self.fail(error)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        """Do something that gives the engine work, and carry out what it makes of it."""
+        self._guarded(work)
+        self._pump()
 
     def _tick(self) -> None:
         if self._stopped:
@@ -245,9 +264,8 @@ class Replica:
         if engine.commit_index > self._saved_commit:
             self._saved_commit = engine.commit_index
             self.store.save_commit(self._saved_commit)
-        self.store.prepare_ahead(1 << 20)
-        if self._own_digest is not None:
-            self._offer_digest(self._own_digest)
+        self._prepare_ahead()
+        self._marks.offer_digest()
         if self.is_ready and engine.can_change_membership:
             membership = self._joining.due(
                 engine.table.membership,
@@ -274,83 +292,22 @@ class Replica:
 
     def stage(self, size: int, fill: Fill | None, commands: bytes = b"", context: object = None) -> int:
         """Put a unit into this turn's entry; see `dledger.node.Node.stage`."""
-        if not self.is_ready:
-            raise self.not_leader()
-        check_room(self.store.end_position - self._committed_end, self.config.max_uncommitted_bytes)
-        if self._digest_votes.disagree:
-            raise LogFullError("the replicas' states differ and no majority agrees: writes are stopped, restore a node")
-        position = self._proposer.stage(self.engine.term, size, fill, commands, context)
-        if not self._seal_scheduled:
-            self._seal_scheduled = True
-            self.environment.call_soon(self._seal)
-        return position
+        return self._leading.stage(size, fill, commands, context)
 
     def not_leader(self) -> NotLeaderError:
         """Why nothing can be proposed here."""
-        engine = self.engine
-        leader = None if engine.leader is None else engine.leader.node_id
-        if engine.is_leader:
-            return NotLeaderError(
-                leader, engine.term, "it is handing over" if engine.transfer_to else "it is not ready yet"
-            )
-        return NotLeaderError(leader, engine.term)
+        return self._leading.not_leader()
 
     def change_membership(self, membership: Membership) -> None:
         """Propose another membership; at most one voter may differ."""
-        if not self.is_ready or not self.engine.can_change_membership:
-            raise self.not_leader()
-        self._seal_now()
-        self._propose(self._proposer.control_entry(EntryKind.MEMBERSHIP, self.engine.term, membership))
+        self._leading.change_membership(membership)
         self._pump()
 
     def transfer(self, to: ReplicaId | None) -> bool:
         """Hand leadership to a voter, by default the one with the most of the log; False if there is none."""
-        engine = self.engine
-        if not engine.is_leader:
-            return False
-        if to is None:
-            candidates = [
-                (progress.match_index, peer)
-                for peer, progress in engine.progress.items()
-                if peer in engine.table.membership.voters and progress.healthy and peer.node_id in self._outbox.connected
-            ]
-            if not candidates:
-                return False
-            to = max(candidates)[1]
-        self._seal_now()
-        started = engine.transfer(to, self.environment.now())
+        started = self._leading.transfer(to)
         self._pump()
         return started
-
-    def _reserve(self, size: int, privileged: bool) -> int:
-        self.store.ensure_space(size, privileged=privileged)
-        return self.store.next_position(size)
-
-    def _seal(self) -> None:
-        self._seal_scheduled = False
-        self._guarded(self._seal_now)
-        self._pump()
-
-    def _seal_now(self) -> None:
-        if not self.engine.accepts_proposals:
-            self._machine_dropped(self._proposer.drop())
-        self._proposer.seal()
-
-    def _propose(self, entry: SealedEntry) -> None:
-        self._contexts.add(entry.meta.index, entry.contexts)
-        try:
-            self.engine.propose((entry.meta,), entry.data, self.environment.now())
-            self._execute_all(self.engine.take())
-        except Exception as error:
-            self.fail(error)
-            raise
-
-    def _wants_mark(self) -> bool:
-        now = self.environment.now()
-        if now - self._last_mark_at < self.config.snapshot_interval_ms / 1000:
-            return False
-        self._last_mark_at = now
-        return True
 
     # ---------------------------------------------------------------- effects
 
@@ -374,10 +331,8 @@ class Replica:
     def _execute_all(self, output: Output) -> None:
         for effect in output.effects:
             self._execute(effect)
-        for send in output.after_sync:
-            self._held.append((self._save_number, send))
-        if self._held and self._saved_number >= self._held[-1][0]:
-            self._release_held()
+        if output.after_sync:
+            self._saver.hold(output.after_sync)
 
     def _execute(self, effect: Effect) -> None:
         match effect:
@@ -388,7 +343,7 @@ class Replica:
             case Commit(index):
                 self._commit(index)
             case SaveHardState(state):
-                self._save(state)
+                self._saver.save(state)
             case Truncate(first_index):
                 self._truncate(first_index)
             case RoleChanged(role, _, _):
@@ -431,43 +386,15 @@ class Replica:
         self._committed_end = self.store.meta(index).end
         self._applier.advance(index)
 
-    def _save(self, state: HardState) -> None:
-        self._save_number += 1
-        number = self._save_number
-
-        def done(result: object) -> None:
-            if isinstance(result, BaseException):
-                self.fail(result)
-            elif not self._stopped:
-                self._saved_number = number
-                self.engine.hard_state_saved(state, self.environment.now())
-                self._release_held()
-                self._pump()
-
-        self.environment.run_blocking(HARD_STATE, partial(self._hard_state_file.save, state), done)
-
-    def _release_held(self) -> None:
-        held = self._held
-        while held and held[0][0] <= self._saved_number:
-            self._outbox.send(held.popleft()[1])
+    def _hard_state_saved(self, state: HardState) -> None:
+        self.engine.hard_state_saved(state, self.environment.now())
+        self._saver.release()
+        self._pump()
 
     def _role_changed(self, role: Role) -> None:
         if role is Role.CANDIDATE:
             self.elections += 1
-        if role is Role.LEADER:
-            self._was_leader = True
-            no_op = self._proposer.control_entry(EntryKind.NO_OP, self.engine.term, None)
-            self._propose(no_op)
-        elif self._was_leader:
-            self._was_leader = False
-            self._drop_contexts()
-
-    def _drop_contexts(self) -> None:
-        self._machine_dropped([*self._contexts.drop(), *self._proposer.drop()])
-
-    def _machine_dropped(self, contexts: list[object]) -> None:
-        if contexts:
-            self._machine.dropped(contexts)
+        self._leading.role_changed(role)
 
     def _notify_leadership(self) -> None:
         engine = self.engine
@@ -481,63 +408,23 @@ class Replica:
         self._snapshotter.abandon()
         self._recent.clear()
         self.store.reset(base)
-        self._own_digest = None
-        self._state_index = base.last_index
+        self._marks.restored(base.last_index)
         self._machine.restore(base, self.snapshots.read_chunks(base))
         self._committed_end = base.position
         self._applier.restart(base.last_index, base.position)
 
-    # ---------------------------------------------------------------- receiving (dledger.net.transport.Receiver)
+    # ---------------------------------------------------------------- receiving, see `dledger.net.transport.Receiver`
 
     def on_message(self, sender: ReplicaId, message: Message, payload: bytes) -> None:
         """A consensus message arrived."""
-        if self._stopped:
-            return
-        try:
-            if isinstance(message, Append):
-                self._on_append(sender, message, payload)
-            elif isinstance(message, InstallSnapshot):
-                self._receiver.finish(sender, message, partial(self._on_snapshot_received, sender, message))
-            else:
-                self.engine.step(sender, message, self.environment.now())
-        except Exception as error:
-            self.fail(error)
-            return
-        self._pump()
-
-    def _on_append(self, sender: ReplicaId, message: Append, payload: bytes) -> None:
-        metas: list[EntryMeta] = []
-        if message.count:
-            try:
-                metas = parse_run(payload, None)
-                if len(metas) != message.count or metas[0].index != message.prev_index + 1:
-                    raise CorruptionError(f"{len(metas)} entries from {metas[0].index} on belie {message}")
-                privileged = all(meta.kind != EntryKind.GROUP or meta.channel == meta.size - HEADER_BYTES for meta in metas)
-                self.store.ensure_space_to(metas[-1].end, privileged=privileged)
-            except CorruptionError:
-                self.corrupt_messages += 1
-                return
-            except LogFullError:
-                return  # the leader asks again; the others may be a majority meanwhile
-        self.engine.step(sender, message, self.environment.now(), metas, payload)
-
-    def _on_snapshot_received(
-        self, sender: ReplicaId, message: InstallSnapshot, result: SnapshotMeta | BaseException
-    ) -> None:
-        if isinstance(result, CorruptionError | LogFullError):
-            return
-        if isinstance(result, BaseException):
-            self.fail(result)
-            return
-        self._guarded(lambda: self.engine.step(sender, message, self.environment.now()))
-        self._pump()
+        self._run(lambda: self._inbox.on_message(sender, message, payload))
 
     def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
         """Bytes of one of the replica's own channels arrived."""
         if channel == SNAPSHOT_CHANNEL:
             self._guarded(lambda: self._receiver.on_data(sender, data))
         elif channel == DIGEST_CHANNEL and self.is_ready:
-            self._guarded(lambda: self._propose_digest(data))
+            self._guarded(lambda: self._marks.propose_digest(data))
 
     def on_connected(self, peer: ReplicaId) -> None:
         """A peer can be sent to."""
@@ -567,7 +454,7 @@ class Replica:
         return self.store.durable_position
 
     def _deliver(self, entries: Sequence[CommittedEntry]) -> None:
-        state_index = self._state_index
+        state_index = self._marks.state_index
         if entries[0].index > state_index:
             self._machine.apply(entries)
             return
@@ -580,53 +467,6 @@ class Replica:
         self._reads.applied(self._applier.applied_index)
         if not self._pumping:
             self._notify_leadership()
-
-    def _log_commands(self, meta: EntryMeta, section: memoryview) -> None:
-        if meta.index <= self._state_index:
-            return
-        for kind, payload in iter_commands(section):
-            if kind == SNAPSHOT_MARK:
-                self._take_snapshot(meta)
-            elif kind == TRIM:
-                self._snapshotter.trim(msgspec.msgpack.decode(payload, type=Trim).position)
-            elif kind == DIGEST:
-                self._count_digest(msgspec.msgpack.decode(payload, type=Digest))
-
-    def _take_snapshot(self, mark: EntryMeta) -> None:
-        """The state before the marked entry, as it is now, named by that entry's position."""
-        self._last_mark_at = self.environment.now()
-        self._own_digest = Digest(mark.position, *self.me, self._machine.digest())
-        if any(meta.position == mark.position for meta in self.snapshots.list()):
-            return
-        index = mark.index - 1
-        table = self.engine.table
-        membership_index, membership = table.membership_at(index)
-        before = self.store.meta(index)
-        meta = SnapshotMeta(mark.position, index, before.term, before.chain_crc, membership, membership_index)
-        self._snapshotter.begin(meta, self._machine.snapshot())
-
-    def _count_digest(self, digest: Digest) -> None:
-        verdict = self._digest_votes.record(digest, self.engine.table.membership, self.me)
-        if self._own_digest is not None and self._digest_votes.knows(self._own_digest):
-            self._own_digest = None
-        if verdict is Verdict.SELF_DIFFERS:
-            raise StateDivergedError(
-                f"at the snapshot mark at {digest.position} a majority has state digest {digest.digest:#018x},"
-                " this replica another: it stops and must be installed anew"
-            )
-
-    def _offer_digest(self, digest: Digest) -> None:
-        """Have the own digest put into the log, through the leader; repeated until it is there."""
-        leader = self.engine.leader
-        if self.is_ready:
-            self._propose_digest(msgspec.msgpack.encode(digest))
-        elif leader is not None and leader != self.me:
-            self.transport.send_data(leader.node_id, DIGEST_CHANNEL, (msgspec.msgpack.encode(digest),))
-
-    def _propose_digest(self, data: bytes) -> None:
-        digest = msgspec.msgpack.decode(data, type=Digest)
-        if not self._digest_votes.knows(digest):
-            self.stage(0, None, encode_command(DIGEST, data))
 
     def _trimmed(self, base: SnapshotMeta) -> None:
         self.engine.trimmed(base.last_index, base.last_term)
@@ -653,12 +493,8 @@ class Replica:
         self._pump()
 
     def propose_trim(self, position: int) -> bool:
-        """Leader: have every replica drop what lies before a snapshot's position; False if there is no such snapshot."""
-        known = any(meta.position == position for meta in self.snapshots.list())
-        if not known or position <= self.store.first_position:
-            return False
-        self.stage(0, None, encode_command(TRIM, msgspec.msgpack.encode(Trim(position))))
-        return True
+        """Leader: have every replica drop what lies before a snapshot; False if none stands at `position`."""
+        return self._marks.propose_trim(position)
 
     @property
     def syncs(self) -> int:

@@ -1,0 +1,78 @@
+"""Takes consensus messages in: verifies the entries they carry before the engine sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from dledger.core.messages import Append, InstallSnapshot, Message
+from dledger.engines import Engine
+from dledger.environment import Environment
+from dledger.errors import CorruptionError, LogFullError
+from dledger.format import HEADER_BYTES, parse_run
+from dledger.replica.transfer import SnapshotReceiver
+from dledger.store.log import LogStore
+from dledger.types import EntryKind, EntryMeta, ReplicaId, SnapshotMeta
+
+
+class Inbox:
+    """`run(work)` carries out a step that arrives later than its message, and what the engine makes of it.
+
+    `failed` is told the error that ends this replica.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        store: LogStore,
+        receiver: SnapshotReceiver,
+        engine: Callable[[], Engine],
+        *,
+        run: Callable[[Callable[[], None]], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._environment = environment
+        self._store = store
+        self._receiver = receiver
+        self._engine = engine
+        self._run = run
+        self._failed = failed
+        self.corrupt_messages = 0
+        """Appends whose bytes did not verify; they were dropped."""
+
+    def on_message(self, sender: ReplicaId, message: Message, payload: bytes) -> None:
+        """Take a message in, or drop it if what it carries is of no use."""
+        if isinstance(message, Append):
+            self._on_append(sender, message, payload)
+        elif isinstance(message, InstallSnapshot):
+            self._receiver.finish(sender, message, partial(self._on_snapshot_received, sender, message))
+        else:
+            self._engine().step(sender, message, self._environment.now())
+
+    def _on_append(self, sender: ReplicaId, message: Append, payload: bytes) -> None:
+        metas: list[EntryMeta] = []
+        if message.count:
+            try:
+                metas = parse_run(payload, None)
+                if len(metas) != message.count or metas[0].index != message.prev_index + 1:
+                    raise CorruptionError(f"{len(metas)} entries from {metas[0].index} on belie {message}")
+                privileged = all(
+                    meta.kind != EntryKind.GROUP or meta.channel == meta.size - HEADER_BYTES for meta in metas
+                )
+                self._store.ensure_space_to(metas[-1].end, privileged=privileged)
+            except CorruptionError:
+                self.corrupt_messages += 1
+                return
+            except LogFullError:
+                return  # the leader asks again; the others may be a majority meanwhile
+        self._engine().step(sender, message, self._environment.now(), metas, payload)
+
+    def _on_snapshot_received(
+        self, sender: ReplicaId, message: InstallSnapshot, result: SnapshotMeta | BaseException
+    ) -> None:
+        if isinstance(result, CorruptionError | LogFullError):
+            return
+        if isinstance(result, BaseException):
+            self._failed(result)
+            return
+        self._run(lambda: self._engine().step(sender, message, self._environment.now()))

@@ -1,0 +1,151 @@
+"""What only a leader does: stage units, propose entries, change the membership, hand over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dledger.config import ReplicaConfig
+from dledger.core.effects import Output
+from dledger.engines import Engine
+from dledger.environment import Environment
+from dledger.errors import LogFullError, NotLeaderError
+from dledger.replica.marks import Marks
+from dledger.replica.proposer import Contexts, Fill, Proposer, SealedEntry, check_room
+from dledger.statemachine import StateMachine
+from dledger.store.log import LogStore
+from dledger.types import EntryKind, Membership, ReplicaId, Role
+
+
+class Leading:
+    """Proposals of this replica, from staging to being applied or lost track of.
+
+    `is_ready()` says whether the replica takes proposals, `committed_end()` where the last committed entry ends, and
+    `connected` maps node ids to the incarnation that can be sent to.  `execute(output)` carries out effects at once,
+    `run(work)` does work that gives the engine effects, and `failed` is told the error that ends this replica.
+    """
+
+    def __init__(
+        self,
+        config: ReplicaConfig,
+        environment: Environment,
+        store: LogStore,
+        machine: StateMachine,
+        marks: Marks,
+        connected: Mapping[str, ReplicaId],
+        engine: Callable[[], Engine],
+        *,
+        is_ready: Callable[[], bool],
+        committed_end: Callable[[], int],
+        execute: Callable[[Output], None],
+        run: Callable[[Callable[[], None]], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._config = config
+        self._environment = environment
+        self._store = store
+        self._machine = machine
+        self._marks = marks
+        self._connected = connected
+        self._engine = engine
+        self._is_ready = is_ready
+        self._committed_end = committed_end
+        self._execute = execute
+        self._run = run
+        self._failed = failed
+        self._seal_scheduled = False
+        self._was_leader = False
+        self.contexts = Contexts()
+        self._proposer = Proposer(
+            segment_bytes=config.segment_bytes,
+            next_position=self._reserve,
+            last=lambda: (store.last_index, store.last_chain),
+            sealed=self._propose,
+            wants_mark=marks.wanted,
+        )
+
+    def stage(self, size: int, fill: Fill | None, commands: bytes, context: object) -> int:
+        """Put a unit into this turn's entry; see `dledger.node.Node.stage`."""
+        if not self._is_ready():
+            raise self.not_leader()
+        check_room(self._store.end_position - self._committed_end(), self._config.max_uncommitted_bytes)
+        if self._marks.disagree:
+            raise LogFullError("the replicas' states differ and no majority agrees: writes are stopped, restore a node")
+        position = self._proposer.stage(self._engine().term, size, fill, commands, context)
+        if not self._seal_scheduled:
+            self._seal_scheduled = True
+            self._environment.call_soon(self._seal)
+        return position
+
+    def not_leader(self) -> NotLeaderError:
+        """Why nothing can be proposed here."""
+        engine = self._engine()
+        leader = None if engine.leader is None else engine.leader.node_id
+        if engine.is_leader:
+            return NotLeaderError(
+                leader, engine.term, "it is handing over" if engine.transfer_to else "it is not ready yet"
+            )
+        return NotLeaderError(leader, engine.term)
+
+    def change_membership(self, membership: Membership) -> None:
+        """Propose another membership; at most one voter may differ."""
+        if not self._is_ready() or not self._engine().can_change_membership:
+            raise self.not_leader()
+        self._seal_now()
+        self._propose(self._proposer.control_entry(EntryKind.MEMBERSHIP, self._engine().term, membership))
+
+    def transfer(self, to: ReplicaId | None) -> bool:
+        """Hand leadership to a voter, by default the one with the most of the log; False if there is none."""
+        engine = self._engine()
+        if not engine.is_leader:
+            return False
+        if to is None:
+            candidates = [
+                (progress.match_index, peer)
+                for peer, progress in engine.progress.items()
+                if peer in engine.table.membership.voters and progress.healthy and peer.node_id in self._connected
+            ]
+            if not candidates:
+                return False
+            to = max(candidates)[1]
+        self._seal_now()
+        return engine.transfer(to, self._environment.now())
+
+    def role_changed(self, role: Role) -> None:
+        """A new leader proposes its no-op; one that was loses track of what it proposed."""
+        if role is Role.LEADER:
+            self._was_leader = True
+            self._propose(self._proposer.control_entry(EntryKind.NO_OP, self._engine().term, None))
+        elif self._was_leader:
+            self._was_leader = False
+            self.drop()
+
+    def drop(self) -> None:
+        """Lose track of everything proposed and not applied, and of what is staged."""
+        self._dropped([*self.contexts.drop(), *self._proposer.drop()])
+
+    def _dropped(self, contexts: list[object]) -> None:
+        if contexts:
+            self._machine.dropped(contexts)
+
+    def _reserve(self, size: int, privileged: bool) -> int:
+        self._store.ensure_space(size, privileged=privileged)
+        return self._store.next_position(size)
+
+    def _seal(self) -> None:
+        self._seal_scheduled = False
+        self._run(self._seal_now)
+
+    def _seal_now(self) -> None:
+        if not self._engine().accepts_proposals:
+            self._dropped(self._proposer.drop())
+        self._proposer.seal()
+
+    def _propose(self, entry: SealedEntry) -> None:
+        self.contexts.add(entry.meta.index, entry.contexts)
+        engine = self._engine()
+        try:
+            engine.propose((entry.meta,), entry.data, self._environment.now())
+            self._execute(engine.take())
+        except Exception as error:
+            self._failed(error)
+            raise
