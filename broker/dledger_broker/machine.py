@@ -119,8 +119,8 @@ class BrokerMachine:
     """See the module's description.  Everything is for the event loop.
 
     `on_arrival(queues)` is called after each batch of entries with the queues that got messages, which can be read by
-    then.  The callbacks in `on_topics_changed` and `on_groups_changed` come before the contexts of the change, and when a
-    snapshot replaced everything; those in `on_leadership_changed` at every change of role, term or leader.
+    then.  The callbacks in `on_topics_changed` and `on_groups_changed` come before the contexts of the change, and when
+    a snapshot replaced everything; those in `on_leadership_changed` at every change of role, term or leader.
     """
 
     def __init__(

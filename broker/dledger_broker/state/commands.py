@@ -134,6 +134,6 @@ def decode(kind: int, payload: bytes | memoryview) -> Command:
         )
     try:
         command: Command = decoder.decode(payload)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptionError(f"state command of kind {kind} does not decode: {error}") from error
     return command

@@ -166,7 +166,7 @@ def _frames(chunks: Iterable[bytes]) -> Iterator[_Frame]:
                 break
             try:
                 yield _decode(bytes(pending[offset + 4 : end]))
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise CorruptionError(f"snapshot of the broker's state does not decode: {error}") from error
             offset = end
         del pending[:offset]

@@ -93,5 +93,5 @@ def _read(disk: Disk, path: str) -> Checkpoint | None:
         return None
     try:
         return msgspec.msgpack.decode(data[4:], type=Checkpoint)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None

@@ -250,7 +250,7 @@ class KeyIndex:
             return None
         try:
             return msgspec.msgpack.decode(data[4:], type=IndexCheckpoint)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
     def _open(self, checkpoint: IndexCheckpoint) -> None:
