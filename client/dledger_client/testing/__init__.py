@@ -1,0 +1,11 @@
+"""A cluster of real processes for tests, of this project and of applications.
+
+Here lives what tests need beside the client itself; nothing here is imported by it. Start with `LocalCluster`.
+"""
+
+from __future__ import annotations
+
+from .cluster import ClusterError, LocalCluster, NodeStatus
+from .fixtures import local_cluster_fixture
+
+__all__ = ["ClusterError", "LocalCluster", "NodeStatus", "local_cluster_fixture"]

@@ -1,0 +1,300 @@
+"""A name server and broker groups as processes on 127.0.0.1, started and stopped through the public commands."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from .ports import GROUP_STEP, NAMESRV_OFFSET, NODE_STEP, find_base_port
+
+START_SECONDS: Final = 60.0
+STOP_SECONDS: Final = 30.0
+LEADER_SECONDS: Final = 30.0
+
+_POLL_SECONDS: Final = 0.02
+_STATUS_SECONDS: Final = 1.0
+_START_ATTEMPTS: Final = 3
+"""Another process may take a port between the moment it is found free and the start."""
+
+_HTTP_OFFSET: Final = 2
+_NAMESRV: Final = "namesrv"
+
+
+class ClusterError(Exception):
+    """The cluster did not do what it was told; the text ends with what the command printed."""
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """What a node says of itself at `/status`; positions are bytes of the log."""
+
+    node_id: str
+    group: str
+    role: str
+    term: int
+    leader_id: str | None
+    commit_index: int
+    applied_index: int
+    first_position: int
+    last_position: int
+    durable_position: int
+    ready: bool = True
+
+
+class LocalCluster:
+    """A cluster in a temporary directory, or in `data_dir`, which is then kept.
+
+        with LocalCluster() as cluster:
+            producer = SyncProducer(cluster.namesrv)
+            ...
+            cluster.kill_leader()
+
+    `config` is TOML text laid over the configuration of every node. All methods block; `async with LocalCluster()`
+    starts and stops without blocking the event loop, and `asyncio.to_thread(cluster.leader)` does the same for a
+    single call. Nodes are named `broker-<g>-n<k>`, their groups `broker-<g>`, with g = a, b, … and k = 0, 1, ….
+    """
+
+    def __init__(
+        self, *, groups: int = 1, nodes: int = 3, data_dir: Path | None = None, config: str | None = None
+    ) -> None:
+        self.groups = tuple(f"broker-{chr(ord('a') + number)}" for number in range(groups))
+        self.nodes_per_group = nodes
+        self._config = config
+        self._keep_data = data_dir is not None
+        self._data_dir = data_dir
+        self._base_port = 0
+        self._paused: set[str] = set()
+
+    @property
+    def data_dir(self) -> Path:
+        """Where everything lies: `<node id>/commitlog`, `<node id>/log`, `<node id>/pid`, `namesrv/`."""
+        if self._data_dir is None:
+            raise ClusterError("the cluster is not started")
+        return self._data_dir
+
+    @property
+    def namesrv(self) -> str:
+        """The name server's address, to give to clients."""
+        return f"127.0.0.1:{self._base_port + NAMESRV_OFFSET}"
+
+    @property
+    def node_ids(self) -> tuple[str, ...]:
+        """All nodes, group by group."""
+        return tuple(f"{group}-n{number}" for group in self.groups for number in range(self.nodes_per_group))
+
+    def members(self, group: str) -> tuple[str, ...]:
+        """The nodes of one group."""
+        return tuple(node_id for node_id in self.node_ids if node_id.startswith(f"{group}-n"))
+
+    def client_address(self, node_id: str) -> str:
+        """Where clients reach a node."""
+        return f"127.0.0.1:{self._client_port(node_id)}"
+
+    def start(self) -> None:
+        """Start all processes and wait until every group takes messages; the second start keeps ports and data."""
+        if self._data_dir is None:
+            self._data_dir = Path(tempfile.mkdtemp(prefix="dledger-"))
+        for attempt in range(_START_ATTEMPTS):
+            if not self._base_port:
+                self._base_port = find_base_port(len(self.groups), self.nodes_per_group)
+            try:
+                self._command("up", *self._up_options(), seconds=START_SECONDS)
+            except ClusterError as error:
+                if attempt + 1 == _START_ATTEMPTS or "in use" not in str(error):
+                    self.stop()
+                    raise
+                self._base_port = 0
+            else:
+                return
+
+    def stop(self) -> None:
+        """Stop everything, paused nodes included, and remove the temporary directory."""
+        if self._data_dir is None:
+            return
+        for node_id in list(self._paused):
+            self.resume(node_id)
+        try:
+            self._command("down", "--data", str(self.data_dir), seconds=STOP_SECONDS)
+        except ClusterError:
+            pass  # whatever did not stop is killed here
+        for name in (*self.node_ids, _NAMESRV):
+            self._kill(name)
+        if not self._keep_data:
+            shutil.rmtree(self._data_dir, ignore_errors=True)
+            self._data_dir = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    def status(self, node_id: str) -> NodeStatus | None:
+        """What a node says of itself, None if it does not answer within a second."""
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self._client_port(node_id) + _HTTP_OFFSET, timeout=_STATUS_SECONDS
+        )
+        try:
+            connection.request("GET", "/status")
+            return msgspec.json.decode(connection.getresponse().read(), type=NodeStatus)
+        except (OSError, http.client.HTTPException, msgspec.DecodeError):
+            return None
+        finally:
+            connection.close()
+
+    def leader(self, group: str = "broker-a", *, timeout: float = LEADER_SECONDS) -> str:
+        """The node that leads a group, as soon as one does. Raises `ClusterError` if none does in time."""
+        found: list[tuple[int, str]] = []
+
+        def is_led() -> bool:
+            statuses = [self.status(node_id) for node_id in self.members(group) if node_id not in self._paused]
+            leaders = [status for status in statuses if status is not None and status.role == "leader" and status.ready]
+            found[:] = sorted((status.term, status.node_id) for status in leaders)
+            return bool(found)
+
+        self._wait(is_led, timeout, f"{group} has no leader")
+        return found[-1][1]
+
+    def wait_ready(self, *, timeout: float = LEADER_SECONDS) -> None:
+        """Wait until every node runs, and has applied what its group's leader had committed at some moment.
+
+        Raises `ClusterError` if that takes too long.
+        """
+        deadline = time.monotonic() + timeout
+        for group in self.groups:
+            leader = self.status(self.leader(group, timeout=max(deadline - time.monotonic(), 0.0)))
+            target = leader.commit_index if leader is not None else 0
+            for node_id in self.members(group):
+                self._wait(
+                    lambda node_id=node_id, target=target: self._has_applied(node_id, target),  # type: ignore[misc]
+                    max(deadline - time.monotonic(), 0.0),
+                    f"{node_id} has not applied index {target}",
+                )
+
+    def kill(self, node_id: str) -> None:
+        """SIGKILL a node and wait until it is gone."""
+        self._paused.discard(node_id)
+        self._kill(node_id)
+
+    def kill_leader(self, group: str = "broker-a") -> str:
+        """SIGKILL the node that leads a group; its id."""
+        node_id = self.leader(group)
+        self.kill(node_id)
+        return node_id
+
+    def pause(self, node_id: str) -> None:
+        """SIGSTOP a node: its connections stay open and nothing answers."""
+        self._signal(node_id, signal.SIGSTOP)
+        self._paused.add(node_id)
+
+    def resume(self, node_id: str) -> None:
+        """SIGCONT a paused node."""
+        self._signal(node_id, signal.SIGCONT)
+        self._paused.discard(node_id)
+
+    def restart(self, node_id: str) -> None:
+        """Start a node that was killed or stopped, and wait until it answers; kills it first if it runs."""
+        self.kill(node_id)
+        self._command("node", "start", "--data", str(self.data_dir), node_id, "--detach", seconds=START_SECONDS)
+
+    def pid(self, name: str) -> int | None:
+        """The process of a node or of `"namesrv"`, None if it does not run."""
+        try:
+            pid = int((self.data_dir / name / "pid").read_text().split()[0])
+        except (OSError, ValueError, IndexError):
+            return None
+        return pid if _runs(pid) else None
+
+    def _up_options(self) -> list[str]:
+        options = [
+            *("--data", str(self.data_dir), "--groups", str(len(self.groups)), "--nodes", str(self.nodes_per_group)),
+            *("--base-port", str(self._base_port), "--namesrv-port", str(self._base_port + NAMESRV_OFFSET)),
+            "--detach",
+        ]
+        if self._config is not None:
+            file = self.data_dir.with_name(self.data_dir.name + ".toml")
+            file.write_text(self._config, encoding="utf-8")
+            options += ["--config", str(file)]
+        return options
+
+    def _client_port(self, node_id: str) -> int:
+        group, _, number = node_id.rpartition("-n")
+        if group not in self.groups or not number.isdecimal() or int(number) >= self.nodes_per_group:
+            raise ClusterError(f"there is no node {node_id!r}, only {', '.join(self.node_ids)}")
+        return self._base_port + GROUP_STEP * self.groups.index(group) + NODE_STEP * int(number)
+
+    def _has_applied(self, node_id: str, index: int) -> bool:
+        status = self.status(node_id)
+        return status is not None and status.applied_index >= index
+
+    def _command(self, *arguments: str, seconds: float) -> None:
+        command = [sys.executable, "-m", "dledger_admin", *arguments]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError(f"`dledger {' '.join(arguments)}` took longer than {seconds:g} s") from error
+        if done.returncode != 0:
+            raise ClusterError(
+                f"`dledger {' '.join(arguments)}` ended with {done.returncode}: {(done.stderr or done.stdout).strip()}"
+            )
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        pid = self.pid(name)
+        if pid is None:
+            raise ClusterError(f"{name} does not run")
+        os.kill(pid, number)
+
+    def _kill(self, name: str) -> None:
+        pid = self.pid(name)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            self._wait(lambda: not _runs(pid), STOP_SECONDS, f"{name} (pid {pid}) is still there")
+
+    @staticmethod
+    def _wait(condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() >= deadline:
+                raise ClusterError(f"{otherwise} after {seconds:.0f} s")
+            time.sleep(_POLL_SECONDS)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process exists and is more than the remains of one that nobody has waited for."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return not Path("/proc/self/stat").exists()
+    return bool(state) and state[0] not in ("Z", "X")
