@@ -14,6 +14,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 
 from dledger.config import NodeConfig
@@ -95,6 +96,7 @@ class Node:
                 OsDisk(str(config.data_dir)),
                 config.replica,
                 lambda: uuid.uuid4().hex,
+                boot_id=_boot_id(),
                 bootstrap=config.bootstrap,
                 name=str(config.data_dir),
             )
@@ -395,6 +397,14 @@ class Node:
         if member is None:
             raise LogError(f"{node_id!r} is no member of {self.config.group}")
         return member
+
+
+def _boot_id() -> str:
+    """Names this run of the operating system; empty where it cannot be told."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 class _Receiver:

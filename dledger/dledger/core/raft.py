@@ -76,7 +76,9 @@ class Raft:
         settings: RaftSettings,
         random: Random,
         now: float,
+        may_vote: bool = True,
     ) -> None:
+        """`may_vote` False: acknowledged entries may be missing here; no vote before a leader has made them good."""
         invariant(commit_index <= durable_index <= table.last_index, "what is committed here is durable here")
         self.me = me
         self.table = table
@@ -91,6 +93,7 @@ class Raft:
         self.progress: dict[ReplicaId, Progress] = {}
         self.term_start = -1
         self.transfer_to: ReplicaId | None = None
+        self.may_vote = may_vote
         self.disk_used = 0
         self.wall_ms = 0
         self.healthy = True
@@ -152,7 +155,7 @@ class Raft:
             self._tick_leader(now)
         elif now >= self._election_deadline:
             self._arm_election(now)
-            if self.is_voter:
+            if self.is_voter and self.may_vote:
                 self._campaign(now, pre=True)
             elif self.leader is not None:
                 self._become(Role.FOLLOWER, None)
@@ -200,7 +203,7 @@ class Raft:
                 if self.role is Role.LEADER and (progress := self.progress.get(sender)) is not None:
                     self._on_heartbeat_reply(sender, progress, message, now)
             case TimeoutNow():
-                if sender == self.leader and self.is_voter:
+                if sender == self.leader and self.is_voter and self.may_vote:
                     self._campaign(now, pre=False, transfer=True)
 
     def propose(self, metas: Entries, data: bytes | bytearray, now: float) -> None:
@@ -377,7 +380,7 @@ class Raft:
         self._heartbeat(now)
 
     def _on_vote_request(self, sender: ReplicaId, request: VoteRequest, now: float) -> None:
-        if self.me not in self.table.membership.members:
+        if self.me not in self.table.membership.members or not self.may_vote:
             return
         if not request.transfer and self._hears_leader(now):
             return
@@ -470,6 +473,8 @@ class Raft:
     def _learn_commit(self, leader_commit: int) -> None:
         """Heartbeats may overtake appends: only what this term's leader has verified here can be committed."""
         commit = min(leader_commit, self.verified_index)
+        if self.verified_index >= leader_commit and self.table.term_at(leader_commit) == self.term:
+            self.may_vote = True  # an own-term entry is committed and here, and with it all that ever was
         if commit > self.commit_index:
             self.commit_index = commit
             self._effects.append(Commit(commit))

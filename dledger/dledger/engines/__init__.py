@@ -42,6 +42,8 @@ class Engine(Protocol):
     @property
     def term_start(self) -> int: ...
     @property
+    def may_vote(self) -> bool: ...
+    @property
     def transfer_to(self) -> ReplicaId | None: ...
     @property
     def progress(self) -> Mapping[ReplicaId, Progress]: ...
@@ -86,6 +88,7 @@ class EngineFactory(Protocol):
         settings: RaftSettings,
         random: Random,
         now: float,
+        may_vote: bool,
     ) -> Engine: ...
 
 
@@ -99,6 +102,7 @@ def native(
     settings: RaftSettings,
     random: Random,
     now: float,
+    may_vote: bool,
 ) -> Engine:
     """The default engine."""
     return Raft(
@@ -110,5 +114,6 @@ def native(
         settings=settings,
         random=random,
         now=now,
+        may_vote=may_vote,
     )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dledger.config import ReplicaConfig
 from dledger.errors import IdentityError
+from dledger.replica.boot import BootRecord, note_boot
 from dledger.store.disk import Disk
 from dledger.store.hardstate import HardStateFile
 from dledger.store.identity import Identity, check_identity, read_identity, write_identity
@@ -38,6 +39,7 @@ class Opened:
     recovery: Recovery
     base_term: int
     commit_index: int
+    may_vote: bool
     notes: list[str]
 
 
@@ -56,9 +58,15 @@ def found_group(config: ReplicaConfig, incarnation: str) -> Identity:
 
 
 def open_directory(
-    disk: Disk, config: ReplicaConfig, mint: Callable[[], str], *, bootstrap: bool = False, name: str = "the directory"
+    disk: Disk,
+    config: ReplicaConfig,
+    mint: Callable[[], str],
+    *,
+    boot_id: str = "",
+    bootstrap: bool = False,
+    name: str = "the directory",
 ) -> Opened:
-    """Open or make a node directory; `mint` gives a fresh incarnation.
+    """Open or make a node directory; `mint` gives a fresh incarnation, `boot_id` names this run of the operating system.
 
     `bootstrap` founds a one-voter group if there is no identity yet.  Raises `IdentityError` if the directory belongs
     to someone else, `CorruptionError` or `StorageError` if it cannot be used.
@@ -84,14 +92,21 @@ def open_directory(
     if hard_state is None and not fresh:
         hard_state_file.close()
         notes.append("no valid copy of term and vote: rejoining as another incarnation")
-        return _reopen_aside(disk, config, identity, mint, name, notes)
+        return _reopen_aside(disk, config, identity, mint, boot_id, name, notes)
     snapshots = SnapshotStore.open(disk)
     store, recovery = LogStore.open(disk, segment_bytes=config.segment_bytes, snapshots=snapshots)
     if not recovery.mark_valid and not fresh:
         store.close()
         hard_state_file.close()
         notes.append("no valid durable mark: rejoining as another incarnation")
-        return _reopen_aside(disk, config, identity, mint, name, notes)
+        return _reopen_aside(disk, config, identity, mint, boot_id, name, notes)
+    may_vote = note_boot(disk, BootRecord(boot_id, config.flush), clean=recovery.clean or fresh)
+    if not may_vote:
+        notes.append(
+            "with flush = async the host went down without a clean stop: acknowledged messages may be missing here, so"
+            " this node does not vote until a leader has brought it up to date; if no leader can be elected because"
+            " all nodes went down, accept the loss with 'dledger node recover --accept-loss'"
+        )
     base_term = 0
     if recovery.first_index > 0:
         first = snapshots.at_or_below(recovery.first_position)
@@ -112,6 +127,7 @@ def open_directory(
         recovery,
         base_term,
         commit_index,
+        may_vote,
         notes,
     )
 
@@ -145,9 +161,15 @@ def _joiner(identity: Identity, incarnation: str | None = None) -> Identity:
 
 
 def _reopen_aside(
-    disk: Disk, config: ReplicaConfig, identity: Identity, mint: Callable[[], str], name: str, notes: list[str]
+    disk: Disk,
+    config: ReplicaConfig,
+    identity: Identity,
+    mint: Callable[[], str],
+    boot_id: str,
+    name: str,
+    notes: list[str],
 ) -> Opened:
     set_aside(disk, identity, mint)
-    opened = open_directory(disk, config, mint, name=name)
+    opened = open_directory(disk, config, mint, boot_id=boot_id, name=name)
     opened.notes[:0] = notes
     return opened

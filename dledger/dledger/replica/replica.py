@@ -8,6 +8,7 @@ half done must not be built upon.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from dledger.config import ReplicaConfig
 from dledger.core.effects import (
@@ -30,8 +31,8 @@ from dledger.core.effects import (
 from dledger.core.log_table import LogTable
 from dledger.core.messages import Message
 from dledger.engines import EngineFactory, native
-from dledger.environment import Environment
-from dledger.errors import CorruptionError, NotLeaderError
+from dledger.environment import COLD, Environment
+from dledger.errors import CorruptionError, NotLeaderError, StorageError
 from dledger.format import link
 from dledger.invariants import invariant
 from dledger.net.transport import Transport
@@ -56,6 +57,7 @@ from dledger.types import EntryMeta, HardState, Membership, ReplicaId, Role, Sna
 
 TICKS_PER_HEARTBEAT = 4
 HOUSEKEEPING_S = 0.25
+PREPARE_STEP_BYTES = 4 << 20
 
 
 class Replica:
@@ -89,6 +91,7 @@ class Replica:
         self._committed_end = self.store.first_position
         self._leadership: Leadership | None = None
         self._saved_commit = opened.commit_index
+        self._preparing = False
 
         recovery = opened.recovery
         base = recovery.base
@@ -276,6 +279,19 @@ class Replica:
             )
             if membership is not None:
                 self.change_membership(membership)
+
+    def _prepare_ahead(self) -> None:
+        """Fill the space that the log will grow into, off the event loop and one step at a time."""
+        if self._preparing:
+            return
+        self._preparing = True
+
+        def done(result: object) -> None:
+            self._preparing = False
+            if isinstance(result, StorageError):
+                self.fail(result)
+
+        self.environment.run_blocking(COLD, partial(self.store.prepare_ahead, PREPARE_STEP_BYTES), done)
 
     # ---------------------------------------------------------------- proposing
 

@@ -1,0 +1,65 @@
+"""Whether the operating system went down since the last start.
+
+With `flush = "async"` an acknowledgement does not wait for the disk.  A process that is killed loses nothing by that, a
+host that goes down may.  `raft/boot` keeps which run of the operating system wrote the log, and how it was flushed.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dledger.store.disk import Disk
+
+PATH = "raft/boot"
+ACCEPT_LOSS_PATH = "raft/accept-loss"
+
+
+class BootRecord(msgspec.Struct, frozen=True):
+    """`boot_id` is opaque; empty where the platform tells none, which counts as always the same."""
+
+    boot_id: str
+    flush: str
+
+
+def note_boot(disk: Disk, now: BootRecord, *, clean: bool) -> bool:
+    """Record this start; False if acknowledged entries may have been lost since the one before."""
+    before = _read(disk)
+    lost = before is not None and before.flush == "async" and before.boot_id != now.boot_id and not clean
+    if lost and disk.exists(ACCEPT_LOSS_PATH):
+        lost = False
+    if before == now or lost:
+        return not lost
+    disk.mkdir("raft")
+    temporary = PATH + ".tmp"
+    data = msgspec.json.encode(now)
+    file = disk.open(temporary, create=True)
+    try:
+        file.truncate(len(data))
+        file.pwrite(data, 0)
+        file.datasync()
+    finally:
+        file.close()
+    disk.rename(temporary, PATH)
+    disk.unlink(ACCEPT_LOSS_PATH)
+    disk.sync_dir("raft")
+    return True
+
+
+def accept_loss(disk: Disk) -> None:
+    """Let the next start vote although acknowledged entries may be missing; an operator's decision."""
+    disk.mkdir("raft")
+    disk.open(ACCEPT_LOSS_PATH, create=True).close()
+    disk.sync_dir("raft")
+
+
+def _read(disk: Disk) -> BootRecord | None:
+    try:
+        file = disk.open(PATH)
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(file.pread(file.size(), 0), type=BootRecord)
+    except msgspec.MsgspecError:
+        return None
+    finally:
+        file.close()
