@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from dledger.checksum import crc32
-from dledger.errors import CorruptionError, LogFullError, StorageError
+from dledger.errors import CorruptionError, LogFullError, StorageError, TrimmedError
 from dledger.invariants import invariant
 from dledger.store.disk import Buffer, Disk, File
 from dledger.store.segments import list_positions, segment_name
@@ -195,7 +195,8 @@ class SnapshotStore:
     def read_chunks(self, meta: SnapshotMeta, chunk: int = CHUNK_BYTES) -> Iterator[bytes]:
         """The data in pieces of `chunk` bytes (the last one shorter), each verified before it is handed out.
 
-        The snapshot may be deleted meanwhile.  Raises `CorruptionError` at the first byte that does not verify.
+        The snapshot may be deleted meanwhile.  Raises `CorruptionError` at the first byte that does not verify,
+        `TrimmedError` if it was deleted before the first read, `StorageError`.
         """
         pending: list[bytes] = []
         size = 0
@@ -213,7 +214,7 @@ class SnapshotStore:
             yield b"".join(pending)
 
     def verify(self, meta: SnapshotMeta) -> None:
-        """Read all of it.  Raises `CorruptionError` if a byte does not verify."""
+        """Read all of it.  Raises as `read_chunks`."""
         for _ in _read_data(self._disk, meta):
             pass
 
@@ -268,9 +269,15 @@ def _verify_footer(path: str, footer: bytes, meta_crc: int) -> tuple[int, int]:
 def _read_data(disk: Disk, meta: SnapshotMeta) -> Iterator[bytes]:
     """The verified data of each chunk; ends only if the footer agrees with what was read."""
     path = _path(meta.position)
-    file = disk.open(path)
     try:
-        _, meta_crc, length = _HEAD.unpack(file.pread(_HEAD.size, 0))
+        file = disk.open(path)
+    except FileNotFoundError:
+        raise TrimmedError(f"the snapshot at {meta.position} was deleted") from None
+    try:
+        head = file.pread(_HEAD.size, 0)
+        if len(head) < _HEAD.size:
+            raise CorruptionError(f"{path}: {len(head)} bytes are no snapshot")
+        _, meta_crc, length = _HEAD.unpack(head)
         offset = _HEAD.size + length
         chunks = total = 0
         while True:
@@ -291,5 +298,7 @@ def _read_data(disk: Disk, meta: SnapshotMeta) -> Iterator[bytes]:
             raise CorruptionError(f"{path}: {chunks} chunks of {total} bytes are not what the footer says")
         if file.size() != offset + _FOOTER_BYTES:
             raise CorruptionError(f"{path}: bytes follow the footer")
+    except OSError as error:
+        raise StorageError(f"reading {path} failed: {error}") from error
     finally:
         file.close()

@@ -1,6 +1,7 @@
 """Whatever is written, synced, truncated and trimmed, and wherever power is lost: nothing synced is lost, what is left
 is a prefix of what was written, and what was truncated never comes back."""
 
+import contextlib
 import random
 
 import pytest
@@ -9,10 +10,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from store_model import SEGMENT_BYTES, LoggedModel
 
+from dledger.errors import StorageError
 from dledger.format import HEADER_BYTES
 from dledger.sim.disk import SimDisk
 from dledger.store.sync import SyncTicket
 from dledger.types import EntryKind
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_window():
+    """Most reads go to the index files, as they do in a log of millions of entries."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dledger.store.window.RECENT_ENTRIES", 6)
+        patch.setattr("dledger.store.window.SLACK_ENTRIES", 2)
+        patch.setattr("dledger.store.recovery.RECENT_ENTRIES", 6)
+        yield
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -228,10 +240,8 @@ def test_a_crash_during_recovery_changes_nothing(seed: int):
         return steps < 0
 
     fault = disk.fail(due, once=False)
-    try:
+    with contextlib.suppress(StorageError, OSError):
         model.open()
-    except Exception as error:  # whatever the disk's failure becomes on its way up
-        assert "Input/output" in str(error)
     disk.faults.remove(fault)
     disk.crash(rng)
     recovery = model.open()

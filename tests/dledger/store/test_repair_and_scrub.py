@@ -1,0 +1,143 @@
+import random
+
+import pytest
+from store_model import SEGMENT_BYTES, LoggedModel
+
+from dledger.errors import CorruptionError
+from dledger.sim.disk import SimDisk
+from dledger.types import EntryMeta
+
+
+def closed_log() -> LoggedModel:
+    model = LoggedModel(SimDisk(random.Random(1)))
+    model.fill(random.Random(1), 60)
+    model.sync()
+    model.log.close()
+    return model
+
+
+def flip(model: LoggedModel, meta: EntryMeta, offset: int) -> None:
+    disk = model.disk
+    assert isinstance(disk, SimDisk)
+    start = meta.position // SEGMENT_BYTES * SEGMENT_BYTES
+    disk.flip_bit(f"commitlog/{start:020d}", 8 * (meta.position - start + offset))
+
+
+def heal_all(model: LoggedModel) -> None:
+    for bad in model.log.corrupt_ranges:
+        model.log.repair(bad.start, model.committed_bytes(bad.start, bad.end))
+    assert model.log.corrupt_ranges == ()
+    model.check()
+    model.log.close()
+    assert model.open().corrupt_ranges == []
+    model.check()
+
+
+@pytest.mark.parametrize("offset", [2, 10, 37, 48])
+@pytest.mark.parametrize("index", [0, 30, 59])
+def test_a_peers_bytes_heal_an_entry(index: int, offset: int):
+    model = closed_log()
+    flip(model, model.entries[index][0], min(offset, model.entries[index][0].size - 1))
+    model.open()
+    heal_all(model)
+
+
+def test_a_peers_bytes_heal_ranges_over_segments_without_any_index():
+    model = closed_log()
+    for index in (5, 20, 21, 40):
+        flip(model, model.entries[index][0], 0)
+    for name in model.disk.listdir("index"):
+        model.disk.unlink(f"index/{name}")
+    model.disk.unlink(f"commitlog/{2 * SEGMENT_BYTES:020d}")
+    model.open()
+    assert model.log.corrupt_ranges
+    heal_all(model)
+
+
+def test_bytes_that_do_not_join_both_ends_change_nothing():
+    model = closed_log()
+    flip(model, model.entries[30][0], 48)
+    model.open()
+    (bad,) = model.log.corrupt_ranges
+    right = model.committed_bytes(bad.start, bad.end)
+    other = bytearray(right)
+    other[-1] ^= 1
+    with pytest.raises(CorruptionError, match="cover"):
+        model.log.repair(bad.start, right[:-1])
+    with pytest.raises(CorruptionError, match="do not verify"):
+        model.log.repair(bad.start, bytes(other))
+    with pytest.raises(CorruptionError, match="no corrupt range starts"):
+        model.log.repair(bad.start + 1, right)
+    assert model.log.corrupt_ranges == (bad,)
+    model.log.repair(bad.start, right)
+    model.check()
+
+
+def test_another_history_that_verifies_in_itself_does_not_join():
+    from store_model import make_entry
+
+    model = closed_log()
+    meta, data = model.entries[30]
+    flip(model, meta, 48)
+    model.open()
+    _, forged = make_entry(30, 1, meta.position, model.entries[29][0].chain_crc, bytes(meta.size - 48))
+    assert len(forged) == len(data)
+    with pytest.raises(CorruptionError, match="join"):
+        model.log.repair(meta.position, forged)
+
+
+def scrub_round(model: LoggedModel, budget: int = 700) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for _ in range(2 * model.log.end_position // budget + 10):
+        found += [(bad.start, bad.end) for bad in model.log.scrub_step(budget)]
+    return found
+
+
+def test_an_intact_log_scrubs_clean():
+    model = closed_log()
+    model.open()
+    assert scrub_round(model) == []
+
+
+@pytest.mark.parametrize("offset", [0, 9, 37, 48])
+def test_scrubbing_finds_rot_once_and_it_is_refused_until_healed(offset: int):
+    model = closed_log()
+    model.open()
+    meta = model.entries[12][0]
+    flip(model, meta, offset)
+    assert scrub_round(model) == [(meta.position, meta.end)]
+    with pytest.raises(CorruptionError, match="do not verify"):
+        model.log.read(meta.position, meta.size)
+    heal_all(model)
+
+
+def test_scrubbing_finds_a_rotten_blank():
+    model = closed_log()
+    model.open()
+    disk = model.disk
+    assert isinstance(disk, SimDisk)
+    disk.flip_bit(f"commitlog/{0:020d}", 8 * SEGMENT_BYTES - 1)
+    last = max(meta.end for meta, _ in model.entries if meta.position < SEGMENT_BYTES)
+    assert scrub_round(model) == [(last, SEGMENT_BYTES)]
+    heal_all(model)
+
+
+def test_scrubbing_mends_the_index():
+    model = closed_log()
+    model.open()
+    disk = model.disk
+    assert isinstance(disk, SimDisk)
+    before = disk.open(f"index/{0:020d}").pread(1000, 0)
+    disk.flip_bit(f"index/{0:020d}", 100)
+    assert scrub_round(model) == []
+    assert disk.open(f"index/{0:020d}").pread(1000, 0) == before
+
+
+def test_scrubbing_goes_on_while_the_log_is_trimmed():
+    model = closed_log()
+    model.open()
+    model.log.scrub_step(1000)
+    model.snapshot(3 * SEGMENT_BYTES)
+    model.log.trim(3 * SEGMENT_BYTES)
+    assert scrub_round(model) == []
+    model.check(first_index=model.log.first_index)

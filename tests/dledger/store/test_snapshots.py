@@ -1,0 +1,139 @@
+import random
+
+import pytest
+from store_model import MEMBERS
+
+from dledger.errors import CorruptionError, LogFullError, StorageError, TrimmedError
+from dledger.sim.disk import SimDisk
+from dledger.store.disk import Disk
+from dledger.store.snapshots import MAX_CHUNK_BYTES, SnapshotStore
+from dledger.types import SnapshotMeta
+
+
+def meta_at(position: int) -> SnapshotMeta:
+    return SnapshotMeta(position, position // 10, 3, 77, MEMBERS, 4)
+
+
+def put(store: SnapshotStore, position: int, *chunks: bytes) -> SnapshotMeta:
+    writer = store.begin(meta_at(position))
+    for chunk in chunks:
+        writer.write(chunk)
+    return writer.commit()
+
+
+def test_a_snapshot_is_read_as_written(disk: Disk):
+    store = SnapshotStore.open(disk)
+    content = random.Random(1).randbytes(3 * MAX_CHUNK_BYTES + 17)
+    meta = put(store, 4096, content[:10], b"", content[10:])
+    store = SnapshotStore.open(disk)
+    assert store.list() == [meta]
+    for size in (1000, 256 << 10, 10 << 20):
+        pieces = list(store.read_chunks(meta, size))
+        assert b"".join(pieces) == content
+        assert {len(piece) for piece in pieces[:-1]} <= {size}
+    store.verify(meta)
+
+
+def test_an_empty_snapshot_is_one(disk: Disk):
+    store = SnapshotStore.open(disk)
+    meta = put(store, 4096)
+    assert list(SnapshotStore.open(disk).read_chunks(meta)) == []
+
+
+def test_snapshots_are_found_by_position(disk: Disk):
+    store = SnapshotStore.open(disk)
+    assert store.latest() is None
+    first, second = put(store, 100), put(store, 300)
+    assert store.latest() == second
+    assert store.at_or_below(99) is None
+    assert store.at_or_below(100) == store.at_or_below(299) == first
+    assert store.at_or_below(1000) == second
+    store.delete(300)
+    assert store.list() == SnapshotStore.open(disk).list() == [first]
+
+
+def test_an_unfinished_snapshot_does_not_exist(disk: Disk):
+    store = SnapshotStore.open(disk)
+    aborted = store.begin(meta_at(100))
+    aborted.write(b"half")
+    aborted.abort()
+    left = store.begin(meta_at(200))
+    left.write(b"half")
+    assert SnapshotStore.open(disk).list() == []
+    assert disk.listdir("snapshots") == []
+
+
+def test_a_committed_snapshot_survives_every_crash_and_a_torn_one_is_never_listed():
+    for seed in range(60):
+        rng = random.Random(seed)
+        disk = SimDisk(rng)
+        store = SnapshotStore.open(disk)
+        disk.sync_dir("")
+        kept = put(store, 100, b"x" * 5000)
+        torn = store.begin(meta_at(200))
+        torn.write(b"y" * 5000)
+        disk.crash(rng)
+        store = SnapshotStore.open(disk)
+        assert store.list() == [kept]
+        store.verify(kept)
+
+
+def test_every_flipped_bit_is_found():
+    disk = SimDisk()
+    meta = put(SnapshotStore.open(disk), 100, b"abcdef", b"ghi")
+    path = "snapshots/" + "100".zfill(20)
+    for bit in range(8 * disk.open(path).size()):
+        disk.flip_bit(path, bit)
+        store = SnapshotStore.open(disk)
+        if store.list():
+            with pytest.raises(CorruptionError, match="snapshots/"):
+                store.verify(store.list()[0])
+        else:
+            assert len(store.report.invalid) == 1
+            assert path in store.report.invalid[0]
+        disk.flip_bit(path, bit)
+    assert SnapshotStore.open(disk).list() == [meta]
+
+
+@pytest.mark.parametrize("left", [0, 3, 12, 40, 120])
+def test_a_shortened_file_is_passed_over_with_a_report(left: int):
+    disk = SimDisk()
+    put(SnapshotStore.open(disk), 100, b"abcdef")
+    disk.open("snapshots/" + "100".zfill(20)).truncate(left)
+    store = SnapshotStore.open(disk)
+    assert store.list() == []
+    assert len(store.report.invalid) == 1
+
+
+def test_a_full_disk_is_met_and_leaves_the_old_snapshot():
+    disk = SimDisk()
+    store = SnapshotStore.open(disk)
+    kept = put(store, 100, b"abc")
+    disk.capacity_bytes = disk.allocated_bytes + (2 << 20)
+    writer = store.begin(meta_at(200))
+    with pytest.raises(LogFullError, match="200"):
+        writer.write(bytes(4 << 20))
+    writer.abort()
+    assert store.list() == [kept]
+    put(store, 200, b"abc")
+
+
+def test_a_failed_sync_is_said():
+    disk = SimDisk()
+    store = SnapshotStore.open(disk)
+    writer = store.begin(meta_at(100))
+    disk.fail(lambda operation, path: operation in {"datasync", "truncate"}, once=False)
+    with pytest.raises(StorageError, match="100"):
+        writer.commit()
+    assert store.list() == []
+
+
+def test_a_snapshot_may_be_deleted_while_it_is_read(disk: Disk):
+    store = SnapshotStore.open(disk)
+    meta = put(store, 100, b"abc", b"def")
+    chunks = store.read_chunks(meta, 3)
+    assert next(chunks) == b"abc"
+    store.delete(100)
+    assert next(chunks) == b"def"
+    with pytest.raises(TrimmedError, match="100"):
+        list(store.read_chunks(meta))
