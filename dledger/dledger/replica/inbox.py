@@ -14,6 +14,9 @@ from dledger.replica.transfer import SnapshotReceiver
 from dledger.store.log import LogStore
 from dledger.types import EntryKind, EntryMeta, ReplicaId, SnapshotMeta
 
+FULL_PAUSE_S = 0.25
+"""How long appends are ignored after one found no space; the leader probes again later."""
+
 
 class Inbox:
     """`run(work)` carries out a step that arrives later than its message, and what the engine makes of it.
@@ -38,6 +41,7 @@ class Inbox:
         self._run = run
         self._failed = failed
         self.corrupt_messages = 0
+        self._deaf_until = float("-inf")
         """Appends whose bytes did not verify; they were dropped."""
 
     def on_message(self, sender: ReplicaId, message: Message, payload: bytes) -> None:
@@ -52,6 +56,8 @@ class Inbox:
     def _on_append(self, sender: ReplicaId, message: Append, payload: bytes) -> None:
         metas: list[EntryMeta] = []
         if message.count:
+            if self._environment.now() < self._deaf_until:
+                return
             try:
                 metas = parse_run(payload, None)
                 if len(metas) != message.count or metas[0].index != message.prev_index + 1:
@@ -64,7 +70,9 @@ class Inbox:
                 self.corrupt_messages += 1
                 return
             except LogFullError:
-                return  # the leader asks again; the others may be a majority meanwhile
+                # No answer: what follows would only be rejected for the gap and sent again at once, over and over.
+                self._deaf_until = self._environment.now() + FULL_PAUSE_S
+                return
         self._engine().step(sender, message, self._environment.now(), metas, payload)
 
     def _on_snapshot_received(
