@@ -41,8 +41,8 @@ class Inbox:
         self._run = run
         self._failed = failed
         self.corrupt_messages = 0
-        self._deaf_until = float("-inf")
         """Appends whose bytes did not verify; they were dropped."""
+        self._deaf_until = float("-inf")
 
     def on_message(self, sender: ReplicaId, message: Message, payload: bytes) -> None:
         """Take a message in, or drop it if what it carries is of no use."""
