@@ -77,7 +77,7 @@ class BenchCluster:
         config.write_text(f'flush = "{flush}"\n')
         base_port, namesrv_port = find_free_ports()
         nodes = tuple(
-            BenchNode(f"broker-0-n{k}", base_port + _PORT_STEP * k, data_dir / f"broker-0-n{k}")
+            BenchNode(f"broker-a-n{k}", base_port + _PORT_STEP * k, data_dir / f"broker-a-n{k}")
             for k in range(NODE_COUNT)
         )
         cluster = cls(data_dir, namesrv_port, nodes, time.monotonic())

@@ -88,15 +88,15 @@ def test_a_directory_without_a_cluster_is_told_how_to_get_one(tmp_path, command)
 
 
 def test_an_unknown_node_is_answered_with_the_known_ones(founded):
-    code, output = dledger("node", "start", "--data", str(founded), "broker-0-n7", "--detach")
+    code, output = dledger("node", "start", "--data", str(founded), "broker-a-n7", "--detach")
     assert code == 1
-    assert "no node broker-0-n7; it has broker-0-n0" in output
+    assert "no node broker-a-n7; it has broker-a-n0" in output
 
 
 def test_a_node_does_not_start_before_the_bootstrap_is_complete(founded):
     path = founded / "cluster.json"
     path.write_bytes(path.read_bytes().replace(b'"complete": true', b'"complete": false'))
-    code, output = dledger("node", "start", "--data", str(founded), "broker-0-n0", "--detach")
+    code, output = dledger("node", "start", "--data", str(founded), "broker-a-n0", "--detach")
     assert code == 1
     assert "interrupted" in output
 
@@ -111,7 +111,7 @@ def test_a_missing_extra_is_answered_with_the_pip_line(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("flussh = 1", ["configuration of broker-0-n0", "flussh", "did you mean 'flush'"]),
+        ("flussh = 1", ["configuration of broker-a-n0", "flussh", "did you mean 'flush'"]),
         ("heartbeat_ms = 700", ["heartbeat_ms = 700", "election_min_ms = 500"]),
         ("[namesrv]\nprot = 1", ["configuration of the name server", "prot"]),
     ],

@@ -105,16 +105,16 @@ def test_a_crash_at_any_step_is_completed_by_the_next_run_without_a_second_ident
 
 def test_a_node_directory_that_vanished_after_completion_is_not_founded_again(tmp_path):
     found(tmp_path)
-    shutil.rmtree(tmp_path / "broker-0-n1")
+    shutil.rmtree(tmp_path / "broker-a-n1")
     found(tmp_path)
-    assert not (tmp_path / "broker-0-n1").exists()
+    assert not (tmp_path / "broker-a-n1").exists()
 
 
 def test_a_foreign_node_directory_stops_an_incomplete_bootstrap(tmp_path):
     found(tmp_path)
     manifest = read_manifest(tmp_path)
-    (tmp_path / "broker-0-n1" / "identity.json").unlink()
-    with pytest.raises(LayoutError, match=r"broker-0-n1 is there before .* move it away"):
+    (tmp_path / "broker-a-n1" / "identity.json").unlink()
+    with pytest.raises(LayoutError, match=r"broker-a-n1 is there before .* move it away"):
         complete_bootstrap(ClusterLayout(tmp_path, 2, 3), msgspec.structs.replace(manifest, complete=False))
 
 

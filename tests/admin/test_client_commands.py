@@ -15,7 +15,7 @@ from dledger_client import ConnectError, MessageQueue, QueueStatus, ReceivedMess
 from dledger_remoting.route import BrokerData
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
-QUEUE = MessageQueue("orders", "broker-0", 1)
+QUEUE = MessageQueue("orders", "broker-a", 1)
 
 
 def message(body: bytes = b"hello", offset: int = 7) -> ReceivedMessage:
@@ -61,7 +61,7 @@ class FakeAdmin:
         return ["TBW102", "orders"] if include_system else ["orders"]
 
     async def topic_config(self, topic):
-        return {"broker-0": TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=2, perm=6)}
+        return {"broker-a": TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=2, perm=6)}
 
     async def topic_route(self, topic):
         return TopicRoute(topic, (QUEUE,), (QUEUE,))
@@ -83,7 +83,7 @@ class FakeAdmin:
         return {QUEUE: 3}
 
     async def broker_groups(self):
-        return {"broker-0": BrokerData("c", "broker-0", {0: "127.0.0.1:10911", 2: "127.0.0.1:10921"})}
+        return {"broker-a": BrokerData("c", "broker-a", {0: "127.0.0.1:10911", 2: "127.0.0.1:10921"})}
 
     async def message_by_id(self, message_id):
         return message()
@@ -122,9 +122,9 @@ def test_topics_are_created_deleted_listed_and_described():
     assert FakeAdmin.calls == [("create", "orders", 4, 6, None), ("delete", "orders")]
     assert as_json("topic", "list", "--system") == ["TBW102", "orders"]
     described = as_json("topic", "describe", "orders")
-    assert described["queues"] == [{"broker_group": "broker-0", "queue_id": 1, "first": 3, "end": 10}]
+    assert described["queues"] == [{"broker_group": "broker-a", "queue_id": 1, "first": 3, "end": 10}]
     assert described["settings"][0]["perm"] == 6
-    assert "broker-0" in dledger("topic", "describe", "orders")
+    assert "broker-a" in dledger("topic", "describe", "orders")
 
 
 def test_groups_are_listed_described_and_reset():
@@ -134,7 +134,7 @@ def test_groups_are_listed_described_and_reset():
     assert described["queues"][0]["committed"] == 8
     assert "2 messages behind" in dledger("group", "describe", "billing", "--topic", "orders")
     reset = as_json("group", "reset", "billing", "--topic", "orders", "--to", "1700000000000")
-    assert reset == [{"broker_group": "broker-0", "queue_id": 1, "offset": 3}]
+    assert reset == [{"broker_group": "broker-a", "queue_id": 1, "offset": 3}]
     assert FakeAdmin.calls[-1] == ("reset", "billing", "orders", 1700000000000)
 
 
@@ -180,7 +180,7 @@ def test_a_client_error_is_one_line():
     ("pattern", "shown"),
     [
         (r"%s\n", b"hello\n"),
-        (r"%t/%b/%p@%o %T %S", b"orders/broker-0/1@7 2000 5"),
+        (r"%t/%b/%p@%o %T %S", b"orders/broker-a/1@7 2000 5"),
         (r"%k|%g|%h|%i %%\t", b"k1 k2|a|p=v|UNIQUE %\t"),
         ("plain", b"plain"),
     ],

@@ -12,11 +12,11 @@ DIR = Path("/data")
 
 def test_node_k_of_group_g_has_the_documented_names_and_ports():
     layout = ClusterLayout(DIR, groups=2, nodes=3, namesrv_port=9000, base_port=20000)
-    place = layout.place("broker-1-n2")
-    assert (place.group, place.number) == ("broker-1", 2)
+    place = layout.place("broker-b-n2")
+    assert (place.group, place.number) == ("broker-b", 2)
     assert (place.client_port, place.peer_port, place.http_port) == (20120, 20121, 20122)
     assert place.follower_broker_id == 3
-    assert place.directory == DIR / "broker-1-n2"
+    assert place.directory == DIR / "broker-b-n2"
     assert layout.namesrv_address == "127.0.0.1:9000"
 
 
@@ -35,7 +35,7 @@ def test_every_port_of_a_cluster_is_its_own():
         ({"base_port": 65530}, ["--base-port 65530", "65535"]),
         ({"base_port": 0}, ["--base-port 0"]),
         ({"namesrv_port": 70000}, ["--namesrv-port 70000"]),
-        ({"namesrv_port": 10922}, ["--namesrv-port 10922", "peer port of broker-0-n1", "--base-port 10911"]),
+        ({"namesrv_port": 10922}, ["--namesrv-port 10922", "peer port of broker-a-n1", "--base-port 10911"]),
     ],
 )
 def test_numbers_that_make_no_cluster_are_refused_with_the_option_named(numbers, words):
@@ -45,5 +45,5 @@ def test_numbers_that_make_no_cluster_are_refused_with_the_option_named(numbers,
 
 
 def test_an_unknown_node_is_answered_with_the_nodes_there_are():
-    with pytest.raises(LayoutError, match="no node broker-7-n0; it has broker-0-n0, broker-0-n1"):
+    with pytest.raises(LayoutError, match="no node broker-7-n0; it has broker-a-n0, broker-a-n1"):
         ClusterLayout(DIR).place("broker-7-n0")

@@ -59,28 +59,28 @@ def overrides_of(tmp_path, text):
 def test_a_node_is_told_its_peers_and_its_place(tmp_path):
     layout = layout_in(tmp_path)
     manifest = founding_manifest(layout, "shop", 1 << 20)
-    table = broker_table(layout, manifest, layout.place("broker-0-n1"), Overrides())
+    table = broker_table(layout, manifest, layout.place("broker-a-n1"), Overrides())
     assert table["peers"] == {
-        "broker-0-n0": {"address": "127.0.0.1:20001"},
-        "broker-0-n2": {"address": "127.0.0.1:20021"},
+        "broker-a-n0": {"address": "127.0.0.1:20001"},
+        "broker-a-n2": {"address": "127.0.0.1:20021"},
     }
     assert table["broker_id_when_follower"] == 2
     assert table["namesrv"] == ["127.0.0.1:9000"]
 
 
 def test_one_link_of_one_node_can_be_sent_through_a_proxy(tmp_path):
-    overrides = overrides_of(tmp_path, '[nodes.broker-0-n1.peers.broker-0-n2]\naddress = "127.0.0.1:7777"\n')
+    overrides = overrides_of(tmp_path, '[nodes.broker-a-n1.peers.broker-a-n2]\naddress = "127.0.0.1:7777"\n')
     layout = layout_in(tmp_path)
     manifest = founding_manifest(layout, None, 1 << 20)
-    proxied = broker_table(layout, manifest, layout.place("broker-0-n1"), overrides)["peers"]
-    direct = broker_table(layout, manifest, layout.place("broker-0-n0"), overrides)["peers"]
-    assert proxied["broker-0-n2"] == {"address": "127.0.0.1:7777"}
-    assert direct["broker-0-n2"] == {"address": "127.0.0.1:20021"}
+    proxied = broker_table(layout, manifest, layout.place("broker-a-n1"), overrides)["peers"]
+    direct = broker_table(layout, manifest, layout.place("broker-a-n0"), overrides)["peers"]
+    assert proxied["broker-a-n2"] == {"address": "127.0.0.1:7777"}
+    assert direct["broker-a-n2"] == {"address": "127.0.0.1:20021"}
 
 
 def test_overrides_are_kept_for_nodes_started_later(tmp_path):
     overrides = overrides_of(
-        tmp_path, 'flush = "async"\n[nodes.broker-0-n1]\nadvertised_port = 7\n[namesrv]\nidle_timeout_ms = 5000\n'
+        tmp_path, 'flush = "async"\n[nodes.broker-a-n1]\nadvertised_port = 7\n[namesrv]\nidle_timeout_ms = 5000\n'
     )
     layout = layout_in(tmp_path)
     manifest = founding_manifest(layout, None, 1 << 20)
@@ -88,7 +88,7 @@ def test_overrides_are_kept_for_nodes_started_later(tmp_path):
         place.directory.mkdir()
     write_config_files(layout, manifest, overrides)
     assert stored_overrides(layout) == overrides
-    written = tomllib.loads((tmp_path / "broker-0-n1" / "broker.toml").read_text())
+    written = tomllib.loads((tmp_path / "broker-a-n1" / "broker.toml").read_text())
     assert (written["flush"], written["advertised_port"]) == ("async", 7)
     assert tomllib.loads((tmp_path / "namesrv" / "namesrv.toml").read_text())["idle_timeout_ms"] == 5000
 
@@ -98,8 +98,8 @@ def test_overrides_are_kept_for_nodes_started_later(tmp_path):
     [
         ('node_id = "x"', ["node_id = 'x'", "layout"]),
         ("port = 1", ["port = 1", "[nodes.<node id>]"]),
-        ("[nodes.broker-9-n0]\nport = 1", ["[nodes.broker-9-n0]", "names no node", "broker-0-n0"]),
-        ("[nodes.broker-0-n0]\nsegment_bytes = 1", ["segment_bytes = 1", "identity"]),
+        ("[nodes.broker-9-n0]\nport = 1", ["[nodes.broker-9-n0]", "names no node", "broker-a-n0"]),
+        ("[nodes.broker-a-n0]\nsegment_bytes = 1", ["segment_bytes = 1", "identity"]),
         ("nodes = 3", ["nodes = 3", "table [nodes]"]),
         ("flush = ", ["is not TOML", "Invalid value"]),
     ],

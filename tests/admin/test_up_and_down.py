@@ -51,7 +51,7 @@ def dledger(tmp_path, ports):
 def test_up_starts_every_process_and_down_stops_them_all(dledger):
     started = dledger.up("-o", "json")
     assert started.exit_code == 0, started.output
-    assert json.loads(started.output)["leaders"] == {"broker-0": "broker-0-n0"}
+    assert json.loads(started.output)["leaders"] == {"broker-a": "broker-a-n0"}
     assert all(dledger.pids().values())
     stopped = dledger("down", "--data", str(dledger.data), "-o", "json")
     assert json.loads(stopped.output) == {"stopped": sorted(dledger.services()), "killed": []}
@@ -61,16 +61,16 @@ def test_up_starts_every_process_and_down_stops_them_all(dledger):
 def test_down_repeats_the_signal_so_that_no_broker_drains(dledger):
     dledger.up()
     dledger("down", "--data", str(dledger.data))
-    assert (dledger.data / "broker-0-n1" / "signals").read_text().count("TERM") >= 2
+    assert (dledger.data / "broker-a-n1" / "signals").read_text().count("TERM") >= 2
 
 
 def test_a_process_that_ignores_the_signals_is_killed_and_named(dledger, monkeypatch):
     dledger.up()
-    (dledger.data / "broker-0-n2" / "stubborn").touch()
-    service = dledger.services()["broker-0-n2"]
+    (dledger.data / "broker-a-n2" / "stubborn").touch()
+    service = dledger.services()["broker-a-n2"]
     from dledger_admin.cluster.processes import stop_at_once
 
-    assert stop_at_once({"broker-0-n2": service}, timeout_s=0.3) == ["broker-0-n2"]
+    assert stop_at_once({"broker-a-n2": service}, timeout_s=0.3) == ["broker-a-n2"]
     assert service.pid() is None
 
 
@@ -95,11 +95,11 @@ def test_an_up_after_down_needs_no_options_and_keeps_the_identities(dledger):
 def test_a_group_that_cannot_elect_fails_the_start_with_its_last_words_and_stops_the_rest(dledger):
     dledger.up()
     dledger("down", "--data", str(dledger.data))
-    for node_id in ("broker-0-n1", "broker-0-n2"):
+    for node_id in ("broker-a-n1", "broker-a-n2"):
         (dledger.data / node_id / "fail").touch()
     failed = dledger.up()
     assert failed.exit_code == 1
-    assert "2 of 3 nodes of broker-0 ended (exit code 3)" in failed.output
+    assert "2 of 3 nodes of broker-a ended (exit code 3)" in failed.output
     assert "the disk is a cheese" in failed.output
     assert not any(dledger.pids().values())
 
@@ -107,17 +107,17 @@ def test_a_group_that_cannot_elect_fails_the_start_with_its_last_words_and_stops
 def test_one_broken_node_of_three_is_a_warning(dledger):
     dledger.up()
     dledger("down", "--data", str(dledger.data))
-    (dledger.data / "broker-0-n2" / "fail").touch()
+    (dledger.data / "broker-a-n2" / "fail").touch()
     started = dledger.up()
     assert started.exit_code == 0, started.output
-    assert "warning: broker-0-n2 ended with exit code 3" in started.output
+    assert "warning: broker-a-n2 ended with exit code 3" in started.output
 
 
 def test_a_stale_pid_file_with_the_pid_of_another_process_is_no_running_node(dledger):
     dledger.up()
     dledger("down", "--data", str(dledger.data))
-    (dledger.data / "broker-0-n0" / "pid").write_text(str(os.getpid()))
-    assert dledger.pids()["broker-0-n0"] is None
+    (dledger.data / "broker-a-n0" / "pid").write_text(str(os.getpid()))
+    assert dledger.pids()["broker-a-n0"] is None
     assert dledger.up().exit_code == 0
 
 
@@ -125,8 +125,8 @@ def test_status_shows_role_term_and_lag_of_each_node(dledger):
     dledger.up()
     shown = json.loads(dledger("status", "--data", str(dledger.data), "-o", "json").output)
     by_name = {process["name"]: process for process in shown["processes"]}
-    assert by_name["broker-0-n0"]["status"]["role"] == "leader"
-    assert by_name["broker-0-n1"]["lag"] == 3
+    assert by_name["broker-a-n0"]["status"]["role"] == "leader"
+    assert by_name["broker-a-n1"]["lag"] == 3
     assert by_name["namesrv"]["pid"] == dledger.pids()["namesrv"]
     text = dledger("status", "--data", str(dledger.data)).output
     assert "leader" in text
@@ -135,24 +135,24 @@ def test_status_shows_role_term_and_lag_of_each_node(dledger):
 
 def test_node_stop_drains_and_node_start_brings_it_back(dledger):
     dledger.up()
-    (dledger.data / "broker-0-n1" / "drains-at-once").touch()
-    stopped = dledger("node", "stop", "--data", str(dledger.data), "broker-0-n1")
-    assert "broker-0-n1 drained and stopped" in stopped.output
-    assert (dledger.data / "broker-0-n1" / "signals").read_text() == "TERM\n"
-    started = dledger("node", "start", "--data", str(dledger.data), "broker-0-n1", "--detach", "-o", "json")
-    assert json.loads(started.output)["pid"] == dledger.pids()["broker-0-n1"]
+    (dledger.data / "broker-a-n1" / "drains-at-once").touch()
+    stopped = dledger("node", "stop", "--data", str(dledger.data), "broker-a-n1")
+    assert "broker-a-n1 drained and stopped" in stopped.output
+    assert (dledger.data / "broker-a-n1" / "signals").read_text() == "TERM\n"
+    started = dledger("node", "start", "--data", str(dledger.data), "broker-a-n1", "--detach", "-o", "json")
+    assert json.loads(started.output)["pid"] == dledger.pids()["broker-a-n1"]
 
 
 def test_a_wiped_node_directory_gets_its_configuration_and_no_identity(dledger):
     import shutil
 
     dledger.up()
-    dledger("node", "stop", "--data", str(dledger.data), "broker-0-n1", "--now")
-    shutil.rmtree(dledger.data / "broker-0-n1")
-    started = dledger("node", "start", "--data", str(dledger.data), "broker-0-n1", "--detach")
+    dledger("node", "stop", "--data", str(dledger.data), "broker-a-n1", "--now")
+    shutil.rmtree(dledger.data / "broker-a-n1")
+    started = dledger("node", "start", "--data", str(dledger.data), "broker-a-n1", "--detach")
     assert started.exit_code == 0, started.output
-    assert (dledger.data / "broker-0-n1" / "broker.toml").exists()
-    assert not (dledger.data / "broker-0-n1" / "identity.json").exists()
+    assert (dledger.data / "broker-a-n1" / "broker.toml").exists()
+    assert not (dledger.data / "broker-a-n1" / "identity.json").exists()
 
 
 def test_the_name_server_is_started_and_stopped_like_a_node(dledger):
@@ -178,4 +178,4 @@ def test_in_the_foreground_a_signal_stops_everything(dledger, tmp_path):
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 0, (tmp_path / "shown").read_text()
     assert not any(dledger.pids().values())
-    assert "broker-0-n0" in (tmp_path / "shown").read_text()
+    assert "broker-a-n0" in (tmp_path / "shown").read_text()

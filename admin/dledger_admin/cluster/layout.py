@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_lowercase
 
 from ..errors import LayoutError
 
@@ -29,6 +30,11 @@ _NODE_STEP = 10
 _PEER_OFFSET = 1
 _HTTP_OFFSET = 2
 _LAST_PORT = 65535
+
+
+def group_name(number: int) -> str:
+    """The name of group `number`, counted from 0: broker-a, broker-b, …"""
+    return f"broker-{ascii_lowercase[number]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +95,8 @@ class ClusterLayout:
     base_port: int = DEFAULT_BASE_PORT
 
     def __post_init__(self) -> None:
-        if self.groups < 1:
-            raise LayoutError(f"--groups {self.groups}: a cluster has at least 1 group")
+        if not 1 <= self.groups <= len(ascii_lowercase):
+            raise LayoutError(f"--groups {self.groups}: a cluster has 1 to {len(ascii_lowercase)} groups")
         if self.nodes < 1 or self.nodes > MAX_NODES_PER_GROUP or self.nodes % 2 == 0:
             raise LayoutError(
                 f"--nodes {self.nodes}: a group has an odd number of nodes from 1 to {MAX_NODES_PER_GROUP}, because an "
@@ -128,17 +134,17 @@ class ClusterLayout:
 
     def group_names(self) -> list[str]:
         """Return the broker names, group 0 first."""
-        return [f"broker-{g}" for g in range(self.groups)]
+        return [group_name(g) for g in range(self.groups)]
 
     def places(self) -> list[NodePlace]:
         """Return all nodes, group by group."""
         return [
             NodePlace(
-                node_id=f"broker-{g}-n{k}",
-                group=f"broker-{g}",
+                node_id=f"{group_name(g)}-n{k}",
+                group=group_name(g),
                 number=k,
                 client_port=self.base_port + _GROUP_STEP * g + _NODE_STEP * k,
-                directory=self.data_dir / f"broker-{g}-n{k}",
+                directory=self.data_dir / f"{group_name(g)}-n{k}",
             )
             for g in range(self.groups)
             for k in range(self.nodes)

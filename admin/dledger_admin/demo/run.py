@@ -37,7 +37,7 @@ STALL_TIMEOUT_S = 45.0
 """Without any message received for so long, the demonstration has failed."""
 
 _CONFIG = "segment_bytes = 67_108_864\n"
-_GROUP = "broker-0"
+_GROUP = "broker-a"
 _NAMESRV_OFFSET = 90
 _PULL_BATCH = 256
 _MAX_OUTSTANDING = 4096

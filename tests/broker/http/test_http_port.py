@@ -13,13 +13,13 @@ from dledger_broker.state.tables import BrokerState
 from dledger_remoting.topics import TopicConfig
 
 LEADER = NodeStatus(
-    node_id="broker-0-n0",
+    node_id="broker-a-n0",
     incarnation="i",
     cluster="c",
-    group="broker-0",
+    group="broker-a",
     role="leader",
     term=7,
-    leader_id="broker-0-n0",
+    leader_id="broker-a-n0",
     ready=True,
     voter=True,
     first_index=0,
@@ -34,9 +34,9 @@ LEADER = NodeStatus(
     syncs=10,
     sync_seconds=0.5,
     elections=3,
-    voters=["broker-0-n0", "broker-0-n1"],
+    voters=["broker-a-n0", "broker-a-n1"],
     learners=[],
-    peers=[PeerStatus("broker-0-n1", True, 30, 11, 250, "replicate", 15, -1500)],
+    peers=[PeerStatus("broker-a-n1", True, 30, 11, 250, "replicate", 15, -1500)],
 )
 
 
@@ -122,7 +122,7 @@ async def test_a_draining_node_is_healthy_and_not_ready(served):
     [
         (changed(ready=False), "first entry is not committed"),
         (changed(role="candidate", leader_id=None, ready=False), "no leader is known"),
-        (changed(role="follower", leader_id="broker-0-n1", ready=False), None),
+        (changed(role="follower", leader_id="broker-a-n1", ready=False), None),
     ],
 )
 def test_a_node_is_ready_when_clients_get_answers_through_it(status, words):
@@ -139,8 +139,8 @@ async def test_metrics_show_the_log_and_the_counters(served):
     assert found["dledger_raft_role", ("leader",)] == 1
     assert found["dledger_raft_role", ("follower",)] == 0
     assert found["dledger_raft_apply_lag", ()] == 2
-    assert found["dledger_raft_peer_lag_entries", ("broker-0-n1",)] == 11
-    assert found["dledger_raft_peer_clock_ahead_seconds", ("broker-0-n1",)] == -1.5
+    assert found["dledger_raft_peer_lag_entries", ("broker-a-n1",)] == 11
+    assert found["dledger_raft_peer_clock_ahead_seconds", ("broker-a-n1",)] == -1.5
     assert found["dledger_raft_elections_total", ()] == 3
     assert found["dledger_log_sync_seconds_sum", ()] == 0.5
     assert found["dledger_broker_requests_refused_total", ()] == 4
