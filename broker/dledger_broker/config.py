@@ -154,19 +154,9 @@ class BrokerConfig:
         self._check_numbers()
 
     @property
-    def bind(self) -> Address:
-        """Where clients connect."""
-        return Address(self.host, self.port)
-
-    @property
     def advertised(self) -> Address:
         """What clients and name servers are told."""
         return Address(self.advertised_host, self.advertised_port)
-
-    @property
-    def peer_bind(self) -> Address:
-        """Where the group's other nodes connect."""
-        return Address(self.peer_host, self.peer_port)
 
     def warnings(self) -> list[str]:
         """What is allowed but should be known, one line each."""

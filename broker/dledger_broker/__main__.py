@@ -1,0 +1,139 @@
+"""`python -m dledger_broker --config FILE`: run one broker node until SIGTERM or SIGINT.
+
+The first SIGTERM drains, a second signal stops at once, and so does SIGINT. Exit codes: 0 stopped, 2 cannot start,
+3 the log or its disk failed.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 -- says so in one line instead of a syntax error
+    sys.exit("broker: Python %d.%d is too old, at least 3.11 is needed" % sys.version_info[:2])  # noqa: UP031 -- old ones too
+
+import argparse
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from dledger.errors import ConfigError as LogConfigError
+from dledger.errors import IdentityError
+from dledger.invariants import InvariantError
+from dledger_broker.broker import Broker
+from dledger_broker.config import BrokerConfig, load_config
+from dledger_broker.errors import BrokerError
+from dledger_broker.process import IdleCollector, PidFile, set_up_logs, tune_interpreter, tune_memory
+
+_logger = logging.getLogger("dledger_broker")
+
+EXIT_CANNOT_START: Final = 2
+EXIT_FAILED: Final = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="dledger-broker", description="One node of a broker group.")
+    parser.add_argument("--config", type=Path, required=True, help="TOML file, or RocketMQ's broker.conf")
+    parser.add_argument(
+        "--bootstrap", action="store_true", help="found a group of this one voter in an empty data directory"
+    )
+    options = parser.parse_args(arguments)
+    tune_memory()
+    try:
+        config = load_config(options.config)
+        set_up_logs(config.data_dir)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_run(config, bootstrap=options.bootstrap))
+    except (BrokerError, LogConfigError, IdentityError) as error:
+        print(f"broker: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_CANNOT_START
+    except OSError as error:
+        print(f"broker: {error}", file=sys.stderr)
+        return EXIT_CANNOT_START
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _run(config: BrokerConfig, *, bootstrap: bool) -> int:
+    loop = asyncio.get_running_loop()
+    broken: asyncio.Future[BaseException] = loop.create_future()
+    loop.set_exception_handler(lambda _, context: _on_loop_error(context, broken))
+    broker = Broker(config, bootstrap=bootstrap)
+    stopping = _Signals(broker)
+    await broker.start()
+    pid_file = PidFile(config.data_dir)
+    pid_file.write()
+    collector = IdleCollector(lambda: broker.counter.requests)
+    collector.start()
+    tune_interpreter()
+    print(f"broker {config.node_id} ready on {config.host}:{broker.listener.port}", flush=True)
+    failed = loop.create_task(broker.wait_failed())
+    stopped = loop.create_task(stopping.wait())
+    try:
+        await asyncio.wait((failed, stopped, broken), return_when=asyncio.FIRST_COMPLETED)
+        failure = failed.result() if failed.done() else broken.result() if broken.done() else None
+        if failure is not None:
+            _logger.error("node=%s event=failed error=%s", config.node_id, failure)
+            return EXIT_FAILED
+        return 0
+    finally:
+        collector.stop()
+        for task in (failed, stopped):
+            task.cancel()
+        await broker.stop()
+        pid_file.remove()
+
+
+class _Signals:
+    """What the process was told: the first SIGTERM drains, any other signal stops."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._drain = asyncio.Event()
+        self._at_once = False
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._on_term)
+        loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
+
+    async def wait(self) -> None:
+        """Wait until the broker shall stop, and drain it if there is time."""
+        await self._drain.wait()
+        if not self._at_once:
+            await self._broker.drain()
+
+    def _on_term(self) -> None:
+        if self._drain.is_set():
+            self._on_interrupt()
+        self._drain.set()
+
+    def _on_interrupt(self) -> None:
+        self._at_once = True
+        self._broker.cut_drain()
+        self._drain.set()
+
+
+def _on_loop_error(context: dict[str, object], broken: asyncio.Future[BaseException]) -> None:
+    """A callback of the event loop raised: log it, and give up if it was a broken invariant."""
+    error = context.get("exception")
+    _logger.error(
+        "event=unhandled message=%s error=%r",
+        context.get("message"),
+        error,
+        exc_info=error if isinstance(error, BaseException) else None,
+    )
+    if isinstance(error, InvariantError) and not broken.done():
+        broken.set_result(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

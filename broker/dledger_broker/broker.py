@@ -1,0 +1,326 @@
+"""One broker node, put together: the log's node, the state machine, the client port, the other nodes, name servers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from dledger.config import NodeConfig
+from dledger.environment import AsyncioEnvironment
+from dledger.errors import LogError
+from dledger.node import Node
+from dledger.replica.status import NodeStatus
+from dledger.statemachine import Leadership
+from dledger_broker.config import BrokerConfig
+from dledger_broker.errors import ConfigError, StartError
+from dledger_broker.forward import FORWARD_CHANNEL, Forwarder
+from dledger_broker.group import Group
+from dledger_broker.machine import BrokerMachine, MachineConfig
+from dledger_broker.metrics import BrokerCounters
+from dledger_broker.presence import PRESENCE_CHANNEL, Presence
+from dledger_broker.processors.membership import MembershipProcessor
+from dledger_broker.processors.offsets import OffsetProcessor
+from dledger_broker.processors.pull import PullProcessor
+from dledger_broker.processors.queries import QueryProcessor
+from dledger_broker.processors.requests import Requests
+from dledger_broker.processors.send import SendProcessor
+from dledger_broker.processors.send_targets import SendTargets
+from dledger_broker.processors.table import routes
+from dledger_broker.processors.topics import TopicProcessor
+from dledger_broker.registrar import Registrar
+from dledger_broker.retention import HOUR_MS, Retention, RetentionPolicy
+from dledger_broker.server.connection import ClientConnection
+from dledger_broker.server.listener import Listener, resolve_ipv4
+from dledger_broker.state.tables import BrokerState
+from dledger_broker.system_topics import system_topics
+from dledger_remoting.hosts import HostAddress
+from dledger_remoting.ids import UniqueKeyGenerator
+
+if TYPE_CHECKING:
+    from aiohttp.web import AppRunner
+
+_logger = logging.getLogger(__name__)
+
+TRANSFER_ATTEMPTS: Final = 3
+MIN_SECRET_BYTES: Final = 16
+
+
+class Broker:
+    """One node of a broker group.
+
+        broker = Broker(config)
+        await broker.start()
+        ...
+        await broker.drain()
+        await broker.stop()
+
+    `bootstrap` founds a group of this one voter in a directory that has no identity yet.
+    """
+
+    def __init__(self, config: BrokerConfig, *, bootstrap: bool = False) -> None:
+        self.config = config
+        self.counter = BrokerCounters()
+        self.group = Group(config.node_id, str(config.advertised))
+        self.is_draining = False
+        self._bootstrap = bootstrap
+        self._drain_cut = asyncio.Event()
+        self._env: AsyncioEnvironment | None = None
+        self._http: AppRunner | None = None
+        self._started = False
+        self.node: Node
+        self.machine: BrokerMachine
+        self.listener: Listener
+        self.requests: Requests
+        self.sends: SendProcessor
+        self.pulls: PullProcessor
+        self.forwarder: Forwarder
+        self.presence: Presence
+        self.membership: MembershipProcessor
+        self.registrar: Registrar
+        self._retention: Retention
+
+    # ---------------------------------------------------------------- life
+
+    async def start(self) -> None:
+        """Open the ports and take part in the group. What fails leaves nothing running.
+
+        Raises `StartError` and `ConfigError` of this package, and what `dledger.node.Node.start` raises.
+        """
+        config = self.config
+        store_host = HostAddress(await resolve_ipv4(config.advertised_host), config.advertised_port)
+        secret = self._read_secret()
+        self._env = env = AsyncioEnvironment(asyncio.get_running_loop())
+        try:
+            self.machine = BrokerMachine(
+                str(config.data_dir),
+                env=env,
+                config=MachineConfig(node_id=config.node_id, offset_flush_ms=config.offset_flush_ms),
+            )
+            self.node = Node(self._node_config(secret), self.machine)
+            self.machine.attach(self.node)
+            self._assemble(env, store_host)
+            await self.listener.bind(config.host, config.port)
+            await self.node.start()
+            self._started = True
+            self.forwarder.attach(self.node.request_channel(FORWARD_CHANNEL, self.forwarder.on_request))
+            self.presence.start(self.node.request_channel(PRESENCE_CHANNEL, self.presence.on_request))
+            self.machine.start()
+            self._retention.start()
+            if config.http_port:
+                await self._start_http()
+            await self.listener.serve()
+            self.registrar.start()
+        except BaseException:
+            await self.stop()
+            raise
+        for warning in config.warnings():
+            _logger.warning("node=%s %s", config.node_id, warning)
+
+    async def drain(self) -> None:
+        """Leave so that clients notice nothing: hand the leadership over, leave the route, answer long polls, and go on
+        forwarding for `drain_ms`, longer than clients take to look the route up again.
+
+        Skipped when no other node can be reached; `cut_drain` ends it early, which loses nothing.
+        """
+        self.is_draining = True
+        if not self.presence.reachable_peers():
+            _logger.info("node=%s event=drain_skipped reason=no_reachable_peer", self.config.node_id)
+            return
+        _logger.info("node=%s event=draining drain_ms=%d", self.config.node_id, self.config.drain_ms)
+        await self._hand_over()
+        await self.registrar.leave()
+        self.pulls.stop_holding()
+        try:
+            await asyncio.wait_for(self._drain_cut.wait(), self.config.drain_ms / 1000)
+        except TimeoutError:
+            pass
+
+    def cut_drain(self) -> None:
+        """End a drain at once."""
+        self._drain_cut.set()
+
+    async def stop(self) -> None:
+        """Stop at once. Requests that are under way are answered first; may be called twice."""
+        started, self._started = self._started, False
+        if started:
+            self.presence.stop()
+            self._retention.stop()
+            await self.registrar.stop()
+            self.pulls.stop_holding()
+            self.forwarder.close()
+            await self.requests.close()
+            self.sends.close()
+        if self._http is not None:
+            await self._http.cleanup()
+            self._http = None
+        if hasattr(self, "listener"):
+            await self.listener.close()
+        if started:
+            if self.node.replica.failure is None:
+                await self.machine.close()
+            await self.node.stop()
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    async def wait_failed(self) -> BaseException:
+        """Wait until this node cannot go on; returns why. It must be stopped then."""
+        return await self.node.wait_failed()
+
+    # ---------------------------------------------------------------- what it shows
+
+    def status(self) -> NodeStatus:
+        """Where the replicated log stands."""
+        return self.node.status()
+
+    @property
+    def state(self) -> BrokerState:
+        """Topics, groups, queues, offsets."""
+        return self.machine.state
+
+    def counters(self) -> Mapping[str, int]:
+        """Numbers that only grow."""
+        return self.counter.as_dict()
+
+    def gauges(self) -> Mapping[str, float]:
+        """Numbers of this moment."""
+        connections = list(self.listener.connections)
+        return {
+            "connections": len(connections),
+            "clients": len(self.presence.local),
+            "requests_in_flight": sum(connection.in_flight for connection in connections),
+            "held_pulls": len(self.pulls.held),
+            "forwards_waiting": self.forwarder.waiting,
+            "name_servers_registered": self.registrar.registered,
+        }
+
+    # ---------------------------------------------------------------- inside
+
+    def _node_config(self, secret: bytes) -> NodeConfig:
+        config = self.config
+        return NodeConfig(
+            cluster=config.cluster,
+            group=config.broker_group,
+            node_id=config.node_id,
+            data_dir=config.data_dir,
+            secret=secret,
+            bind=(config.peer_host, config.peer_port),
+            peers={node_id: (address.host, address.port) for node_id, address in config.peers.items()},
+            flush="async" if config.flush == "async" else "sync",
+            segment_bytes=config.segment_bytes,
+            heartbeat_ms=config.heartbeat_ms,
+            election_min_ms=config.election_min_ms,
+            election_max_ms=config.election_max_ms,
+            max_uncommitted_bytes=config.max_uncommitted_bytes,
+            snapshot_interval_ms=config.snapshot_interval_s * 1000,
+            bootstrap=self._bootstrap,
+        )
+
+    def _read_secret(self) -> bytes:
+        path = self.config.secret_file
+        if path is None:
+            return secrets.token_bytes(MIN_SECRET_BYTES)
+        try:
+            secret = path.read_bytes().strip()
+            mode = path.stat().st_mode & 0o777
+        except OSError as error:
+            raise ConfigError(
+                f"secret_file {path} cannot be read ({error.strerror}): it must hold the secret of the group's nodes"
+            ) from error
+        if len(secret) < MIN_SECRET_BYTES:
+            raise ConfigError(f"secret_file {path} holds {len(secret)} bytes, at least {MIN_SECRET_BYTES} expected")
+        if mode & 0o077:
+            raise ConfigError(
+                f"secret_file {path} has mode {mode:04o}, so that others can read the group's secret: chmod 600 it"
+            )
+        return secret
+
+    def _assemble(self, env: AsyncioEnvironment, store_host: HostAddress) -> None:
+        """Make the parts and join them; nothing runs yet."""
+        config, machine, group, counters = self.config, self.machine, self.group, self.counter
+        self.requests = requests = Requests(group, counters, self.node, env.now, config.max_frame_bytes)
+        self.listener = Listener(config.node_id, config, counters, requests.on_frames, self._connection_lost)
+        self.forwarder = Forwarder(env, group, config, counters, receive=requests.receive_forwarded, run=requests.run)
+        self.membership = MembershipProcessor(machine, env, group, config, lambda: self.listener.connections)
+        self.presence = Presence(
+            env,
+            group,
+            config.peers,
+            notify=self.membership.notify,
+            joined=self.membership.ensure_all,
+            holds_pulls=lambda: len(self.pulls.held) > 0,
+        )
+        self.membership.connect(self.presence)
+        targets = SendTargets(machine, group, config, requests.resume)
+        keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
+        self.sends = SendProcessor(machine, self.node, env, config, counters, targets, store_host, keys, requests.fail)
+        offsets = OffsetProcessor(machine, env, group, requests, self.forwarder)
+        self.pulls = PullProcessor(
+            machine,
+            self.node,
+            env,
+            group,
+            config,
+            counters,
+            requests,
+            self.presence,
+            offsets,
+            self.presence.hold_changed,
+        )
+        topics = TopicProcessor(machine, group, requests)
+        queries = QueryProcessor(machine, requests)
+        table = routes(self.sends, self.pulls, offsets, self.membership, topics, queries)
+        requests.connect(self.forwarder, self.sends, self.pulls, table)
+        self.registrar = Registrar(machine, group, config)
+        self._retention = Retention(machine, self.node, env, _retention_policy(config))
+        machine.on_leadership_changed.append(self._on_leadership)
+
+    async def _start_http(self) -> None:
+        try:
+            from dledger_broker.http import start_http
+        except ImportError as error:
+            raise StartError(
+                f"http_port = {self.config.http_port} needs {error.name}: pip install 'dledger-mq[broker]', "
+                "or set http_port = 0"
+            ) from error
+        self._http = await start_http(self)
+
+    def _connection_lost(self, connection: ClientConnection) -> None:
+        self.presence.local.channel_lost(connection)
+
+    def _on_leadership(self, leadership: Leadership) -> None:
+        self.group.on_leadership(leadership)
+        if not self.group.ready:
+            return
+        _logger.info("node=%s event=leading term=%d", self.config.node_id, leadership.term)
+        for topic in system_topics(self.config):
+            self.machine.proposals.ensure_topic(topic, _log_failure)
+
+    async def _hand_over(self) -> None:
+        """Have another node lead; without one that can, this node just leaves and the others elect."""
+        for _ in range(TRANSFER_ATTEMPTS):
+            if not self.group.ready:
+                return
+            try:
+                if await self.node.transfer_leadership():
+                    return
+            except LogError as error:
+                _logger.info("node=%s event=transfer_failed error=%s", self.config.node_id, error)
+                return
+
+
+def _retention_policy(config: BrokerConfig) -> RetentionPolicy:
+    return RetentionPolicy(
+        max_age_ms=config.retention_hours * HOUR_MS,
+        max_log_bytes=config.retention_bytes,
+        disk_max_used_ratio=config.disk_max_used_ratio,
+    )
+
+
+def _log_failure(error: Exception | None) -> None:
+    if error is not None:
+        _logger.info("event=system_topic_not_created error=%s", error)

@@ -1,0 +1,373 @@
+"""Requests that need the leader, on a node that is not it.
+
+They are passed on to the leader in an envelope, in order per client channel, one hop. While there is no leader, or the
+leader of a moment ago refuses before proposing, they wait here, at most `forward_hold_ms` after they were received;
+then the answer is 14 with `leaderAddr` and `term`. A request that was sent and not answered is never sent again: what
+could have taken effect is answered 1 with `outcome=unknown`.
+
+    envelope   MessagePack array: client channel, its address and port, its client ids, age in ms, serialize type,
+               header, body
+    answer     1 byte: 0 answered (a response frame follows), 1 refused before proposing (term as 8 bytes), 2 settled
+               (a oneway request is done)
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import insort
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+import msgspec
+
+from dledger.environment import Cancellable, Environment
+from dledger.net.errors import PeerError
+from dledger.types import ReplicaId
+from dledger_broker.config import BrokerConfig
+from dledger_broker.group import Group
+from dledger_broker.metrics import BrokerCounters
+from dledger_broker.server.connection import pack_born_host
+from dledger_broker.server.request import Buffer, Request
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.errors import FrameError, OutcomeUnknown, SystemBusy
+from dledger_remoting.hosts import HostAddress
+from dledger_remoting.hotpath import pull_response_head
+
+_logger = logging.getLogger(__name__)
+
+FORWARD_CHANNEL: Final = 1
+NO_FORWARD_FIELD: Final = "noForward"
+"""Ext field with which a client of ours asks to be told who leads instead."""
+
+RETRY_S: Final = 0.02
+"""How often waiting requests are tried again while nothing changes."""
+ANSWER_TIMEOUT_S: Final = 10.0
+"""How long a forwarded request waits for the leader's answer: more than the leader itself takes to give up."""
+PULL_ANSWER_TIMEOUT_S: Final = 65.0
+"""The same for pulls, which the leader may hold."""
+
+READ_ONLY_CODES: Final = frozenset(
+    {
+        RequestCode.QUERY_MESSAGE,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_TOPIC_CONFIG,
+        RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG,
+        RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG,
+    }
+)
+"""These take no effect: without an answer nothing is unknown."""
+
+_PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+_ANSWERED, _REFUSED, _SETTLED = b"\x00", b"\x01", b"\x02"
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A request on its way to the leader."""
+
+    channel: str
+    ip: str
+    port: int
+    client_ids: tuple[str, ...]
+    age_ms: int
+    serialize_type: int
+    header: bytes
+    body: bytes
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(Envelope).decode
+
+
+class ForwardedOrigin:
+    """The `Origin` of a request that another node has passed on."""
+
+    __slots__ = (
+        "_reply",
+        "address",
+        "born_host",
+        "client_ids",
+        "forward_target",
+        "forwards",
+        "forwards_sent",
+        "held",
+        "in_flight",
+        "key",
+    )
+
+    is_forwarded: Final = True
+    is_open: Final = True
+
+    def __init__(self, envelope: Envelope, reply: Callable[[bytes], None]) -> None:
+        self.address = HostAddress(envelope.ip, envelope.port)
+        self.born_host = pack_born_host(self.address)
+        self.key = envelope.channel
+        self.client_ids = set(envelope.client_ids)
+        self.held = self.in_flight = self.forwards = self.forwards_sent = 0
+        self.forward_target: str | None = None
+        self._reply = reply
+
+    def answer(self, parts: Sequence[Buffer]) -> None:
+        """See `Origin`."""
+        self._reply(b"".join((_ANSWERED, *parts)))
+
+    def answer_frame(self, frame: bytes) -> None:
+        """See `Origin`."""
+        self._reply(_ANSWERED + frame)
+
+    def settle(self) -> None:
+        """See `Origin`."""
+        self._reply(_SETTLED)
+
+    def refuse(self, term: int) -> None:
+        """See `Origin`."""
+        self._reply(_REFUSED + term.to_bytes(8, "big"))
+
+
+class Channel(Protocol):
+    """`dledger.net.requests.RequestChannel`."""
+
+    def submit(self, to: str, data: bytes, on_reply: Callable[[bytes | PeerError], None], timeout_s: float) -> bool:
+        """Send a request; False if nothing was sent."""
+
+
+class Forwarder:
+    """Both ends of the forwarding channel of one node.
+
+    `receive(origin, serialize_type, header, body, received)` handles a request that another node passed on;
+    `run(request)` handles one that waited here until this node became the leader. Both raise nothing.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        group: Group,
+        limits: BrokerConfig,
+        counters: BrokerCounters,
+        *,
+        receive: Callable[[ForwardedOrigin, int, bytes, bytes, float], None],
+        run: Callable[[Request], None],
+    ) -> None:
+        self._env = env
+        self._group = group
+        self._limits = limits
+        self._counters = counters
+        self._receive = receive
+        self._run = run
+        self._channel: Channel | None = None
+        self._waiting: list[Request] = []
+        self._waiting_bytes = 0
+        self._sequence = 0
+        self._timer: Cancellable | None = None
+        self._closed = False
+        group.listeners.append(self._try_waiting)
+
+    def attach(self, channel: Channel) -> None:
+        """Use this channel to the other nodes."""
+        self._channel = channel
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a leader."""
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """Answer everything that waits: it was not stored."""
+        self._closed = True
+        self._expire(len(self._waiting), "this node is stopping")
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # ---------------------------------------------------------------- the node that a client is connected to
+
+    def pass_on(self, request: Request) -> None:
+        """Hand a request to the leader, now or as soon as there is one. Nothing of it has been proposed."""
+        origin = request.origin
+        if origin.is_forwarded:
+            self._counters.forward_refusals += 1
+            origin.refuse(self._group.term)
+            return
+        if self._refuses_forwarding(request):
+            request.fail(
+                self._group.not_leader("this node does not lead its group and the request asked not to be forwarded")
+            )
+            return
+        if request.sequence == 0:
+            self._sequence += 1
+            request.sequence = self._sequence
+        leader = self._group.leader_id
+        if (
+            self._waiting
+            or leader is None
+            or (origin.forwards_sent and origin.forward_target != leader)
+            or not self._send(request, leader)
+        ):
+            self._hold(request)
+
+    @staticmethod
+    def _refuses_forwarding(request: Request) -> bool:
+        if NO_FORWARD_FIELD.encode() not in request.header:
+            return False
+        return request.ext.get(NO_FORWARD_FIELD) in ("true", "TRUE", "1")
+
+    def _send(self, request: Request, leader: str) -> bool:
+        origin = request.origin
+        if self._channel is None or leader == self._group.node_id:
+            return False
+        envelope = Envelope(
+            origin.key,
+            origin.address.ip,
+            origin.address.port,
+            tuple(origin.client_ids),
+            max(0, int((self._env.now() - request.received) * 1000)),
+            request.serialize_type,
+            request.header,
+            request.body,
+        )
+        timeout_s = PULL_ANSWER_TIMEOUT_S if request.code in _PULL_CODES else ANSWER_TIMEOUT_S
+        if not self._channel.submit(leader, _encode(envelope), partial(self._answered, request), timeout_s):
+            return False
+        self._counters.forwarded += 1
+        origin.forwards += 1
+        origin.forwards_sent += 1
+        origin.forward_target = leader
+        return True
+
+    def _answered(self, request: Request, answer: bytes | PeerError) -> None:
+        origin = request.origin
+        origin.forwards -= 1
+        origin.forwards_sent -= 1
+        if isinstance(answer, PeerError):
+            self._unanswered(request, answer)
+            return
+        kind = answer[:1]
+        if kind == _REFUSED:
+            self._hold(request)
+        elif kind == _ANSWERED:
+            origin.answer((memoryview(answer)[1:],))
+        else:
+            origin.settle()
+
+    def _unanswered(self, request: Request, error: PeerError) -> None:
+        if request.code in _PULL_CODES:
+            self._answer_pull_again(request)
+        elif request.code in READ_ONLY_CODES:
+            request.fail(self._group.not_leader(f"the leader did not answer: {error}"))
+        else:
+            self._counters.outcomes_unknown += 1
+            request.fail(OutcomeUnknown(f"the leader did not answer, the request may have taken effect: {error}"))
+
+    @staticmethod
+    def _answer_pull_again(request: Request) -> None:
+        """Code 20 at the offset that was asked for: the client repeats the pull."""
+        try:
+            offset = int(request.ext.get("queueOffset", ""))
+        except ValueError:
+            offset = 0
+        frame = pull_response_head(
+            request.opaque,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            offset,
+            0,
+            offset,
+            remark="the leader did not answer, pull again",
+            serialize_type=request.serialize_type,
+        )
+        if request.is_oneway:
+            request.origin.settle()
+        else:
+            request.origin.answer_frame(frame)
+
+    def _hold(self, request: Request) -> None:
+        size = len(request.header) + len(request.body)
+        if self._closed:
+            request.fail(self._group.not_leader("this node is stopping"))
+        elif self._waiting_bytes + size > self._limits.max_forward_bytes:
+            self._counters.max_forward_bytes += 1
+            request.fail(
+                SystemBusy(f"[OVERLOAD]{self._waiting_bytes} bytes of requests wait for a leader, try again later")
+            )
+        else:
+            self._counters.forward_held += 1
+            self._waiting_bytes += size
+            request.origin.forwards += 1
+            insort(self._waiting, request, key=_sequence_of)
+            if self._timer is None:
+                self._timer = self._env.call_later(RETRY_S, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._try_waiting()
+        if self._waiting:
+            self._timer = self._env.call_later(RETRY_S, self._on_timer)
+
+    def _try_waiting(self) -> None:
+        """Hand on what can be handed on, in order; answer what has waited too long."""
+        now, hold_s = self._env.now(), self._limits.forward_hold_ms / 1000
+        waiting, self._waiting = self._waiting, []
+        self._waiting_bytes = 0
+        kept: list[Request] = []
+        blocked: set[str] = set()
+        for request in waiting:
+            origin = request.origin
+            origin.forwards -= 1
+            if now - request.received >= hold_s:
+                self._counters.forward_expired += 1
+                request.fail(self._group.not_leader(f"no leader within {self._limits.forward_hold_ms} ms"))
+            elif origin.key in blocked or not self._hand_on(request):
+                blocked.add(origin.key)
+                origin.forwards += 1
+                kept.append(request)
+        for request in kept:
+            self._waiting_bytes += len(request.header) + len(request.body)
+            insort(self._waiting, request, key=_sequence_of)
+
+    def _hand_on(self, request: Request) -> bool:
+        """Handle a waiting request here or send it, unless it would pass an earlier one of its channel."""
+        origin, leader = request.origin, self._group.leader_id
+        if self._group.ready:
+            if origin.forwards_sent:
+                return False
+            self._run(request)
+            return True
+        if leader is None or (origin.forwards_sent and origin.forward_target != leader):
+            return False
+        return self._send(request, leader)
+
+    def _expire(self, count: int, why: str) -> None:
+        expired, self._waiting = self._waiting[:count], self._waiting[count:]
+        for request in expired:
+            request.origin.forwards -= 1
+            request.fail(self._group.not_leader(why))
+
+    # ---------------------------------------------------------------- the leader
+
+    def on_request(self, sender: ReplicaId, data: bytes, reply: Callable[[bytes], None]) -> None:
+        """Handle a request that `sender` passed on: the handler of the channel."""
+        try:
+            envelope = _decode(data)
+        except msgspec.MsgspecError as error:
+            _logger.error("peer=%s sent an envelope that cannot be read: %s", sender, error)
+            raise
+        origin = ForwardedOrigin(envelope, reply)
+        if not self._group.ready:
+            self._counters.forward_refusals += 1
+            origin.refuse(self._group.term)
+            return
+        received = self._env.now() - envelope.age_ms / 1000
+        try:
+            self._receive(origin, envelope.serialize_type, envelope.header, envelope.body, received)
+        except FrameError as error:
+            _logger.warning("peer=%s forwarded a header that cannot be read: %s", sender, error)
+            raise
+
+
+def _sequence_of(request: Request) -> int:
+    return request.sequence

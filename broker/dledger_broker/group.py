@@ -1,0 +1,55 @@
+"""What a node knows of its group's leadership: who leads, in which term, and where clients reach that node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dledger.statemachine import Leadership
+from dledger_remoting.errors import NotLeader
+
+
+class Group:
+    """The present leadership, and each node's client address as far as the nodes have told each other.
+
+    `ready` is true while this node leads and takes proposals. `listeners` are called after every change, `ready` or
+    leader or the leader's address, in the order in which they were added.
+    """
+
+    def __init__(self, node_id: str, address: str) -> None:
+        self.node_id = node_id
+        self.term = 0
+        self.leader_id: str | None = None
+        self.ready = False
+        self.listeners: list[Callable[[], None]] = []
+        self._addresses = {node_id: address}
+
+    @property
+    def leader_address(self) -> str | None:
+        """Where clients reach the leader; None if no leader or no address of it is known."""
+        return None if self.leader_id is None else self._addresses.get(self.leader_id)
+
+    def address_of(self, node_id: str) -> str | None:
+        """A node's client address."""
+        return self._addresses.get(node_id)
+
+    def on_leadership(self, leadership: Leadership) -> None:
+        """Take note of a change."""
+        self.term = leadership.term
+        self.leader_id = leadership.leader_id
+        self.ready = leadership.is_leader and leadership.ready
+        self._changed()
+
+    def learn_address(self, node_id: str, address: str) -> None:
+        """A node has told its client address."""
+        if self._addresses.get(node_id) != address:
+            self._addresses[node_id] = address
+            if node_id == self.leader_id:
+                self._changed()
+
+    def not_leader(self, why: str) -> NotLeader:
+        """The answer to a request that only the leader may take."""
+        return NotLeader(why, leader_address=self.leader_address, term=self.term)
+
+    def _changed(self) -> None:
+        for listener in self.listeners:
+            listener()

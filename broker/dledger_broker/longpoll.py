@@ -1,0 +1,176 @@
+"""Pulls that wait for messages: woken by queue, answered exactly at their deadline."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from dledger.environment import Cancellable, Environment
+from dledger_broker.server.request import Request
+from dledger_broker.state.tables import QueueState
+from dledger_remoting.hotpath import PullFields
+from dledger_remoting.tags import TagFilter
+
+_SPARE: Final = 1_024
+"""Deadlines of pulls that were answered early are cleared away once they outnumber those that wait by so many."""
+
+
+class HeldPull:
+    """A pull that waits. `offset` moves on over messages that its filter rejected."""
+
+    __slots__ = ("deadline", "fields", "is_done", "offset", "queue", "request", "tag_filter")
+
+    def __init__(
+        self,
+        request: Request,
+        fields: PullFields,
+        queue: QueueState,
+        offset: int,
+        tag_filter: TagFilter | None,
+        deadline: float,
+    ) -> None:
+        self.request = request
+        self.fields = fields
+        self.queue = queue
+        self.offset = offset
+        self.tag_filter = tag_filter
+        self.deadline = deadline
+        self.is_done = False
+
+
+class LongPolls:
+    """All waiting pulls of a node.
+
+    `retry(pull)` looks again and returns True if it answered; `expire(pull)` answers that there is nothing;
+    `changed()` is called when the first pull begins to wait and when the last one has ended.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        retry: Callable[[HeldPull], bool],
+        expire: Callable[[HeldPull], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._env = env
+        self._retry = retry
+        self._expire = expire
+        self._changed = changed
+        self._by_queue: dict[QueueState, list[HeldPull]] = {}
+        self._deadlines: list[tuple[float, int, HeldPull]] = []
+        self._serial = 0
+        self._waiting = 0
+        self._timer: Cancellable | None = None
+        self._timer_at = 0.0
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def hold(self, pull: HeldPull) -> None:
+        """Let a pull wait until its deadline."""
+        origin = pull.request.origin
+        if not pull.request.is_oneway:
+            origin.in_flight -= 1
+        origin.held += 1
+        self._waiting += 1
+        self._by_queue.setdefault(pull.queue, []).append(pull)
+        self._serial += 1
+        heapq.heappush(self._deadlines, (pull.deadline, self._serial, pull))
+        self._arm()
+        if self._waiting == 1:
+            self._changed()
+
+    def arrived(self, queues: Iterable[QueueState]) -> None:
+        """Messages can be read in these queues."""
+        by_queue = self._by_queue
+        if not by_queue:
+            return
+        for queue in queues:
+            pulls = by_queue.pop(queue, None)
+            if pulls is None:
+                continue
+            kept = [pull for pull in pulls if not self._try(pull)]
+            if kept:
+                by_queue.setdefault(queue, []).extend(kept)
+        self._compact()
+
+    def release_all(self) -> None:
+        """Answer every pull now: leadership changed, or this node is leaving."""
+        self._release([pull for pulls in self._by_queue.values() for pull in pulls])
+
+    def release_dropped(self) -> None:
+        """Answer the pulls of queues whose topic was deleted."""
+        self._release([pull for queue, pulls in self._by_queue.items() if queue.dropped for pull in pulls])
+
+    def _release(self, pulls: list[HeldPull]) -> None:
+        for pull in pulls:
+            self._remove(pull)
+            self._end(pull)
+            self._expire(pull)
+        self._compact()
+
+    def _try(self, pull: HeldPull) -> bool:
+        """Look again; True if the pull has ended."""
+        if not pull.request.origin.is_open:
+            self._end(pull)
+            return True
+        self._end(pull)
+        if self._retry(pull):
+            return True
+        self._resume(pull)
+        return False
+
+    def _end(self, pull: HeldPull) -> None:
+        """The pull no longer waits; its request is in flight again."""
+        pull.is_done = True
+        origin = pull.request.origin
+        origin.held -= 1
+        if not pull.request.is_oneway:
+            origin.in_flight += 1
+        self._waiting -= 1
+        if self._waiting == 0:
+            self._changed()
+
+    def _resume(self, pull: HeldPull) -> None:
+        pull.is_done = False
+        origin = pull.request.origin
+        origin.held += 1
+        if not pull.request.is_oneway:
+            origin.in_flight -= 1
+        self._waiting += 1
+
+    def _remove(self, pull: HeldPull) -> None:
+        pulls = self._by_queue.get(pull.queue)
+        if pulls is not None:
+            pulls.remove(pull)
+            if not pulls:
+                del self._by_queue[pull.queue]
+
+    def _compact(self) -> None:
+        if len(self._deadlines) > 2 * self._waiting + _SPARE:
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].is_done]
+            heapq.heapify(self._deadlines)
+
+    def _arm(self) -> None:
+        deadlines = self._deadlines
+        if not deadlines:
+            return
+        if self._timer is not None:
+            if self._timer_at <= deadlines[0][0]:
+                return
+            self._timer.cancel()
+        self._timer_at = deadlines[0][0]
+        self._timer = self._env.call_later(max(0.0, self._timer_at - self._env.now()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now = self._env.now()
+        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].is_done):
+            _, _, pull = heapq.heappop(self._deadlines)
+            if not pull.is_done:
+                self._remove(pull)
+                self._end(pull)
+                if pull.request.origin.is_open:
+                    self._expire(pull)
+        self._arm()

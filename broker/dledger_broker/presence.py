@@ -1,0 +1,311 @@
+"""What the nodes of a group tell each other about their clients, on a channel of its own.
+
+    Hello          a node's client address, to every other node, until it was answered and every few seconds
+    Table          a node's clients, to the leader: whole after a change of leadership, then what has changed
+    GroupsChanged  by the leader to every node: members or subscriptions of these consumer groups changed, tell the
+                   clients (request 40)
+
+MessagePack arrays with a tag. Every message is answered with a `Hello`, so that each side learns the other's address. A
+lost message is made up for by the next whole table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+
+from dledger.environment import Cancellable, Environment
+from dledger.net.errors import PeerError
+from dledger.types import ReplicaId
+from dledger_broker.clients import ClientRow, LocalClients, MergedClients
+from dledger_broker.group import Group
+
+PRESENCE_CHANNEL: Final = 2
+
+COALESCE_S: Final = 0.02
+"""Changes are collected for so long before they are told."""
+PERIOD_S: Final = 5.0
+"""How often a node shows that it is there."""
+NODE_TIMEOUT_S: Final = 20.0
+"""The clients of a node that has been silent for so long are no longer counted."""
+EXCHANGE_TIMEOUT_S: Final = 2.0
+COMPLETE_S: Final = 1.0
+"""How long a new leader waits for the tables of all nodes before it answers from those it has."""
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Where clients reach this node."""
+
+    address: str
+
+
+class Table(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Clients of a node: all of them if `whole`, otherwise those that changed and those that left.
+
+    `holds_pulls` says that the node has long polls waiting, so that the leader tells it of commits at once.
+    """
+
+    address: str
+    whole: bool
+    rows: tuple[ClientRow, ...]
+    removed: tuple[str, ...]
+    holds_pulls: bool
+
+
+class GroupsChanged(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Consumer groups whose members shall look again."""
+
+    address: str
+    groups: tuple[str, ...]
+
+
+_Message: TypeAlias = Hello | Table | GroupsChanged
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(_Message).decode
+
+
+class Channel(Protocol):
+    """`dledger.net.requests.RequestChannel`."""
+
+    def submit(self, to: str, data: bytes, on_reply: Callable[[bytes | PeerError], None], timeout_s: float) -> bool:
+        """Send a request; False if nothing was sent."""
+
+
+class Presence:
+    """One node's part in the exchange.
+
+    `notify(groups)` tells the clients of this node that consumer groups changed; `joined(rows)` is told on the leader
+    which clients came or changed, so that their groups get what they need; `holds_pulls()` says whether long polls wait
+    on this node.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        group: Group,
+        peers: Iterable[str],
+        *,
+        notify: Callable[[set[str]], None],
+        joined: Callable[[list[ClientRow]], None],
+        holds_pulls: Callable[[], bool],
+    ) -> None:
+        self._env = env
+        self._group = group
+        self._peers = tuple(peers)
+        self._notify = notify
+        self._joined = joined
+        self._holds_pulls = holds_pulls
+        self.local = LocalClients(self._local_changed)
+        self.merged = MergedClients(group.node_id, self.local.index)
+        self._channel: Channel | None = None
+        self._changed_ids: set[str] = set()
+        self._told: tuple[str, int] | None = None
+        self._telling = False
+        self._told_waiters: list[Callable[[], None]] = []
+        self._told_holding = False
+        self._whole_in: dict[str, int] = {}
+        self._ready_at = 0.0
+        self._ready_term = -1
+        self._heard: dict[str, float] = {}
+        self._holding: set[str] = set()
+        self._timer: Cancellable | None = None
+        self._send_timer: Cancellable | None = None
+        group.listeners.append(self._on_leadership)
+
+    @property
+    def followers_hold_pulls(self) -> bool:
+        """True if a node that heard nothing of the newest commits has clients waiting for them."""
+        return bool(self._holding)
+
+    def start(self, channel: Channel) -> None:
+        """Begin to tell."""
+        self._channel = channel
+        self._tick()
+
+    def stop(self) -> None:
+        """Tell no more."""
+        for timer in (self._timer, self._send_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def hold_changed(self) -> None:
+        """Long polls began to wait on this node, or none waits any more."""
+        if self._told_holding != self._holds_pulls():
+            self._schedule()
+
+    def when_told(self, done: Callable[[], None]) -> None:
+        """Call `done` once the leader knows what this node's clients said so far, or cannot be told now."""
+        if self._group.ready or self._group.leader_id is None or not (self._changed_ids or self._telling):
+            done()
+            return
+        self._told_waiters.append(done)
+        if not self._telling:
+            self._send_table()
+            if not self._telling:
+                self._release_told()
+
+    def when_complete(self, done: Callable[[], None]) -> None:
+        """Leader: call `done` once every node has told its clients in this term, or had the time to.
+
+        A leader of a moment ago that answered from its own table would make consumers rebalance twice.
+        """
+        known = all(self._whole_in.get(peer) == self._group.term for peer in self._peers)
+        if known or self._env.now() - self._ready_at >= COMPLETE_S:
+            done()
+        else:
+            self._env.call_later(COALESCE_S, partial(self.when_complete, done))
+
+    def reachable_peers(self) -> bool:
+        """True if at least one other node can be reached now."""
+        channel = self._channel
+        if channel is None:
+            return False
+        data = _encode(Hello(self._own_address()))
+        reached = [peer for peer in self._peers if channel.submit(peer, data, self._ignore, EXCHANGE_TIMEOUT_S)]
+        return bool(reached)
+
+    # ---------------------------------------------------------------- this node's own clients
+
+    def _local_changed(self, client_ids: set[str], groups: set[str]) -> None:
+        if self._group.ready:
+            rows = self.local.index.rows
+            self._joined([rows[client_id] for client_id in client_ids if client_id in rows])
+            if groups:
+                self._tell_groups(groups)
+            return
+        self._changed_ids |= client_ids
+        self._schedule()
+        if groups and self._group.leader_id is None:
+            self._notify(groups)
+
+    def _schedule(self) -> None:
+        if self._send_timer is None:
+            self._send_timer = self._env.call_later(COALESCE_S, self._send_table)
+
+    def _send_table(self) -> None:
+        """Tell the leader what has changed since it was told last, or everything if that is not known."""
+        self._send_timer = None
+        leader, channel = self._group.leader_id, self._channel
+        if leader is None or leader == self._group.node_id or channel is None or self._telling:
+            return
+        target = (leader, self._group.term)
+        whole = self._told != target
+        rows = self.local.index.rows
+        ids = set(rows) if whole else self._changed_ids
+        self._changed_ids = set()
+        self._told_holding = self._holds_pulls()
+        table = Table(
+            self._own_address(),
+            whole,
+            tuple(rows[client_id] for client_id in ids if client_id in rows),
+            tuple(client_id for client_id in ids if client_id not in rows),
+            self._told_holding,
+        )
+        self._telling = channel.submit(leader, _encode(table), partial(self._table_told, target), EXCHANGE_TIMEOUT_S)
+        self._told = target if self._telling else None
+
+    def _table_told(self, target: tuple[str, int], answer: bytes | PeerError) -> None:
+        self._telling = False
+        if isinstance(answer, PeerError):
+            self._told = None
+        else:
+            self._learn(target[0], answer)
+        self._release_told()
+        if self._changed_ids or self._told != (self._group.leader_id, self._group.term):
+            self._schedule()
+
+    def _release_told(self) -> None:
+        waiters, self._told_waiters = self._told_waiters, []
+        for done in waiters:
+            done()
+
+    # ---------------------------------------------------------------- the leader
+
+    def _tell_groups(self, groups: set[str]) -> None:
+        """Have every client of these groups look again."""
+        self._notify(groups)
+        if self._channel is not None:
+            data = _encode(GroupsChanged(self._own_address(), tuple(groups)))
+            for peer in self._peers:
+                self._channel.submit(peer, data, self._ignore, EXCHANGE_TIMEOUT_S)
+
+    def _take_table(self, node_id: str, table: Table) -> None:
+        self._heard[node_id] = self._env.now()
+        if table.holds_pulls:
+            self._holding.add(node_id)
+        else:
+            self._holding.discard(node_id)
+        if table.whole:
+            self._whole_in[node_id] = self._group.term
+            changed = self.merged.replace(node_id, table.rows)
+        else:
+            changed = self.merged.update(node_id, table.rows, table.removed)
+        if self._group.ready:
+            if table.rows:
+                self._joined(list(table.rows))
+            if changed:
+                self._tell_groups(changed)
+
+    # ---------------------------------------------------------------- both
+
+    def on_request(self, sender: ReplicaId, data: bytes, reply: Callable[[bytes], None]) -> None:
+        """Handle a message of another node: the handler of the channel."""
+        message = _decode(data)
+        self._group.learn_address(sender.node_id, message.address)
+        if isinstance(message, Table):
+            self._take_table(sender.node_id, message)
+        elif isinstance(message, GroupsChanged):
+            self._notify(set(message.groups))
+        reply(_encode(Hello(self._own_address())))
+
+    def _learn(self, node_id: str, answer: bytes) -> None:
+        message = _decode(answer)
+        self._group.learn_address(node_id, message.address)
+
+    def _on_leadership(self) -> None:
+        if self._group.ready:
+            if self._ready_term != self._group.term:
+                self._ready_term, self._ready_at = self._group.term, self._env.now()
+            rows = list(self.local.index.rows.values())
+            if rows:
+                self._joined(rows)
+        self._say_hello()
+        self._schedule()
+
+    def _tick(self) -> None:
+        """Every few seconds: expire, and show that this node is there."""
+        now = self._env.now()
+        self.local.expire(now)
+        for node_id, heard in list(self._heard.items()):
+            if now - heard > NODE_TIMEOUT_S:
+                del self._heard[node_id]
+                self._holding.discard(node_id)
+                changed = self.merged.forget_node(node_id)
+                if changed and self._group.ready:
+                    self._tell_groups(changed)
+        self._say_hello()
+        self._schedule()
+        self._timer = self._env.call_later(PERIOD_S, self._tick)
+
+    def _say_hello(self) -> None:
+        if self._channel is None:
+            return
+        data = _encode(Hello(self._own_address()))
+        for peer in self._peers:
+            if self._group.address_of(peer) is None:
+                self._channel.submit(peer, data, partial(self._hello_answered, peer), EXCHANGE_TIMEOUT_S)
+
+    def _hello_answered(self, peer: str, answer: bytes | PeerError) -> None:
+        if isinstance(answer, bytes):
+            self._learn(peer, answer)
+
+    def _own_address(self) -> str:
+        address = self._group.address_of(self._group.node_id)
+        return address or ""
+
+    @staticmethod
+    def _ignore(answer: bytes | PeerError) -> None:
+        """A lost notice is made up for by the clients' own rebalance."""

@@ -1,0 +1,183 @@
+"""Clients: heartbeats (34), leaving (35), who is in a group (38), and telling clients of changes (40, 20002)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from dledger.environment import Environment
+from dledger_broker.clients import ClientRow
+from dledger_broker.config import BrokerConfig
+from dledger_broker.group import Group
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.presence import Presence
+from dledger_broker.processors.send_targets import retry_topic_config
+from dledger_broker.server.connection import ClientConnection
+from dledger_broker.server.request import Request
+from dledger_remoting.bodies import ConsumerList, encode_body
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
+from dledger_remoting.errors import BodyError, ServerError
+from dledger_remoting.headers import ConsumerGroupHeader, UnregisterClientHeader, decode_ext, encode_ext
+from dledger_remoting.heartbeat import ConsumerData, ConsumeType, decode_heartbeat
+from dledger_remoting.topics import SubscriptionGroupConfig, is_system_group, retry_topic, validate_group
+
+LEADER_CHANGED_CODE: Final = 20002
+"""A request of ours to clients that asked for it with the ext field `dledgerNotify=true`: the group's leader changed;
+ext `term`, `leaderAddr`, `brokerName`. Oneway."""
+
+
+class MembershipProcessor:
+    """Keeps the client table of this node, and on the leader what its groups need."""
+
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        env: Environment,
+        group: Group,
+        config: BrokerConfig,
+        connections: Callable[[], Iterable[ClientConnection]],
+    ) -> None:
+        self._machine = machine
+        self._env = env
+        self._group = group
+        self._config = config
+        self._connections = connections
+        self._announced: tuple[int, str] | None = None
+        self._presence: Presence
+        group.listeners.append(self._announce_leader)
+
+    def connect(self, presence: Presence) -> None:
+        """Name the exchange with the other nodes, which calls `notify` and `ensure_all`."""
+        self._presence = presence
+
+    # ---------------------------------------------------------------- requests
+
+    def heartbeat(self, request: Request) -> None:
+        """34: answered once the client counts as a member and its groups have what they need."""
+        connection = request.origin
+        if not isinstance(connection, ClientConnection):
+            raise ServerError("a heartbeat belongs to the connection that it came through")
+        command = request.decoded()
+        heartbeat = decode_heartbeat(request.body)
+        if not heartbeat.client_id.strip():
+            raise BodyError("heartbeat body: clientID is empty")
+        for producer in heartbeat.producer_data_set:
+            validate_group(producer.group_name)
+        for consumer in heartbeat.consumer_data_set:
+            validate_group(consumer.group_name)
+        connection.serialize_type = request.serialize_type
+        row = self._presence.local.heartbeat(
+            connection, heartbeat, int(command.language), command.version, self._env.now()
+        )
+        if self._group.ready:
+            self._ensure(row.consumers, request.respond)
+        else:
+            self._presence.when_told(request.respond)
+
+    def unregister(self, request: Request) -> None:
+        """35: the client leaves one or two groups."""
+        header = decode_ext(UnregisterClientHeader, request.ext)
+        self._presence.local.unregister(header.client_id, header.producer_group or None, header.consumer_group or None)
+        request.respond()
+
+    def consumer_list(self, request: Request) -> None:
+        """38: the members of a group on all nodes."""
+        header = decode_ext(ConsumerGroupHeader, request.ext)
+        self._presence.when_complete(partial(self._answer_consumer_list, request, header.consumer_group))
+
+    def _answer_consumer_list(self, request: Request, group: str) -> None:
+        members = self._presence.merged.members(group)
+        if members:
+            request.respond(body=encode_body(ConsumerList(members)))
+        else:
+            request.fail(ServerError(f"no consumer for this group, {group}"))
+
+    # ---------------------------------------------------------------- what groups need
+
+    def ensure_all(self, rows: Iterable[ClientRow]) -> None:
+        """Leader: create what the groups of these clients need."""
+        for row in rows:
+            self._ensure(row.consumers, _nothing)
+
+    def _ensure(self, consumers: Iterable[ConsumerData], done: Callable[[], None]) -> None:
+        """Create missing groups and their retry topics, then call `done`; also if that failed, for the next heartbeat
+        tries again.
+        """
+        waiting = 1
+
+        def finished(_error: object = None) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if waiting == 0:
+                done()
+
+        for consumer in consumers:
+            if self._needs_something(consumer):
+                waiting += 1
+                self._ensure_one(consumer, finished)
+        finished()
+
+    def _needs_something(self, consumer: ConsumerData) -> bool:
+        name = consumer.group_name
+        if is_system_group(name):
+            return False
+        state = self._machine.state
+        if name not in state.groups:
+            return self._config.auto_create_group
+        return consumer.consume_type is not ConsumeType.POP and retry_topic(name) not in state.topics
+
+    def _ensure_one(self, consumer: ConsumerData, done: Callable[[object], None]) -> None:
+        proposals = self._machine.proposals
+
+        def group_exists(error: Exception | None) -> None:
+            config = self._machine.state.groups.get(consumer.group_name)
+            if error is not None or config is None or consumer.consume_type is ConsumeType.POP:
+                done(error)
+            else:
+                proposals.ensure_topic(retry_topic_config(config), done)
+
+        proposals.ensure_group(SubscriptionGroupConfig(consumer.group_name), group_exists)
+
+    # ---------------------------------------------------------------- telling clients
+
+    def notify(self, groups: set[str]) -> None:
+        """40: have this node's members of the groups look again."""
+        for group in groups:
+            config = self._machine.state.groups.get(group)
+            if config is not None and not config.notify_consumer_ids_changed_enable:
+                continue
+            ext = encode_ext(ConsumerGroupHeader(group))
+            for channel in self._presence.local.channels_of(group):
+                if isinstance(channel, ClientConnection):
+                    _push(channel, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext)
+
+    def _announce_leader(self) -> None:
+        """20002: tell the clients that want to know who leads now."""
+        address = self._group.leader_address
+        if address is None or (self._group.leader_id == self._group.node_id and not self._group.ready):
+            return
+        announced = (self._group.term, address)
+        if announced == self._announced:
+            return
+        self._announced = announced
+        ext = {"term": str(self._group.term), "leaderAddr": address, "brokerName": self._config.broker_group}
+        for connection in self._connections():
+            if connection.wants_leader_notices:
+                _push(connection, LEADER_CHANGED_CODE, ext)
+
+
+def _push(connection: ClientConnection, code: int, ext: dict[str, str]) -> None:
+    command = RemotingCommand(
+        code,
+        opaque=connection.next_opaque(),
+        flag=FLAG_ONEWAY,
+        ext=ext,
+        serialize_type=connection.serialize_type,
+    )
+    connection.send((encode_command(command),))
+
+
+def _nothing() -> None:
+    """For whoever waits for nothing."""

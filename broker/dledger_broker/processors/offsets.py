@@ -1,0 +1,227 @@
+"""Offsets: consumer offsets (14, 15), and the offsets and times of queues (29, 30, 31, 32)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from dledger.environment import Environment
+from dledger_broker.forward import Forwarder
+from dledger_broker.group import Group
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.processors.requests import Requests
+from dledger_broker.server.request import Origin, Request, read_request
+from dledger_broker.state.tables import QueueState
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_json_header
+from dledger_remoting.errors import GroupNotExist, InvalidParameter, QueryNotFound, TopicNotExist
+from dledger_remoting.frame import SerializeType
+from dledger_remoting.headers import (
+    MaxOffsetHeader,
+    OffsetResponseHeader,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    TimestampResponseHeader,
+    UpdateConsumerOffsetHeader,
+    decode_ext,
+    encode_ext,
+)
+from dledger_remoting.hotpath import PullFields
+from dledger_remoting.topics import is_system_group
+
+LATE_COMMIT_S: Final = 60.0
+"""How long after a commit an older one of its client, delayed on its way through another node, is recognised."""
+
+
+class _Commit(NamedTuple):
+    offset: int
+    channel: str
+    client_ids: frozenset[str]
+    ip: str
+    at: float
+
+
+class RecentCommits:
+    """Who committed what in the last minute: a commit that was forwarded must not undo a newer one of its client.
+
+    1. a client commits 100 through a follower, the link stalls;
+    2. it learns of the leader and commits 120 there;
+    3. the link recovers and 100 arrives.
+    A client that really seeks back commits the lower offset again a few seconds later, through its present channel.
+    """
+
+    def __init__(self) -> None:
+        self._commits: OrderedDict[tuple[str, str, int], _Commit] = OrderedDict()
+
+    def is_late(self, origin: Origin, key: tuple[str, str, int], offset: int, now: float) -> bool:
+        """True if a commit was overtaken by a higher one of the same client through another channel."""
+        last = self._commits.get(key)
+        if last is None or not origin.is_forwarded or offset >= last.offset or last.channel == origin.key:
+            return False
+        if now - last.at > LATE_COMMIT_S:
+            return False
+        if origin.client_ids and last.client_ids:
+            return not last.client_ids.isdisjoint(origin.client_ids)
+        return origin.address.ip == last.ip
+
+    def note(self, origin: Origin, key: tuple[str, str, int], offset: int, now: float) -> None:
+        """Remember a commit, and forget those that are too old to matter."""
+        commits = self._commits
+        commits[key] = _Commit(offset, origin.key, frozenset(origin.client_ids), origin.address.ip, now)
+        commits.move_to_end(key)
+        while commits and now - next(iter(commits.values())).at > LATE_COMMIT_S:
+            commits.popitem(last=False)
+
+
+class OffsetProcessor:
+    """Answers requests about offsets, on the leader."""
+
+    def __init__(
+        self, machine: BrokerMachine, env: Environment, group: Group, requests: Requests, forwarder: Forwarder
+    ) -> None:
+        self._machine = machine
+        self._env = env
+        self._group = group
+        self._requests = requests
+        self._forwarder = forwarder
+        self._recent = RecentCommits()
+
+    # ---------------------------------------------------------------- of consumer groups
+
+    def query(self, request: Request) -> None:
+        """14: the committed offset, once commits under way are applied."""
+        header = decode_ext(QueryConsumerOffsetHeader, request.ext)
+        key = (header.consumer_group, header.topic, header.queue_id)
+
+        def applied(error: Exception | None) -> None:
+            if error is not None:
+                self._requests.fail(request, error)
+                return
+            try:
+                _respond_offset(request, self._committed(header))
+            except QueryNotFound as missing:
+                self._requests.fail(request, missing)
+
+        self._machine.flush_offsets(applied, key)
+
+    def _committed(self, header: QueryConsumerOffsetHeader) -> int:
+        """The offset that a group goes on at. Raises `QueryNotFound`.
+
+        A group without one starts at the beginning of a queue that has lost nothing yet, whatever it asks for: the
+        "young topic" rule, which quick starts rely on.
+        """
+        stored = self._machine.state.offsets.get(header.consumer_group, header.topic, header.queue_id)
+        if stored is not None and stored >= 0:
+            return stored
+        if header.set_zero_if_not_found is not False:
+            queue = self._queue(header.topic, header.queue_id)
+            if queue is not None and queue.min_offset == 0 < queue.max_offset:
+                return 0
+        raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+
+    def update(self, request: Request) -> None:
+        """15: store what the request says, lower or higher; answered when it is applied."""
+        header = decode_ext(UpdateConsumerOffsetHeader, request.ext)
+        if header.commit_offset < 0:
+            request.respond()
+            return
+        state = self._machine.state
+        if header.consumer_group not in state.groups and not is_system_group(header.consumer_group):
+            raise GroupNotExist(f"consumer group {header.consumer_group} does not exist: create it first")
+        topic = state.topics.get(header.topic)
+        if topic is None:
+            raise TopicNotExist(f"topic {header.topic} does not exist: create it first")
+        if not 0 <= header.queue_id < topic.queue_count:
+            raise InvalidParameter(
+                f"queueId {header.queue_id} is outside 0..{topic.queue_count - 1} of topic {header.topic}"
+            )
+        key = (header.consumer_group, header.topic, header.queue_id)
+        if self._recent.is_late(request.origin, key, header.commit_offset, self._env.now()):
+            request.respond()
+            return
+        self._recent.note(request.origin, key, header.commit_offset, self._env.now())
+        if self._is_stored(key, header.commit_offset):
+            request.respond()
+        elif request.is_oneway:
+            self._machine.commit_offset(*key, header.commit_offset)
+            request.respond()
+        else:
+            self._machine.commit_offset(*key, header.commit_offset, lambda error: self._finish_update(request, error))
+
+    def _finish_update(self, request: Request, error: Exception | None) -> None:
+        if error is None:
+            request.respond()
+        else:
+            self._requests.fail(request, error)
+
+    def _is_stored(self, key: tuple[str, str, int], offset: int) -> bool:
+        """True if the offset is the committed one and nothing else is under way: what an idle consumer repeats."""
+        return self._machine.state.offsets.get(*key) == offset and self._machine.offset_buffer.pending(*key) is None
+
+    def commit_by_pull(self, request: Request, fields: PullFields) -> None:
+        """The offset that a pull carries: committed here, or sent on to the leader without waiting."""
+        key = (fields.consumer_group, fields.topic, fields.queue_id)
+        if not self._group.ready:
+            self._pass_on_commit(request, fields)
+            return
+        if self._recent.is_late(request.origin, key, fields.commit_offset, self._env.now()):
+            return
+        self._recent.note(request.origin, key, fields.commit_offset, self._env.now())
+        if not self._is_stored(key, fields.commit_offset):
+            self._machine.commit_offset(*key, fields.commit_offset)
+
+    def _pass_on_commit(self, request: Request, fields: PullFields) -> None:
+        if request.origin.is_forwarded or self._group.leader_id is None:
+            return
+        header = UpdateConsumerOffsetHeader(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset)
+        command = RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, flag=FLAG_ONEWAY, ext=encode_ext(header))
+        commit = read_request(request.origin, SerializeType.JSON, encode_json_header(command), b"", request.received)
+        if commit is not None:
+            self._forwarder.pass_on(commit)
+
+    # ---------------------------------------------------------------- of queues
+
+    def maximum(self, request: Request) -> None:
+        """30: the offset that the next message will get; 0 for a queue that does not exist."""
+        header = decode_ext(MaxOffsetHeader, request.ext)
+        queue = self._queue(header.topic, header.queue_id)
+        _respond_offset(request, 0 if queue is None else queue.max_offset)
+
+    def minimum(self, request: Request) -> None:
+        """31: the first kept offset; 0 for a queue that does not exist."""
+        header = decode_ext(QueueHeader, request.ext)
+        queue = self._queue(header.topic, header.queue_id)
+        _respond_offset(request, 0 if queue is None else queue.min_offset)
+
+    def search(self, request: Request) -> None:
+        """29: the first offset stored at or after a time."""
+        header = decode_ext(SearchOffsetHeader, request.ext)
+        kind = (header.boundary_type or "LOWER").upper()
+        if kind not in ("LOWER", "UPPER"):
+            raise InvalidParameter(f"boundaryType {header.boundary_type!r}, expected LOWER or UPPER")
+        self._requests.spawn(request, self._search(request, header, upper=kind == "UPPER"))
+
+    async def _search(self, request: Request, header: SearchOffsetHeader, *, upper: bool) -> None:
+        queue = self._queue(header.topic, header.queue_id)
+        offset = 0
+        if queue is not None:
+            offset = await self._machine.queries.search_offset(queue, header.timestamp, upper=upper)
+        _respond_offset(request, offset)
+
+    def earliest_time(self, request: Request) -> None:
+        """32: the store time of the first kept message, -1 if there is none."""
+        self._requests.spawn(request, self._earliest_time(request, decode_ext(QueueHeader, request.ext)))
+
+    async def _earliest_time(self, request: Request, header: QueueHeader) -> None:
+        queue = self._queue(header.topic, header.queue_id)
+        timestamp = -1 if queue is None else await self._machine.queries.earliest_store_time(queue)
+        request.respond(ext=encode_ext(TimestampResponseHeader(timestamp)))
+
+    def _queue(self, topic: str, queue_id: int) -> QueueState | None:
+        found = self._machine.state.topics.get(topic)
+        return None if found is None else found.queues.get(queue_id)
+
+
+def _respond_offset(request: Request, offset: int) -> None:
+    request.respond(ext=encode_ext(OffsetResponseHeader(offset)))

@@ -1,0 +1,357 @@
+"""Pulls: codes 11 and 361, from memory and page cache on the spot, from disk in a task, held while there is nothing.
+
+Checks, codes and the table of statuses are RocketMQ's `PullMessageProcessor`'s. Any node answers what it has; what only
+an up-to-date node can know (a missing topic or group, an offset beyond the end) is confirmed first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from dledger.environment import Environment
+from dledger.errors import TrimmedError
+from dledger_broker.config import BrokerConfig
+from dledger_broker.group import Group
+from dledger_broker.longpoll import HeldPull, LongPolls
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.metrics import BrokerCounters
+from dledger_broker.presence import Presence
+from dledger_broker.processors.offsets import OffsetProcessor
+from dledger_broker.processors.requests import Requests
+from dledger_broker.server.request import Request
+from dledger_broker.state.tables import QueueState
+from dledger_broker.views.reading import GetResult, ReadStatus
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.errors import (
+    GroupNotExist,
+    InvalidParameter,
+    NoPermission,
+    ServerError,
+    SubscriptionNotExist,
+    SubscriptionNotLatest,
+    TopicNotExist,
+)
+from dledger_remoting.headers import PullMessageHeader, decode_ext
+from dledger_remoting.headers_consume import (
+    PULL_CLASS_FILTER,
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+)
+from dledger_remoting.heartbeat import EXPRESSION_TAG
+from dledger_remoting.hotpath import PullFields, pull_response_head
+from dledger_remoting.tags import TagFilter
+from dledger_remoting.topics import SubscriptionGroupConfig, is_readable, is_system_group, validate_group
+
+MAX_ANSWER_BYTES: Final = 256 << 10
+"""Most record bytes in one answer, unless a single record is larger."""
+MAX_MESSAGES: Final = 1_024
+MAX_SUSPEND_S: Final = 60.0
+"""A long poll waits no longer, whatever the client says."""
+
+_CODES: Final = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+class LogBytes(Protocol):
+    """The part of `dledger.node.Node` that reads the log."""
+
+    def read_nowait(self, position: int, size: int) -> bytes | None:
+        """Bytes from the page cache, or None."""
+
+    def read(self, position: int, size: int) -> Awaitable[bytes]:
+        """Bytes from the disk."""
+
+
+class PullProcessor:
+    """Answers pulls."""
+
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        log: LogBytes,
+        env: Environment,
+        group: Group,
+        config: BrokerConfig,
+        counters: BrokerCounters,
+        requests: Requests,
+        presence: Presence,
+        offsets: OffsetProcessor,
+        holding_changed: Callable[[], None],
+    ) -> None:
+        self._machine = machine
+        self._log = log
+        self._env = env
+        self._group = group
+        self._config = config
+        self._counters = counters
+        self._requests = requests
+        self._presence = presence
+        self._offsets = offsets
+        self._was_ready = False
+        self.held = LongPolls(env, self._retry, self._expire, holding_changed)
+        self.accepts_waiting = True
+        machine.on_arrival = self.held.arrived
+        machine.on_topics_changed.append(self.held.release_dropped)
+        group.listeners.append(self._on_leadership)
+
+    def stop_holding(self) -> None:
+        """Answer every held pull, and hold no more."""
+        self.accepts_waiting = False
+        self.held.release_all()
+
+    def handle(self, request: Request) -> None:
+        """A pull by the general path."""
+        header = decode_ext(PullMessageHeader, request.ext)
+        fields = PullFields(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            header.max_msg_nums,
+            header.sys_flag,
+            header.commit_offset,
+            header.suspend_timeout_millis,
+            header.sub_version,
+            header.subscription,
+            header.expression_type,
+            header.max_msg_bytes or 0,
+        )
+        self.pull(request, fields)
+
+    def pull(self, request: Request, fields: PullFields) -> None:
+        """Check a pull, then read. Raises `RemotingError` with RocketMQ's code."""
+        group = self._machine.state.groups.get(fields.consumer_group)
+        if group is None and not is_system_group(fields.consumer_group):
+            self._create_group(request, fields.consumer_group)
+            return
+        if group is not None and not group.consume_enable:
+            raise NoPermission(f"consumer group {group.group_name} may not consume: its consumeEnable is false")
+        topic = self._machine.state.topics.get(fields.topic)
+        if topic is None:
+            raise TopicNotExist(f"topic {fields.topic} does not exist: create it first")
+        config = topic.config
+        if not is_readable(config.perm):
+            raise NoPermission(f"topic {fields.topic} has perm {config.perm}, which does not allow reading")
+        if not 0 <= fields.queue_id < config.read_queue_nums:
+            raise InvalidParameter(
+                f"queueId {fields.queue_id} is outside 0..{config.read_queue_nums - 1} of topic {fields.topic}: "
+                "refresh the route"
+            )
+        tag_filter = self._filter(fields, group)
+        if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0:
+            self._offsets.commit_by_pull(request, fields)
+        self._read(request, fields, topic.queue(fields.queue_id), tag_filter)
+
+    def _create_group(self, request: Request, name: str) -> None:
+        validate_group(name)
+        if not self._config.auto_create_group:
+            raise GroupNotExist(f"consumer group {name} does not exist: create it first")
+        if not self._group.ready:
+            self._requests.confirm(request)
+            return
+        self._machine.proposals.ensure_group(
+            SubscriptionGroupConfig(name), lambda error: self._requests.resume(request, error)
+        )
+
+    def _filter(self, fields: PullFields, group: SubscriptionGroupConfig | None) -> TagFilter | None:
+        """The filter to apply, None if every message matches."""
+        if fields.sys_flag & PULL_CLASS_FILTER:
+            raise ServerError("this broker does not filter by class: subscribe by tags")
+        if fields.sys_flag & PULL_SUBSCRIPTION:
+            if fields.expression_type and fields.expression_type != EXPRESSION_TAG:
+                raise ServerError(f"The broker does not support consumer to filter message by {fields.expression_type}")
+            found = TagFilter.parse(fields.subscription)
+            return None if found.matches_all else found
+        name, merged = fields.consumer_group, self._presence.merged
+        if not merged.is_online(name):
+            raise SubscriptionNotExist(f"consumer group {name} is not online: send a heartbeat first")
+        if group is not None and not group.consume_broadcast_enable and merged.is_broadcasting(name):
+            raise NoPermission(f"consumer group {name} may not broadcast: its consumeBroadcastEnable is false")
+        subscription = merged.subscription(name, fields.topic)
+        if subscription is None:
+            raise SubscriptionNotExist(f"consumer group {name} does not subscribe to {fields.topic}: send a heartbeat")
+        if subscription.sub_version < fields.sub_version:
+            raise SubscriptionNotLatest(
+                f"the subscription of {name} to {fields.topic} known here has version {subscription.sub_version}, "
+                f"the pull's has version {fields.sub_version}: send a heartbeat"
+            )
+        if subscription.expression_type != EXPRESSION_TAG:
+            raise ServerError(
+                f"The broker does not support consumer to filter message by {subscription.expression_type}"
+            )
+        found = TagFilter.parse(subscription.sub_string)
+        return None if found.matches_all else found
+
+    # ---------------------------------------------------------------- reading
+
+    def _read(self, request: Request, fields: PullFields, queue: QueueState, tag_filter: TagFilter | None) -> None:
+        max_bytes = self._max_bytes(fields)
+        max_messages = min(fields.max_msg_nums, MAX_MESSAGES)
+        result = self._machine.get_messages(queue, fields.queue_offset, max_messages, max_bytes, tag_filter)
+        if result.status is ReadStatus.COLD:
+            self._requests.spawn(request, self._read_cold(request, fields, queue, tag_filter))
+        else:
+            self._conclude(request, fields, queue, tag_filter, result)
+
+    async def _read_cold(
+        self, request: Request, fields: PullFields, queue: QueueState, tag_filter: TagFilter | None
+    ) -> None:
+        """Read the queue's units on a worker."""
+        self._counters.cold_reads += 1
+        future: asyncio.Future[GetResult] = asyncio.get_running_loop().create_future()
+
+        def done(result: GetResult | BaseException) -> None:
+            if future.done():
+                return
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self._machine.get_messages_later(
+            queue,
+            fields.queue_offset,
+            min(fields.max_msg_nums, MAX_MESSAGES),
+            self._max_bytes(fields),
+            tag_filter,
+            done,
+        )
+        self._conclude(request, fields, queue, tag_filter, await future)
+
+    @staticmethod
+    def _max_bytes(fields: PullFields) -> int:
+        return min(fields.max_msg_bytes, MAX_ANSWER_BYTES) if fields.max_msg_bytes > 0 else MAX_ANSWER_BYTES
+
+    def _conclude(
+        self,
+        request: Request,
+        fields: PullFields,
+        queue: QueueState,
+        tag_filter: TagFilter | None,
+        result: GetResult,
+    ) -> None:
+        """Answer with what was read, or let the pull wait."""
+        if result.status is ReadStatus.FOUND:
+            self._deliver(request, result)
+            return
+        code = _CODES[result.status]
+        if result.status is ReadStatus.NO_MESSAGE_IN_QUEUE and fields.queue_offset == 0:
+            code = ResponseCode.PULL_NOT_FOUND
+        if code == ResponseCode.PULL_OFFSET_MOVED and not request.confirmed:
+            self._requests.confirm(request)
+        elif code == ResponseCode.PULL_NOT_FOUND and self._may_wait(request, fields):
+            suspend_s = min(fields.suspend_timeout_millis / 1000, MAX_SUSPEND_S)
+            deadline = request.received + suspend_s
+            self.held.hold(HeldPull(request, fields, queue, fields.queue_offset, tag_filter, deadline))
+        else:
+            self._answer_nothing(request, code, result.next_begin, result)
+
+    def _may_wait(self, request: Request, fields: PullFields) -> bool:
+        if not fields.sys_flag & PULL_SUSPEND or fields.suspend_timeout_millis <= 0 or not self.accepts_waiting:
+            return False
+        if request.origin.held >= self._config.max_held_pulls:
+            self._counters.max_held_pulls += 1
+            return False
+        return True
+
+    def _deliver(self, request: Request, result: GetResult) -> None:
+        parts: list[bytes] = []
+        try:
+            for position, size in result.runs:
+                data = self._log.read_nowait(position, size)
+                if data is None:
+                    self._requests.spawn(request, self._deliver_cold(request, result))
+                    return
+                parts.append(data)
+        except TrimmedError:
+            self._answer_nothing(request, ResponseCode.PULL_RETRY_IMMEDIATELY, result.next_begin, result)
+            return
+        self._answer_found(request, result, parts)
+
+    async def _deliver_cold(self, request: Request, result: GetResult) -> None:
+        """Read the records on a worker."""
+        self._counters.cold_reads += 1
+        try:
+            parts = [await self._log.read(position, size) for position, size in result.runs]
+        except TrimmedError:
+            self._answer_nothing(request, ResponseCode.PULL_RETRY_IMMEDIATELY, result.next_begin, result)
+            return
+        self._answer_found(request, result, parts)
+
+    def _answer_found(self, request: Request, result: GetResult, parts: list[bytes]) -> None:
+        self._counters.messages_out += result.count
+        if request.is_oneway:
+            request.origin.settle()
+            return
+        head = pull_response_head(
+            request.opaque,
+            ResponseCode.SUCCESS,
+            result.next_begin,
+            result.min_offset,
+            result.max_offset,
+            body_bytes=result.size,
+            remark=ReadStatus.FOUND,
+            serialize_type=request.serialize_type,
+        )
+        request.origin.answer((head, *parts))
+
+    def _answer_nothing(self, request: Request, code: int, next_begin: int, result: GetResult) -> None:
+        if request.is_oneway:
+            request.origin.settle()
+            return
+        request.origin.answer_frame(
+            pull_response_head(
+                request.opaque,
+                code,
+                next_begin,
+                result.min_offset,
+                result.max_offset,
+                remark=result.status,
+                serialize_type=request.serialize_type,
+            )
+        )
+
+    # ---------------------------------------------------------------- waiting
+
+    def _retry(self, pull: HeldPull) -> bool:
+        """Look again for a held pull; True if it was answered."""
+        fields = pull.fields
+        result = self._machine.get_messages(
+            pull.queue,
+            pull.offset,
+            min(fields.max_msg_nums, MAX_MESSAGES),
+            self._max_bytes(fields),
+            pull.tag_filter,
+        )
+        if result.status is ReadStatus.FOUND:
+            self._deliver(pull.request, result)
+            return True
+        if result.status is ReadStatus.NO_MATCHED_MESSAGE:
+            pull.offset = result.next_begin
+            return False
+        if result.status in (ReadStatus.OFFSET_OVERFLOW_ONE, ReadStatus.NO_MESSAGE_IN_QUEUE):
+            return False
+        self._answer_nothing(pull.request, ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset, result)
+        return True
+
+    def _expire(self, pull: HeldPull) -> None:
+        """Nothing came in time: the client goes on behind what its filter rejected."""
+        queue = pull.queue
+        result = GetResult(ReadStatus.OFFSET_OVERFLOW_ONE, pull.offset, queue.min_offset, queue.max_offset, [])
+        self._answer_nothing(pull.request, ResponseCode.PULL_NOT_FOUND, pull.offset, result)
+
+    def _on_leadership(self) -> None:
+        """A node that no longer leads lets its clients look for the one that does."""
+        was_ready, self._was_ready = self._was_ready, self._group.ready
+        if was_ready and not self._group.ready:
+            self.held.release_all()

@@ -1,0 +1,70 @@
+"""Single messages: by key (12) and by physical offset (33). Any node answers what it finds; that there is nothing is
+confirmed by the leader first.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.processors.requests import Requests
+from dledger_broker.server.request import Request
+from dledger_remoting.errors import InvalidParameter, QueryNotFound, ServerError
+from dledger_remoting.headers import (
+    QueryMessageHeader,
+    QueryMessageResponseHeader,
+    ViewMessageHeader,
+    decode_ext,
+    encode_ext,
+)
+from dledger_remoting.headers_query import UNIQUE_KEY_QUERY_FIELD
+
+MAX_RESULTS: Final = 64
+UNIQUE_KEY_RESULTS: Final = 32
+
+
+class QueryProcessor:
+    """Answers queries in tasks, because they may need the disk."""
+
+    def __init__(self, machine: BrokerMachine, requests: Requests) -> None:
+        self._machine = machine
+        self._requests = requests
+
+    def by_key(self, request: Request) -> None:
+        """12: messages of a topic with a key, newest first."""
+        header = decode_ext(QueryMessageHeader, request.ext)
+        if header.max_num < 1:
+            raise InvalidParameter(f"maxNum {header.max_num} is below 1")
+        unique_only = request.ext.get(UNIQUE_KEY_QUERY_FIELD) in ("true", "TRUE", "1")
+        self._requests.spawn(request, self._by_key(request, header, unique_only=unique_only))
+
+    async def _by_key(self, request: Request, header: QueryMessageHeader, *, unique_only: bool) -> None:
+        count = UNIQUE_KEY_RESULTS if unique_only else min(header.max_num, MAX_RESULTS)
+        result = await self._machine.queries.query(
+            header.topic,
+            header.key,
+            count,
+            header.begin_timestamp,
+            header.end_timestamp,
+            unique_only=unique_only,
+        )
+        if not result.records:
+            raise QueryNotFound(
+                f"can not find message with key {header.key!r} in topic {header.topic}, maybe it is too old"
+            )
+        ext = encode_ext(QueryMessageResponseHeader(result.last_update_timestamp, result.last_update_position))
+        self._requests.respond(request, b"".join(result.records), ext)
+
+    def by_offset(self, request: Request) -> None:
+        """33: the record at a physical offset."""
+        header = decode_ext(ViewMessageHeader, request.ext)
+        self._requests.spawn(request, self._by_offset(request, header.offset))
+
+    async def _by_offset(self, request: Request, position: int) -> None:
+        record = await self._machine.queries.message_at(position) if position >= 0 else None
+        if record is not None:
+            self._requests.respond(request, record)
+        elif request.confirmed:
+            raise ServerError(f"can not find message by the offset, {position}")
+        else:
+            self._requests.confirm(request)

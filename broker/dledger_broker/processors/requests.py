@@ -1,0 +1,291 @@
+"""From a frame to the handler of its code, and from an error to an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from enum import Enum, auto
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from dledger.errors import LogError, NotLeaderError
+from dledger.invariants import InvariantError
+from dledger_broker.errors import wire_error
+from dledger_broker.forward import Forwarder
+from dledger_broker.group import Group
+from dledger_broker.metrics import BrokerCounters
+from dledger_broker.server.request import Origin, Request, read_request
+from dledger_remoting.codes import ResponseCode, request_code_name
+from dledger_remoting.errors import (
+    FrameError,
+    MessageIllegal,
+    OutcomeUnknown,
+    RemotingError,
+    RequestCodeNotSupported,
+)
+from dledger_remoting.frame import FrameBounds
+from dledger_remoting.hotpath import PullFields, SendV2Fields, decode_pull_json, decode_send_v2_json
+
+_logger = logging.getLogger(__name__)
+
+UNSURE_CODES: Final = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.QUERY_NOT_FOUND,
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    }
+)
+"""Answers that a replica which lags, or a leader that was deposed unknowingly, may give wrongly: only after a majority
+has confirmed the leader."""
+
+_SEND_PREFIXES: Final = (b'{"code":310,', b'{"code":320,')
+_PULL_PREFIX: Final = b'{"code":11,'
+_JSON: Final = 0
+_RESPONSE: Final = 1
+_ONEWAY: Final = 2
+
+Handler: TypeAlias = Callable[[Request], None]
+
+
+class Needs(Enum):
+    """Who may handle a request."""
+
+    NOTHING = auto()
+    """Any node, from what it has."""
+    LEADER = auto()
+    """The leader only."""
+    CONFIRMED_LEADER = auto()
+    """A leader that a majority has confirmed since the request came."""
+
+
+class Route(NamedTuple):
+    """How a request code is handled."""
+
+    handler: Handler
+    needs: Needs
+
+
+class Sends(Protocol):
+    """`send.SendProcessor`."""
+
+    def add(self, request: Request, fields: SendV2Fields) -> None:
+        """Take a send into the unit of this read."""
+
+    def flush(self) -> None:
+        """Stage the unit."""
+
+
+class Pulls(Protocol):
+    """`pull.PullProcessor`."""
+
+    def pull(self, request: Request, fields: PullFields) -> None:
+        """Answer a pull, or hold it."""
+
+
+class ConfirmedReads(Protocol):
+    """The part of `dledger.node.Node` that confirms a leader."""
+
+    def read_index(self, callback: Callable[[Exception | None], None]) -> None:
+        """`callback(None)` once everything committed before this call is applied here."""
+
+
+class Requests:
+    """Dispatches all requests of one node. `connect` names the handlers before the first one."""
+
+    def __init__(
+        self,
+        group: Group,
+        counters: BrokerCounters,
+        node: ConfirmedReads,
+        now: Callable[[], float],
+        max_frame_bytes: int,
+    ) -> None:
+        self._group = group
+        self._counters = counters
+        self._node = node
+        self._now = now
+        self._max_frame_bytes = max_frame_bytes
+        self._table: Mapping[int, Route] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sends: Sends
+        self._pulls: Pulls
+        self._forwarder: Forwarder
+
+    def connect(self, forwarder: Forwarder, sends: Sends, pulls: Pulls, table: Mapping[int, Route]) -> None:
+        """Name who handles what."""
+        self._forwarder = forwarder
+        self._sends = sends
+        self._pulls = pulls
+        self._table = table
+
+    async def close(self) -> None:
+        """Give up reads in progress."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ---------------------------------------------------------------- in
+
+    def on_frames(self, origin: Origin, view: memoryview, frames: list[FrameBounds]) -> None:
+        """Handle the frames of one read. Raises `FrameError` for a header that cannot be read."""
+        now = self._now()
+        receive = self.receive
+        try:
+            for header_start, body_start, frame_end, serialize_type in frames:
+                receive(
+                    origin,
+                    serialize_type,
+                    bytes(view[header_start:body_start]),
+                    bytes(view[body_start:frame_end]),
+                    now,
+                )
+        finally:
+            self._sends.flush()
+
+    def receive_forwarded(
+        self, origin: Origin, serialize_type: int, header: bytes, body: bytes, received: float
+    ) -> None:
+        """Handle a request that another node passed on. Raises `FrameError`."""
+        self.receive(origin, serialize_type, header, body, received)
+        self._sends.flush()
+
+    def receive(self, origin: Origin, serialize_type: int, header: bytes, body: bytes, received: float) -> None:
+        """Handle one request; sends wait for `flush`. Raises `FrameError`.
+
+        Sends to the leader and pulls, in the form that most clients use, take a short way.
+        """
+        if serialize_type == _JSON and not origin.forwards:
+            if self._group.ready and header.startswith(_SEND_PREFIXES):
+                send = decode_send_v2_json(header)
+                if send is not None and not send.flag & _RESPONSE:
+                    request = Request(origin, send.code, send.opaque, send.flag, _JSON, header, body, received)
+                    self._counters.requests += 1
+                    if not send.flag & _ONEWAY:
+                        origin.in_flight += 1
+                    try:
+                        self._sends.add(request, send.ext)
+                    except (RemotingError, LogError) as error:
+                        self.fail(request, error)
+                    return
+            elif header.startswith(_PULL_PREFIX):
+                pull = decode_pull_json(header)
+                if pull is not None and not pull.flag & _RESPONSE:
+                    request = Request(origin, pull.code, pull.opaque, pull.flag, _JSON, header, body, received)
+                    self._begin(request)
+                    self._guard(request, partial(self._pulls.pull, request, pull.ext))
+                    return
+        general = read_request(origin, serialize_type, header, body, received)
+        if general is None:
+            return
+        self._begin(general)
+        if origin.forwards and self._route(general).needs is not Needs.NOTHING:
+            self._forwarder.pass_on(general)
+        else:
+            self._dispatch(general)
+
+    def run(self, request: Request) -> None:
+        """Handle a request that has waited for something."""
+        self._dispatch(request)
+        self._sends.flush()
+
+    def resume(self, request: Request, error: Exception | None) -> None:
+        """Handle a request that has waited for a change of the state, unless that failed."""
+        if error is None:
+            self.run(request)
+        else:
+            self.fail(request, error)
+
+    def _begin(self, request: Request) -> None:
+        self._counters.requests += 1
+        if not request.flag & _ONEWAY:
+            request.origin.in_flight += 1
+
+    # ---------------------------------------------------------------- dispatch
+
+    def _route(self, request: Request) -> Route:
+        route = self._table.get(request.code)
+        return route if route is not None else Route(self._unsupported, Needs.NOTHING)
+
+    def _dispatch(self, request: Request) -> None:
+        route = self._route(request)
+        if route.needs is not Needs.NOTHING and not self._group.ready:
+            self._forwarder.pass_on(request)
+        elif route.needs is Needs.CONFIRMED_LEADER and not request.confirmed:
+            self.confirm(request)
+        else:
+            self._guard(request, partial(route.handler, request))
+
+    def _guard(self, request: Request, handle: Callable[[], None]) -> None:
+        try:
+            handle()
+        except (InvariantError, FrameError):
+            raise
+        except Exception as error:
+            self.fail(request, error)
+
+    def spawn(self, request: Request, work: Coroutine[None, None, None]) -> None:
+        """Go on with a request in a task, because its answer may need the disk."""
+        task = asyncio.get_running_loop().create_task(self._work(request, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, request: Request, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except InvariantError:
+            raise
+        except Exception as error:
+            self.fail(request, error)
+
+    def _unsupported(self, request: Request) -> None:
+        name = request_code_name(request.code)
+        raise RequestCodeNotSupported(f" request type {request.code} not supported ({name})")
+
+    # ---------------------------------------------------------------- out
+
+    def confirm(self, request: Request) -> None:
+        """Handle the request again once a majority has confirmed the leader: here, or there."""
+        if self._group.ready:
+            self._node.read_index(partial(self._confirmed, request))
+        else:
+            self._forwarder.pass_on(request)
+
+    def _confirmed(self, request: Request, error: Exception | None) -> None:
+        if error is None:
+            request.confirmed = True
+            self.run(request)
+        else:
+            self._forwarder.pass_on(request)
+
+    def fail(self, request: Request, error: Exception) -> None:
+        """Answer with an error, unless another node or a confirmation may know better.
+
+        Nothing has been proposed for the request, or the error says that the outcome is unknown.
+        """
+        if isinstance(error, NotLeaderError):
+            self._forwarder.pass_on(request)
+            return
+        answer = wire_error(error)
+        if answer.code in UNSURE_CODES and not request.confirmed:
+            self.confirm(request)
+            return
+        if not isinstance(error, RemotingError | LogError):
+            _logger.error(
+                "client=%s code=%d event=failed error=%r", request.origin.address, request.code, error, exc_info=error
+            )
+        self._counters.errors += 1
+        if isinstance(answer, OutcomeUnknown):
+            self._counters.outcomes_unknown += 1
+        request.fail(answer)
+
+    def respond(self, request: Request, body: bytes, ext: Mapping[str, str] | None = None) -> None:
+        """Answer with a body that may be larger than a frame allows."""
+        if len(body) > self._max_frame_bytes - 4096:
+            raise MessageIllegal(
+                f"the answer of {len(body)} bytes is larger than a frame of {self._max_frame_bytes}: ask for less"
+            )
+        request.respond(ext=ext, body=body)

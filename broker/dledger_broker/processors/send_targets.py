@@ -1,0 +1,179 @@
+"""Where a send goes: its topic checked, created if need be, prepared for encoding; once per topic, not per message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dledger_broker.config import BrokerConfig
+from dledger_broker.group import Group
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.server.request import Request
+from dledger_broker.state.tables import QueueState, TopicState
+from dledger_remoting.errors import GroupNotExist, NoPermission, TopicNotExist
+from dledger_remoting.hotpath import SendV2Fields
+from dledger_remoting.record import MAGIC_V1, MAGIC_V2, MAX_V1_TOPIC_BYTES, record_size, topic_field
+from dledger_remoting.topics import (
+    PERM_INHERIT,
+    PERM_READ_WRITE,
+    RETRY_PREFIX,
+    SEND_FORBIDDEN_TOPICS,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    dead_letter_topic,
+    is_inherited,
+    is_retry_topic,
+    is_writable,
+    retry_topic,
+    validate_topic,
+)
+
+
+class SendTarget:
+    """A topic that takes messages; all that encoding needs of it. Valid until topics or leadership change.
+
+    `retry_group` is the consumer group of a retry topic. `redirected` says that this is another topic than the client
+    named, so that its queue number means nothing.
+    """
+
+    __slots__ = (
+        "_by_id",
+        "_state",
+        "fixed_bytes",
+        "magic",
+        "queues",
+        "redirected",
+        "retry_group",
+        "topic",
+        "topic_field",
+        "write_queues",
+    )
+
+    def __init__(self, state: TopicState, retry_group: str | None = None, *, redirected: bool = False) -> None:
+        config = state.config
+        name = config.topic_name.encode()
+        self.topic = config.topic_name
+        self.topic_field = topic_field(name)
+        self.fixed_bytes = record_size(0, len(name), 0)
+        self.magic = MAGIC_V2 if len(name) > MAX_V1_TOPIC_BYTES else MAGIC_V1
+        self.queues = state.queue_count
+        self.write_queues = max(1, config.write_queue_nums)
+        self.retry_group = retry_group
+        self.redirected = redirected
+        self._state = state
+        self._by_id: dict[int, QueueState] = {}
+
+    def queue(self, queue_id: int) -> QueueState:
+        """One of its queues."""
+        queue = self._by_id.get(queue_id)
+        if queue is None:
+            queue = self._by_id[queue_id] = self._state.queue(queue_id)
+        return queue
+
+
+class SendTargets:
+    """Finds targets, and creates topics that clients may create by sending.
+
+    `resume(request, error)` handles a request again that has waited for a topic.
+    """
+
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        group: Group,
+        config: BrokerConfig,
+        resume: Callable[[Request, Exception | None], None],
+    ) -> None:
+        self._machine = machine
+        self._config = config
+        self._resume = resume
+        self._targets: dict[str, SendTarget] = {}
+        machine.on_topics_changed.append(self.forget)
+        machine.on_groups_changed.append(self.forget)
+        group.listeners.append(self.forget)
+
+    def forget(self) -> None:
+        """Topics, groups or the leadership changed."""
+        self._targets.clear()
+
+    def get(self, request: Request, fields: SendV2Fields) -> SendTarget | None:
+        """The target of a send; None if the request waits for it. Raises `RemotingError`."""
+        target = self._targets.get(fields.topic)
+        if target is None:
+            target = self._find(request, fields)
+            if target is None:
+                return None
+            self._targets[fields.topic] = target
+        if target.retry_group is not None:
+            return self._retry_or_dead_letter(request, fields, target, target.retry_group)
+        return target
+
+    def _find(self, request: Request, fields: SendV2Fields) -> SendTarget | None:
+        name = fields.topic
+        validate_topic(name)
+        if name in SEND_FORBIDDEN_TOPICS:
+            raise NoPermission(f"topic {name} is written by the broker itself: send to another one")
+        state = self._machine.topic(name)
+        if state is None:
+            self._create(request, fields)
+            return None
+        if not is_writable(state.config.perm):
+            raise NoPermission(f"topic {name} has perm {state.config.perm}, which does not allow writing")
+        return SendTarget(state, name.removeprefix(RETRY_PREFIX) if is_retry_topic(name) else None)
+
+    def _create(self, request: Request, fields: SendV2Fields) -> None:
+        """Have the topic created, after the topic that the client names as an example; then the send goes on."""
+        name = fields.topic
+        if is_retry_topic(name):
+            self._create_retry(request, name.removeprefix(RETRY_PREFIX))
+            return
+        example = self._machine.topic(fields.default_topic) if self._config.auto_create_topic else None
+        if example is None or not is_inherited(example.config.perm):
+            raise TopicNotExist(f"topic {name} does not exist: create it first")
+        queues = max(1, min(fields.default_topic_queue_nums, example.config.write_queue_nums))
+        config = TopicConfig(
+            name,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=example.config.perm & ~PERM_INHERIT,
+            topic_filter_type=example.config.topic_filter_type,
+            topic_sys_flag=example.config.topic_sys_flag,
+        )
+        self._machine.proposals.ensure_topic(config, lambda error: self._resume(request, error))
+
+    def _create_retry(self, request: Request, group_name: str) -> None:
+        group = self._machine.state.groups.get(group_name)
+        if group is None:
+            if not self._config.auto_create_group:
+                raise GroupNotExist(f"consumer group {group_name} does not exist: create it first")
+            self._machine.proposals.ensure_group(
+                SubscriptionGroupConfig(group_name), lambda error: self._resume(request, error)
+            )
+            return
+        self._machine.proposals.ensure_topic(retry_topic_config(group), lambda error: self._resume(request, error))
+
+    def _retry_or_dead_letter(
+        self, request: Request, fields: SendV2Fields, target: SendTarget, group_name: str
+    ) -> SendTarget | None:
+        """A message that was retried too often goes to the group's dead letter topic."""
+        group = self._machine.state.groups.get(group_name)
+        if group is None:
+            self._create_retry(request, group_name)
+            return None
+        limit = fields.max_reconsume_times if fields.max_reconsume_times is not None else group.retry_max_times
+        if fields.reconsume_times <= limit:
+            return target
+        name = dead_letter_topic(group_name)
+        state = self._machine.topic(name)
+        if state is None:
+            config = TopicConfig(name, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ_WRITE)
+            self._machine.proposals.ensure_topic(config, lambda error: self._resume(request, error))
+            return None
+        return SendTarget(state, group_name, redirected=True)
+
+
+def retry_topic_config(group: SubscriptionGroupConfig) -> TopicConfig:
+    """The retry topic of a consumer group."""
+    queues = max(1, group.retry_queue_nums)
+    return TopicConfig(
+        retry_topic(group.group_name), read_queue_nums=queues, write_queue_nums=queues, perm=PERM_READ_WRITE
+    )

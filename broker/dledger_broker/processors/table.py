@@ -1,0 +1,52 @@
+"""Which request codes this broker understands, who handles them, and who may."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dledger_broker.processors.membership import MembershipProcessor
+from dledger_broker.processors.offsets import OffsetProcessor
+from dledger_broker.processors.pull import PullProcessor
+from dledger_broker.processors.queries import QueryProcessor
+from dledger_broker.processors.requests import Needs, Route
+from dledger_broker.processors.send import SendProcessor
+from dledger_broker.processors.topics import TopicProcessor
+from dledger_remoting.codes import RequestCode
+
+
+def routes(
+    send: SendProcessor,
+    pull: PullProcessor,
+    offsets: OffsetProcessor,
+    membership: MembershipProcessor,
+    topics: TopicProcessor,
+    queries: QueryProcessor,
+) -> Mapping[int, Route]:
+    """All codes; every other one is answered 3."""
+    return {
+        RequestCode.SEND_MESSAGE: Route(send.handle, Needs.LEADER),
+        RequestCode.SEND_MESSAGE_V2: Route(send.handle, Needs.LEADER),
+        RequestCode.SEND_BATCH_MESSAGE: Route(send.handle, Needs.LEADER),
+        RequestCode.PULL_MESSAGE: Route(pull.handle, Needs.NOTHING),
+        RequestCode.LITE_PULL_MESSAGE: Route(pull.handle, Needs.NOTHING),
+        RequestCode.QUERY_CONSUMER_OFFSET: Route(offsets.query, Needs.CONFIRMED_LEADER),
+        RequestCode.UPDATE_CONSUMER_OFFSET: Route(offsets.update, Needs.LEADER),
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Route(offsets.search, Needs.CONFIRMED_LEADER),
+        RequestCode.GET_MAX_OFFSET: Route(offsets.maximum, Needs.CONFIRMED_LEADER),
+        RequestCode.GET_MIN_OFFSET: Route(offsets.minimum, Needs.CONFIRMED_LEADER),
+        RequestCode.GET_EARLIEST_MSG_STORETIME: Route(offsets.earliest_time, Needs.CONFIRMED_LEADER),
+        RequestCode.HEART_BEAT: Route(membership.heartbeat, Needs.NOTHING),
+        RequestCode.UNREGISTER_CLIENT: Route(membership.unregister, Needs.NOTHING),
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: Route(membership.consumer_list, Needs.LEADER),
+        RequestCode.UPDATE_AND_CREATE_TOPIC: Route(topics.put_topic, Needs.LEADER),
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: Route(topics.put_topics, Needs.LEADER),
+        RequestCode.DELETE_TOPIC_IN_BROKER: Route(topics.delete_topic, Needs.LEADER),
+        RequestCode.GET_TOPIC_CONFIG: Route(topics.topic, Needs.CONFIRMED_LEADER),
+        RequestCode.GET_ALL_TOPIC_CONFIG: Route(topics.all_topics, Needs.CONFIRMED_LEADER),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP: Route(topics.put_group, Needs.LEADER),
+        RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG: Route(topics.all_groups, Needs.CONFIRMED_LEADER),
+        RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG: Route(topics.one_group, Needs.CONFIRMED_LEADER),
+        RequestCode.DELETE_SUBSCRIPTION_GROUP: Route(topics.delete_group, Needs.LEADER),
+        RequestCode.QUERY_MESSAGE: Route(queries.by_key, Needs.NOTHING),
+        RequestCode.VIEW_MESSAGE_BY_ID: Route(queries.by_offset, Needs.NOTHING),
+    }

@@ -1,0 +1,202 @@
+"""Topics and consumer groups: 17, 18, 21, 215, 351 and 200, 201, 207, 352. All on the leader, all replicated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from dledger_broker.group import Group
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.processors.requests import Requests
+from dledger_broker.server.request import Request
+from dledger_remoting.bodies import decode_body, encode_body
+from dledger_remoting.errors import GroupNotExist, InvalidParameter, TopicNotExist
+from dledger_remoting.headers import (
+    CreateTopicHeader,
+    DeleteSubscriptionGroupHeader,
+    DeleteTopicHeader,
+    GroupHeader,
+    TopicHeader,
+    decode_ext,
+)
+from dledger_remoting.registration import DataVersion, TopicConfigSerializeWrapper
+from dledger_remoting.topics import (
+    MAX_PERM,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    is_system_group,
+    is_system_topic,
+    validate_group,
+    validate_topic,
+)
+
+MAX_QUEUES: Final = 65_536
+"""Queues of one topic."""
+
+
+class TopicConfigList(msgspec.Struct, frozen=True, rename="camel"):
+    """The body of 18."""
+
+    topic_config_list: list[TopicConfig] = []
+
+
+class SubscriptionGroupTable(msgspec.Struct, frozen=True, rename="camel"):
+    """The answer to 201."""
+
+    subscription_group_table: dict[str, SubscriptionGroupConfig]
+    forbidden_table: dict[str, dict[str, int]] = {}
+    data_version: DataVersion = DataVersion()
+
+
+class TopicProcessor:
+    """Creates, changes, deletes and lists topics and groups."""
+
+    def __init__(self, machine: BrokerMachine, group: Group, requests: Requests) -> None:
+        self._machine = machine
+        self._group = group
+        self._requests = requests
+
+    def data_version(self) -> DataVersion:
+        """The age of the topics: the term, and how often they changed since this node started."""
+        return DataVersion(state_version=self._group.term, counter=self._machine.state.topic_version)
+
+    # ---------------------------------------------------------------- topics
+
+    def put_topic(self, request: Request) -> None:
+        """17: create or change one topic."""
+        header = decode_ext(CreateTopicHeader, request.ext)
+        known = self._machine.state.topics.get(header.topic)
+        config = TopicConfig(
+            header.topic,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            header.perm,
+            header.topic_filter_type,
+            header.topic_sys_flag or 0,
+            bool(header.order),
+            _changed_attributes(known.config.attributes if known is not None else {}, header.attributes or ""),
+        )
+        _check_topic(config)
+        self._machine.proposals.put_topic(config, self._finish(request))
+
+    def put_topics(self, request: Request) -> None:
+        """18: create or change several topics."""
+        configs = decode_body(TopicConfigList, request.body).topic_config_list
+        if not configs:
+            raise InvalidParameter("topicConfigList is empty: name at least one topic")
+        for config in configs:
+            _check_topic(config)
+        done = self._finish(request)
+        left = len(configs)
+        failed: Exception | None = None
+
+        def one_done(error: Exception | None) -> None:
+            nonlocal left, failed
+            left -= 1
+            failed = failed or error
+            if left == 0:
+                done(failed)
+
+        for config in configs:
+            self._machine.proposals.put_topic(config, one_done)
+
+    def delete_topic(self, request: Request) -> None:
+        """215: delete a topic with its queues and the offsets on it."""
+        name = decode_ext(DeleteTopicHeader, request.ext).topic
+        if not name.strip():
+            raise InvalidParameter("The specified topic is blank.")
+        if is_system_topic(name):
+            raise InvalidParameter(f"The topic[{name}] is conflict with system topic, it cannot be deleted")
+        if name not in self._machine.state.topics:
+            request.respond()
+            return
+        self._machine.proposals.delete_topic(name, self._finish(request))
+
+    def topic(self, request: Request) -> None:
+        """351: one topic's configuration."""
+        name = decode_ext(TopicHeader, request.ext).topic
+        state = self._machine.state.topics.get(name)
+        if state is None:
+            raise TopicNotExist(f"topic {name} does not exist")
+        self._requests.respond(request, encode_body(state.config))
+
+    def all_topics(self, request: Request) -> None:
+        """21: the configuration of every topic."""
+        table = {name: topic.config for name, topic in self._machine.state.topics.items()}
+        self._requests.respond(request, encode_body(TopicConfigSerializeWrapper(table, self.data_version())))
+
+    # ---------------------------------------------------------------- groups
+
+    def put_group(self, request: Request) -> None:
+        """200: create or change a consumer group."""
+        config = decode_body(SubscriptionGroupConfig, request.body)
+        validate_group(config.group_name)
+        if not 0 <= config.retry_queue_nums <= MAX_QUEUES:
+            raise InvalidParameter(f"retryQueueNums {config.retry_queue_nums} is outside 0..{MAX_QUEUES}")
+        if config.retry_max_times < 0:
+            raise InvalidParameter(f"retryMaxTimes {config.retry_max_times} is below 0")
+        self._machine.proposals.put_group(config, self._finish(request))
+
+    def delete_group(self, request: Request) -> None:
+        """207: delete a consumer group, with its offsets if asked."""
+        header = decode_ext(DeleteSubscriptionGroupHeader, request.ext)
+        if is_system_group(header.group_name):
+            raise InvalidParameter(f"consumer group {header.group_name} belongs to the system, it cannot be deleted")
+        clean = bool(header.clean_offset)
+        if header.group_name not in self._machine.state.groups and not clean:
+            request.respond()
+            return
+        self._machine.proposals.delete_group(header.group_name, self._finish(request), clean_offsets=clean)
+
+    def one_group(self, request: Request) -> None:
+        """352: one group's configuration."""
+        name = decode_ext(GroupHeader, request.ext).group
+        config = self._machine.state.groups.get(name)
+        if config is None:
+            raise GroupNotExist(f"consumer group {name} does not exist")
+        self._requests.respond(request, encode_body(config))
+
+    def all_groups(self, request: Request) -> None:
+        """201: the configuration of every group."""
+        table = SubscriptionGroupTable(dict(self._machine.state.groups), data_version=self.data_version())
+        self._requests.respond(request, encode_body(table))
+
+    def _finish(self, request: Request) -> Callable[[Exception | None], None]:
+        """Answers when a change is applied, or has failed."""
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                request.respond()
+            else:
+                self._requests.fail(request, error)
+
+        return done
+
+
+def _check_topic(config: TopicConfig) -> None:
+    """Raise `InvalidParameter` unless a user may have such a topic."""
+    validate_topic(config.topic_name)
+    if is_system_topic(config.topic_name):
+        raise InvalidParameter(f"The topic[{config.topic_name}] is conflict with system topic, choose another name")
+    for field, queues in (("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums)):
+        if not 1 <= queues <= MAX_QUEUES:
+            raise InvalidParameter(f"{field} {queues} is outside 1..{MAX_QUEUES}")
+    if not 0 <= config.perm <= MAX_PERM:
+        raise InvalidParameter(f"perm {config.perm} is outside 0..{MAX_PERM}: 4 read + 2 write + 1 inherit")
+
+
+def _changed_attributes(known: dict[str, str], text: str) -> dict[str, str]:
+    """`known` after changes written as `+key=value,-key`. Raises `InvalidParameter`."""
+    attributes = dict(known)
+    parts: Sequence[str] = [part.strip() for part in text.split(",") if part.strip()]
+    for part in parts:
+        name, separator, value = part[1:].partition("=")
+        if part[0] == "+" and name and separator:
+            attributes[name] = value
+        elif part[0] == "-" and name and not separator:
+            attributes.pop(name, None)
+        else:
+            raise InvalidParameter(f"attributes {text!r}: {part!r} is neither +key=value nor -key")
+    return attributes

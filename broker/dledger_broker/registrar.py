@@ -1,0 +1,275 @@
+"""Keeps this node registered with every name server.
+
+Each name server has a connection and a task of its own, so that one that hangs delays nobody. A registration (103) with
+the whole table goes out when the connection is made, when this node becomes or ceases to be the leader, and when topics
+change; in between a comparison of data versions (322) every few seconds shows that the node lives and whether the name
+server lost its table. Only a ready leader registers id 0; the state version is the term, so that an older leader loses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Final
+
+from dledger_broker.config import Address, BrokerConfig
+from dledger_broker.group import Group
+from dledger_broker.machine import BrokerMachine
+from dledger_remoting.bodies import encode_body
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand, decode_command, encode_command
+from dledger_remoting.errors import RemotingError, error_from_response
+from dledger_remoting.frame import FrameDecoder
+from dledger_remoting.headers import (
+    BrokerNodeHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerHeader,
+    decode_ext,
+    encode_ext,
+)
+from dledger_remoting.registration import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfigSerializeWrapper,
+    encode_registration,
+)
+
+_logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S: Final = 3.0
+RECONNECT_S: Final = 0.25
+"""Pause before a name server is tried again, doubled each time up to `MAX_RECONNECT_S`."""
+MAX_RECONNECT_S: Final = 2.0
+COALESCE_S: Final = 0.02
+"""Changes of topics are collected for at least so long, and for ten times as long as the last registration took."""
+READ_BYTES: Final = 64 << 10
+
+
+class Registrar:
+    """Registers this node. `start`, then `leave` to unregister, then `stop`."""
+
+    def __init__(self, machine: BrokerMachine, group: Group, config: BrokerConfig) -> None:
+        self._machine = machine
+        self._group = group
+        self._config = config
+        self._body: tuple[DataVersion, bytes] | None = None
+        self._left = False
+        self._links = [_Link(self, address) for address in config.namesrv]
+        machine.on_topics_changed.append(lambda: self._wake(urgent=False))
+        group.listeners.append(lambda: self._wake(urgent=True))
+
+    def start(self) -> None:
+        """Begin to register."""
+        for link in self._links:
+            link.start()
+
+    async def leave(self) -> None:
+        """Unregister everywhere and stay away; name servers that do not answer drop this node by themselves."""
+        self._left = True
+        await asyncio.gather(*(link.leave() for link in self._links))
+
+    async def stop(self) -> None:
+        """Close all connections, which name servers take as a leave too."""
+        self._left = True
+        await asyncio.gather(*(link.stop() for link in self._links))
+
+    @property
+    def registered(self) -> int:
+        """Name servers that know this node as it is now."""
+        return sum(link.told == self.identity for link in self._links)
+
+    @property
+    def identity(self) -> tuple[int, DataVersion]:
+        """The broker id of this node and the version of its topics."""
+        broker_id = 0 if self._group.ready else self._config.broker_id_when_follower
+        version = DataVersion(state_version=self._group.term, counter=self._machine.state.topic_version)
+        return broker_id, version
+
+    @property
+    def period_s(self) -> float:
+        """Pause between two signs of life."""
+        return self._config.register_period_ms / 1000
+
+    def registration(self, identity: tuple[int, DataVersion]) -> RemotingCommand:
+        """Request 103."""
+        broker_id, version = identity
+        if self._body is None or self._body[0] != version:
+            table = {name: topic.config for name, topic in self._machine.state.topics.items()}
+            body = RegisterBrokerBody(TopicConfigSerializeWrapper(table, version))
+            self._body = (version, encode_registration(body))
+        header = RegisterBrokerHeader(
+            self._config.broker_group,
+            str(self._config.advertised),
+            self._config.cluster,
+            str(self._config.advertised),
+            broker_id,
+            self._config.register_timeout_ms,
+        )
+        return RemotingCommand(RequestCode.REGISTER_BROKER, ext=encode_ext(header), body=self._body[1])
+
+    def comparison(self, identity: tuple[int, DataVersion]) -> RemotingCommand:
+        """Request 322."""
+        return RemotingCommand(
+            RequestCode.QUERY_DATA_VERSION, ext=encode_ext(self._node(identity[0])), body=encode_body(identity[1])
+        )
+
+    def farewell(self, broker_id: int) -> RemotingCommand:
+        """Request 104."""
+        return RemotingCommand(RequestCode.UNREGISTER_BROKER, ext=encode_ext(self._node(broker_id)))
+
+    def _node(self, broker_id: int) -> BrokerNodeHeader:
+        config = self._config
+        return BrokerNodeHeader(config.broker_group, str(config.advertised), config.cluster, broker_id)
+
+    def _wake(self, *, urgent: bool) -> None:
+        if not self._left:
+            for link in self._links:
+                link.wake(urgent=urgent)
+
+
+class _Link:
+    """The connection to one name server."""
+
+    def __init__(self, registrar: Registrar, address: Address) -> None:
+        self._registrar = registrar
+        self._address = address
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._urgent = False
+        self._wire: _Wire | None = None
+        self._pause_s = COALESCE_S
+        self._complained = False
+        self.told: tuple[int, DataVersion] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def wake(self, *, urgent: bool) -> None:
+        self._urgent |= urgent
+        self._changed.set()
+
+    async def leave(self) -> None:
+        """Stop registering, then say so."""
+        wire, told = self._wire, self.told
+        await self._cancel()
+        if wire is not None and told is not None:
+            with contextlib.suppress(OSError, TimeoutError, RemotingError):
+                await wire.call(self._registrar.farewell(told[0]))
+        await self.stop()
+
+    async def stop(self) -> None:
+        await self._cancel()
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    async def _cancel(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _run(self) -> None:
+        pause_s = RECONNECT_S
+        while True:
+            try:
+                self._wire = await _Wire.open(self._address)
+                await self._register()
+                pause_s = RECONNECT_S
+                await self._stay_registered()
+            except (OSError, TimeoutError, RemotingError) as error:
+                self._complain(error)
+            finally:
+                self.told = None
+                if self._task is not None and self._wire is not None:
+                    self._wire.close()
+                    self._wire = None
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, MAX_RECONNECT_S)
+
+    def _complain(self, error: Exception) -> None:
+        """Once per outage."""
+        if not self._complained:
+            self._complained = True
+            _logger.warning("namesrv=%s event=unreachable error=%s", self._address, str(error) or type(error).__name__)
+
+    async def _stay_registered(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), self._registrar.period_s)
+            if self._changed.is_set() and not self._urgent:
+                await asyncio.sleep(self._pause_s)
+            if self.told != self._registrar.identity or await self._is_unknown():
+                await self._register()
+            else:
+                self._changed.clear()
+
+    async def _is_unknown(self) -> bool:
+        """Show that this node lives; True if the name server has another table of it, or none."""
+        response = await self._call(self._registrar.comparison(self._registrar.identity))
+        if response.code != ResponseCode.SUCCESS:
+            return True
+        return decode_ext(QueryDataVersionResponseHeader, response.ext).changed
+
+    async def _register(self) -> None:
+        self._changed.clear()
+        self._urgent = False
+        identity = self._registrar.identity
+        started = asyncio.get_running_loop().time()
+        response = await self._call(self._registrar.registration(identity))
+        self._pause_s = max(COALESCE_S, 10 * (asyncio.get_running_loop().time() - started))
+        if response.code != ResponseCode.SUCCESS:
+            raise error_from_response(response.code, response.remark, response.ext)
+        if self.told is None or self.told[0] != identity[0] or self._complained:
+            _logger.info(
+                "namesrv=%s event=registered broker_id=%d term=%d",
+                self._address,
+                identity[0],
+                identity[1].state_version,
+            )
+        self._complained = False
+        self.told = identity
+
+    async def _call(self, request: RemotingCommand) -> RemotingCommand:
+        if self._wire is None:
+            raise ConnectionResetError("the connection is closed")
+        return await self._wire.call(request)
+
+
+class _Wire:
+    """One request at a time over a stream."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._decoder = FrameDecoder()
+        self._opaque = 0
+
+    @classmethod
+    async def open(cls, address: Address) -> _Wire:
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            return cls(*await asyncio.open_connection(address.host, address.port))
+
+    async def call(self, request: RemotingCommand) -> RemotingCommand:
+        """Send a request and wait for its answer. Raises OSError, TimeoutError, `ProtocolError`."""
+        self._opaque += 1
+        request.opaque = self._opaque
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            self._writer.write(encode_command(request))
+            await self._writer.drain()
+            while True:
+                frame = self._decoder.next_frame()
+                if frame is None:
+                    data = await self._reader.read(READ_BYTES)
+                    if not data:
+                        raise ConnectionResetError("the name server closed the connection")
+                    self._decoder.receive_data(data)
+                    continue
+                response = decode_command(frame)
+                if response.is_response and response.opaque == self._opaque:
+                    return response
+
+    def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,286 @@
+"""One client's connection.
+
+Bytes are received into a buffer that all connections share; what is left of a frame waits in the connection, a large
+frame gets a buffer of its own. Answers are collected and written once per turn of the event loop. A connection that
+does not read, floods or sends garbage is slowed down first and closed then, each limit with a counter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from ipaddress import IPv6Address, ip_address
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from dledger_broker.server.request import Buffer
+from dledger_remoting.errors import FrameError
+from dledger_remoting.frame import pending_frame_bytes, split_frames
+from dledger_remoting.hosts import HostAddress, pack_host
+
+if TYPE_CHECKING:
+    from dledger_broker.server.listener import Listener
+
+_logger = logging.getLogger(__name__)
+
+LARGE_FRAME_BYTES: Final = 64 << 10
+"""The rest of a frame larger than this is received into a buffer of its own."""
+JOIN_BYTES: Final = 64 << 10
+"""Answers of one turn up to this size are joined; larger ones go to the kernel in pieces."""
+NOTIFY_FIELD: Final = b"dledgerNotify"
+
+_serial: Final = count(1)
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    """Implements `Origin` for a client that is connected to this node."""
+
+    is_forwarded: Final = False
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._counters = listener.counters
+        self._limits = listener.limits
+        self._transport: asyncio.Transport | None = None
+        self._rest: bytes = b""
+        self._own: bytearray | None = None
+        self._own_filled = 0
+        self._own_frame = 0
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._reading_paused = False
+        self._write_paused = False
+        self._slow_timer: asyncio.TimerHandle | None = None
+        self._greeted = False
+        self._next_opaque = 1_000_000_000
+        self.address = HostAddress("0.0.0.0", 0)
+        self.born_host = b"\x00" * 8
+        self.key = ""
+        self.in_flight = 0
+        self.held = 0
+        self.forwards = 0
+        self.forwards_sent = 0
+        self.forward_target: str | None = None
+        self.active = True
+        self.idle_since = 0.0
+        self.wants_leader_notices = False
+        self.serialize_type = 0
+        self.client_ids: set[str] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """See `Origin`."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection, or close it at once if there are too many."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.address = HostAddress(str(peer[0]), int(peer[1])) if peer else HostAddress("0.0.0.0", 0)
+        self.born_host = pack_born_host(self.address)
+        self.key = f"{self._listener.node_id}/{next(_serial)}"
+        self.idle_since = self._listener.loop.time()
+        transport.set_write_buffer_limits(high=self._limits.pause_outgoing_bytes)
+        if not self._listener.admit(self):
+            self._counters.max_connections += 1
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- asyncio's signature
+        """Forget the connection; requests in progress finish without it."""
+        self._transport = None
+        self._cancel_slow_timer()
+        self._listener.lost(self)
+
+    def eof_received(self) -> bool:
+        """The client sends no more; it expects nothing more either."""
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 -- asyncio's signature
+        """Where the next bytes go: the shared buffer behind what is left of a frame, or the large frame's own."""
+        if self._own is not None:
+            return memoryview(self._own)[self._own_filled :]
+        view = self._listener.buffer_view
+        rest = self._rest
+        if rest:
+            view[: len(rest)] = rest
+            return view[len(rest) :]
+        return view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came: cut frames and hand the requests in them on."""
+        self.active = True
+        if self._own is not None:
+            self._own_filled += nbytes
+            if self._own_filled < self._own_frame:
+                return
+            buffer, end = self._own, self._own_filled
+            self._own = None
+        else:
+            buffer, end = self._listener.buffer, len(self._rest) + nbytes
+        self._rest = b""
+        try:
+            frames, consumed = split_frames(buffer, end, 0, self._limits.max_frame_bytes)
+            if frames:
+                self._greet(buffer, frames[0][0], frames[0][1])
+                self._listener.on_frames(self, memoryview(buffer), frames)
+            if consumed < end:
+                self._keep_rest(buffer, consumed, end)
+        except FrameError as error:
+            self._refuse(error)
+            return
+        if self.in_flight > self._limits.max_in_flight and not self._reading_paused:
+            self._counters.max_in_flight += 1
+            self._update_reading()
+
+    def _keep_rest(self, buffer: bytearray, position: int, end: int) -> None:
+        """Put what is left of a frame aside. Raises `FrameError` if the frame can only be one that breaks a limit."""
+        split_frames(buffer, end, position, self._limits.max_frame_bytes)
+        size = pending_frame_bytes(buffer, position, end)
+        if size > LARGE_FRAME_BYTES:
+            self._own = bytearray(size)
+            self._own_frame = size
+            self._own_filled = end - position
+            self._own[: self._own_filled] = memoryview(buffer)[position:end]
+        else:
+            self._rest = bytes(memoryview(buffer)[position:end])
+
+    def _greet(self, buffer: bytearray, header_start: int, header_end: int) -> None:
+        """See once what a client of ours says in its first request."""
+        if not self._greeted:
+            self._greeted = True
+            if buffer.find(NOTIFY_FIELD, header_start, header_end) >= 0:
+                self.wants_leader_notices = True
+
+    def _refuse(self, error: FrameError) -> None:
+        self._counters.frames_refused += 1
+        if "larger than the limit" in error.remark:
+            self._counters.max_frame_bytes += 1
+        self._close(f"it broke the protocol: {error.remark}")
+
+    def answer(self, parts: Sequence[Buffer]) -> None:
+        """See `Origin`; written at the end of the turn."""
+        self.in_flight -= 1
+        self.send(parts)
+
+    def answer_frame(self, frame: bytes) -> None:
+        """See `Origin`."""
+        self.in_flight -= 1
+        if not self._out:
+            self._listener.schedule_flush(self)
+        self._out.append(frame)
+        self._out_bytes += len(frame)
+
+    def settle(self) -> None:
+        """See `Origin`: nothing is kept for a oneway request."""
+
+    def refuse(self, term: int) -> None:
+        """Never called: only a forwarded request is refused."""
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Queue a frame that is no answer to anything in flight, such as a request of this broker."""
+        if not self._out:
+            self._listener.schedule_flush(self)
+        self._out.extend(parts)
+        self._out_bytes += sum(map(len, parts))
+
+    def next_opaque(self) -> int:
+        """A number for a request of this broker; never 0, which some clients replace by one of their own."""
+        self._next_opaque += 1
+        return self._next_opaque
+
+    def flush(self) -> None:
+        """Write what the turn brought, in one call."""
+        parts, self._out = self._out, []
+        size, self._out_bytes = self._out_bytes, 0
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self.active = True
+        self._counters.bytes_out += size
+        if len(parts) == 1:
+            transport.write(parts[0])
+        elif size <= JOIN_BYTES:
+            transport.write(b"".join(parts))
+        else:
+            transport.writelines(parts)
+        if self._write_paused and transport.get_write_buffer_size() > self._limits.max_outgoing_bytes:
+            self._counters.max_outgoing_bytes += 1
+            self.drop(
+                f"it left {transport.get_write_buffer_size()} bytes of answers unread, the limit is "
+                f"{self._limits.max_outgoing_bytes}"
+            )
+        elif self._reading_paused:
+            self._update_reading()
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly: take no more requests from it until it has caught up."""
+        self._write_paused = True
+        self._counters.pause_outgoing_bytes += 1
+        self._update_reading()
+        self._slow_timer = self._listener.loop.call_later(self._limits.slow_reader_timeout_ms / 1000, self._too_slow)
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._write_paused = False
+        self._cancel_slow_timer()
+        self._update_reading()
+
+    def _too_slow(self) -> None:
+        self._counters.slow_reader_timeout += 1
+        self.drop(f"it read nothing like fast enough for {self._limits.slow_reader_timeout_ms} ms")
+
+    def _cancel_slow_timer(self) -> None:
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+            self._slow_timer = None
+
+    def _update_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        limit = self._limits.max_in_flight // 2 if self._reading_paused else self._limits.max_in_flight
+        pause = self._write_paused or self.in_flight > limit
+        if pause != self._reading_paused:
+            self._reading_paused = pause
+            if pause:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+
+    def close_idle(self) -> None:
+        """Close after too long a silence."""
+        self._counters.idle_timeout += 1
+        self._close(f"nothing was sent or received for {self._limits.idle_timeout_ms} ms")
+
+    def drop(self, why: str) -> None:
+        """Close without waiting for the client to read."""
+        _logger.warning("connection of %s dropped: %s", self.address, why)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _close(self, why: str) -> None:
+        _logger.info("connection of %s closed: %s", self.address, why)
+        self.close()
+
+    def close(self) -> None:
+        """Write what is queued, then close."""
+        if self._out:
+            self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+
+def pack_born_host(address: HostAddress) -> bytes:
+    """A client's address as records hold it. Clients in C++ and JavaScript read 4-byte hosts only, so that an IPv6
+    client is recorded by its port alone.
+    """
+    try:
+        ip = ip_address(address.ip.partition("%")[0])
+    except ValueError:
+        return b"\x00" * 8
+    if isinstance(ip, IPv6Address):
+        ip4 = ip.ipv4_mapped
+        return pack_host(HostAddress(str(ip4) if ip4 else "0.0.0.0", address.port))
+    return pack_host(HostAddress(str(ip), address.port))

@@ -1,0 +1,156 @@
+"""The client port: accepts connections, holds their limits, and writes what a turn of the event loop has collected."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from dledger_broker.config import BrokerConfig
+from dledger_broker.errors import StartError
+from dledger_broker.metrics import BrokerCounters
+from dledger_broker.server.connection import ClientConnection
+from dledger_remoting.frame import FrameBounds
+
+RECEIVE_BUFFER_BYTES: Final = 256 << 10
+"""Received at once at most; a frame that is not complete then and larger than 64 KiB gets a buffer of its own."""
+LISTEN_BACKLOG: Final = 1024
+IDLE_SCANS: Final = 8
+"""How often per idle timeout connections are looked at: a silent one lives at most 1/8 longer than the timeout."""
+
+
+OnFrames = Callable[[ClientConnection, memoryview, list[FrameBounds]], None]
+"""Handles the frames of one read; raises `FrameError` for a header that cannot be read."""
+
+
+class Listener:
+    """All connections of clients to this node.
+
+    `on_frames` gets the frames of each read; their bytes are valid during the call only. `on_lost` is told of every
+    connection that had been admitted.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        limits: BrokerConfig,
+        counters: BrokerCounters,
+        on_frames: OnFrames,
+        on_lost: Callable[[ClientConnection], None],
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.node_id = node_id
+        self.limits = limits
+        self.counters = counters
+        self.on_frames = on_frames
+        self.buffer = bytearray(RECEIVE_BUFFER_BYTES)
+        self.buffer_view = memoryview(self.buffer)
+        self._on_lost = on_lost
+        self._connections: set[ClientConnection] = set()
+        self._unwritten: list[ClientConnection] = []
+        self._server: asyncio.Server | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._closing = False
+
+    @property
+    def connections(self) -> Iterable[ClientConnection]:
+        """The open connections."""
+        return self._connections
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on, 0 before `start`."""
+        return int(self._server.sockets[0].getsockname()[1]) if self._server and self._server.sockets else 0
+
+    async def bind(self, host: str, port: int) -> None:
+        """Take the port. Raises `StartError` if it is in use or the address is not this machine's."""
+        try:
+            self._server = await self.loop.create_server(
+                lambda: ClientConnection(self), host, port, backlog=LISTEN_BACKLOG, start_serving=False
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise StartError(
+                    f"port {port} on {host} is in use by another process: stop that one, or set another port"
+                ) from error
+            raise StartError(
+                f"cannot listen on {host}:{port} ({error}): host must be an address of this machine"
+            ) from error
+
+    async def serve(self) -> None:
+        """Begin to accept connections."""
+        if self._server is not None:
+            await self._server.start_serving()
+        self._arm_idle_timer()
+
+    async def stop_accepting(self) -> None:
+        """Close the port; open connections stay."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def close(self) -> None:
+        """Close the port and every connection, after what is queued was handed to the kernel."""
+        self._closing = True
+        await self.stop_accepting()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for connection in list(self._connections):
+            connection.close()
+
+    def admit(self, connection: ClientConnection) -> bool:
+        """Take a new connection; False if there are too many already."""
+        if self._closing or len(self._connections) >= self.limits.max_connections:
+            return False
+        self._connections.add(connection)
+        self.counters.connections_accepted += 1
+        return True
+
+    def lost(self, connection: ClientConnection) -> None:
+        """A connection is gone."""
+        if connection in self._connections:
+            self._connections.discard(connection)
+            self._on_lost(connection)
+
+    def schedule_flush(self, connection: ClientConnection) -> None:
+        """Write what `connection` has collected at the end of this turn."""
+        if not self._unwritten:
+            self.loop.call_soon(self.flush)
+        self._unwritten.append(connection)
+
+    def flush(self) -> None:
+        """Write what all connections have collected, one call for each."""
+        connections, self._unwritten = self._unwritten, []
+        for connection in connections:
+            connection.flush()
+
+    def _arm_idle_timer(self) -> None:
+        self._idle_timer = self.loop.call_later(self.limits.idle_timeout_ms / 1000 / IDLE_SCANS, self._scan_idle)
+
+    def _scan_idle(self) -> None:
+        now = self.loop.time()
+        for connection in list(self._connections):
+            if connection.active:
+                connection.active = False
+                connection.idle_since = now
+            elif (now - connection.idle_since) * 1000 >= self.limits.idle_timeout_ms:
+                connection.close_idle()
+        self._arm_idle_timer()
+
+
+async def resolve_ipv4(host: str) -> str:
+    """The first IPv4 address of a host. Raises `StartError` if it has none, because clients read nothing else."""
+    loop = asyncio.get_running_loop()
+    found: list[tuple[object, ...]] = []
+    with contextlib.suppress(OSError, UnicodeError):
+        found = list(await loop.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_STREAM))
+    if not found:
+        raise StartError(
+            f"advertised_host = {host!r} resolves to no IPv4 address: clients could not connect to it; set it to an "
+            "address or name that they can reach"
+        )
+    address = found[0][4]
+    return str(address[0]) if isinstance(address, tuple) else str(address)

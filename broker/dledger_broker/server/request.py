@@ -1,0 +1,144 @@
+"""One request on its way through the broker, wherever it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from dledger_remoting.command import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    RemotingCommand,
+    decode_command,
+    encode_command,
+    make_response,
+)
+from dledger_remoting.errors import RemotingError
+from dledger_remoting.frame import Frame
+from dledger_remoting.hosts import HostAddress
+
+Buffer: TypeAlias = bytes | memoryview
+
+
+class Origin(Protocol):
+    """Where a request came from and where its answer goes: a client's connection, or a node that forwards for one.
+
+    Each request is settled by exactly one call of `answer`, `settle` or, on the node that it was forwarded to, of
+    `refuse`.
+    """
+
+    @property
+    def address(self) -> HostAddress:
+        """The client's own address."""
+
+    @property
+    def born_host(self) -> bytes:
+        """The 8 bytes that a record holds of the client's address: IPv4, zeros for a client that has none."""
+
+    @property
+    def key(self) -> str:
+        """The client's channel, unique in the group while it is open."""
+
+    @property
+    def is_forwarded(self) -> bool:
+        """True if another node stands between."""
+
+    @property
+    def is_open(self) -> bool:
+        """False once nobody reads answers any more."""
+
+    held: int
+    """Long polls that wait here; they are no longer `in_flight`."""
+    in_flight: int
+    """Requests without an answer."""
+    forwards: int
+    """Requests that wait for a leader or for another node's answer; later ones of this channel must not pass them."""
+    forwards_sent: int
+    """Those of `forwards` that another node has."""
+    forward_target: str | None
+    """That node."""
+    client_ids: set[str]
+    """Who heartbeats through this channel."""
+
+    def answer(self, parts: Sequence[Buffer]) -> None:
+        """Send one response frame, given in pieces."""
+
+    def answer_frame(self, frame: bytes) -> None:
+        """Send one response frame."""
+
+    def settle(self) -> None:
+        """A oneway request is done."""
+
+    def refuse(self, term: int) -> None:
+        """This node does not lead and nothing was proposed: the node in between may hand the request on."""
+
+
+class Request(msgspec.Struct, gc=False, eq=False):
+    """A request as it came, with what dispatching adds.
+
+    `header` and `body` are the frame's; `received` is a time of the event loop's clock. `confirmed` says that this node
+    has asked a majority whether it still leads since the request came, so that any answer may be given. `command` is
+    the general form of the header, decoded when it is needed; `sequence` keeps the order of requests that are
+    passed on.
+    """
+
+    origin: Origin
+    code: int
+    opaque: int
+    flag: int
+    serialize_type: int
+    header: bytes
+    body: bytes
+    received: float
+    confirmed: bool = False
+    sequence: int = 0
+    command: RemotingCommand | None = None
+
+    @property
+    def is_oneway(self) -> bool:
+        """True if it must not be answered."""
+        return bool(self.flag & FLAG_ONEWAY)
+
+    def decoded(self) -> RemotingCommand:
+        """The header with its ext fields as text. Raises `FrameError`."""
+        if self.command is None:
+            self.command = decode_command(Frame(self.serialize_type, self.header, self.body))
+        return self.command
+
+    @property
+    def ext(self) -> Mapping[str, str]:
+        """The ext fields."""
+        return self.decoded().ext
+
+    def respond(
+        self, code: int = 0, remark: str | None = None, ext: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> None:
+        """Answer, unless the request is oneway."""
+        if self.flag & FLAG_ONEWAY:
+            self.origin.settle()
+        else:
+            self.origin.answer_frame(encode_command(make_response(self.decoded(), code, remark, ext, body)))
+
+    def fail(self, error: RemotingError) -> None:
+        """Answer with an error: its code, its text on one line, its ext fields."""
+        self.respond(error.code, " ".join(error.remark.split()) or type(error).__name__, error.ext)
+
+
+def read_request(origin: Origin, serialize_type: int, header: bytes, body: bytes, received: float) -> Request | None:
+    """The request in a frame by the general path, None if the frame is a response. Raises `FrameError`."""
+    command = decode_command(Frame(serialize_type, header, body))
+    if command.flag & FLAG_RESPONSE:
+        return None
+    return Request(
+        origin,
+        command.code,
+        command.opaque,
+        command.flag,
+        serialize_type,
+        header,
+        body,
+        received,
+        command=command,
+    )

@@ -1,0 +1,41 @@
+"""Topics that a broker has from the start, because clients or later features expect them."""
+
+from __future__ import annotations
+
+from dledger_broker.config import BrokerConfig
+from dledger_remoting.topics import (
+    AUTO_CREATE_TOPIC,
+    HALF_TOPIC,
+    MAX_PERM,
+    OFFSET_MOVED_TOPIC,
+    OP_HALF_TOPIC,
+    PERM_INHERIT,
+    PERM_READ_WRITE,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    TopicConfig,
+    reply_topic,
+)
+
+_DELAY_LEVELS = 18
+
+
+def system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    """The topics, with RocketMQ's queue numbers. TBW102 lets clients create topics: it is there only if they may."""
+    topics = [
+        _topic(SELF_TEST_TOPIC, 1),
+        _topic(config.cluster, 16, PERM_READ_WRITE | PERM_INHERIT),
+        _topic(config.broker_group, 1, PERM_READ_WRITE | PERM_INHERIT),
+        _topic(reply_topic(config.cluster), 1),
+        _topic(OFFSET_MOVED_TOPIC, 1),
+        _topic(SCHEDULE_TOPIC, _DELAY_LEVELS),
+        _topic(HALF_TOPIC, 1),
+        _topic(OP_HALF_TOPIC, 1),
+    ]
+    if config.auto_create_topic:
+        topics.append(_topic(AUTO_CREATE_TOPIC, config.default_topic_queues, MAX_PERM))
+    return topics
+
+
+def _topic(name: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfig:
+    return TopicConfig(name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
