@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -72,8 +73,8 @@ class LocalCluster:
         self.groups = tuple(f"broker-{chr(ord('a') + number)}" for number in range(groups))
         self.nodes_per_group = nodes
         self._config = config
-        self._keep_data = data_dir is not None
         self._data_dir = data_dir
+        self._scratch: Path | None = None
         self._base_port = 0
         self._paused: set[str] = set()
 
@@ -104,8 +105,10 @@ class LocalCluster:
 
     def start(self) -> None:
         """Start all processes and wait until every group takes messages; the second start keeps ports and data."""
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="dledger-"))
         if self._data_dir is None:
-            self._data_dir = Path(tempfile.mkdtemp(prefix="dledger-"))
+            self._data_dir = self._scratch / "data"
         for attempt in range(_START_ATTEMPTS):
             if not self._base_port:
                 self._base_port = find_base_port(len(self.groups), self.nodes_per_group)
@@ -121,7 +124,7 @@ class LocalCluster:
 
     def stop(self) -> None:
         """Stop everything, paused nodes included, and remove the temporary directory."""
-        if self._data_dir is None:
+        if self._data_dir is None or self._scratch is None:
             return
         for node_id in list(self._paused):
             self.resume(node_id)
@@ -131,9 +134,10 @@ class LocalCluster:
             pass  # whatever did not stop is killed here
         for name in (*self.node_ids, _NAMESRV):
             self._kill(name)
-        if not self._keep_data:
-            shutil.rmtree(self._data_dir, ignore_errors=True)
+        if self._data_dir.is_relative_to(self._scratch):
             self._data_dir = None
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -190,7 +194,7 @@ class LocalCluster:
             target = leader.commit_index if leader is not None else 0
             for node_id in self.members(group):
                 self._wait(
-                    lambda node_id=node_id, target=target: self._has_applied(node_id, target),  # type: ignore[misc]
+                    partial(self._has_applied, node_id, target),
                     max(deadline - time.monotonic(), 0.0),
                     f"{node_id} has not applied index {target}",
                 )
@@ -235,8 +239,8 @@ class LocalCluster:
             *("--base-port", str(self._base_port), "--namesrv-port", str(self._base_port + NAMESRV_OFFSET)),
             "--detach",
         ]
-        if self._config is not None:
-            file = self.data_dir.with_name(self.data_dir.name + ".toml")
+        if self._config is not None and self._scratch is not None:
+            file = self._scratch / "nodes.toml"
             file.write_text(self._config, encoding="utf-8")
             options += ["--config", str(file)]
         return options

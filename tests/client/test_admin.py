@@ -1,0 +1,89 @@
+"""Administration through the ordinary protocol."""
+
+from __future__ import annotations
+
+import pytest
+from client_fakes import fake_cluster
+
+from dledger_client import Admin, InvalidArgumentError, MessageQueue, NotFoundError, Producer
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import make_response
+from dledger_remoting.record import encode_record
+
+
+async def test_a_created_topic_can_be_used_at_once_and_a_deleted_one_is_gone():
+    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
+        await admin.create_topic("orders", queues=6)
+        assert len((await admin.topic_route("orders")).writable) == 6
+        assert await admin.topics() == ["T", "orders"]
+        await admin.delete_topic("orders")
+        assert await admin.topics() == ["T"]
+
+
+async def test_the_cluster_is_listed_with_its_leaders():
+    async with fake_cluster(groups=2) as cluster, Admin(cluster.namesrv) as admin:
+        groups = await admin.broker_groups()
+        assert sorted(groups) == ["broker-a", "broker-b"]
+        assert groups["broker-b"].broker_addrs[0] == cluster.groups[1].nodes[0].address
+
+
+async def test_offsets_are_shown_set_and_reset():
+    async with fake_cluster(topics={"T": 2}) as cluster, Admin(cluster.namesrv) as admin:
+        for _ in range(10):
+            cluster.group.store("T", 1, b"x", b"")
+        queue = MessageQueue("T", "broker-a", 1)
+        await admin.set_offset("CG", queue, 4)
+        empty, filled = await admin.offsets("CG", "T")
+        assert (empty.committed, empty.end, empty.lag) == (None, 0, 0)
+        assert (filled.queue, filled.first, filled.end, filled.committed, filled.lag) == (queue, 0, 10, 4, 6)
+        assert await admin.reset_offsets("CG", "T", "last") == {MessageQueue("T", "broker-a", 0): 0, queue: 10}
+        assert (await admin.offsets("CG", "T"))[1].lag == 0
+        assert (await admin.reset_offsets("CG", "T", 0))[queue] == 0
+        assert (await admin.first_offset(queue), await admin.end_offset(queue)) == (0, 10)
+
+
+async def test_requests_follow_the_leader():
+    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
+        await admin.offsets("CG", "T")
+        await cluster.group.nodes[0].kill()
+        await cluster.group.elect(cluster.group.nodes[2], notify=False, register=False)
+        await admin.set_offset("CG", ("T", "broker-a", 0), 3)
+        assert cluster.group.offsets["CG", "T", 0] == 3
+
+
+async def test_a_message_is_found_by_its_id_and_by_its_key():
+    async with (
+        fake_cluster(topics={"T": 1}) as cluster,
+        Producer(cluster.namesrv) as producer,
+        Admin(cluster.namesrv) as admin,
+    ):
+        sent = await producer.send("T", b"body", key="order-1")
+        record = cluster.group.queues["T", 0][0]
+        leader = cluster.group.nodes[0]
+        leader.on[RequestCode.VIEW_MESSAGE_BY_ID] = lambda command: (
+            make_response(command, 0, body=encode_record(record))
+            if int(command.ext["offset"]) == record.physical_offset
+            else make_response(command, 1, "can not find message by the offset")
+        )
+        leader.on[RequestCode.QUERY_MESSAGE] = lambda command: (
+            make_response(command, 0, body=encode_record(record))
+            if command.ext["key"] in {"order-1", "collides", sent.unique_key}
+            else make_response(command, ResponseCode.QUERY_NOT_FOUND, "nothing")
+        )
+        assert (await admin.message_by_id(sent.message_id)).body == b"body"
+        assert [message.body for message in await admin.messages_by_key("T", "order-1")] == [b"body"]
+        assert len(await admin.messages_by_key("T", sent.unique_key, unique=True)) == 1
+        assert await admin.messages_by_key("T", "nothing") == []
+        assert await admin.messages_by_key("T", "collides") == []
+        with pytest.raises(NotFoundError):
+            await admin.message_by_id(sent.message_id[:-16] + f"{12345:016X}")
+        with pytest.raises(InvalidArgumentError):
+            await admin.message_by_id("not an id")
+
+
+async def test_bad_names_are_refused_before_anything_is_asked():
+    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
+        with pytest.raises(InvalidArgumentError):
+            await admin.create_topic("a b")
+        with pytest.raises(InvalidArgumentError, match="not registered"):
+            await admin.create_topic("orders", broker_groups=["broker-z"])

@@ -1,0 +1,115 @@
+"""Reading assigned queues: positions are the application's own."""
+
+from __future__ import annotations
+
+import pytest
+from client_fakes import fake_cluster
+
+from dledger_client import InvalidArgumentError, MessageQueue, NoRouteError, PullConsumer
+
+
+def fill(cluster, count, queue_id=0):
+    for number in range(count):
+        cluster.group.store("T", queue_id, b"%04d" % number, b"TAGS\x01even\x02" if number % 2 == 0 else b"")
+
+
+async def poll_all(consumer, count):
+    messages = []
+    while len(messages) < count:
+        found = await consumer.poll(16, timeout=5)
+        assert found
+        messages += found
+    return messages
+
+
+async def test_assigned_queues_are_read_in_order_from_the_first_message():
+    async with fake_cluster() as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
+        fill(cluster, 50)
+        fill(cluster, 50, queue_id=1)
+        await consumer.assign([("T", "broker-a", 0), ("T", "broker-a", 1)])
+        messages = await poll_all(consumer, 100)
+        for queue_id in (0, 1):
+            mine = [message.queue_offset for message in messages if message.queue_id == queue_id]
+            assert mine == list(range(50))
+
+
+async def test_reading_goes_on_where_the_group_has_committed():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 50)
+        async with PullConsumer(cluster.namesrv, "CG") as consumer:
+            await consumer.assign(await consumer.queues("T"))
+            assert len(await consumer.poll(20)) == 20
+            await consumer.commit()
+        async with PullConsumer(cluster.namesrv, "CG") as consumer:
+            await consumer.assign(await consumer.queues("T"))
+            assert (await consumer.poll(20))[0].queue_offset == 20
+
+
+async def test_seeking_by_offset_time_begin_and_end():
+    async with fake_cluster(topics={"T": 1}) as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
+        fill(cluster, 50)
+        [queue] = await consumer.queues("T")
+        await consumer.assign([queue])
+        consumer.seek(queue, 33)
+        assert (await consumer.poll(1))[0].queue_offset == 33
+        await consumer.seek_to_begin()
+        assert (await consumer.poll(1))[0].queue_offset == 0
+        stored = cluster.group.queues["T", 0][10].store_timestamp
+        await consumer.seek_to_time(stored)
+        assert (await consumer.poll(1))[0].stored_timestamp_ms >= stored
+        await consumer.seek_to_end()
+        assert await consumer.poll(1, timeout=0.01) == []
+        assert consumer.positions == {queue: 50}
+
+
+async def test_an_offset_beyond_the_queue_is_moved_into_it():
+    async with fake_cluster(topics={"T": 1}) as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
+        fill(cluster, 5)
+        [queue] = await consumer.queues("T")
+        await consumer.assign([queue])
+        consumer.seek(queue, 70)
+        assert await consumer.poll(1, timeout=0.01) == []
+        assert consumer.positions == {queue: 5}
+
+
+async def test_messages_that_do_not_fit_are_read_by_the_next_poll():
+    async with fake_cluster() as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
+        for queue_id in range(4):
+            fill(cluster, 3, queue_id=queue_id)
+        await consumer.assign(await consumer.queues("T"))
+        seen = []
+        while len(seen) < 12:
+            found = await consumer.poll(2, timeout=5)
+            assert 0 < len(found) <= 2
+            seen += [(message.queue_id, message.queue_offset) for message in found]
+        assert sorted(seen) == [(queue_id, offset) for queue_id in range(4) for offset in range(3)]
+
+
+async def test_tags_filter_and_positions_pass_over_what_does_not_match():
+    async with fake_cluster(topics={"T": 1}) as cluster, PullConsumer(cluster.namesrv, "CG", tags="even") as consumer:
+        fill(cluster, 10)
+        [queue] = await consumer.queues("T")
+        await consumer.assign([queue])
+        assert [message.queue_offset for message in await consumer.poll(32)] == [0, 2, 4, 6, 8]
+        assert consumer.positions == {queue: 10}
+
+
+async def test_a_killed_leader_does_not_stop_reading():
+    async with fake_cluster(topics={"T": 1}) as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
+        fill(cluster, 10)
+        await consumer.assign(await consumer.queues("T"))
+        assert len(await consumer.poll(5)) == 5
+        await cluster.group.nodes[0].kill()
+        assert len(await consumer.poll(5, timeout=5)) == 5
+
+
+async def test_what_is_not_assigned_or_does_not_exist_is_an_error():
+    async with fake_cluster() as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
+        with pytest.raises(InvalidArgumentError, match="no queue is assigned"):
+            await consumer.poll()
+        with pytest.raises(InvalidArgumentError, match="not one of the 4"):
+            await consumer.assign([("T", "broker-a", 4)])
+        with pytest.raises(InvalidArgumentError, match="not assigned"):
+            consumer.seek(MessageQueue("T", "broker-a", 0), 1)
+        with pytest.raises(NoRouteError):
+            await consumer.queues("nowhere")

@@ -1,0 +1,103 @@
+"""Routes stay true without waiting for the poll, over name servers that fail."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from client_fakes import FakeNameServer, fake_cluster, until
+
+from dledger_client import InvalidArgumentError, NoRouteError
+from dledger_client.core import ClientCore
+from dledger_client.nameservers import parse_addresses
+from dledger_remoting.codes import RequestCode
+
+
+def soon() -> float:
+    return asyncio.get_running_loop().time() + 5
+
+
+async def test_a_route_change_arrives_by_the_watch_long_before_the_poll():
+    async with fake_cluster() as cluster:
+        core = ClientCore(cluster.namesrv, poll_seconds=3600)
+        core.start()
+        try:
+            assert len((await core.routes.get("T", soon())).readable) == 4
+            await until(lambda: cluster.name_server.codes().count(RequestCode.DLEDGER_ROUTE_WATCH) >= 2)
+            cluster.name_server.topics["T"] = 6
+            cluster.name_server.changed()
+            await until(lambda: len(core.routes.cached("T").readable) == 6)
+        finally:
+            await core.close()
+
+
+async def test_a_name_server_without_route_watch_is_polled():
+    async with fake_cluster() as cluster:
+        cluster.name_server.has_watch = False
+        core = ClientCore(cluster.namesrv, poll_seconds=0.02)
+        core.start()
+        try:
+            await core.routes.get("T", soon())
+            cluster.name_server.topics["T"] = 6
+            await until(lambda: len(core.routes.cached("T").readable) == 6)
+            assert cluster.name_server.codes().count(RequestCode.DLEDGER_ROUTE_WATCH) < 20
+        finally:
+            await core.close()
+
+
+async def test_a_topic_that_appears_later_is_found_by_the_watch():
+    async with fake_cluster() as cluster:
+        core = ClientCore(cluster.namesrv, poll_seconds=3600)
+        core.start()
+        try:
+            with pytest.raises(NoRouteError):
+                await core.routes.get("later", soon())
+            cluster.name_server.topics["later"] = 1
+            cluster.name_server.changed()
+            await until(lambda: core.routes.cached("later") is not None)
+        finally:
+            await core.close()
+
+
+async def test_a_known_route_outlives_a_name_server_that_has_forgotten_it():
+    async with fake_cluster() as cluster:
+        core = ClientCore(cluster.namesrv, poll_seconds=3600)
+        try:
+            known = await core.routes.get("T", soon())
+            cluster.name_server.topics.clear()
+            assert await core.routes.refresh("T", soon()) == known
+        finally:
+            await core.close()
+
+
+async def test_the_next_name_server_is_asked_when_one_fails():
+    dead = FakeNameServer()
+    await dead.start()
+    await dead.stop()
+    async with fake_cluster() as cluster:
+        core = ClientCore([dead.address, cluster.namesrv])
+        try:
+            assert (await core.routes.get("T", soon())).topic == "T"
+        finally:
+            await core.close()
+
+
+async def test_callers_of_one_topic_share_one_look_up():
+    async with fake_cluster() as cluster:
+        core = ClientCore(cluster.namesrv)
+        try:
+            await asyncio.gather(*(core.routes.get("T", soon()) for _ in range(50)))
+            assert cluster.name_server.codes() == [RequestCode.GET_ROUTEINFO_BY_TOPIC]
+        finally:
+            await core.close()
+
+
+@pytest.mark.parametrize("text", ["a:1;b:2", "a:1,b:2", " a:1 ; b:2 ;", ["a:1", "b:2"]])
+def test_name_servers_may_be_written_in_every_usual_form(text):
+    assert parse_addresses(text) == ("a:1", "b:2")
+
+
+@pytest.mark.parametrize("text", ["", ";", "a", "a:", ":1", "a:b", "a:0", "a:70000"])
+def test_what_is_no_address_is_refused(text):
+    with pytest.raises(InvalidArgumentError):
+        parse_addresses(text)

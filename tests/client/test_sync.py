@@ -1,0 +1,87 @@
+"""The blocking classes: used from threads, served by an event loop of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from client_fakes import fake_cluster
+
+from dledger_client import ClientClosedError, SendError, SyncAdmin, SyncConsumer, SyncProducer
+
+
+@pytest.fixture
+def cluster():
+    """A fake cluster on an event loop in a thread, as the blocking client needs one beside itself."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    context = fake_cluster(topics={"T": 1})
+    started = asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result()
+    yield started
+    asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_messages_go_through_without_an_event_loop_of_the_program(cluster):
+    with SyncProducer(cluster.namesrv, group="PG") as producer:
+        producer.send("T", b"one", key="k")
+        producer.send_batch("T", [b"two", b"three"])
+        producer.send_oneway("T", b"four")
+    received = []
+    with SyncConsumer(cluster.namesrv, "CG", "T") as consumer:
+        for message in consumer:
+            received.append(message.body)
+            if len(received) == 4:
+                break
+    assert received == [b"one", b"two", b"three", b"four"]
+    with SyncAdmin(cluster.namesrv) as admin:
+        assert [status.lag for status in admin.offsets("CG", "T")] == [0]
+
+
+def test_messages_may_be_acknowledged_from_any_thread(cluster):
+    with SyncProducer(cluster.namesrv) as producer:
+        producer.send_batch("T", [b"x"] * 8)
+    with SyncConsumer(cluster.namesrv, "CG", "T", auto_ack=False) as consumer:
+        messages = []
+        while len(messages) < 8:
+            messages += consumer.receive(8, timeout=10)
+        threads = [threading.Thread(target=message.ack) for message in messages]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        consumer.commit()
+        assert cluster.group.offsets["CG", "T", 0] == 8
+
+
+def test_many_threads_may_send_at_the_same_time(cluster):
+    with SyncProducer(cluster.namesrv) as producer:
+        threads = [threading.Thread(target=lambda: [producer.send("T", b"x") for _ in range(20)]) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(cluster.group.bodies("T")) == 100
+
+
+def test_errors_are_those_of_the_asynchronous_call(cluster):
+    with SyncProducer(cluster.namesrv, timeout=1.0) as producer, pytest.raises(SendError) as failure:
+        producer.send("nowhere", b"x")
+    assert failure.value.outcome == "not_sent"
+
+
+def test_a_closed_client_says_so(cluster):
+    producer = SyncProducer(cluster.namesrv)
+    producer.close()
+    with pytest.raises(ClientClosedError):
+        producer.send("T", b"x")
+
+
+def test_closing_from_another_thread_ends_the_iteration(cluster):
+    consumer = SyncConsumer(cluster.namesrv, "CG", "T")
+    threading.Timer(0.1, consumer.close).start()
+    assert list(consumer) == []
