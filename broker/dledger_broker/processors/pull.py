@@ -289,7 +289,7 @@ class PullProcessor:
         self._answer_found(request, result, parts)
 
     def _answer_found(self, request: Request, result: GetResult, parts: list[bytes]) -> None:
-        self._counters.messages_out += result.count
+        self._counters.messages_out += result.message_count
         if request.is_oneway:
             request.origin.settle()
             return

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from dledger_broker.server.request import Buffer
 from dledger_remoting.errors import FrameError
@@ -75,8 +75,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, or close it at once if there are too many."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = HostAddress(str(peer[0]), int(peer[1])) if peer else HostAddress("0.0.0.0", 0)
         self.born_host = pack_born_host(self.address)

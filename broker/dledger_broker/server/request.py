@@ -123,7 +123,7 @@ class Request(msgspec.Struct, gc=False, eq=False):
 
     def fail(self, error: RemotingError) -> None:
         """Answer with an error: its code, its text on one line, its ext fields."""
-        self.respond(error.code, " ".join(error.remark.split()) or type(error).__name__, error.ext)
+        self.respond(error.code, " ".join(error.remark.splitlines()) or type(error).__name__, error.ext)
 
 
 def read_request(origin: Origin, serialize_type: int, header: bytes, body: bytes, received: float) -> Request | None:
