@@ -15,9 +15,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from dledger.replica.status import NodeStatus
+from dledger.types import Role
 from dledger_broker.state.tables import BrokerState
 
-ROLES = ("follower", "pre_candidate", "candidate", "leader", "learner")
+ROLES = tuple(role.name.lower() for role in Role)
 """Values of the label `role` of `dledger_raft_role`; the one that the node has is 1, the others 0."""
 
 _SHORTEST_RATE_WINDOW_S = 1.0

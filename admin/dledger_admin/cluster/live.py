@@ -37,7 +37,7 @@ def status_table(cluster: RunningCluster, statuses: dict[str, NodeStatus | None]
             state = f"ended, exit code {exited[place.node_id]}" if place.node_id in exited else "no answer"
             table.add_row(place.node_id, str(place.client_port), f"[red]{state}[/]", "-", "-", "-")
             continue
-        role = f"[{_ROLE_STYLES.get(status.role, 'yellow')}]{status.role}[/]"
+        role = f"[{_ROLE_STYLES.get(status.standing, 'yellow')}]{status.standing}[/]"
         lag = max(0, commits[place.group] - status.applied_index)
         table.add_row(place.node_id, str(place.client_port), role, str(status.term), str(status.commit_index), str(lag))
     return table

@@ -17,10 +17,11 @@ _MAX_PARALLEL = 32
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON of a node's `/status`; positions are bytes in the log.
 
-    `ready` is true once a leader has opened for writes, and once a follower knows its leader.
+    `ready` is true once a leader has opened for writes; `voter` is false for a learner.
     """
 
     node_id: str
+    incarnation: str = ""
     group: str
     role: str
     term: int
@@ -31,6 +32,12 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_position: int
     durable_position: int
     ready: bool = False
+    voter: bool = True
+
+    @property
+    def standing(self) -> str:
+        """Its role, or `learner` while it counts for nothing."""
+        return self.role if self.voter else "learner"
 
     @property
     def leads(self) -> bool:

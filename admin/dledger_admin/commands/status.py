@@ -72,7 +72,7 @@ def render(result: ClusterStatus) -> str:
         elif answer is None:
             role = "no answer" if process.pid else "stopped"
         else:
-            role = answer.role
+            role = answer.standing
         rows.append(
             (
                 process.name,
