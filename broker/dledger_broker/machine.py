@@ -192,7 +192,7 @@ class BrokerMachine:
         await self.keys.close()
         if self._restored and not self._recovering:
             checkpointed = asyncio.Event()
-            self.checkpointer.request(checkpointed.set)
+            self.checkpointer.close(checkpointed.set)
             await checkpointed.wait()
         idle = asyncio.Event()
         self._writer.when_idle(idle.set)

@@ -13,6 +13,7 @@ from dledger_broker.state.tables import QueueState
 from dledger_broker.testing.environment import START_MS, FakeEnvironment
 from dledger_broker.testing.node import NODE_ID, FakeLog, FakeNode
 from dledger_broker.testing.records import Message, SentMessages, stage_messages
+from dledger_broker.views.reading import GetResult
 from dledger_remoting.record import decode_record
 from dledger_remoting.topics import TopicConfig
 
@@ -90,6 +91,8 @@ class BrokerInMemory:
         offset = queue.min_offset
         while offset < queue.max_offset:
             result = self.machine.get_messages(queue, offset, 5, 1 << 20)
+            if result.cold:
+                result = self._read_later(queue, offset)
             if result.next_begin <= offset:
                 raise LookupError(f"a pull at {offset} of {queue} leads to {result}")
             for position, size in result.runs:
@@ -100,6 +103,15 @@ class BrokerInMemory:
                     data = data[int.from_bytes(data[:4], "big") :]
             offset = result.next_begin
         return found
+
+    def _read_later(self, queue: QueueState, offset: int) -> GetResult:
+        results: list[GetResult | BaseException] = []
+        self.machine.get_messages_later(queue, offset, 5, 1 << 20, None, results.append)
+        self.env.run_ready()
+        result = results[0]
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     def restart(self, *, lead: bool = True) -> BrokerInMemory:
         """Another broker from what this one left behind; this one is not closed."""

@@ -79,6 +79,7 @@ class FakeNode:
         self.membership = MEMBERSHIP
         self.disk_used = 0
         self.stage_error: Exception | None = None
+        self.durable_limit: int | None = None
         self._machine = machine
         self._parts: list[Buffer] = []
         self._record_bytes = 0
@@ -197,8 +198,8 @@ class FakeNode:
 
     @property
     def durable_position(self) -> int:
-        """See `Node.durable_position`: everything is."""
-        return self.log.end
+        """See `Node.durable_position`: everything, or what a test set as `durable_limit`."""
+        return self.log.end if self.durable_limit is None else self.durable_limit
 
     def read_nowait(self, position: int, size: int) -> bytes | None:
         """See `Node.read_nowait`."""

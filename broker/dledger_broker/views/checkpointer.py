@@ -48,6 +48,7 @@ class Checkpointer:
         self.incarnation = ""
         self._position = 0
         self._running = False
+        self._last = False
         self._requested: list[Callable[[], None]] = []
 
     @property
@@ -65,6 +66,11 @@ class Checkpointer:
         self._requested.append(done)
         if not self._running:
             self._take_requested()
+
+    def close(self, done: Callable[[], None]) -> None:
+        """Write the last checkpoint, if the log is durable already; `done` follows in any case."""
+        self._last = True
+        self.request(done)
 
     def _take_requested(self) -> None:
         requested, self._requested = self._requested, []
@@ -84,6 +90,9 @@ class Checkpointer:
             _logger.warning("the checkpoint of the consume queues stays where it is: %s", failure)
             self._finish(waiters)
         elif position > self._durable_position():
+            if self._last:
+                self._finish(waiters)
+                return
             self._env.call_later(DURABLE_POLL_S, partial(self._synced, position, topics, waiters, failure))
         else:
             save = partial(_save, self._disk, position, topics, self.incarnation)

@@ -176,10 +176,13 @@ class QueueFileWriter:
         for level in (directory, directory.rpartition("/")[0], DIRECTORY):
             self._new_directories[level] = None
         file = self._files.get(path, create=True)
-        file.pwrite(b"\0", self._layout.file_bytes - 1)  # the full size at once, sparse: what RocketMQ expects
-        leading = self._layout.place(offset)
-        if leading:
-            file.pwrite(FILLER * (leading // UNIT_BYTES), 0)
+        try:
+            file.pwrite(b"\0", self._layout.file_bytes - 1)  # the full size at once, sparse: what RocketMQ expects
+            file.pwrite(FILLER * (self._layout.place(offset) // UNIT_BYTES), 0)
+        except OSError:
+            self._files.forget(path)  # the next attempt must not take it for a finished one
+            self._disk.unlink(path)
+            raise
         return file
 
     def take_unsynced(self) -> list[str]:

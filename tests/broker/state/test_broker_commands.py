@@ -1,0 +1,63 @@
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger.errors import CorruptionError
+from dledger.format import encode_command, iter_commands
+from dledger_broker.state.commands import (
+    KINDS,
+    LAST_BASE_KIND,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    DeleteTopic,
+    Features,
+    PutGroup,
+    PutTopic,
+    TrimQueues,
+    decode,
+    encode,
+)
+from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+
+COMMANDS = [
+    PutTopic(TopicConfig("orders", 4, 8, attributes={"+message.type": "FIFO"}), 1_700_000_000_000),
+    DeleteTopic("orders"),
+    PutGroup(SubscriptionGroupConfig("g", retry_max_times=3)),
+    DeleteGroup("g", clean_offsets=True),
+    CommitOffsets((("g", "orders", 3, 17), ("h", "orders", 0, -1))),
+    DeleteOffsets((("g", "orders"),)),
+    TrimQueues(1 << 40, (("orders", 48, 3, 12),)),
+    Features("n0", (16, 17)),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
+def test_a_command_comes_out_of_an_entry_as_it_went_in(command):
+    section = encode(command) + encode(DeleteTopic("other"))
+    assert [decode(kind, payload) for kind, payload in iter_commands(section)] == [command, DeleteTopic("other")]
+
+
+def test_every_kind_is_above_those_of_the_log_and_within_the_base():
+    assert all(16 <= kind <= LAST_BASE_KIND for kind in KINDS)
+    assert {type(command) for command in COMMANDS} == set(KINDS.values())
+
+
+def test_an_unknown_kind_stops_the_replica_with_a_text_that_says_what_to_do():
+    with pytest.raises(CorruptionError, match=r"unknown kind 999.*upgrade this node"):
+        decode(999, b"\x80")
+
+
+def test_fields_of_a_newer_version_are_ignored():
+    payload = msgspec.msgpack.encode({"topic": "orders", "why": "because"})
+    ((kind, found),) = iter_commands(encode_command(17, payload))
+    assert decode(kind, found) == DeleteTopic("orders")
+
+
+@given(st.sampled_from(sorted(KINDS)), st.binary(max_size=64))
+def test_garbage_raises_nothing_but_corruption(kind, payload):
+    try:
+        decode(kind, payload)
+    except CorruptionError:
+        pass

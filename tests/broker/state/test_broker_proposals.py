@@ -1,0 +1,147 @@
+from dledger.errors import BusyError, LogFullError, NotLeaderError, OutcomeUnknownError
+from dledger_broker.testing import BrokerInMemory, Message, stage_messages
+from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+
+
+def test_a_second_creator_of_a_topic_gets_the_outcome_of_the_first():
+    broker = BrokerInMemory()
+    outcomes = []
+    entries = len(broker.log.entries)
+    for queues in (4, 8):
+        broker.machine.proposals.ensure_topic(TopicConfig("orders", queues, queues), outcomes.append)
+    assert outcomes == []
+    broker.env.run_ready()
+    assert outcomes == [None, None]
+    assert broker.machine.state.topics["orders"].config.read_queue_nums == 4
+    assert len(broker.log.entries) == entries + 1
+
+
+def test_an_update_while_a_creation_is_in_flight_follows_it():
+    broker = BrokerInMemory()
+    outcomes = []
+    broker.machine.proposals.ensure_topic(TopicConfig("orders", 4, 4), outcomes.append)
+    broker.machine.proposals.put_topic(TopicConfig("orders", 8, 8), outcomes.append)
+    broker.env.run_ready()
+    assert outcomes == [None, None]
+    assert broker.machine.state.topics["orders"].config.read_queue_nums == 8
+
+
+def test_nothing_can_be_staged_for_a_topic_whose_deletion_is_in_flight():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    outcomes = []
+    broker.machine.proposals.delete_topic("orders", outcomes.append)
+    assert broker.machine.queue("orders", 0) is None
+    broker.machine.proposals.ensure_topic(TopicConfig("orders", 2, 2), outcomes.append)
+    broker.env.run_ready()
+    assert outcomes == [None, None]
+    assert broker.queue("orders", 1).max_offset == 0
+
+
+def test_a_refusal_reaches_every_waiter_and_leaves_nothing_pending():
+    broker = BrokerInMemory()
+    outcomes = []
+    broker.node.stage_error = BusyError("full")
+    broker.machine.proposals.put_group(SubscriptionGroupConfig("g"), outcomes.append)
+    broker.node.stage_error = None
+    broker.machine.proposals.ensure_group(SubscriptionGroupConfig("g"), outcomes.append)
+    broker.env.run_ready()
+    assert isinstance(outcomes[0], BusyError)
+    assert outcomes[1] is None
+    assert "g" in broker.machine.state.groups
+
+
+def test_what_is_in_flight_when_leadership_is_lost_has_an_unknown_outcome():
+    broker = BrokerInMemory()
+    outcomes = []
+    broker.machine.proposals.ensure_topic(TopicConfig("orders"), outcomes.append)
+    broker.machine.proposals.ensure_topic(TopicConfig("orders"), outcomes.append)
+    broker.node.step_down()
+    assert [type(outcome) for outcome in outcomes] == [OutcomeUnknownError] * 2
+
+
+def test_losing_leadership_takes_back_the_offsets_that_were_handed_out():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    broker.send("orders", 0, Message(b"kept"))
+    queue = broker.queue("orders")
+    queue.staged_offset = 5
+    broker.node.step_down()
+    assert queue.staged_offset == queue.next_offset == 1
+
+
+def test_a_record_in_flight_for_a_deleted_topic_is_ignored_on_leader_and_follower():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    queue = broker.queue("orders")
+    broker.delete_topic("orders")
+    stage_messages(broker.node, queue, [Message(b"late")], 1)
+    broker.env.run_ready()
+    broker.create_topic("orders")
+    assert broker.bodies("orders") == []
+    follower = broker.restart(lead=False)
+    assert follower.machine.digest() == broker.machine.digest()
+
+
+def test_commits_of_all_groups_go_into_one_entry_after_the_delay():
+    broker = BrokerInMemory()
+    entries, outcomes = len(broker.log.entries), []
+    for offset in (1, 2, 3):
+        broker.machine.commit_offset("g", "orders", 0, offset, outcomes.append)
+        broker.machine.commit_offset("h", "orders", 1, offset * 10)
+    broker.env.advance(0.19)
+    assert len(broker.log.entries) == entries
+    assert broker.machine.offset_buffer.pending("g", "orders", 0) == 3
+    broker.env.advance(0.02)
+    assert len(broker.log.entries) == entries + 1
+    assert broker.machine.state.offsets.get("g", "orders", 0) == 3
+    assert broker.machine.state.offsets.get("h", "orders", 1) == 30
+    assert outcomes == [None, None, None]
+    assert broker.machine.offset_buffer.pending("g", "orders", 0) is None
+
+
+def test_a_query_waits_for_the_commits_of_its_queue_only():
+    broker = BrokerInMemory()
+    order = []
+    broker.machine.commit_offset("g", "orders", 0, 5)
+    broker.machine.flush_offsets(lambda error: order.append("other"), ("g", "orders", 1))
+    assert order == ["other"]
+    broker.machine.flush_offsets(lambda error: order.append("own"), ("g", "orders", 0))
+    broker.machine.flush_offsets(lambda error: order.append("in flight"), ("g", "orders", 0))
+    broker.machine.flush_offsets(lambda error: order.append("all"))
+    assert order == ["other"]
+    broker.env.run_ready()
+    assert order == ["other", "own", "in flight", "all"]
+    assert broker.machine.state.offsets.get("g", "orders", 0) == 5
+
+
+def test_a_busy_log_delays_commits_and_a_full_one_refuses_them():
+    broker = BrokerInMemory()
+    outcomes = []
+    broker.machine.commit_offset("g", "orders", 0, 5, outcomes.append)
+    broker.node.stage_error = BusyError("64 MiB wait")
+    broker.env.advance(0.5)
+    assert outcomes == []
+    broker.node.stage_error = None
+    broker.env.advance(0.2)
+    assert outcomes == [None]
+    broker.node.stage_error = LogFullError("no space")
+    broker.machine.commit_offset("g", "orders", 0, 6, outcomes.append)
+    broker.env.advance(0.2)
+    assert isinstance(outcomes[1], LogFullError)
+    assert broker.machine.state.offsets.get("g", "orders", 0) == 5
+
+
+def test_commits_that_were_only_buffered_are_refused_when_leadership_is_lost():
+    broker = BrokerInMemory()
+    outcomes = []
+    broker.machine.commit_offset("g", "orders", 0, 5, outcomes.append)
+    broker.node.step_down()
+    assert [type(outcome) for outcome in outcomes] == [NotLeaderError]
+
+
+def test_a_leader_advertises_the_command_kinds_it_understands():
+    broker = BrokerInMemory()
+    assert broker.machine.state.understood_by_all(23, ["fake-n0"])
+    assert not broker.machine.state.understood_by_all(24, ["fake-n0"])
+    assert not broker.machine.state.understood_by_all(23, ["fake-n0", "fake-n1"])

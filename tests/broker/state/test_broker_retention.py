@@ -1,0 +1,160 @@
+import pytest
+from msgspec.structs import replace
+
+from dledger.replica.status import PeerStatus
+from dledger.store.log import SegmentInfo
+from dledger_broker.retention import (
+    CHECK_PERIOD_S,
+    MAX_SEGMENTS_PER_ROUND,
+    Retention,
+    RetentionPolicy,
+    choose_trim,
+    clocks_agree,
+    fullest_disk_ratio,
+)
+from dledger_broker.testing import BrokerInMemory, FakeLog, Message
+
+NOW = 1_000_000
+
+
+def segments(*ages: int, size: int = 100) -> list[SegmentInfo]:
+    return [SegmentInfo(size * n, size * (n + 1), size, NOW - age) for n, age in enumerate(ages)]
+
+
+def choose(found, candidates, policy, *, ratio: float = 0.1, trusted: bool = True):
+    return choose_trim(found, candidates, policy, now_ms=NOW, disk_ratio=ratio, clock_trusted=trusted)
+
+
+BY_AGE = RetentionPolicy(max_age_ms=50)
+EVERYWHERE = [100 * number for number in range(1, 40)]
+
+
+@pytest.mark.parametrize(
+    ("ages", "expected"),
+    [((), None), ((60,), None), ((40, 30, 0), None), ((60, 40, 0), 100), ((90, 60, 0), 200), ((90, 60, 55), 200)],
+)
+def test_expired_segments_go_but_never_the_one_being_written(ages, expected):
+    assert choose(segments(*ages), EVERYWHERE, BY_AGE) == expected
+
+
+def test_a_segment_goes_only_if_all_before_it_go():
+    assert choose(segments(60, 40, 90, 0), EVERYWHERE, BY_AGE) == 100
+
+
+def test_a_trim_ends_at_a_snapshot():
+    found = segments(90, 80, 70, 0)
+    assert choose(found, [200], BY_AGE) == 200
+    assert choose(found, [400], BY_AGE) is None
+
+
+def test_age_counts_only_while_the_clock_is_trusted():
+    assert choose(segments(90, 80, 0), EVERYWHERE, BY_AGE, trusted=False) is None
+
+
+def test_the_oldest_go_beyond_the_largest_size():
+    policy = RetentionPolicy(max_log_bytes=250)
+    assert choose(segments(3, 2, 1, 0), EVERYWHERE, policy) == 200
+    assert choose(segments(1, 0), EVERYWHERE, policy) is None
+
+
+def test_a_full_disk_takes_the_oldest_of_any_age_a_few_at_a_time():
+    assert choose(segments(3, 2, 1, 0), EVERYWHERE, RetentionPolicy(), ratio=0.76) == 200
+    assert choose(segments(1, 0), EVERYWHERE, RetentionPolicy(), ratio=0.76) == 100
+    assert choose(segments(0), EVERYWHERE, RetentionPolicy(), ratio=0.99) is None
+
+
+def test_a_round_is_bounded():
+    assert choose(segments(*range(130, 100, -1)), EVERYWHERE, BY_AGE) == 100 * MAX_SEGMENTS_PER_ROUND
+
+
+def trimmed_broker() -> tuple[BrokerInMemory, Retention]:
+    broker = BrokerInMemory(log=FakeLog(segment_bytes=1 << 16))
+    broker.node.on_trimmed(broker.machine._trimmed)
+    broker.create_topic("orders")
+    for number in range(30):
+        broker.send("orders", number % 2, Message(b"%d" % number, keys="k"))
+    broker.send("orders", 2, Message(b"only an old one"))
+    broker.flush_views()
+    broker.node.snapshot()
+    for number in range(30, 50):
+        broker.send("orders", number % 2, Message(b"%d" % number, keys="k"))
+    policy = RetentionPolicy(max_age_ms=1000)
+    return broker, Retention(broker.machine, broker.node, broker.env, policy)
+
+
+def test_a_trim_raises_every_first_offset_before_the_log_goes():
+    broker, retention = trimmed_broker()
+    position = max(broker.log.snapshots)
+    follower = broker.restart(lead=False)
+    retention.start()
+    broker.env.advance(CHECK_PERIOD_S + 1)
+    assert broker.log.first_position == position
+    queue = broker.queue("orders", 0)
+    assert (queue.first_offset, queue.next_offset) == (15, 25)
+    assert broker.bodies("orders", 0) == [b"%d" % number for number in range(30, 50, 2)]
+    emptied = broker.queue("orders", 2)
+    assert (emptied.min_offset, emptied.max_offset) == (1, 1)
+    broker.send("orders", 2, Message(b"next"))
+    assert (emptied.next_offset, broker.bodies("orders", 2)) == (2, [b"next"])
+    follower.node.catch_up()
+    assert follower.machine.digest() == broker.machine.digest()
+    retention.stop()
+
+
+def test_queue_offsets_go_on_after_a_trim_even_if_all_views_are_lost():
+    broker, retention = trimmed_broker()
+    retention.trim(max(broker.log.snapshots))
+    broker.env.advance(1.0)
+    broker.disk.rmtree("views")
+    broker.disk.rmtree("consumequeue")
+    again = broker.restart()
+    assert again.machine.digest() == broker.machine.digest()
+    assert (again.queue("orders", 0).first_offset, again.queue("orders", 0).next_offset) == (15, 25)
+    assert again.queue("orders", 2).next_offset == 1
+    assert again.bodies("orders", 0) == [b"%d" % number for number in range(30, 50, 2)]
+
+
+def test_queue_files_below_the_first_offset_are_removed():
+    broker, retention = trimmed_broker()
+    for _ in range(40):
+        broker.send("orders", 3, Message(b"x"))
+    broker.node.snapshot()
+    broker.flush_views()
+    before = sorted(broker.disk.listdir("consumequeue/orders/3"))
+    retention.trim(max(broker.log.snapshots))
+    broker.env.advance(1.0)
+    after = sorted(broker.disk.listdir("consumequeue/orders/3"))
+    assert before[:2] == ["00000000000000000000", "00000000000000000320"]
+    assert after == before[2:]
+
+
+def test_nothing_is_trimmed_by_a_node_that_does_not_lead():
+    broker, retention = trimmed_broker()
+    broker.node.step_down()
+    broker.env.advance(CHECK_PERIOD_S)
+    retention.check()
+    broker.env.run_ready()
+    assert broker.log.first_position == 0
+
+
+def test_a_topic_created_anew_during_a_trim_keeps_its_messages():
+    broker, retention = trimmed_broker()
+    retention.trim(max(broker.log.snapshots))
+    broker.machine.proposals.delete_topic("orders", lambda _: None)
+    broker.node.commit()
+    broker.create_topic("orders")
+    broker.send("orders", 0, Message(b"new"))
+    assert broker.bodies("orders", 0) == [b"new"]
+
+
+def test_the_fullest_voters_disk_and_a_majority_of_clocks_count():
+    status = BrokerInMemory().node.status()
+
+    def peer(disk_used: int, ahead: int, voter: bool = True) -> PeerStatus:
+        return PeerStatus("p", voter, 0, 0, 20, "replicate", disk_used, ahead)
+
+    group = replace(status, disk_used=300, peers=[peer(700, 100_000), peer(400, 0), peer(900, 0, voter=False)])
+    assert fullest_disk_ratio(group) == 0.7
+    assert clocks_agree(group)
+    assert not clocks_agree(replace(status, peers=[peer(0, 100_000), peer(0, -90_000)]))
+    assert clocks_agree(replace(status, peers=[]))

@@ -1,0 +1,88 @@
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger.errors import CorruptionError
+from dledger_broker.state.snapshot import decode_state, encode_state
+from dledger_broker.state.tables import BrokerState
+from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+
+
+def state_of(topics: int, queues: int, groups: int) -> BrokerState:
+    state = BrokerState()
+    for number in range(topics):
+        topic = state.put_topic(TopicConfig(f"topic-{number}", queues, queues, attributes={"k": "v"}), 100 + number)
+        for queue_id in range(queues):
+            queue = topic.queue(queue_id)
+            queue.next_offset, queue.first_offset = 10 + queue_id, queue_id
+            state.queue_changed(queue)
+    for number in range(groups):
+        state.put_group(SubscriptionGroupConfig(f"group-{number}"))
+        state.offsets.commit(f"group-{number}", "topic-0", 0, number)
+    state.put_features("n0", (16, 17))
+    return state
+
+
+@given(st.integers(1, 97))
+def test_a_state_survives_its_snapshot_however_the_stream_is_cut(chunk_bytes):
+    state = state_of(topics=3, queues=2, groups=4)
+    stream = b"".join(encode_state(state))
+    found = decode_state(stream[start : start + chunk_bytes] for start in range(0, len(stream), chunk_bytes))
+    assert found.digest() == state.digest()
+    assert found.topic_version == state.topic_version
+    assert found.topics.keys() == state.topics.keys()
+    assert found.topics["topic-1"].config == state.topics["topic-1"].config
+    assert found.topics["topic-1"].created_position == 101
+    assert found.groups == state.groups
+    assert found.features == {"n0": (16, 17)}
+    queue = found.topics["topic-2"].queues[1]
+    assert (queue.next_offset, queue.staged_offset, queue.first_offset) == (11, 11, 1)
+
+
+def test_a_snapshot_is_of_the_moment_it_was_taken():
+    state = state_of(topics=2, queues=2, groups=3)
+    digest = state.digest()
+    chunks = encode_state(state)
+    first = next(chunks)
+    state.offsets.commit("group-1", "topic-0", 0, 999)
+    state.delete_topic("topic-1")
+    state.put_group(SubscriptionGroupConfig("group-0", consume_enable=False))
+    queue = state.topics["topic-0"].queues[0]
+    queue.next_offset = 77
+    state.queue_changed(queue)
+    assert decode_state([first, *chunks]).digest() == digest
+
+
+def test_a_large_state_is_encoded_in_small_slices():
+    state = state_of(topics=10, queues=1000, groups=20)
+    chunks = encode_state(state)
+    slices = []
+    while True:
+        begin = time.thread_time()
+        chunk = next(chunks, None)
+        slices.append(time.thread_time() - begin)
+        if chunk is None:
+            break
+    assert len(slices) > 20
+    assert sorted(slices)[len(slices) // 2] < 0.005
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40])
+def test_an_incomplete_snapshot_is_refused(cut):
+    stream = b"".join(encode_state(state_of(topics=2, queues=2, groups=1)))
+    with pytest.raises(CorruptionError):
+        decode_state([stream[:-cut]])
+
+
+@given(st.data())
+def test_a_damaged_snapshot_is_refused_or_equal(data):
+    state = state_of(topics=2, queues=1, groups=1)
+    stream = bytearray(b"".join(encode_state(state)))
+    stream[data.draw(st.integers(0, len(stream) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        found = decode_state([bytes(stream)])
+    except CorruptionError:
+        return
+    assert found.digest() == state.digest()

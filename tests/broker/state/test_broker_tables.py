@@ -1,0 +1,133 @@
+import subprocess
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger_broker.state.offsets import OffsetTable
+from dledger_broker.state.snapshot import decode_state, encode_state
+from dledger_broker.state.tables import BrokerState
+from dledger_broker.testing import BrokerInMemory, Message
+from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+
+COMMITS = st.lists(
+    st.tuples(st.sampled_from("gh"), st.sampled_from("tu"), st.integers(0, 2), st.integers(-1, 1 << 40)), max_size=30
+)
+
+
+@given(COMMITS)
+def test_equal_offsets_have_equal_digests_however_they_came_about(commits):
+    step_by_step, at_once = OffsetTable(), OffsetTable()
+    final: dict[tuple[str, str, int], int] = {}
+    for group, topic, queue_id, offset in commits:
+        step_by_step.commit(group, topic, queue_id, offset)
+        final[group, topic, queue_id] = offset
+    for key in sorted(final, reverse=True):
+        at_once.commit(*key, final[key])
+    assert step_by_step.digest == at_once.digest
+    for group, topic in at_once.pairs():
+        at_once.remove(group, topic)
+    assert at_once.digest == 0
+
+
+@given(COMMITS, COMMITS)
+def test_a_capture_of_offsets_does_not_see_later_commits(before, after):
+    table, expected = OffsetTable(), {}
+    for group, topic, queue_id, offset in before:
+        table.commit(group, topic, queue_id, offset)
+        expected.setdefault((group, topic), {})[queue_id] = offset
+    captured = table.capture()
+    for commit in after:
+        table.commit(*commit)
+    table.remove_group("g")
+    assert {key: dict(offsets) for key, offsets in captured} == expected
+
+
+def test_a_digest_is_the_same_in_every_process():
+    code = (
+        "from dledger_broker.state.tables import BrokerState\n"
+        "from dledger_remoting.topics import TopicConfig\n"
+        "state = BrokerState()\n"
+        "topic = state.put_topic(TopicConfig('orders', attributes={'b': '1', 'a': '2'}), 48)\n"
+        "queue = topic.queue(1)\n"
+        "queue.next_offset = 7\n"
+        "state.queue_changed(queue)\n"
+        "state.offsets.commit('g', 'orders', 1, 5)\n"
+        "print(state.digest())\n"
+    )
+    digests = {
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment).stdout
+        for environment in ({"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)} for seed in ("1", "2"))
+    }
+    assert len(digests) == 1
+
+
+def test_a_queue_that_was_only_looked_at_is_not_part_of_the_state():
+    state = BrokerState()
+    topic = state.put_topic(TopicConfig("orders"), 48)
+    before = state.digest()
+    state.queue_changed(topic.queue(3))
+    assert state.digest() == before
+    assert list(decode_state(encode_state(state)).queues()) == []
+
+
+def test_a_deleted_topic_leaves_nothing_behind():
+    state = BrokerState()
+    empty = state.digest()
+    queue = state.put_topic(TopicConfig("orders"), 48).queue(0)
+    queue.next_offset = 9
+    state.queue_changed(queue)
+    state.offsets.commit("g", "orders", 0, 4)
+    assert state.digest() != empty
+    state.delete_topic("orders")
+    assert state.digest() == empty
+    assert state.offsets.get("g", "orders", 0) is None
+
+
+def test_groups_are_replaced_and_removed():
+    state = BrokerState()
+    empty = state.digest()
+    state.put_group(SubscriptionGroupConfig("g"))
+    state.put_group(SubscriptionGroupConfig("g", retry_max_times=1))
+    state.offsets.commit("g", "orders", 0, 4)
+    state.delete_group("g", clean_offsets=False)
+    assert state.offsets.get("g", "orders", 0) == 4
+    state.delete_group("g", clean_offsets=True)
+    assert state.digest() == empty
+
+
+def test_a_first_offset_only_rises_and_only_for_the_incarnation_it_was_decided_for():
+    state = BrokerState()
+    queue = state.put_topic(TopicConfig("orders"), 48).queue(0)
+    queue.next_offset = 10
+    state.trim_queue("orders", 48, 0, 6)
+    state.trim_queue("orders", 48, 0, 4)
+    state.trim_queue("orders", 0, 0, 9)
+    state.trim_queue("gone", 48, 0, 9)
+    assert queue.first_offset == 6
+
+
+def test_a_topic_that_is_created_again_starts_at_zero_and_never_shows_the_old_messages():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    broker.send("orders", 0, Message(b"old"), Message(b"older"))
+    broker.delete_topic("orders")
+    assert broker.machine.queue("orders", 0) is None
+    broker.create_topic("orders")
+    assert broker.bodies("orders") == []
+    broker.send("orders", 0, Message(b"new"))
+    assert broker.bodies("orders") == [b"new"]
+    position = broker.node.snapshot()
+    broker.disk.rmtree("views")
+    again = broker.restart()
+    assert position > 0
+    assert again.bodies("orders") == [b"new"]
+
+
+def test_replacing_a_topic_keeps_its_queues():
+    broker = BrokerInMemory()
+    broker.create_topic("orders", queues=4)
+    broker.send("orders", 3, Message(b"a"))
+    broker.create_topic("orders", queues=2)
+    assert broker.bodies("orders", 3) == [b"a"]
+    assert broker.machine.queue("orders", 2) is None

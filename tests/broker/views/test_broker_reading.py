@@ -1,0 +1,131 @@
+"""The table of read results: RocketMQ's GetMessageStatus by where the offset lies."""
+
+import pytest
+
+from dledger_broker.testing import BrokerInMemory, Message
+from dledger_broker.views.reading import MAX_SCANNED_UNITS, ReadStatus, select
+from dledger_broker.views.units import UNIT
+from dledger_remoting.tags import TagFilter, tag_code
+
+
+@pytest.fixture
+def broker():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    for number in range(40):
+        broker.send("orders", 0, Message(b"%d" % number, tags="even" if number % 2 == 0 else "odd"))
+    broker.queue("orders").first_offset = 10
+    return broker
+
+
+@pytest.mark.parametrize(
+    ("offset", "status", "next_begin"),
+    [
+        (9, ReadStatus.OFFSET_TOO_SMALL, 10),
+        (10, ReadStatus.FOUND, 15),
+        (38, ReadStatus.FOUND, 40),
+        (40, ReadStatus.OFFSET_OVERFLOW_ONE, 40),
+        (41, ReadStatus.OFFSET_OVERFLOW_BADLY, 40),
+    ],
+)
+def test_where_an_offset_lies_decides_the_answer(broker, offset, status, next_begin):
+    result = broker.machine.get_messages(broker.queue("orders"), offset, 5, 1 << 20)
+    assert (result.status, result.next_begin) == (status, next_begin)
+    assert (result.min_offset, result.max_offset) == (10, 40)
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_an_empty_queue_says_so(broker, offset):
+    result = broker.machine.get_messages(broker.queue("orders", 1), offset, 5, 1 << 20)
+    assert (result.status, result.next_begin) == (ReadStatus.NO_MESSAGE_IN_QUEUE, 0)
+
+
+def test_a_filter_skips_and_the_next_offset_is_after_the_last_scanned(broker):
+    queue = broker.queue("orders")
+    result = broker.machine.get_messages(queue, 11, 3, 1 << 20, TagFilter.parse("even"))
+    assert (result.status, result.message_count, result.next_begin) == (ReadStatus.FOUND, 3, 18)
+    nothing = broker.machine.get_messages(queue, 10, 3, 1 << 20, TagFilter.parse("neither"))
+    assert (nothing.status, nothing.next_begin, nothing.runs) == (ReadStatus.NO_MATCHED_MESSAGE, 40, [])
+
+
+@pytest.mark.parametrize("max_messages", [0, -1, 1])
+def test_at_least_one_message_comes_whatever_the_limits(broker, max_messages):
+    result = broker.machine.get_messages(broker.queue("orders"), 10, max_messages, 1)
+    assert (result.status, result.message_count, result.next_begin) == (ReadStatus.FOUND, 1, 11)
+
+
+def test_a_byte_limit_ends_the_answer_before_the_message_that_passes_it(broker):
+    size = broker.machine.get_messages(broker.queue("orders"), 10, 1, 1).size
+    result = broker.machine.get_messages(broker.queue("orders"), 10, 32, 3 * size)
+    assert result.message_count == 3
+    assert 2 * size < result.size <= 3 * size
+
+
+def test_records_that_lie_side_by_side_are_one_piece():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    broker.send("orders", 0, Message(b"a"), Message(b"b"))
+    broker.send("orders", 0, Message(b"c"))
+    result = broker.machine.get_messages(broker.queue("orders"), 0, 32, 1 << 20)
+    assert (len(result.runs), result.message_count) == (2, 3)
+    assert sum(size for _, size in result.runs) == result.size
+
+
+def test_a_filter_that_rejects_everything_scans_a_bounded_number_of_units():
+    units = b"".join(UNIT.pack(number * 100, 100, tag_code("odd")) for number in range(MAX_SCANNED_UNITS))
+    result = select(units, 7, 0, 10_000, 32, 1 << 20, TagFilter.parse("even"), 0)
+    assert (result.status, result.next_begin) == (ReadStatus.NO_MATCHED_MESSAGE, 7 + MAX_SCANNED_UNITS)
+
+
+def test_messages_whose_log_is_gone_are_passed_over():
+    units = b"".join(UNIT.pack(number * 100, 100, 0) for number in range(10))
+    result = select(units, 0, 0, 10, 32, 1 << 20, None, 700)
+    assert (result.status, result.runs, result.next_begin) == (ReadStatus.FOUND, [(700, 300)], 10)
+    gone = select(units, 0, 0, 10, 32, 1 << 20, None, 5000)
+    assert (gone.status, gone.next_begin) == (ReadStatus.MESSAGE_WAS_REMOVING, 10)
+
+
+def test_units_outside_the_page_cache_are_read_by_a_worker(broker):
+    queue = broker.queue("orders")
+    broker.flush_views()
+    broker.flush_views()
+    assert len(queue.view.tail) == 0
+    warm = broker.machine.get_messages(queue, 10, 5, 1 << 20)
+    broker.machine.queues._reader.read_nowait = lambda *_: None
+    assert broker.machine.get_messages(queue, 10, 5, 1 << 20).cold
+    results = []
+    broker.machine.get_messages_later(queue, 10, 5, 1 << 20, None, results.append)
+    broker.env.run_ready()
+    assert results == [warm]
+    broker.machine.get_messages_later(queue, 40, 5, 1 << 20, None, results.append)
+    assert results[1].status is ReadStatus.OFFSET_OVERFLOW_ONE
+
+
+def test_times_find_offsets():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    queue = broker.queue("orders")
+    search = broker.machine.queries.search_offset
+    assert broker.run(search(queue, 5)) == 0
+    assert broker.run(broker.machine.queries.earliest_store_time(queue)) == -1
+    for number in range(10):
+        broker.send("orders", 0, Message(b"x"), at_ms=1000 + 10 * (number // 2))
+    assert [broker.run(search(queue, at)) for at in (1, 1000, 1001, 1040, 1041)] == [0, 0, 2, 8, 10]
+    assert [broker.run(search(queue, at, upper=True)) for at in (1, 1000, 1015, 1040, 1041)] == [0, 1, 3, 9, 9]
+    assert broker.run(broker.machine.queries.earliest_store_time(queue)) == 1000
+
+
+def test_a_message_is_found_by_its_position_and_an_imitation_in_a_body_is_not():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    broker.send("orders", 0, Message(b"genuine"))
+    position = broker.machine.get_messages(broker.queue("orders"), 0, 1, 1).runs[0][0]
+    record = broker.run(broker.machine.queries.message_at(position))
+    assert b"genuine" in record
+    body_start = broker.log.end + 48 + 88
+    imitation = bytearray(record)
+    imitation[28:36] = body_start.to_bytes(8, "big")
+    broker.send("orders", 0, Message(bytes(imitation)))
+    assert broker.log.data[body_start : body_start + 8] == imitation[:8]
+    for elsewhere in (-1, 0, position + 1, body_start, broker.log.end, broker.log.end + 1000):
+        assert broker.run(broker.machine.queries.message_at(elsewhere)) is None

@@ -1,0 +1,197 @@
+import errno
+import sys
+
+import pytest
+
+from dledger.errors import CorruptionError
+from dledger.sim.disk import SimDisk
+from dledger_broker.testing import SMALL, BrokerInMemory, Message
+from dledger_broker.views.unitfiles import (
+    MAX_OPEN_FILES,
+    FileLayout,
+    OpenFiles,
+    QueueFileWriter,
+    UnitBatch,
+    read_units,
+)
+from dledger_broker.views.units import FILLER, UNIT, UNITS_PER_FILE, first_where
+from dledger_remoting.tags import tag_code
+
+DIRECTORY = "consumequeue/orders/3"
+LAYOUT = FileLayout(16)
+
+
+def content(disk: SimDisk, path: str) -> bytes:
+    file = disk.open(path)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def test_a_unit_is_position_size_and_tag_code():
+    assert UNIT.pack(1024, 116, tag_code("TagA")).hex() == "00000000000004000000007400000000" + "0027a807"
+    assert UNIT.pack(1 << 40, 1, -5).hex() == "000001000000000000000001fffffffffffffffb"
+
+
+def test_files_have_rocketmqs_names_and_sizes():
+    layout = FileLayout()
+    assert (UNITS_PER_FILE, layout.file_bytes) == (300_000, 6_000_000)
+    assert [layout.name(offset) for offset in (0, 299_999, 300_000, 600_001)] == [
+        "00000000000000000000",
+        "00000000000000000000",
+        "00000000000006000000",
+        "00000000000012000000",
+    ]
+    assert layout.first_offset("00000000000006000000") == 300_000
+
+
+def test_messages_become_units_in_full_size_files():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    for number in range(18):
+        broker.send("orders", 3, Message(b"%d" % number, tags="TagA"))
+    broker.flush_views()
+    first = content(broker.disk, f"{DIRECTORY}/00000000000000000000")
+    second = content(broker.disk, f"{DIRECTORY}/00000000000000000320")
+    assert (len(first), len(second)) == (320, 320)
+    units = [*UNIT.iter_unpack(first), *UNIT.iter_unpack(second[:40])]
+    for position, size, code in units:
+        assert int.from_bytes(broker.log.data[position : position + 4], "big") == size
+        assert code == 2598919
+    assert not any(second[40:])
+
+
+def test_a_queue_that_begins_in_the_middle_of_a_file_has_fillers_before():
+    disk = SimDisk()
+    writer = QueueFileWriter(disk, LAYOUT)
+    unit = UNIT.pack(77, 100, 0)
+    writer.write([UnitBatch(DIRECTORY, 19, unit)])
+    assert content(disk, f"{DIRECTORY}/00000000000000000320")[:80] == FILLER * 3 + unit
+    assert FILLER.hex() == "0000000000000000" + "7fffffff" + "0000000000000000"
+
+
+def test_a_read_spans_files_and_says_what_is_missing():
+    disk = SimDisk()
+    writer = QueueFileWriter(disk, LAYOUT)
+    units = b"".join(UNIT.pack(100 * number, 100, 0) for number in range(40))
+    writer.write([UnitBatch(DIRECTORY, 0, units)])
+    assert read_units(disk, LAYOUT, DIRECTORY, 10, 25) == units[200:700]
+    disk.unlink(f"{DIRECTORY}/00000000000000000320")
+    with pytest.raises(CorruptionError, match=r"lacks the unit of queue offset 16; restart this node"):
+        read_units(disk, LAYOUT, DIRECTORY, 10, 25)
+
+
+def test_a_queue_is_written_at_most_once_per_batch():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    broker.flush_views()
+    writes: list[str] = []
+    original = QueueFileWriter.write
+
+    def counting(self, batches):
+        writes.extend(batch.directory for batch in batches)
+        original(self, batches)
+
+    QueueFileWriter.write = counting
+    try:
+        for number in range(9):
+            broker.send("orders", number % 3, Message(b"x"))
+            broker.env.advance(0.01)
+        assert writes == []
+        broker.flush_views()
+    finally:
+        QueueFileWriter.write = original
+    assert sorted(writes) == [f"consumequeue/orders/{queue_id}" for queue_id in range(3)]
+
+
+def test_what_was_acknowledged_can_be_read_whether_it_is_written_or_not():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    expected = []
+    for number in range(60):
+        sent = broker.send("orders", 0, Message(b"%d" % number))
+        expected.append(b"%d" % number)
+        assert sent.outcome == "applied"
+        assert broker.bodies("orders") == expected
+        if number % 7 == 0:
+            broker.flush_views()
+
+
+def test_an_idle_queue_keeps_no_units_in_memory():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    for _ in range(100):
+        broker.send("orders", 0, Message(b"x"))
+    queue = broker.queue("orders")
+    broker.flush_views()
+    assert len(queue.view.tail) > 0
+    broker.flush_views()
+    assert (len(queue.view.tail), queue.view.written) == (0, 100)
+    parts = (queue, queue.view, queue.view.tail)
+    assert sum(map(sys.getsizeof, parts)) < 512
+    assert len(broker.bodies("orders")) == 100
+
+
+def test_open_files_are_bounded():
+    disk = SimDisk()
+    files = OpenFiles(disk)
+    disk.mkdir("d")
+    for number in range(MAX_OPEN_FILES + 50):
+        files.get(f"d/{number}", create=True)
+    assert sum(f"d/{number}" in files for number in range(MAX_OPEN_FILES + 50)) == MAX_OPEN_FILES
+    assert "d/0" not in files
+    files.forget("d/")
+    assert f"d/{MAX_OPEN_FILES}" not in files
+
+
+def test_a_full_disk_delays_the_files_and_nothing_else():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    fault = broker.disk.fail(lambda operation, path: "consumequeue" in path, errno.ENOSPC, once=False)
+    broker.send("orders", 0, Message(b"a"))
+    broker.env.advance(1.0)
+    assert broker.bodies("orders") == [b"a"]
+    checkpoint = broker.machine.checkpointer
+    done = []
+    checkpoint.request(lambda: done.append(True))
+    broker.env.advance(1.0)
+    assert done == [True]
+    assert not broker.disk.exists("views/checkpoint-0")
+    broker.disk.faults.remove(fault)
+    broker.send("orders", 0, Message(b"b"))
+    broker.env.advance(1.0)
+    broker.checkpoint()
+    assert broker.disk.exists("views/checkpoint-0")
+    assert broker.restart().bodies("orders") == [b"a", b"b"]
+
+
+def test_deleting_a_topic_removes_its_files_once_a_checkpoint_no_longer_lists_them():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    broker.send("orders", 0, Message(b"old"))
+    broker.checkpoint()
+    broker.delete_topic("orders")
+    broker.create_topic("orders")
+    broker.send("orders", 0, Message(b"new"))
+    broker.env.advance(1.0)
+    assert broker.disk.listdir("consumequeue") == ["orders"]
+    assert broker.bodies("orders") == [b"new"]
+
+
+def test_a_search_for_the_first_number_that_holds():
+    assert [first_where(3, 9, lambda number, limit=limit: number >= limit) for limit in (0, 3, 5, 8, 9, 20)] == [
+        *(3, 3, 5, 8, 9, 9)
+    ]
+
+
+def test_ten_thousand_queues_cost_few_handles_and_little_memory():
+    broker = BrokerInMemory(config=SMALL)
+    broker.create_topic("orders", queues=10_000)
+    for queue_id in range(0, 10_000, 10):
+        broker.send("orders", queue_id, Message(b"x"))
+    broker.env.advance(1.0)
+    queues = list(broker.machine.state.queues())
+    assert len(queues) == 1000
+    assert all(not queue.view.tail for queue in queues)
+    assert len(broker.machine.queues._files._files._files) <= MAX_OPEN_FILES

@@ -1,0 +1,259 @@
+import asyncio
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger.sim.disk import SimDisk
+from dledger_broker.testing import SMALL, START_MS, BrokerInMemory, Message
+from dledger_broker.views.keyfile import (
+    ActiveIndexFile,
+    IndexedKey,
+    IndexHeader,
+    IndexLayout,
+    SealedIndexFile,
+    key_hash,
+)
+from dledger_broker.views.keyindex import record_keys
+from dledger_remoting.record import RecordRef
+from dledger_remoting.tags import java_hash
+
+SMALL_LAYOUT = IndexLayout(slots=4, entries=6)
+FOREVER = (0, 1 << 60)
+
+
+def content(disk: SimDisk, path: str) -> bytes:
+    file = disk.open(path)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def test_the_layout_is_rocketmqs():
+    layout = IndexLayout()
+    assert layout.file_bytes == 420_000_040
+    assert layout.entry_at(1) == 40 + 4 * 5_000_000 + 20
+
+
+@pytest.mark.parametrize(
+    ("topic", "key", "expected"),
+    [("T1", b"k0", 79072523), ("T1", b"UNIQ", 1321340953)],
+)
+def test_hashes_of_known_keys(topic, key, expected):
+    assert key_hash(topic, key) == expected
+
+
+@given(st.text(max_size=20), st.text(max_size=300))
+def test_a_hash_is_that_of_java(topic, key):
+    code = java_hash(f"{topic}#{key}")
+    assert key_hash(topic, key.encode()) == (0 if code == -(1 << 31) else abs(code))
+
+
+def test_a_file_byte_for_byte():
+    disk = SimDisk()
+    file = ActiveIndexFile(disk, "f", SMALL_LAYOUT, IndexHeader(), 1)
+    file.add([IndexedKey(9, 1000, 5_000), IndexedKey(13, 1100, 7_999)])
+    file.add([IndexedKey(2, 1200, 8_000)])
+    file.write_slots()
+    file.sync_entries()
+    assert content(disk, "f") == b"".join(
+        (
+            struct.pack(">qqqqii", 5_000, 8_000, 1000, 1200, 2, 4),
+            struct.pack(">4i", 0, 2, 3, 0),
+            bytes(20),
+            struct.pack(">iqii", 9, 1000, 0, 0),
+            struct.pack(">iqii", 13, 1100, 2, 1),
+            struct.pack(">iqii", 2, 1200, 3, 0),
+            bytes(40),
+        )
+    )
+
+
+def test_entries_of_a_hash_are_found_newest_first_and_by_time():
+    disk = SimDisk()
+    file = ActiveIndexFile(disk, "f", SMALL_LAYOUT, IndexHeader(), 1)
+    file.add([IndexedKey(5, 100 * number, 10_000 * number) for number in (1, 2, 3)] + [IndexedKey(9, 400, 40_000)])
+    assert list(file.positions(5, *FOREVER)) == [300, 200, 100]
+    assert list(file.positions(9, *FOREVER)) == [400]
+    assert list(file.positions(1, *FOREVER)) == []
+    assert list(file.positions(5, 20_000, 25_000)) == [200]
+    file.add([IndexedKey(5, 500, 50_000)])
+    assert file.full
+    file.write_slots()
+    file.sync_entries()
+    assert list(SealedIndexFile(disk, "f", SMALL_LAYOUT).positions(5, *FOREVER)) == [500, 300, 200, 100]
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.data())
+def test_slots_are_recovered_from_the_entries_that_they_lack(codes, data):
+    layout = IndexLayout(slots=7, entries=40)
+    disk = SimDisk()
+    file = ActiveIndexFile(disk, "f", layout, IndexHeader(), 1)
+    split = data.draw(st.integers(0, len(codes)))
+    keys = [IndexedKey(code, 10 * place, 1000 * place) for place, code in enumerate(codes)]
+    file.add(keys[:split])
+    file.write_slots()
+    slots_entries = file.header.next_entry
+    file.add(keys[split:])
+    again = ActiveIndexFile(disk, "f", layout, file.header, slots_entries)
+    for code in set(codes):
+        assert list(again.positions(code, *FOREVER)) == list(file.positions(code, *FOREVER))
+
+
+def test_the_keys_of_a_record():
+    def keys_of(properties: bytes, sys_flag: int = 0) -> list[bytes]:
+        return record_keys(RecordRef(0, 0, b"T", 0, 0, 0, 0, sys_flag, properties))
+
+    assert keys_of(b"UNIQ_KEY\x01U1\x02KEYS\x01a  b U1\x02TAGS\x01t\x02") == [b"U1", b"a", b"b"]
+    assert keys_of(b"KEYS\x01a") == [b"a"]
+    assert keys_of(b"TAGS\x01t\x02") == []
+    assert keys_of(b"UNIQ_KEY\x01U1\x02", sys_flag=0xC) == []
+
+
+def bodies_of(broker: BrokerInMemory, key: str, count: int = 32, begin: int = 0, end: int = 1 << 60, **kind) -> list:
+    result = broker.run(broker.machine.queries.query("orders", key, count, begin, end, **kind))
+    return [record[88:90] for record in result.records]
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_messages_are_found_by_key_before_and_after_they_are_indexed(indexed):
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    broker.create_topic("others")
+    broker.send("others", 0, Message(b"zz", keys="red"))
+    for number in range(10, 70):
+        keys = "red green" if number % 10 == 0 else "blue"
+        broker.send("orders", number % 4, Message(b"%d" % number, keys=keys, unique_key=f"U{number}"), at_ms=number)
+    if indexed:
+        broker.run(broker.machine.keys.catch_up())
+        assert broker.machine.keys.lag_bytes == 0
+    assert bodies_of(broker, "green") == [b"60", b"50", b"40", b"30", b"20", b"10"]
+    assert bodies_of(broker, "red", count=2) == [b"60", b"50"]
+    assert bodies_of(broker, "U33") == bodies_of(broker, "U33", unique_only=True) == [b"33"]
+    assert bodies_of(broker, "red", unique_only=True) == []
+    assert bodies_of(broker, "absent") == []
+
+
+def test_a_query_joins_what_is_indexed_with_what_is_not():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    broker.send("orders", 0, Message(b"01", keys="k"))
+    broker.run(broker.machine.keys.catch_up())
+    broker.send("orders", 0, Message(b"02", keys="k"))
+    assert bodies_of(broker, "k") == [b"02", b"01"]
+
+
+def test_a_time_range_limits_a_query():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    for number in range(10):
+        broker.send("orders", 0, Message(b"%02d" % number, keys="k"), at_ms=START_MS + 1000 * number)
+    expected = [b"05", b"04", b"03"]
+    assert bodies_of(broker, "k", begin=START_MS + 3000, end=START_MS + 5000) == expected
+    broker.run(broker.machine.keys.catch_up())
+    assert bodies_of(broker, "k", begin=START_MS + 3000, end=START_MS + 5000) == expected
+
+
+def filled() -> BrokerInMemory:
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    for number in range(10, 99):
+        broker.send("orders", 0, Message(b"%d" % number, keys=f"k{number % 3}"), at_ms=START_MS + number)
+    broker.run(broker.machine.keys.catch_up())
+    return broker
+
+
+def test_files_roll_when_they_are_full_and_are_named_by_time():
+    broker = filled()
+    broker.run(broker.machine.keys.save())
+    names = sorted(name for name in broker.disk.listdir("keyindex") if name != "checkpoint")
+    assert names == ["20231114221320010", "20231114221320059"]
+    header = struct.unpack(">qqqqii", content(broker.disk, f"keyindex/{names[0]}")[:40])
+    assert header[0] == START_MS + 10
+    assert header[5] == SMALL.index_entries
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_the_index_goes_on_where_it_was_saved(clean):
+    broker = filled()
+    before = bodies_of(broker, "k1", count=100)
+    if clean:
+        broker.run(broker.machine.keys.close())
+    else:
+        broker.run(broker.machine.keys.save())
+    again = broker.restart()
+    again.run(again.machine.keys.load())
+    assert again.machine.keys.position == broker.machine.keys.position
+    again.send("orders", 0, Message(b"99", keys="k1"))
+    again.run(again.machine.keys.catch_up())
+    assert bodies_of(again, "k1", count=100) == [b"99", *before]
+
+
+@pytest.mark.parametrize("victim", ["checkpoint", "20231114221320010", "20231114221320059", ""])
+def test_a_lost_file_means_that_the_index_is_built_again(victim):
+    broker = filled()
+    before = bodies_of(broker, "k1", count=100)
+    broker.run(broker.machine.keys.save())
+    if victim:
+        broker.disk.unlink(f"keyindex/{victim}")
+    else:
+        broker.disk.rmtree("keyindex")
+    again = broker.restart()
+    again.run(again.machine.keys.load())
+    assert again.machine.keys.position == 0
+    assert bodies_of(again, "k1", count=100) == before
+    again.run(again.machine.keys.catch_up())
+    assert bodies_of(again, "k1", count=100) == before
+
+
+def test_an_index_of_another_incarnation_of_the_directory_is_not_trusted():
+    broker = filled()
+    broker.run(broker.machine.keys.save())
+    again = broker.restart()
+    again.machine.keys.incarnation = "another"
+    again.run(again.machine.keys.load())
+    assert again.machine.keys.position == 0
+
+
+def test_the_index_is_never_saved_ahead_of_the_durable_log():
+    broker = filled()
+    broker.node.durable_limit = 0
+    broker.run(broker.machine.keys.save())
+    assert not broker.disk.exists("keyindex/checkpoint")
+    broker.node.durable_limit = None
+    broker.run(broker.machine.keys.save())
+    assert broker.disk.exists("keyindex/checkpoint")
+
+
+def test_files_of_trimmed_messages_go():
+    broker = filled()
+    index = broker.machine.keys
+    broker.run(index.save())
+    index.trimmed(broker.log.end)
+    broker.env.run_ready()
+    assert sorted(broker.disk.listdir("keyindex")) == ["20231114221320059", "checkpoint"]
+
+
+def test_the_indexer_runs_behind_the_log_and_stops_cleanly():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    for number in range(20):
+        broker.send("orders", 0, Message(b"%02d" % number, keys="k"))
+
+    async def life() -> None:
+        broker.machine.start()
+        while broker.machine.keys.lag_bytes:
+            await broker.env.finish(_pause(broker))
+        await broker.env.finish(broker.machine.close())
+
+    async def _pause(broker: BrokerInMemory) -> None:
+        future = asyncio.get_running_loop().create_future()
+        broker.env.call_later(0.1, lambda: future.set_result(None))
+        await future
+
+    broker.run(life())
+    assert broker.machine.keys.position == broker.machine.applied_position
+    assert broker.disk.exists("keyindex/checkpoint")
+    assert broker.disk.exists("views/checkpoint-0")

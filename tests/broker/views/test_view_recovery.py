@@ -1,0 +1,237 @@
+"""Views can be lost, torn or stale: what a start shows is what the log says."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dledger.sim.disk import SimDisk
+from dledger_broker.testing import BrokerInMemory, FakeLog, Message
+from dledger_broker.views.checkpoint import Checkpoint, TopicExtent, load_checkpoint, remove_checkpoint, save_checkpoint
+
+TOPICS = ("orders", "audits")
+
+
+def contents(broker: BrokerInMemory) -> dict[tuple[str, int], list[bytes]]:
+    return {
+        (name, queue_id): broker.bodies(name, queue_id)
+        for name, topic in broker.machine.state.topics.items()
+        for queue_id in sorted(topic.queues)
+    }
+
+
+def fill(broker: BrokerInMemory, start: int, count: int) -> None:
+    for number in range(start, start + count):
+        broker.send(TOPICS[number % 2], number % 3, Message(b"%d" % number, tags="t"))
+
+
+def started() -> BrokerInMemory:
+    broker = BrokerInMemory(log=FakeLog(segment_bytes=1 << 16))
+    for topic in TOPICS:
+        broker.create_topic(topic)
+    return broker
+
+
+def test_a_checkpoint_survives_the_loss_of_either_copy():
+    disk = SimDisk()
+    assert load_checkpoint(disk) is None
+    first = Checkpoint(100, [TopicExtent("orders", 48, [(0, 1, 9)])], "i", 0)
+    second = Checkpoint(200, [], "i", 1)
+    save_checkpoint(disk, first)
+    assert load_checkpoint(disk) == first
+    assert first.extents() == {("orders", 0): (1, 9)}
+    save_checkpoint(disk, second)
+    assert load_checkpoint(disk) == second
+    disk.flip_bit("views/checkpoint-1", 77)
+    assert load_checkpoint(disk) == first
+    disk.unlink("views/checkpoint-0")
+    assert load_checkpoint(disk) is None
+    remove_checkpoint(disk)
+    assert disk.listdir("views") == []
+
+
+@pytest.mark.parametrize("loss", ["views", "consumequeue", "consumequeue/orders", "consumequeue/orders/0", "keyindex"])
+def test_whatever_view_is_deleted_everything_is_back_after_a_restart(loss):
+    broker = started()
+    fill(broker, 0, 90)
+    broker.node.snapshot()
+    fill(broker, 90, 40)
+    broker.checkpoint()
+    broker.run(broker.machine.keys.catch_up())
+    before, digest = contents(broker), broker.machine.digest()
+    broker.disk.rmtree(loss)
+    again = broker.restart()
+    assert contents(again) == before
+    assert again.machine.digest() == digest
+    again.checkpoint()
+    third = again.restart()
+    assert contents(third) == before
+
+
+def test_an_intact_checkpoint_spares_the_log_below_the_snapshot(monkeypatch):
+    broker = started()
+    fill(broker, 0, 60)
+    position = broker.node.snapshot()
+    broker.checkpoint()
+    before = contents(broker)
+    rebuilt = []
+    monkeypatch.setattr("dledger_broker.machine.BrokerMachine.rebuild", lambda self, entries: rebuilt.extend(entries))
+    assert contents(broker.restart()) == before
+    assert rebuilt == []
+    assert load_checkpoint(broker.disk).position <= position
+
+
+def test_a_checkpoint_below_the_snapshot_is_continued_from_there(monkeypatch):
+    broker = started()
+    fill(broker, 0, 30)
+    broker.checkpoint()
+    reached = load_checkpoint(broker.disk).position
+    fill(broker, 30, 30)
+    monkeypatch.setattr("dledger_broker.views.checkpointer.Checkpointer.request", lambda self, done: None)
+    broker.node.snapshot()
+    before = contents(broker)
+    rebuilt = []
+    original = type(broker.machine).rebuild
+
+    def rebuild(self, entries):
+        rebuilt.extend(entries)
+        original(self, entries)
+
+    monkeypatch.setattr(type(broker.machine), "rebuild", rebuild)
+    again = broker.restart()
+    assert rebuilt
+    assert all(entry.end > reached for entry in rebuilt)
+    assert contents(again) == before
+
+
+@pytest.mark.parametrize("cut", [0, 1, 19, 20, 100, 319])
+def test_a_torn_file_is_rebuilt(cut):
+    broker = started()
+    fill(broker, 0, 120)
+    broker.node.snapshot()
+    broker.checkpoint()
+    before = contents(broker)
+    directory = "consumequeue/orders/0"
+    names = sorted(broker.disk.listdir(directory))
+    broker.disk.open(f"{directory}/{names[0]}").truncate(cut)
+    again = broker.restart()
+    assert contents(again) == before
+
+
+def test_files_that_lost_their_last_units_are_rebuilt():
+    broker = started()
+    fill(broker, 0, 120)
+    broker.node.snapshot()
+    broker.checkpoint()
+    before = contents(broker)
+    directory = "consumequeue/audits/1"
+    newest = max(broker.disk.listdir(directory))
+    broker.disk.open(f"{directory}/{newest}").pwrite(bytes(320), 0)
+    assert contents(broker.restart()) == before
+
+
+def test_views_of_another_incarnation_of_the_directory_are_not_trusted():
+    broker = started()
+    fill(broker, 0, 60)
+    broker.node.snapshot()
+    broker.checkpoint()
+    before = contents(broker)
+    save_checkpoint(broker.disk, Checkpoint(1 << 50, [], "another", 99))
+    assert contents(broker.restart()) == before
+
+
+def test_a_topic_deleted_after_the_checkpoint_does_not_look_like_lost_files(monkeypatch):
+    broker = started()
+    fill(broker, 0, 60)
+    broker.node.snapshot()
+    broker.checkpoint()
+    requested = []
+    monkeypatch.setattr(
+        "dledger_broker.views.checkpointer.Checkpointer.request", lambda self, done: requested.append(1)
+    )
+    broker.delete_topic("orders")
+    broker.create_topic("orders")
+    broker.send("orders", 0, Message(b"anew"))
+    broker.env.advance(1.0)
+    before = contents(broker)
+    rebuilt = []
+    monkeypatch.setattr("dledger_broker.machine.BrokerMachine.rebuild", lambda self, entries: rebuilt.extend(entries))
+    again = broker.restart()
+    assert requested
+    assert rebuilt == []
+    assert contents(again) == before
+    assert again.bodies("orders") == [b"anew"]
+
+
+def test_the_leaders_own_list_and_a_followers_scan_make_the_same_views():
+    leader = started()
+    fill(leader, 0, 50)
+    follower = leader.restart(lead=False)
+    other = BrokerInMemory(log=leader.log, lead=False)
+    assert contents(follower) == contents(other) == contents(leader)
+    leader_units = [queue.view.unwritten() for queue in leader.machine.state.queues()]
+    assert leader_units == [queue.view.unwritten() for queue in other.machine.state.queues()]
+    assert leader.machine.digest() == other.machine.digest()
+
+
+def test_installing_a_snapshot_leaves_only_what_the_log_still_holds():
+    leader = started()
+    fill(leader, 0, 60)
+    position = leader.node.snapshot()
+    fill(leader, 60, 12)
+    follower = BrokerInMemory(log=FakeLog())
+    follower.create_topic("stale")
+    follower.send("stale", 0, Message(b"stale"))
+    follower.flush_views()
+    follower.node.log = leader.log
+    leader.log.first_position = position
+    told = []
+    follower.machine.on_topics_changed.append(lambda: told.append(True))
+    follower.node.restore(position)
+    follower.node.catch_up()
+    follower.env.run_ready()
+    assert told
+    assert follower.machine.digest() == leader.machine.digest()
+    assert follower.bodies("orders", 0) == [b"60", b"66"]
+    assert follower.queue("orders", 0).min_offset == 10
+    follower.env.advance(1.0)
+    assert sorted(follower.disk.listdir("consumequeue")) == sorted(TOPICS)
+    follower.checkpoint()
+    before = contents(follower)
+    follower.disk.rmtree("consumequeue")
+    assert contents(follower.restart(lead=False)) == before
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1 << 32), st.sampled_from(["none", "random", "all"]), st.data())
+def test_a_power_loss_at_any_moment_loses_no_unit(seed, keep, data):
+    rng = random.Random(seed)
+    broker = started()
+    number = 0
+    for _ in range(data.draw(st.integers(1, 8))):
+        match data.draw(st.sampled_from(["fill", "flush", "checkpoint", "snapshot", "delete", "power loss"])):
+            case "fill":
+                count = data.draw(st.integers(1, 25))
+                fill(broker, number, count)
+                number += count
+            case "flush":
+                broker.env.advance(0.1 + rng.random() / 2)
+            case "checkpoint":
+                broker.machine.checkpointer.request(lambda: None)
+                broker.env.advance(rng.random() / 10)
+            case "snapshot":
+                broker.node.snapshot()
+            case "delete":
+                broker.delete_topic("audits")
+                broker.create_topic("audits")
+            case "power loss":
+                before = contents(broker)
+                broker.disk.crash(rng, keep)
+                broker = broker.restart()
+                assert contents(broker) == before
+    before, digest = contents(broker), broker.machine.digest()
+    broker.disk.crash(rng, keep)
+    again = broker.restart()
+    assert contents(again) == before
+    assert again.machine.digest() == digest
