@@ -35,7 +35,7 @@ from dledger_broker.registrar import Registrar
 from dledger_broker.retention import HOUR_MS, Retention, RetentionPolicy
 from dledger_broker.server.connection import ClientConnection
 from dledger_broker.server.listener import Listener, resolve_ipv4
-from dledger_broker.state.tables import BrokerState
+from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_broker.system_topics import system_topics
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.ids import UniqueKeyGenerator
@@ -71,6 +71,7 @@ class Broker:
         self._env: AsyncioEnvironment | None = None
         self._http: AppRunner | None = None
         self._started = False
+        self._commit_push_due = False
         self.node: Node
         self.machine: BrokerMachine
         self.listener: Listener
@@ -278,6 +279,7 @@ class Broker:
         self.registrar = Registrar(machine, group, config)
         self._retention = Retention(machine, self.node, env, _retention_policy(config))
         machine.on_leadership_changed.append(self._on_leadership)
+        machine.on_arrival = self._on_arrival
 
     async def _start_http(self) -> None:
         try:
@@ -299,6 +301,18 @@ class Broker:
         _logger.info("node=%s event=leading term=%d", self.config.node_id, leadership.term)
         for topic in system_topics(self.config):
             self.machine.proposals.ensure_topic(topic, _log_failure)
+
+    def _on_arrival(self, queues: list[QueueState]) -> None:
+        """Messages can be read: wake this node's long polls, and let nodes where others wait know of the commit."""
+        self.pulls.held.arrived(queues)
+        if self.group.ready and self.presence.followers_hold_pulls and not self._commit_push_due:
+            self._commit_push_due = True
+            asyncio.get_running_loop().call_soon(self._push_commit)
+
+    def _push_commit(self) -> None:
+        self._commit_push_due = False
+        if self.group.ready:
+            self.node.broadcast_commit()
 
     async def _hand_over(self) -> None:
         """Have another node lead; without one that can, this node just leaves and the others elect."""

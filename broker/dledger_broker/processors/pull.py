@@ -100,7 +100,6 @@ class PullProcessor:
         self._was_ready = False
         self.held = LongPolls(env, self._retry, self._expire, holding_changed)
         self.accepts_waiting = True
-        machine.on_arrival = self.held.arrived
         machine.on_topics_changed.append(self.held.release_dropped)
         group.listeners.append(self._on_leadership)
 
