@@ -34,7 +34,7 @@ class LogTable:
         self.last_index = base_index if last_index is None else last_index
         self._starts = [start for start, _ in runs]
         self._terms = [term for _, term in runs]
-        self._window = window
+        self.window = window
         self._recent: deque[EntryMeta] = deque()
         self._memberships: list[tuple[int, Membership]] = [(base_membership_index, base_membership or Membership())]
         for meta in memberships:
@@ -100,7 +100,7 @@ class LogTable:
             self._recent.append(meta)
             self.last_index = meta.index
         recent = self._recent
-        while len(recent) > self._window and recent[0].index <= committed:
+        while len(recent) > self.window and recent[0].index <= committed:
             recent.popleft()
 
     def truncate(self, first_index: int) -> None:

@@ -291,6 +291,20 @@ class SimDisk:
             if bit // 8 < len(content):
                 content[bit // 8] ^= 1 << (bit % 8)
 
+    def durable_bytes(self, path: str, offset: int, size: int) -> bytes:
+        """What would be left of a range of a file if power were lost now and nothing unsynced survived."""
+        inode = self._durable_tree.files.get(path)
+        return b"" if inode is None else bytes(inode.durable[offset : offset + size])
+
+    def durable_size(self, path: str) -> int:
+        """The length that a file would have after such a power loss."""
+        inode = self._durable_tree.files.get(path)
+        return 0 if inode is None else len(inode.durable)
+
+    def paths(self) -> list[str]:
+        """All files."""
+        return sorted(self._tree.files)
+
     def check_fault(self, operation: str, path: str) -> None:
         """Raise what was injected for an operation, if anything."""
         for fault in self.faults:

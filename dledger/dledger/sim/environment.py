@@ -12,60 +12,98 @@ from dledger.sim.scheduler import Scheduler, Timer
 
 T = TypeVar("T")
 
+WALL_EPOCH_MS = 1_700_000_000_000
+
 
 class SimEnvironment:
     """One life of one node: after `kill` nothing that it scheduled happens any more.
 
-    A pause (SIGSTOP) delays whatever falls into it to its end; the clock goes on.  Blocking work takes effect at a
-    random moment between its start and its end, on lanes of one thread in order.
+    The node's monotonic clock runs at `clock_rate` seconds a second from `clock_offset_s` on; `call_cost_s` passes at
+    every look at it, so that work in slices really comes in slices.  A pause (SIGSTOP) delays whatever falls into it to
+    its end; the clock goes on.  Blocking work takes effect at a random moment between its start and its end, on lanes
+    of one thread in order.  `after_event` is called after everything that happened on the node's event loop, `escaped` with an
+    exception that nobody caught there.
     """
 
-    def __init__(self, scheduler: Scheduler, random: Random, after_event: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        random: Random,
+        after_event: Callable[[], None],
+        escaped: Callable[[Exception], None],
+        *,
+        clock_rate: float = 1.0,
+        clock_offset_s: float = 0.0,
+        call_cost_s: float = 0.0,
+    ) -> None:
         self._scheduler = scheduler
         self._random = random
         self._after_event = after_event
-        self._alive = True
+        self._escaped = escaped
+        self._clock_rate = clock_rate
+        self._clock_offset_s = clock_offset_s
+        self._call_cost_s = call_cost_s
+        self._clock = 0.0
         self._queues: dict[str, deque[Callable[[], None]]] = {FLUSH: deque(), HARD_STATE: deque()}
         self._busy: dict[str, bool] = {FLUSH: False, HARD_STATE: False}
+        self.alive = True
         self.paused_until = 0.0
         self.wall_offset_ms = 0
-        self.sync_delay_s: Callable[[], float] = lambda: 0.0005
+        self.sync_delay_s: Callable[[str], float] = lambda lane: 0.0005
 
     def kill(self) -> None:
         """The process is gone."""
-        self._alive = False
+        self.alive = False
 
     def now(self) -> float:
-        return self._scheduler.now
+        """See `Environment.now`; never goes back."""
+        real = self._scheduler.now * self._clock_rate + self._clock_offset_s
+        self._clock = max(real, self._clock + self._call_cost_s)
+        return self._clock
 
     def wall_ms(self) -> int:
-        return 1_700_000_000_000 + int(self._scheduler.now * 1000) + self.wall_offset_ms
+        """See `Environment.wall_ms`."""
+        return WALL_EPOCH_MS + int(self._scheduler.now * 1000) + self.wall_offset_ms
 
     def random(self) -> Random:
+        """See `Environment.random`."""
         return self._random
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        self.call_later(0.0, callback)
+        """See `Environment.call_soon`."""
+        self.call_at(self._scheduler.now, callback)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """See `Environment.call_later`; by the node's own clock."""
+        return self.call_at(self._scheduler.now + delay_s / self._clock_rate, callback)
+
+    def call_at(self, moment: float, callback: Callable[[], None]) -> Timer:
+        """Call on the node's event loop at a moment of simulated time."""
+        scheduler = self._scheduler
         timer = Timer(callback)
 
         def fire() -> None:
-            if not self._alive or timer.callback is None:
+            if not self.alive or timer.callback is None:
                 return
-            if self._scheduler.now < self.paused_until:
-                self._scheduler.after(self.paused_until - self._scheduler.now, fire)
+            if scheduler.now < self.paused_until:
+                scheduler.at(self.paused_until, fire)
                 return
-            timer.callback()
+            try:
+                timer.callback()
+            except Exception as error:
+                self._escaped(error)
             self._after_event()
 
-        self._scheduler.after(delay_s, fire)
+        scheduler.at(moment, fire)
         return timer
 
     def run_blocking(self, lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """See `Environment.run_blocking`."""
+
         def begin() -> None:
-            total = self.sync_delay_s() if lane != COLD else self._random.uniform(0, 0.002)
-            effect = self._random.random() * total
+            total = self._random.uniform(0, 0.002) if lane == COLD else self.sync_delay_s(lane)
+            start = self._scheduler.now
+            end = start + total
 
             def act() -> None:
                 result: T | BaseException
@@ -80,9 +118,9 @@ class SimEnvironment:
                         self._next(lane)
                     done(result)
 
-                self.call_later(total - effect, finish)
+                self.call_at(end, finish)
 
-            self.call_later(effect, act)
+            self.call_at(start + self._random.random() * total, act)
 
         if lane == COLD:
             begin()

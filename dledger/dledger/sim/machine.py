@@ -1,7 +1,7 @@
 """The state machine of the simulations: registers, and a digest of everything ever applied.
 
-A unit is: key (1 byte), operation number (8 bytes), padding.  Several units of one entry stand back to back behind their
-lengths (4 bytes each).
+A unit is: its length (4 bytes), key (1 byte), operation number (8 bytes), padding.  Several units of one entry stand
+back to back.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from typing import NamedTuple
 import msgspec
 
 from dledger.checksum import crc32
+from dledger.format import iter_commands
+from dledger.replica.commands import FIRST_SERVICE_KIND
+from dledger.sim.invariants import Applied
 from dledger.statemachine import CommittedEntry, Leadership
 from dledger.types import SnapshotMeta
 
 _UNIT = struct.Struct(">IBQ")
 UNIT_BYTES = _UNIT.size
-CHUNK_BYTES = 256
+CHUNK_BYTES = 16 << 10
 
 
 def encode_unit(key: int, operation: int, padding: int) -> bytes:
@@ -34,7 +37,7 @@ class Written(NamedTuple):
 
 
 class Pending:
-    """The context of a client's append."""
+    """The context of a client's append; `resolve` is told `ok` with the position, or `info` with -1."""
 
     __slots__ = ("operation", "position", "resolve")
 
@@ -44,16 +47,24 @@ class Pending:
         self.resolve = resolve
 
 
-class RegisterMachine:
-    """`applied(entry, units)` is told every entry as it is applied, for the invariants."""
+class _Snapshot(msgspec.Struct, array_like=True):
+    chain: int
+    registers: list[tuple[int, int, int]]
+    padding: bytes
 
-    def __init__(self, applied: Callable[[CommittedEntry, list[tuple[int, int, int]]], None]) -> None:
+
+class RegisterMachine:
+    """`applied` is told every entry as it is applied; `padding_bytes` make snapshots large."""
+
+    def __init__(self, padding_bytes: int, applied: Applied) -> None:
         self._applied = applied
+        self._padding = bytes(padding_bytes)
         self._chain = 0
         self.registers: dict[int, Written] = {}
         self.leadership: Leadership | None = None
 
     def apply(self, entries: Sequence[CommittedEntry]) -> None:
+        """See `StateMachine.apply`."""
         for entry in entries:
             units: list[tuple[int, int, int]] = []
             offset, records = 0, entry.records
@@ -63,38 +74,46 @@ class RegisterMachine:
                 offset += size
             for key, operation, position in units:
                 self.registers[key] = Written(operation, position)
-            self._chain = crc32(records, crc32(entry.commands, self._chain))
-            self._applied(entry, units)
+            self._chain = crc32(records, self._chain)
+            for kind, payload in iter_commands(entry.commands):
+                if kind >= FIRST_SERVICE_KIND:
+                    self._chain = crc32(payload, self._chain)
+            self._applied(entry, units, self._chain)
             for context in entry.contexts:
                 if isinstance(context, Pending):
                     context.resolve("ok", context.position)
 
     def rebuild(self, entries: Sequence[CommittedEntry]) -> None:
-        raise AssertionError("this machine has no views to rebuild")
+        """See `StateMachine.rebuild`; there are no views here, so nothing is ever to be rebuilt."""
+        raise AssertionError(f"this machine asked for no rebuild, but got {len(entries)} entries")
 
     def dropped(self, contexts: Sequence[object]) -> None:
+        """See `StateMachine.dropped`."""
         for context in contexts:
             if isinstance(context, Pending):
                 context.resolve("info", -1)
 
     def on_leadership(self, leadership: Leadership) -> None:
+        """See `StateMachine.on_leadership`."""
         self.leadership = leadership
 
     def snapshot(self) -> Iterator[bytes]:
-        encoded = msgspec.msgpack.encode((self._chain, list(self.registers.items())))
+        """See `StateMachine.snapshot`."""
+        registers = [(key, *written) for key, written in sorted(self.registers.items())]
+        encoded = msgspec.msgpack.encode(_Snapshot(self._chain, registers, self._padding))
         return iter([encoded[at : at + CHUNK_BYTES] for at in range(0, len(encoded), CHUNK_BYTES)])
 
     def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
+        """See `StateMachine.restore`."""
         if meta is None:
             self._chain = 0
             self.registers = {}
             return 0
-        chain, registers = msgspec.msgpack.decode(
-            b"".join(chunks), type=tuple[int, list[tuple[int, tuple[int, int]]]]
-        )
-        self._chain = chain
-        self.registers = {key: Written(*written) for key, written in registers}
+        snapshot = msgspec.msgpack.decode(b"".join(chunks), type=_Snapshot)
+        self._chain = snapshot.chain
+        self.registers = {key: Written(operation, position) for key, operation, position in snapshot.registers}
         return meta.position
 
     def digest(self) -> int:
+        """See `StateMachine.digest`."""
         return self._chain

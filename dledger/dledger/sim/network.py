@@ -29,19 +29,20 @@ class Endpoint(Protocol):
     @property
     def receiver(self) -> Receiver: ...
 
-    def deliver(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Call in `delay_s` seconds, if this life still goes on then."""
+    def deliver(self, moment: float, callback: Callable[[], None]) -> None:
+        """Call at `moment` on the node's event loop, if this life still goes on then."""
 
 
 class _Link:
     """What one node dialled: present while `up`; `number` tells connections apart."""
 
-    __slots__ = ("blocked", "delay_s", "free_at", "number", "queued", "up")
+    __slots__ = ("blocked", "delay_s", "dialling", "free_at", "number", "queued", "up")
 
     def __init__(self) -> None:
         self.up = False
         self.number = 0
         self.blocked = False
+        self.dialling = False
         self.delay_s = 0.0
         self.free_at = [0.0, 0.0]
         self.queued = [0, 0]
@@ -90,7 +91,7 @@ class Network:
     def _tell_lost(self, source: Endpoint, b: str, peer: ReplicaId | None) -> None:
         known = self._known.pop((source.replica_id, b), peer)
         if known is not None:
-            source.deliver(0.0, lambda: source.receiver.on_disconnected(known))
+            source.deliver(self._scheduler.now, lambda: source.receiver.on_disconnected(known))
 
     def block(self, a: str, b: str, blocked: bool) -> None:
         """Swallow what `a` sends to `b` (or stop to); healing loses the connection."""
@@ -120,10 +121,14 @@ class Network:
             self.slow(a, b, 0.0)
 
     def _dial_later(self, a: str, b: str) -> None:
-        self._scheduler.after(self._random.uniform(0.002, 0.05), lambda: self._dial(a, b))
+        link = self._links[a, b]
+        if not link.dialling:
+            link.dialling = True
+            self._scheduler.after(self._random.uniform(0.002, 0.1), lambda: self._dial(a, b))
 
     def _dial(self, a: str, b: str) -> None:
         link = self._links[a, b]
+        link.dialling = False
         source, target = self._endpoints.get(a), self._endpoints.get(b)
         if link.up or source is None or target is None:
             return
@@ -142,7 +147,7 @@ class Network:
             if link.up and link.number == number:
                 source.receiver.on_connected(peer)
 
-        source.deliver(0.0, connected)
+        source.deliver(self._scheduler.now, connected)
 
     def send(self, a: ReplicaId, b: str, lane: Lane, size: int, hand_over: Callable[[Receiver], None]) -> bool:
         """Put something on a lane."""
@@ -173,7 +178,7 @@ class Network:
             self.delivered += 1
             hand_over(receiver.receiver)
 
-        target.deliver(at - self._scheduler.now, arrive)
+        target.deliver(at, arrive)
         return True
 
     def queued_bytes(self, a: str, b: str, lane: Lane) -> int:
@@ -182,13 +187,15 @@ class Network:
 
 
 class SimTransport:
-    """A `Transport` of one life of one node."""
+    """A `Transport` of one life of one node; `sent` is told every message before it leaves."""
 
-    def __init__(self, network: Network, me: ReplicaId) -> None:
+    def __init__(self, network: Network, me: ReplicaId, sent: Callable[[str, Message], None]) -> None:
         self._network = network
         self._me = me
+        self._sent = sent
 
     def send(self, to: str, lane: Lane, message: Message, payload: Sequence[Buffer] = ()) -> bool:
+        self._sent(to, message)
         data = b"".join(payload)
         me = self._me
         return self._network.send(

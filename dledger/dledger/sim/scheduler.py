@@ -15,6 +15,7 @@ class Timer:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
+        """The callback will not be called; no error if it was already."""
         self.callback = None
 
 
@@ -29,16 +30,20 @@ class Scheduler:
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call in `delay_s` seconds."""
+        return self.at(self.now + delay_s, callback)
+
+    def at(self, moment: float, callback: Callable[[], None]) -> Timer:
+        """Call at `moment`; calls for the same moment keep their order."""
         timer = Timer(callback)
         self._serial += 1
-        heapq.heappush(self._heap, (self.now + delay_s, self._serial, timer))
+        heapq.heappush(self._heap, (moment, self._serial, timer))
         return timer
 
     def run_until(self, moment: float) -> None:
         """Run every event up to `moment`, then stand there."""
-        heap = self._heap
+        heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= moment:
-            at, _, timer = heapq.heappop(heap)
+            at, _, timer = pop(heap)
             callback = timer.callback
             if callback is not None:
                 self.now = at

@@ -1,0 +1,338 @@
+"""The nodes of a simulated group: lives of a replica on a disk that outlives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal
+
+from dledger.config import ReplicaConfig
+from dledger.core.messages import Message
+from dledger.errors import ContradictionError, CorruptionError, LogError, StateDivergedError
+from dledger.net.transport import Receiver
+from dledger.replica.opening import IDENTITY_FORMAT, Opened, open_directory, set_aside
+from dledger.replica.replica import Replica
+from dledger.sim.disk import Keep, SimDisk
+from dledger.sim.environment import SimEnvironment
+from dledger.sim.invariants import Violation, Witness
+from dledger.sim.machine import RegisterMachine
+from dledger.sim.network import Network, SimTransport
+from dledger.sim.scheduler import Scheduler
+from dledger.store.identity import Identity, write_identity
+from dledger.types import Membership, ReplicaId
+
+CLUSTER = "sim"
+GROUP = "group"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """How a group is built; everything small, so that rolls, snapshots and catch-up happen all the time."""
+
+    nodes: int = 3
+    founders: int = 3
+    """Nodes that are voters from the start; the others join as learners."""
+    segment_bytes: int = 64 << 10
+    snapshot_interval_ms: int = 300
+    recent_bytes: int = 48 << 10
+    sizes_window: int = 64
+    """Entries whose sizes the core remembers: what lies before is sent by catch-up."""
+    state_padding_bytes: int = 0
+    """Added to every snapshot."""
+    call_cost_s: float = 0.0
+    clock_drift: float = 0.01
+    """Clocks run at rates of 1 ± this."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"n{number}" for number in range(self.nodes))
+
+
+@dataclass(slots=True)
+class SimNode:
+    """One node directory and what runs on it."""
+
+    name: str
+    disk: SimDisk
+    config: ReplicaConfig
+    clock_rate: float
+    clock_offset_s: float
+    life: Life | None = None
+    lives: int = 0
+    rotten: bool = False
+    """Bits of its disk were flipped: it may refuse to go on, with `CorruptionError`."""
+    losing_power: bool = False
+    """Every disk operation fails from now on; the crash follows at the end of the event."""
+    failing_disk: bool = False
+    """An injected error of the disk may end the replica."""
+    sync_delay_s: float = 0.001
+    wall_offset_ms: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def replica(self) -> Replica | None:
+        """The running replica, or None."""
+        return None if self.life is None else self.life.replica
+
+
+class Life:
+    """One run of a node's process, from start to crash."""
+
+    def __init__(self, node: SimNode, environment: SimEnvironment, machine: RegisterMachine, me: ReplicaId) -> None:
+        self.node = node
+        self.environment = environment
+        self.machine = machine
+        self.replica_id = me
+        self.running: Replica | None = None
+        self.commit_seen = -1
+        self.applied_seen = -1
+        self.led_term = 0
+        self.match_checked = (-1, -1)
+        self.term_durable = 0
+
+    @property
+    def replica(self) -> Replica:
+        assert self.running is not None
+        return self.running
+
+    @property
+    def receiver(self) -> Receiver:
+        return self.replica
+
+    def deliver(self, moment: float, callback: Callable[[], None]) -> None:
+        """See `dledger.sim.network.Endpoint`."""
+        self.environment.call_at(moment, callback)
+
+
+class SimGroup:
+    """All nodes, and what can be done to them.  `Violation` is raised wherever a promise turns out to be broken."""
+
+    def __init__(self, scheduler: Scheduler, random: Random, settings: GroupSettings) -> None:
+        self.scheduler = scheduler
+        self.random = random
+        self.settings = settings
+        self.witness = Witness()
+        self.network = Network(scheduler, Random(random.getrandbits(64)), settings.names)
+        self.nodes = {name: self._make_node(name) for name in settings.names}
+        self.trace: Callable[[str], None] | None = None
+        self._bootstrap()
+
+    def _make_node(self, name: str) -> SimNode:
+        settings, random = self.settings, self.random
+        config = ReplicaConfig(
+            CLUSTER,
+            GROUP,
+            name,
+            frozenset(settings.names),
+            segment_bytes=settings.segment_bytes,
+            snapshot_interval_ms=settings.snapshot_interval_ms,
+            recent_bytes=settings.recent_bytes,
+            max_uncommitted_bytes=1 << 20,
+        )
+        drift = settings.clock_drift
+        return SimNode(
+            name, self._new_disk(), config, random.uniform(1 - drift, 1 + drift), random.uniform(0, 1000)
+        )
+
+    def _new_disk(self) -> SimDisk:
+        return SimDisk(Random(self.random.getrandbits(64)))
+
+    def _mint(self) -> str:
+        return f"{self.random.getrandbits(128):032x}"
+
+    def _bootstrap(self) -> None:
+        incarnations = {name: self._mint() for name in self.nodes}
+        founders = self.settings.names[: self.settings.founders]
+        initial = Membership(tuple(ReplicaId(name, incarnations[name]) for name in founders))
+        for name, node in self.nodes.items():
+            write_identity(
+                node.disk,
+                Identity(
+                    IDENTITY_FORMAT,
+                    CLUSTER,
+                    GROUP,
+                    name,
+                    incarnations[name],
+                    self.settings.segment_bytes,
+                    initial if name in founders else None,
+                ),
+            )
+
+    # ---------------------------------------------------------------- lives
+
+    @property
+    def running(self) -> list[SimNode]:
+        return [node for node in self.nodes.values() if node.life is not None]
+
+    @property
+    def leader(self) -> SimNode | None:
+        """The ready leader of the highest term, if there is one."""
+        ready = [(node.replica.engine.term, node) for node in self.running if node.replica and node.replica.is_ready]
+        return max(ready, key=lambda item: item[0])[1] if ready else None
+
+    def say(self, text: str) -> None:
+        """One line for who traces this run."""
+        if self.trace is not None:
+            self.trace(f"{self.scheduler.now:9.4f} {text}")
+
+    def start(self, name: str) -> bool:
+        """Start a node; False if its directory cannot be opened for a reason that was injected."""
+        node = self.nodes[name]
+        if node.life is not None:
+            return True
+        node.lives += 1
+        try:
+            opened = open_directory(node.disk, node.config, self._mint, name=name)
+        except (LogError, OSError) as error:
+            if node.losing_power:
+                self._lose_power(node)
+                return False
+            if isinstance(error, CorruptionError) and node.rotten:
+                self.say(f"{name} cannot start: {error}")
+                return False
+            raise Violation("a node starts after any crash", f"{name}: {error!r}") from error
+        for note in opened.notes + opened.recovery.notes:
+            self.say(f"{name} notes: {note}")
+        self._live(node, opened)
+        return True
+
+    def _live(self, node: SimNode, opened: Opened) -> None:
+        me = ReplicaId(node.name, opened.identity.incarnation)
+
+        def after_event() -> None:
+            if node.losing_power:
+                self._lose_power(node)
+            elif node.life is life:
+                self.witness.observe(life)
+
+        def escaped(error: Exception) -> None:
+            if isinstance(error, Violation):
+                raise error
+            if not node.losing_power:
+                raise Violation("no exception escapes into the event loop", f"{node.name}: {error!r}") from error
+
+        environment = SimEnvironment(
+            self.scheduler,
+            Random(self.random.getrandbits(64)),
+            after_event,
+            escaped,
+            clock_rate=node.clock_rate,
+            clock_offset_s=node.clock_offset_s,
+            call_cost_s=self.settings.call_cost_s,
+        )
+        environment.wall_offset_ms = node.wall_offset_ms
+        environment.sync_delay_s = lambda lane: node.sync_delay_s * (0.2 + environment.random().random() * 1.8)
+        machine = RegisterMachine(self.settings.state_padding_bytes, self.witness.applying(me))
+        life = Life(node, environment, machine, me)
+
+        def sent(to: str, message: Message) -> None:
+            self.witness.sending(life, to, message)
+
+        def failed(error: BaseException) -> None:
+            environment.call_soon(lambda: self._replica_failed(life, error))
+
+        replica = Replica(
+            node.config,
+            opened,
+            environment,
+            SimTransport(self.network, me, sent),
+            machine,
+            on_failure=failed,
+        )
+        replica.engine.table.window = self.settings.sizes_window
+        life.running = replica
+        node.life = life
+        self.say(
+            f"{node.name} starts: term {replica.engine.term}, entries {opened.recovery.first_index} to"
+            f" {opened.recovery.last_index}, commit {opened.commit_index}"
+        )
+        self.witness.started(life)
+        self.network.join(life)
+        replica.start()
+        self.witness.observe(life)
+
+    def _replica_failed(self, life: Life, error: BaseException) -> None:
+        """What a process does whose replica failed: it exits.  Only what was injected may end one."""
+        node = life.node
+        if node.losing_power or node.life is not life:
+            return
+        self.say(f"{node.name} fails: {error!r}")
+        if not (node.failing_disk or (node.rotten and isinstance(error, CorruptionError))):
+            raise Violation("a replica fails only when its disk does", f"{node.name}: {error!r}") from error
+        self.kill(node.name)
+        if isinstance(error, ContradictionError | StateDivergedError):
+            set_aside(node.disk, life.replica.identity, self._mint)
+
+    def _lose_power(self, node: SimNode) -> None:
+        node.losing_power = False
+        node.disk.faults.clear()
+        self.crash(node.name, "random")
+
+    def kill(self, name: str) -> None:
+        """SIGKILL: the process is gone, what it wrote stays."""
+        self._end(name)
+        self.nodes[name].disk.kill()
+
+    def crash(self, name: str, keep: Keep) -> None:
+        """Power loss: what was not synced is lost as `keep` says."""
+        self._end(name)
+        self.nodes[name].disk.crash(self.random, keep)
+
+    def _end(self, name: str) -> None:
+        node = self.nodes[name]
+        life, node.life = node.life, None
+        if life is not None:
+            life.environment.kill()
+            self.network.leave(name)
+            self.witness.ended(life)
+
+    def wipe(self, name: str) -> None:
+        """Lose the whole directory."""
+        self._end(name)
+        node = self.nodes[name]
+        self.witness.amnesia(name)
+        node.disk = self._new_disk()
+        node.rotten = False
+
+    def stop(self, name: str) -> None:
+        """An orderly stop."""
+        life = self.nodes[name].life
+        if life is not None:
+            life.replica.stop()
+            self._end(name)
+            life.replica.close(clean=life.replica.failure is None)
+            self.nodes[name].disk.kill()
+
+    # ---------------------------------------------------------------- judging
+
+    def healthy(self) -> bool:
+        """Every node runs, is a voter, leads or follows the ready leader, and has applied everything."""
+        leader = self.leader
+        if leader is None or leader.replica is None:
+            return False
+        head = leader.replica
+        membership = head.engine.table.membership
+        if membership.learners or not head.engine.can_change_membership:
+            return False
+        for node in self.nodes.values():
+            replica = node.replica
+            if (
+                replica is None
+                or replica.me not in membership.voters
+                or replica.engine.term != head.engine.term
+                or replica.engine.commit_index != head.store.last_index
+                or replica.applied_index != head.store.last_index
+                or replica.store.durable != head.store.last_index
+            ):
+                return False
+        return len(membership.voters) == len(self.nodes)
+
+
+def pick(random: Random, nodes: Sequence[SimNode]) -> SimNode:
+    """One of the nodes."""
+    return nodes[random.randrange(len(nodes))]
+
+
+KEEPS: tuple[Keep, ...] = ("none", "random", "all")
+Phase = Literal["faults", "healing"]

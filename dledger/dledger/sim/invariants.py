@@ -1,0 +1,287 @@
+"""What must hold after every event, checked incrementally for the node on which it happened.
+
+The witness sees everything at once: all replicas' memory, the bytes that are really on all platters, every message
+that leaves, every operation of every client.
+
+1. Election safety: one leader a term.
+2. Leader completeness: who becomes leader holds every committed entry.
+3. Log matching and state machine safety: all replicas commit the same entry (term, position, chain crc) at an index, and
+   have the same state after applying it.
+4. Durability: what is committed first lies, byte for byte, on the platters of a majority.
+5. A commit index never goes back within one life; nothing is applied that is not committed.
+6. An acknowledgement names entries that are on the sender's platter and equal to its leader's.
+7. No message carries a term, and no vote leaves, that the sender's platter does not know; nobody votes twice in a term.
+8. An operation answered `ok` is applied at exactly the answered position; one answered `fail` never appears; none appears
+   twice.
+9. A read returns at least what was acknowledged, or read, before it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dledger.core.messages import AppendReply, HeartbeatReply, Message, VoteReply, VoteRequest
+from dledger.statemachine import CommittedEntry
+from dledger.store import hardstate
+from dledger.store.segments import segment_path
+from dledger.store.slots import SLOT_SPACING_BYTES, SLOTS, Slot, decode_slot
+from dledger.types import HardState, ReplicaId, Role
+
+if TYPE_CHECKING:
+    from dledger.sim.disk import SimDisk
+    from dledger.sim.group import Life
+
+Applied = Callable[[CommittedEntry, Sequence[tuple[int, int, int]], int], None]
+Identity = tuple[int, int, int]
+"""(term, position, chain crc) of an entry: the chain makes it a digest of everything before it."""
+
+_decode_hard_state = msgspec.msgpack.Decoder(HardState).decode
+
+
+class Violation(Exception):
+    """A promise is broken: which one, and how."""
+
+    def __init__(self, promise: str, detail: str) -> None:
+        super().__init__(f"{promise}: {detail}")
+        self.promise = promise
+        self.detail = detail
+
+
+def require(condition: object, promise: str, **facts: object) -> None:
+    """Raise `Violation` unless `condition` holds."""
+    if not condition:
+        raise Violation(promise, ", ".join(f"{name}={value}" for name, value in facts.items()))
+
+
+def durable_hard_state(disk: SimDisk) -> HardState:
+    """Term and vote as a recovery after a power loss would find them now."""
+    raw = disk.durable_bytes(hardstate.PATH, 0, SLOTS * SLOT_SPACING_BYTES)
+    blocks = (raw[at : at + SLOT_SPACING_BYTES] for at in range(0, len(raw), SLOT_SPACING_BYTES))
+    slots = [slot for number, block in enumerate(blocks) if (slot := decode_slot(number, block)) is not None]
+    return _decode_hard_state(max(slots, key=_sequence).payload) if slots else HardState()
+
+
+def _sequence(slot: Slot) -> int:
+    return slot.sequence
+
+
+class Witness:
+    """Knows what was promised, and raises `Violation` when a promise is broken."""
+
+    def __init__(self) -> None:
+        self.leaders: dict[int, ReplicaId] = {}
+        self.votes: dict[tuple[int, ReplicaId], ReplicaId] = {}
+        self.committed: list[Identity] = []
+        self.states: dict[int, int] = {}
+        self.applied: dict[int, int] = {}
+        """Operation to position, of everything any replica applied."""
+        self.failed: set[int] = set()
+        self.lives: dict[ReplicaId, Life] = {}
+        self.forgetful: set[ReplicaId] = set()
+        """Members whose platters were wiped or damaged: they count as holding what they held."""
+        self.disks: dict[ReplicaId, SimDisk] = {}
+        self.checks = 0
+
+    # ---------------------------------------------------------------- lives
+
+    def started(self, life: Life) -> None:
+        """A node began to run."""
+        replica = life.replica
+        self.lives[life.replica_id] = life
+        self.disks[life.replica_id] = life.node.disk
+        life.commit_seen = replica.engine.commit_index
+        if life.commit_seen >= 0:
+            self._check_commit(life, life.commit_seen)
+        life.applied_seen = replica.applied_index
+
+    def ended(self, life: Life) -> None:
+        """A node runs no more."""
+        if self.lives.get(life.replica_id) is life:
+            del self.lives[life.replica_id]
+
+    def amnesia(self, name: str) -> None:
+        """All that a node ever held is lost, by an injected fault."""
+        self.forgetful.update(replica for replica in self.disks if replica.node_id == name)
+
+    # ---------------------------------------------------------------- after every event
+
+    def observe(self, life: Life) -> None:
+        """Something happened on a node."""
+        replica = life.replica
+        if replica.failure is not None:
+            return
+        engine = replica.engine
+        if engine.role is Role.LEADER and engine.term != life.led_term:
+            life.led_term = engine.term
+            self._check_election(life)
+        commit = engine.commit_index
+        if commit != life.commit_seen:
+            require(
+                commit > life.commit_seen, "a commit index never goes back", node=life.node.name, now=commit,
+                before=life.commit_seen,
+            )
+            self._check_commits(life, life.commit_seen + 1, commit)
+            life.commit_seen = commit
+        applied = replica.applied_index
+        if applied != life.applied_seen:
+            require(applied <= commit, "only committed entries are applied", node=life.node.name, applied=applied)
+            life.applied_seen = applied
+
+    def _check_election(self, life: Life) -> None:
+        engine, store = life.replica.engine, life.replica.store
+        leader = self.leaders.setdefault(engine.term, life.replica_id)
+        require(leader == life.replica_id, "one leader a term", term=engine.term, first=leader, second=life.replica_id)
+        last = len(self.committed) - 1
+        if last < 0:
+            return
+        if store.last_index >= last >= store.first_index:
+            meta = store.meta(last)
+            held: Identity | None = (meta.term, meta.position, meta.chain_crc)
+        else:
+            held = None
+        require(
+            held == self.committed[last] or store.first_index > last,
+            "a leader holds every committed entry",
+            leader=life.replica_id, term=engine.term, index=last, committed=self.committed[last], held=held,
+        )
+
+    def _check_commits(self, life: Life, first: int, last: int) -> None:
+        store = life.replica.store
+        if first < store.first_index:
+            first = store.first_index
+            base = store.snapshots.at_or_below(store.first_position)
+            require(
+                base is not None and self.committed[base.last_index][2] == base.chain_crc,
+                "a snapshot stands on committed entries",
+                node=life.node.name, base=base,
+            )
+        for index in range(first, last + 1):
+            self._check_commit(life, index)
+
+    def _check_commit(self, life: Life, index: int) -> None:
+        self.checks += 1
+        store = life.replica.store
+        if index < store.first_index:
+            return
+        meta = store.meta(index)
+        found = (meta.term, meta.position, meta.chain_crc)
+        committed = self.committed
+        if index < len(committed):
+            require(
+                committed[index] == found, "all replicas commit the same entry at an index",
+                node=life.node.name, index=index, found=found, committed=committed[index],
+            )
+            return
+        require(index == len(committed), "entries are committed in order", index=index, known=len(committed))
+        committed.append(found)
+        data = store.read(meta.position, meta.size)
+        membership = life.replica.engine.table.membership
+        path = segment_path(meta.position - meta.position % store.segment_bytes)
+        offset = meta.position % store.segment_bytes
+        holders = [
+            voter
+            for voter in membership.voters
+            if voter in self.forgetful
+            or (voter in self.disks and self.disks[voter].durable_bytes(path, offset, meta.size) == data)
+        ]
+        require(
+            len(holders) >= membership.quorum, "what is committed lies on the platters of a majority",
+            index=index, holders=[str(holder) for holder in holders], voters=len(membership.voters),
+        )
+
+    # ---------------------------------------------------------------- messages
+
+    def sending(self, life: Life, to: str, message: Message) -> None:
+        """A message is about to leave a node."""
+        if isinstance(message, AppendReply | HeartbeatReply):
+            self._check_acknowledgement(life, message)
+        promised = message.term
+        if isinstance(message, VoteRequest):
+            if message.pre:
+                promised -= 1
+            else:
+                self._check_vote(life, message.term, life.replica_id)
+        elif isinstance(message, VoteReply):
+            if message.pre:
+                promised = 0
+            elif message.granted:
+                candidate = next((replica for replica in self.lives if replica.node_id == to), None)
+                if candidate is not None:
+                    self._check_vote(life, message.term, candidate)
+        if promised > life.term_durable:
+            life.term_durable = durable_hard_state(life.node.disk).term
+            require(
+                promised <= life.term_durable, "no message carries a term that is not durable",
+                node=life.node.name, message=message, durable=life.term_durable,
+            )
+
+    def _check_vote(self, life: Life, term: int, candidate: ReplicaId) -> None:
+        me = life.replica_id
+        durable = durable_hard_state(life.node.disk)
+        require(
+            durable.term > term or durable == (term, candidate), "a vote is durable before it leaves",
+            voter=me, term=term, candidate=candidate, durable=durable,
+        )
+        first = self.votes.setdefault((term, me), candidate)
+        require(first == candidate, "one vote a term", voter=me, term=term, first=first, second=candidate)
+
+    def _check_acknowledgement(self, life: Life, reply: AppendReply | HeartbeatReply) -> None:
+        match = reply.match_index
+        replica = life.replica
+        engine, store = replica.engine, replica.store
+        if match < 0 or life.match_checked == (reply.term, match) or reply.term != engine.term:
+            return
+        life.match_checked = (reply.term, match)
+        if not store.first_index <= match <= store.last_index:
+            return
+        meta = store.meta(match)
+        path = segment_path(meta.position - meta.position % store.segment_bytes)
+        on_platter = life.node.disk.durable_bytes(path, meta.position % store.segment_bytes, meta.size)
+        require(
+            life.replica_id in self.forgetful or on_platter == store.read(meta.position, meta.size),
+            "an acknowledged entry is on the sender's platter",
+            node=life.node.name, index=match,
+        )
+        leader = self.lives.get(self.leaders.get(reply.term, life.replica_id))
+        if leader is None or leader is life or leader.replica.engine.term != reply.term:
+            return
+        log = leader.replica.store
+        if log.first_index <= match and leader.replica.engine.is_leader:
+            require(
+                match <= log.last_index and log.meta(match).chain_crc == meta.chain_crc,
+                "an acknowledged entry equals the leader's",
+                node=life.node.name, leader=leader.node.name, term=reply.term, index=match,
+            )
+
+    # ---------------------------------------------------------------- operations
+
+    def applying(self, me: ReplicaId) -> Applied:
+        """What a replica's state machine reports: the entry, its (key, operation, position)s, the state after it."""
+
+        def applied(entry: CommittedEntry, units: Sequence[tuple[int, int, int]], state: int) -> None:
+            known = self.states.setdefault(entry.index, state)
+            require(known == state, "equal logs make equal states", node=me, index=entry.index)
+            for _, operation, position in units:
+                require(operation not in self.failed, "what failed never appears", operation=operation, node=me)
+                first = self.applied.setdefault(operation, position)
+                require(
+                    first == position, "an operation is applied at one position", operation=operation, first=first,
+                    second=position,
+                )
+
+        return applied
+
+    def answered_ok(self, operation: int, position: int) -> None:
+        """A client is told that its operation is in the log."""
+        require(
+            self.applied.get(operation) == position, "what is acknowledged is applied at the position named",
+            operation=operation, answered=position, applied=self.applied.get(operation),
+        )
+
+    def answered_fail(self, operation: int) -> None:
+        """A client is told that its operation was not proposed."""
+        require(operation not in self.applied, "what failed never appears", operation=operation)
+        self.failed.add(operation)

@@ -1,0 +1,182 @@
+"""Clients: each writes and reads registers, one operation at a time, through the node it believes to lead.
+
+An operation ends `ok`, `fail` (it was certainly not proposed) or `info` (nobody knows).  Every attempt has an operation
+number of its own, so that nothing is ever repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from dledger.errors import BusyError, LogFullError, NotLeaderError, TooLargeError
+from dledger.sim.group import Life, SimGroup
+from dledger.sim.invariants import require
+from dledger.sim.machine import UNIT_BYTES, Pending, encode_unit
+
+TIMEOUT_S = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSettings:
+    """How many clients do how much."""
+
+    clients: int = 4
+    think_s: float = 0.03
+    """Mean pause between two operations of one client."""
+    keys: int = 8
+    read_share: float = 0.25
+    burst_share: float = 0.1
+    """Share of the writes that come as up to `burst` at once."""
+    burst: int = 20
+    padding_bytes: int = 400
+    large_share: float = 0.01
+    """Share of the writes with up to a quarter of a segment."""
+    large_bytes: int = 16 << 10
+
+
+class Workload:
+    """All clients, and what they were told."""
+
+    def __init__(self, group: SimGroup, random: Random, settings: WorkloadSettings) -> None:
+        self._group = group
+        self._random = random
+        self._settings = settings
+        self._operations = 0
+        self._floors: dict[int, int] = {}
+        self._active = True
+        self.ok = self.failed = self.unknown = self.reads = 0
+
+    def start(self) -> None:
+        """Let the clients begin."""
+        for number in range(self._settings.clients):
+            _Client(self, self._random.choice(self._group.settings.names)).pause()
+            _ = number
+
+    def stop(self) -> None:
+        """No operation begins any more."""
+        self._active = False
+
+    @property
+    def active(self) -> bool:
+        return self._active
+
+    @property
+    def group(self) -> SimGroup:
+        return self._group
+
+    @property
+    def random(self) -> Random:
+        return self._random
+
+    @property
+    def settings(self) -> WorkloadSettings:
+        return self._settings
+
+    def write(self, life: Life, key: int, padding: int, done: Callable[[str, str | None], None]) -> None:
+        """Write on the event loop of a node; `done(outcome, leader hint)`."""
+        self._operations += 1
+        operation = self._operations
+        unit = encode_unit(key, operation, padding)
+        witness = self._group.witness
+
+        def resolve(outcome: str, position: int) -> None:
+            if outcome == "ok":
+                witness.answered_ok(operation, position)
+                self._floors[key] = max(self._floors.get(key, -1), position)
+                self.ok += 1
+            else:
+                self.unknown += 1
+            done(outcome, None)
+
+        pending = Pending(operation, resolve)
+        try:
+            pending.position = life.replica.stage(len(unit), lambda position: (unit,), b"", pending)
+        except NotLeaderError as error:
+            self.failed += 1
+            witness.answered_fail(operation)
+            done("fail", error.leader_id)
+        except (BusyError, LogFullError, TooLargeError):
+            self.failed += 1
+            witness.answered_fail(operation)
+            done("fail", life.node.name)
+
+    def read(self, life: Life, key: int, done: Callable[[str, str | None], None]) -> None:
+        """Read on the event loop of a node."""
+        floor = self._floors.get(key, -1)
+
+        def confirmed(error: Exception | None) -> None:
+            if error is not None:
+                done("fail", error.leader_id if isinstance(error, NotLeaderError) else None)
+                return
+            written = life.machine.registers.get(key)
+            position = -1 if written is None else written.position
+            require(
+                position >= floor, "a read returns at least what was acknowledged before it began",
+                node=life.node.name, key=key, found=position, floor=floor,
+            )
+            self._floors[key] = max(self._floors.get(key, -1), position)
+            self.reads += 1
+            done("ok", None)
+
+        life.replica.read_index(confirmed)
+
+
+class _Client:
+    """One client: an operation, a pause, an operation, …"""
+
+    def __init__(self, workload: Workload, believed: str) -> None:
+        self._workload = workload
+        self._believed = believed
+        self._number = 0
+
+    def pause(self, factor: float = 1.0) -> None:
+        workload = self._workload
+        delay = workload.random.expovariate(1.0) * workload.settings.think_s * factor
+        workload.group.scheduler.after(delay, self._act)
+
+    def _act(self) -> None:
+        workload, random = self._workload, self._workload.random
+        if not workload.active:
+            return
+        group = workload.group
+        life = group.nodes[self._believed].life
+        if life is None:
+            self._believed = random.choice(group.settings.names)
+            self.pause()
+            return
+        self._number += 1
+        number, settings = self._number, workload.settings
+        key = random.randrange(settings.keys)
+
+        def done(outcome: str, hint: str | None) -> None:
+            if number != self._number:
+                return
+            self._number += 1
+            if outcome != "ok":
+                self._believed = hint or random.choice(group.settings.names)
+            self.pause()
+
+        def give_up() -> None:
+            if number == self._number:
+                done("info", None)
+
+        group.scheduler.after(TIMEOUT_S, give_up)
+        if random.random() < settings.read_share:
+            life.environment.call_soon(lambda: workload.read(life, key, done))
+            return
+        count = random.randint(2, settings.burst) if random.random() < settings.burst_share else 1
+        paddings = [self._padding() for _ in range(count)]
+
+        def write_all() -> None:
+            for padding in paddings:
+                workload.write(life, key, padding, done)
+
+        life.environment.call_soon(write_all)
+
+    def _padding(self) -> int:
+        settings, random = self._workload.settings, self._workload.random
+        if random.random() < settings.large_share:
+            return random.randint(0, settings.large_bytes - UNIT_BYTES)
+        return random.randint(0, settings.padding_bytes)
