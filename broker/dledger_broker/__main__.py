@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Final
 
 from dledger.errors import ConfigError as LogConfigError
-from dledger.errors import IdentityError
+from dledger.errors import IdentityError, LogError
 from dledger.invariants import InvariantError
 from dledger_broker.broker import Broker
 from dledger_broker.config import BrokerConfig, load_config
 from dledger_broker.errors import BrokerError
-from dledger_broker.process import IdleCollector, PidFile, set_up_logs, tune_interpreter, tune_memory
+from dledger_broker.process import IdleCollector, Logs, PidFile, tune_interpreter, tune_memory
 
 _logger = logging.getLogger("dledger_broker")
 
@@ -44,15 +44,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tune_memory()
     try:
         config = load_config(options.config)
-        set_up_logs(config.data_dir)
+        logs = Logs()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_run(config, bootstrap=options.bootstrap))
+            return runner.run(_run(config, logs, bootstrap=options.bootstrap))
     except (BrokerError, LogConfigError, IdentityError) as error:
         print(f"broker: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_CANNOT_START
     except OSError as error:
         print(f"broker: {error}", file=sys.stderr)
         return EXIT_CANNOT_START
+    except LogError as error:
+        print(f"broker: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_FAILED
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -64,13 +67,14 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _run(config: BrokerConfig, *, bootstrap: bool) -> int:
+async def _run(config: BrokerConfig, logs: Logs, *, bootstrap: bool) -> int:
     loop = asyncio.get_running_loop()
     broken: asyncio.Future[BaseException] = loop.create_future()
     loop.set_exception_handler(lambda _, context: _on_loop_error(context, broken))
     broker = Broker(config, bootstrap=bootstrap)
     stopping = _Signals(broker)
     await broker.start()
+    logs.open_file(config.data_dir)
     pid_file = PidFile(config.data_dir)
     pid_file.write()
     collector = IdleCollector(lambda: broker.counter.requests)

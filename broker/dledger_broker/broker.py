@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -17,28 +16,18 @@ from dledger.replica.status import NodeStatus
 from dledger.statemachine import Leadership
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import ConfigError, StartError
-from dledger_broker.forward import FORWARD_CHANNEL, Forwarder
+from dledger_broker.forward import FORWARD_CHANNEL
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.presence import PRESENCE_CHANNEL, Presence
-from dledger_broker.processors.membership import MembershipProcessor
-from dledger_broker.processors.offsets import OffsetProcessor
-from dledger_broker.processors.pull import PullProcessor
-from dledger_broker.processors.queries import QueryProcessor
-from dledger_broker.processors.requests import Requests
-from dledger_broker.processors.send import SendProcessor
-from dledger_broker.processors.send_targets import SendTargets
-from dledger_broker.processors.table import routes
-from dledger_broker.processors.topics import TopicProcessor
+from dledger_broker.presence import PRESENCE_CHANNEL
+from dledger_broker.processors.assembly import Processors, assemble
 from dledger_broker.registrar import Registrar
 from dledger_broker.retention import HOUR_MS, Retention, RetentionPolicy
-from dledger_broker.server.connection import ClientConnection
 from dledger_broker.server.listener import Listener, resolve_ipv4
 from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_broker.system_topics import system_topics
 from dledger_remoting.hosts import HostAddress
-from dledger_remoting.ids import UniqueKeyGenerator
 
 if TYPE_CHECKING:
     from aiohttp.web import AppRunner
@@ -75,12 +64,7 @@ class Broker:
         self.node: Node
         self.machine: BrokerMachine
         self.listener: Listener
-        self.requests: Requests
-        self.sends: SendProcessor
-        self.pulls: PullProcessor
-        self.forwarder: Forwarder
-        self.presence: Presence
-        self.membership: MembershipProcessor
+        self.processors: Processors
         self.registrar: Registrar
         self._retention: Retention
 
@@ -107,8 +91,9 @@ class Broker:
             await self.listener.bind(config.host, config.port)
             await self.node.start()
             self._started = True
-            self.forwarder.attach(self.node.request_channel(FORWARD_CHANNEL, self.forwarder.on_request))
-            self.presence.start(self.node.request_channel(PRESENCE_CHANNEL, self.presence.on_request))
+            forwarder, presence = self.processors.forwarder, self.processors.presence
+            forwarder.attach(self.node.request_channel(FORWARD_CHANNEL, forwarder.on_request))
+            presence.start(self.node.request_channel(PRESENCE_CHANNEL, presence.on_request))
             self.machine.start()
             self._retention.start()
             if config.http_port:
@@ -128,13 +113,13 @@ class Broker:
         Skipped when no other node can be reached; `cut_drain` ends it early, which loses nothing.
         """
         self.is_draining = True
-        if not self.presence.reachable_peers():
+        if not self.processors.presence.reachable_peers():
             _logger.info("node=%s event=drain_skipped reason=no_reachable_peer", self.config.node_id)
             return
         _logger.info("node=%s event=draining drain_ms=%d", self.config.node_id, self.config.drain_ms)
         await self._hand_over()
         await self.registrar.leave()
-        self.pulls.stop_holding()
+        self.processors.pulls.stop_holding()
         try:
             await asyncio.wait_for(self._drain_cut.wait(), self.config.drain_ms / 1000)
         except TimeoutError:
@@ -148,13 +133,13 @@ class Broker:
         """Stop at once. Requests that are under way are answered first; may be called twice."""
         started, self._started = self._started, False
         if started:
-            self.presence.stop()
+            self.processors.presence.stop()
             self._retention.stop()
             await self.registrar.stop()
-            self.pulls.stop_holding()
-            self.forwarder.close()
-            await self.requests.close()
-            self.sends.close()
+            self.processors.pulls.stop_holding()
+            self.processors.forwarder.close()
+            await self.processors.requests.close()
+            self.processors.sends.close()
         if self._http is not None:
             await self._http.cleanup()
             self._http = None
@@ -192,10 +177,10 @@ class Broker:
         connections = list(self.listener.connections)
         return {
             "connections": len(connections),
-            "clients": len(self.presence.local),
+            "clients": len(self.processors.presence.local),
             "requests_in_flight": sum(connection.in_flight for connection in connections),
-            "held_pulls": len(self.pulls.held),
-            "forwards_waiting": self.forwarder.waiting,
+            "held_pulls": len(self.processors.pulls.held),
+            "forwards_waiting": self.processors.forwarder.waiting,
             "name_servers_registered": self.registrar.registered,
         }
 
@@ -242,40 +227,13 @@ class Broker:
 
     def _assemble(self, env: AsyncioEnvironment, store_host: HostAddress) -> None:
         """Make the parts and join them; nothing runs yet."""
-        config, machine, group, counters = self.config, self.machine, self.group, self.counter
-        self.requests = requests = Requests(group, counters, self.node, env.now, config.max_frame_bytes)
-        self.listener = Listener(config.node_id, config, counters, requests.on_frames, self._connection_lost)
-        self.forwarder = Forwarder(env, group, config, counters, receive=requests.receive_forwarded, run=requests.run)
-        self.membership = MembershipProcessor(machine, env, group, config, lambda: self.listener.connections)
-        self.presence = Presence(
-            env,
-            group,
-            config.peers,
-            notify=self.membership.notify,
-            joined=self.membership.ensure_all,
-            holds_pulls=lambda: len(self.pulls.held) > 0,
+        config, machine, group = self.config, self.machine, self.group
+        self.processors = parts = assemble(
+            config, machine, self.node, env, group, self.counter, store_host, lambda: self.listener.connections
         )
-        self.membership.connect(self.presence)
-        targets = SendTargets(machine, group, config, requests.resume)
-        keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
-        self.sends = SendProcessor(machine, self.node, env, config, counters, targets, store_host, keys, requests.fail)
-        offsets = OffsetProcessor(machine, env, group, requests, self.forwarder)
-        self.pulls = PullProcessor(
-            machine,
-            self.node,
-            env,
-            group,
-            config,
-            counters,
-            requests,
-            self.presence,
-            offsets,
-            self.presence.hold_changed,
+        self.listener = Listener(
+            config.node_id, config, self.counter, parts.requests.on_frames, parts.presence.local.channel_lost
         )
-        topics = TopicProcessor(machine, group, requests)
-        queries = QueryProcessor(machine, requests)
-        table = routes(self.sends, self.pulls, offsets, self.membership, topics, queries)
-        requests.connect(self.forwarder, self.sends, self.pulls, table)
         self.registrar = Registrar(machine, group, config)
         self._retention = Retention(machine, self.node, env, _retention_policy(config))
         machine.on_leadership_changed.append(self._on_leadership)
@@ -291,9 +249,6 @@ class Broker:
             ) from error
         self._http = await start_http(self)
 
-    def _connection_lost(self, connection: ClientConnection) -> None:
-        self.presence.local.channel_lost(connection)
-
     def _on_leadership(self, leadership: Leadership) -> None:
         self.group.on_leadership(leadership)
         if not self.group.ready:
@@ -304,8 +259,8 @@ class Broker:
 
     def _on_arrival(self, queues: list[QueueState]) -> None:
         """Messages can be read: wake this node's long polls, and let nodes where others wait know of the commit."""
-        self.pulls.held.arrived(queues)
-        if self.group.ready and self.presence.followers_hold_pulls and not self._commit_push_due:
+        self.processors.pulls.held.arrived(queues)
+        if self.group.ready and self.processors.presence.followers_hold_pulls and not self._commit_push_due:
             self._commit_push_due = True
             asyncio.get_running_loop().call_soon(self._push_commit)
 

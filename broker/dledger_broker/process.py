@@ -10,12 +10,15 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from logging.handlers import RotatingFileHandler
+from logging.handlers import MemoryHandler, RotatingFileHandler
 from pathlib import Path
 from typing import Final
 
 LOG_FILE_BYTES: Final = 16 << 20
 LOG_FILES: Final = 5
+EARLY_RECORDS: Final = 1_000
+"""Log records kept while the file is not open yet."""
+_LAYOUT: Final = logging.Formatter("%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long the event loop waits for a worker thread that holds the interpreter."""
 IDLE_COLLECTION_S: Final = 30.0
@@ -73,19 +76,31 @@ class IdleCollector:
         self.start()
 
 
-def set_up_logs(data_dir: Path) -> None:
-    """Everything from INFO on into `log/broker.log` below the data directory, warnings to stderr too."""
-    directory = data_dir / "log"
-    directory.mkdir(parents=True, exist_ok=True)
-    layout = logging.Formatter("%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")
-    file = RotatingFileHandler(
-        directory / "broker.log", maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8"
-    )
-    file.setFormatter(layout)
-    screen = logging.StreamHandler(sys.stderr)
-    screen.setLevel(logging.WARNING)
-    screen.setFormatter(layout)
-    logging.basicConfig(level=logging.INFO, handlers=[file, screen], force=True)
+class Logs:
+    """Warnings on stderr at once; everything from INFO on in `log/broker.log` below the data directory, as soon as it is
+    known to be this node's.
+    """
+
+    def __init__(self) -> None:
+        screen = logging.StreamHandler(sys.stderr)
+        screen.setLevel(logging.WARNING)
+        screen.setFormatter(_LAYOUT)
+        self._early = MemoryHandler(EARLY_RECORDS, flushLevel=logging.CRITICAL + 1, flushOnClose=False)
+        logging.basicConfig(level=logging.INFO, handlers=[self._early, screen], force=True)
+
+    def open_file(self, data_dir: Path) -> None:
+        """Write to the file from now on, beginning with what was logged before."""
+        directory = data_dir / "log"
+        directory.mkdir(parents=True, exist_ok=True)
+        file = RotatingFileHandler(
+            directory / "broker.log", maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8"
+        )
+        file.setFormatter(_LAYOUT)
+        self._early.setTarget(file)
+        self._early.flush()
+        root = logging.getLogger()
+        root.removeHandler(self._early)
+        root.addHandler(file)
 
 
 class PidFile:

@@ -1,0 +1,80 @@
+"""All processors of a node, made and joined; nothing runs yet."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from dledger.environment import Environment
+from dledger_broker.config import BrokerConfig
+from dledger_broker.forward import Forwarder
+from dledger_broker.group import Group
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.metrics import BrokerCounters
+from dledger_broker.presence import Presence
+from dledger_broker.processors.membership import MembershipProcessor
+from dledger_broker.processors.offsets import OffsetProcessor
+from dledger_broker.processors.pull import LogBytes, PullProcessor
+from dledger_broker.processors.queries import QueryProcessor
+from dledger_broker.processors.requests import ConfirmedReads, Requests
+from dledger_broker.processors.send import SendProcessor, Staging
+from dledger_broker.processors.send_targets import SendTargets
+from dledger_broker.processors.table import routes
+from dledger_broker.processors.topics import TopicProcessor
+from dledger_broker.server.connection import ClientConnection
+from dledger_remoting.hosts import HostAddress
+from dledger_remoting.ids import UniqueKeyGenerator
+
+
+class ServedLog(ConfirmedReads, Staging, LogBytes, Protocol):
+    """What requests need of `dledger.node.Node`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """What a broker keeps of them."""
+
+    requests: Requests
+    forwarder: Forwarder
+    presence: Presence
+    sends: SendProcessor
+    pulls: PullProcessor
+
+
+def assemble(
+    config: BrokerConfig,
+    machine: BrokerMachine,
+    log: ServedLog,
+    env: Environment,
+    group: Group,
+    counters: BrokerCounters,
+    store_host: HostAddress,
+    connections: Callable[[], Iterable[ClientConnection]],
+) -> Processors:
+    """Make everything that handles requests. `store_host` is the numeric address that records and message ids carry."""
+    requests = Requests(group, counters, log, env.now, config.max_frame_bytes)
+    forwarder = Forwarder(env, group, config, counters, receive=requests.receive_forwarded, run=requests.run)
+    membership = MembershipProcessor(machine, env, group, config, connections)
+    presence = Presence(
+        env,
+        group,
+        config.peers,
+        notify=membership.notify,
+        joined=membership.ensure_all,
+        holds_pulls=lambda: len(pulls.held) > 0,
+    )
+    membership.connect(presence)
+    keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
+    targets = SendTargets(machine, group, config, requests.resume)
+    sends = SendProcessor(machine, log, env, config, counters, targets, store_host, keys, requests.fail)
+    offsets = OffsetProcessor(machine, env, group, requests, forwarder)
+    pulls = PullProcessor(
+        machine, log, env, group, config, counters, requests, presence, offsets, presence.hold_changed
+    )
+    topics = TopicProcessor(machine, group, requests)
+    queries = QueryProcessor(machine, requests)
+    requests.connect(forwarder, sends, pulls, routes(sends, pulls, offsets, membership, topics, queries))
+    return Processors(requests, forwarder, presence, sends, pulls)
