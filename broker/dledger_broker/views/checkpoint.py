@@ -68,7 +68,9 @@ def load_checkpoint(disk: Disk) -> Checkpoint | None:
 def save_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
     """Replace the older copy; blocks for two syncs."""
     payload = _encode(checkpoint)
-    disk.mkdir(DIRECTORY)
+    if not disk.exists(DIRECTORY):
+        disk.mkdir(DIRECTORY)
+        disk.sync_dir(".")
     write_file_durably(disk, _COPIES[checkpoint.sequence % 2], crc32(payload).to_bytes(4, "big") + payload)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 
 from dledger.invariants import invariant
 from dledger.statemachine import CommittedEntry
@@ -21,7 +22,12 @@ def tag_code_of(properties: bytes) -> int:
     if _TAGS_MARK not in properties:
         return 0
     tag = find_property(properties, _TAGS)
-    return tag_code(tag.decode(errors="replace")) if tag else 0
+    return _code_of(tag) if tag else 0
+
+
+@lru_cache(maxsize=4096)
+def _code_of(tag: bytes) -> int:
+    return tag_code(tag.decode(errors="replace"))
 
 
 def scan_entry(state: BrokerState, entry: CommittedEntry) -> Iterator[StagedRecord]:

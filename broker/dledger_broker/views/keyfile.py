@@ -90,16 +90,17 @@ def _powers(length: int) -> tuple[int, ...]:
     return tuple(pow(31, length - 1 - place, 1 << 32) for place in range(length))
 
 
-@lru_cache(maxsize=1024)
-def _topic_hash(topic: str) -> int:
-    return java_hash(topic + "#")
+@lru_cache(maxsize=4096)
+def _prefix_hash(topic: str, key_length: int) -> int:
+    """What `topic#` adds to the hash of a text with `key_length` more characters."""
+    return java_hash(topic + "#") * pow(31, key_length, 1 << 32)
 
 
 def key_hash(topic: str, key: bytes) -> int:
     """The hash of `topic#key` as the index uses it, from 0 to 2^31 - 1.  Bytes that are no UTF-8 count as U+FFFD."""
     length = len(key)
     if key.isascii() and length < 256:
-        code = sum(map(mul, key, _powers(length))) + _topic_hash(topic) * pow(31, length, 1 << 32)
+        code = sum(map(mul, key, _powers(length))) + _prefix_hash(topic, length)
     else:
         code = java_hash(f"{topic}#{key.decode(errors='replace')}")
     code &= 0xFFFFFFFF

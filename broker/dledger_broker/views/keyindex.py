@@ -211,12 +211,17 @@ class KeyIndex:
             self._sealed.append(SealedIndexFile(self._disk, active.path, self._layout))
             active = None
         if active is None:
-            self._disk.mkdir(DIRECTORY)
+            self._make_directory()
             path = f"{DIRECTORY}/{self._new_name(store_timestamp)}"
             active = self._active = ActiveIndexFile(self._disk, path, self._layout, IndexHeader(), 1)
             self._slots_entries = 1
             self._disk.sync_dir(DIRECTORY)
         return active
+
+    def _make_directory(self) -> None:
+        if not self._disk.exists(DIRECTORY):
+            self._disk.mkdir(DIRECTORY)
+            self._disk.sync_dir(".")
 
     def _new_name(self, store_timestamp: int) -> str:
         name = _file_name(store_timestamp)
@@ -234,7 +239,7 @@ class KeyIndex:
 
     def _write_checkpoint(self, checkpoint: IndexCheckpoint) -> None:
         payload = msgspec.msgpack.encode(checkpoint)
-        self._disk.mkdir(DIRECTORY)
+        self._make_directory()
         write_file_durably(self._disk, CHECKPOINT, crc32(payload).to_bytes(4, "big") + payload)
 
     def _read_checkpoint(self) -> IndexCheckpoint | None:

@@ -173,7 +173,7 @@ class QueueFileWriter:
         if path in self._files or self._disk.exists(path):
             return self._files.get(path)
         self._disk.mkdir(directory)
-        for level in (directory, directory.rpartition("/")[0], DIRECTORY):
+        for level in (directory, directory.rpartition("/")[0], DIRECTORY, "."):
             self._new_directories[level] = None
         file = self._files.get(path, create=True)
         try:

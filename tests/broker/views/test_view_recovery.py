@@ -82,6 +82,20 @@ def test_an_intact_checkpoint_spares_the_log_below_the_snapshot(monkeypatch):
     assert load_checkpoint(broker.disk).position <= position
 
 
+def test_what_a_checkpoint_lists_survives_a_power_loss(monkeypatch):
+    broker = started()
+    fill(broker, 0, 60)
+    broker.node.snapshot()
+    fill(broker, 60, 10)
+    broker.checkpoint()
+    before = contents(broker)
+    broker.disk.crash(random.Random(1), "none")
+    rebuilt = []
+    monkeypatch.setattr("dledger_broker.machine.BrokerMachine.rebuild", lambda self, entries: rebuilt.extend(entries))
+    assert contents(broker.restart()) == before
+    assert rebuilt == []
+
+
 def test_a_checkpoint_below_the_snapshot_is_continued_from_there(monkeypatch):
     broker = started()
     fill(broker, 0, 30)
@@ -158,7 +172,6 @@ def test_a_topic_deleted_after_the_checkpoint_does_not_look_like_lost_files(monk
     rebuilt = []
     monkeypatch.setattr("dledger_broker.machine.BrokerMachine.rebuild", lambda self, entries: rebuilt.extend(entries))
     again = broker.restart()
-    assert requested
     assert rebuilt == []
     assert contents(again) == before
     assert again.bodies("orders") == [b"anew"]
