@@ -111,12 +111,16 @@ class Proposer:
                 f"a unit of {need} bytes does not fit: the limit is {min(MAX_UNIT_BYTES, self._segment_bytes)} bytes"
                 " (a unit of at most 8 MiB, in one segment)"
             )
-        self._position = self._next_position(HEADER_BYTES + need + len(_MARK), privileged)
-        self._term = term
+        position = self._next_position(HEADER_BYTES + need, privileged)
         self._size = self._records_size = 0
-        if self._position % self._segment_bytes == 0 and self._position > 0 and self._wants_mark():
+        if position % self._segment_bytes == 0 and position > 0 and self._wants_mark():
+            # Only the first entry of a segment grows by a mark, and a fresh segment has room for it: where an entry goes
+            # is decided by the size it has, or the blank behind it could come out shorter than a blank can be.
+            position = self._next_position(HEADER_BYTES + need + len(_MARK), privileged)
             self._commands.append(_MARK)
             self._size = len(_MARK)
+        self._position = position
+        self._term = term
 
     def seal(self) -> None:
         """Finish the open entry, if there is one."""

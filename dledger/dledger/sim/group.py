@@ -188,7 +188,7 @@ class SimGroup:
             if node.losing_power:
                 self._lose_power(node)
                 return False
-            if isinstance(error, CorruptionError) and node.rotten:
+            if node.failing_disk or (isinstance(error, CorruptionError) and node.rotten):
                 self.say(f"{name} cannot start: {error}")
                 return False
             raise Violation("a node starts after any crash", f"{name}: {error!r}") from error

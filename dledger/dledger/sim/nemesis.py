@@ -313,7 +313,11 @@ class ClockJump:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """The leader removes a member, perhaps itself; the group takes it back by itself."""
+    """The leader removes a member, perhaps itself; the group takes it back by itself.
+
+    Only while every voter is there: who removes a live member of three when another one is gone for good has nothing
+    left to decide with.
+    """
 
     node: str
     duration_s: float = 0.0
@@ -325,7 +329,14 @@ class Remove:
         replica = leader.life.replica
         membership = replica.engine.table.membership
         member = membership.find(self.node)
-        if member is None or len(membership.voters) < 3 or not replica.engine.can_change_membership:
+        alive = {node.life.replica_id for node in group.running if node.life is not None}
+        if (
+            member is None
+            or not alive.issuperset(membership.voters)
+            or any(node.rotten for node in group.nodes.values())
+            or len(membership.voters) < 3
+            or not replica.engine.can_change_membership
+        ):
             return False
         _call(leader, lambda: replica.change_membership(without(membership, member)))
         return True
