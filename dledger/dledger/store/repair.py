@@ -2,74 +2,129 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from dledger.errors import CorruptionError, TrimmedError
 from dledger.store.damage import CorruptRange, Damage
+from dledger.store.disk import Buffer, Disk
 from dledger.store.index import UNIT_BYTES, IndexFiles
-from dledger.store.scan import Collected, Cursor, scan_segment
+from dledger.store.scan import BLOCK_BYTES, Collected, Cursor, Readable, scan_segment
 from dledger.store.segments import Segment, SegmentTable
 from dledger.store.snapshots import SnapshotStore
 from dledger.types import EntryMeta
+
+SPOOL_PATH = "raft/repair"
+
+
+class Spool:
+    """A peer's bytes for a corrupt range, collected in a file until all are there: a range may be a whole segment.
+
+    One at a time; what a crash left is overwritten.  Methods block and raise `OSError`.
+    """
+
+    def __init__(self, disk: Disk, size: int) -> None:
+        self._disk = disk
+        self._file = disk.open(SPOOL_PATH, create=True)
+        self._file.truncate(0)
+        self.size = size
+        self.filled = 0
+
+    def write(self, data: Buffer) -> None:
+        """Add the next bytes."""
+        self._file.pwrite(data, self.filled)
+        self.filled += len(data)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """As `dledger.store.disk.File.pread`."""
+        return self._file.pread(min(size, max(0, self.filled - offset)), offset)
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._file.close()
+        self._disk.unlink(SPOOL_PATH)
+
+
+class _Held:
+    """Bytes in memory, read as a file."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.filled = len(data)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """As `dledger.store.disk.File.pread`."""
+        return self._data[offset : offset + size]
 
 
 class _Section:
     """Bytes of the log from `start` on, read as if they were the file of a segment."""
 
-    def __init__(self, data: bytes, start: int, segment_start: int) -> None:
-        self._data = data
+    def __init__(self, source: Readable, start: int, segment_start: int) -> None:
+        self._source = source
         self._shift = segment_start - start
 
     def pread(self, size: int, offset: int) -> bytes:
         """As `dledger.store.disk.File.pread`."""
-        at = offset + self._shift
-        return self._data[at : at + size]
+        return self._source.pread(size, offset + self._shift)
 
 
 def repair(
     table: SegmentTable,
     index: IndexFiles,
     damaged: CorruptRange,
-    data: bytes,
+    data: bytes | Spool,
     before: Cursor,
     behind: EntryMeta | None,
     last_chain: int,
-) -> None:
-    """Replace a corrupt range by `data`, durably, with its index units.
+) -> list[EntryMeta]:
+    """Replace a corrupt range by `data`, durably, with its index units; returns its membership entries.
 
     `before` stands at the range's start (chain None: nothing before it is known); `behind` is the entry behind the
     range, or None at the log's end, where the chain must come to `last_chain`.  Raises `CorruptionError` and changes
     nothing unless every byte verifies and the chain joins both ends.
     """
-    if len(data) != damaged.end - damaged.start:
-        raise CorruptionError(f"{len(data)} bytes do not cover the corrupt range {damaged}")
+    source = _Held(data) if isinstance(data, bytes) else data
+    if source.filled != damaged.end - damaged.start:
+        raise CorruptionError(f"{source.filled} bytes do not cover the corrupt range {damaged}")
     cursor = before
+    memberships: list[EntryMeta] = []
     verified: list[tuple[Segment, int, int, bytes]] = []
     for segment in table.overlapping(damaged.start, damaged.end):
         end = segment.start + table.segment_bytes
         first_index = cursor.index
         segment_first = first_index if cursor.position == segment.start else segment.first_index
         into = Collected()
-        section = _Section(data, damaged.start, segment.start)
+        section = _Section(source, damaged.start, segment.start)
         fault = scan_segment(section, segment.start, end, cursor, into, stop=damaged.end)
         if fault is not None:
             raise CorruptionError(f"the bytes offered for {damaged} do not verify: {fault.reason}")
+        memberships.extend(into.memberships)
         verified.append((segment, segment_first, first_index - segment_first, b"".join(into.units)))
     if (cursor.position, cursor.index) != (damaged.end, damaged.next_index):
         raise CorruptionError(f"the bytes offered for {damaged} end at {cursor.position} with index {cursor.index}")
     _check_join(table, cursor, behind, last_chain)
     for segment, segment_first, slot, units in verified:
-        begin = max(segment.start, damaged.start)
-        end = min(segment.start + table.segment_bytes, damaged.end)
-        file = segment.acquire()
-        try:
-            file.pwrite(data[begin - damaged.start : end - damaged.start], begin - segment.start)
-            file.datasync()
-        finally:
-            segment.release()
+        _overwrite(segment, damaged, source, table.segment_bytes)
         segment.first_index = segment_first
         index.write(segment.start, slot, units)
         index.sync(segment.start)
+    return memberships
+
+
+def _overwrite(segment: Segment, damaged: CorruptRange, source: Readable, segment_bytes: int) -> None:
+    """Write and sync the part of a corrupt range that lies in one segment."""
+    position = max(segment.start, damaged.start)
+    end = min(segment.start + segment_bytes, damaged.end)
+    file = segment.acquire()
+    try:
+        while position < end:
+            block = source.pread(min(BLOCK_BYTES, end - position), position - damaged.start)
+            file.pwrite(block, position - segment.start)
+            position += len(block)
+        file.datasync()
+    finally:
+        segment.release()
 
 
 def _check_join(table: SegmentTable, cursor: Cursor, behind: EntryMeta | None, last_chain: int) -> None:
@@ -102,32 +157,52 @@ class Scrubber:
         self._snapshots = snapshots
         self._cursor: Cursor | None = None
 
-    def step(self, budget_bytes: int, durable_end: int) -> list[CorruptRange]:
-        """Verify about `budget_bytes` more, below `durable_end`; returns what was newly found corrupt."""
+    @property
+    def between_rounds(self) -> bool:
+        """Whether the next step begins at the oldest segment."""
+        return self._cursor is None
+
+    def step(self, budget_bytes: int, before: int) -> list[CorruptRange]:
+        """Verify about `budget_bytes` more of the segments that end at or below `before`; returns what was newly found.
+
+        A round ends behind the last of them; the next step begins another one.
+        """
         found: list[CorruptRange] = []
         while budget_bytes > 0:
-            segment, next_index = self._next_segment(durable_end)
-            if segment is None or self._cursor is None:
+            segment, next_index = self._next_segment(before)
+            cursor = self._cursor
+            if segment is None or cursor is None:
                 break
-            begun = self._cursor.position
-            bad = self._scrub(segment, next_index, self._cursor, budget_bytes)
+            begun = cursor.position
+            end = segment.start + self._table.segment_bytes
+            bad = self._scrub(segment, end, next_index, cursor, budget_bytes)
             if bad is not None:
                 self._damage.add(bad)
                 found.append(bad)
-            budget_bytes -= max(1, self._cursor.position - begun)
+            budget_bytes -= max(1, cursor.position - begun)
         return found
 
-    def _next_segment(self, durable_end: int) -> tuple[Segment | None, int]:
+    def examine(self, segment: Segment, cursor: Cursor, end: int, next_index: int) -> list[CorruptRange]:
+        """Verify one segment from the cursor to `end`, where the entry `next_index` begins; returns what is corrupt."""
+        found: list[CorruptRange] = []
+        while cursor.position < end:
+            bad = self._scrub(segment, end, next_index, cursor, end - cursor.position)
+            if bad is not None:
+                self._damage.add(bad)
+                found.append(bad)
+        return found
+
+    def _next_segment(self, before: int) -> tuple[Segment | None, int]:
         """The closed segment in which the cursor stands, and the index of the first entry behind it.
 
-        The cursor is set to the oldest segment if it is at the end of the round, and nothing is returned once then.
+        The cursor is set to the oldest segment if a round begins, and to None if it ends.
         """
         segments = self._table.segments
         cursor = self._cursor
-        if cursor is None or cursor.position < segments[0].start:
+        if segments and (cursor is None or cursor.position < segments[0].start):
             cursor = self._cursor = self._start_of(segments[0])
         for segment, following in pairwise(segments):
-            if segment.start <= cursor.position < following.start <= durable_end:
+            if cursor is not None and segment.start <= cursor.position < following.start <= before:
                 return segment, following.first_index
         self._cursor = None
         return None, 0
@@ -140,9 +215,10 @@ class Scrubber:
             return Cursor(segment.start, segment.first_index, base.last_term, base.chain_crc)
         return Cursor(segment.start, segment.first_index, 0, None)
 
-    def _scrub(self, segment: Segment, next_index: int, cursor: Cursor, budget_bytes: int) -> CorruptRange | None:
-        """Verify up to the budget, the segment's end, or the first damage; the cursor moves behind that."""
-        end = segment.start + self._table.segment_bytes
+    def _scrub(
+        self, segment: Segment, end: int, next_index: int, cursor: Cursor, budget_bytes: int
+    ) -> CorruptRange | None:
+        """Verify up to the budget, to `end`, or to the first damage; the cursor moves behind that."""
         known = self._damage.at(cursor.position)
         if known is not None:
             cursor.position, cursor.index, cursor.chain = known.end, known.next_index, None
@@ -153,15 +229,23 @@ class Scrubber:
         try:
             file = segment.acquire()
         except TrimmedError:
+            cursor.position = end
             self._cursor = None
             return None
+        segment_end = segment.start + self._table.segment_bytes
         try:
             fault = scan_segment(
-                file, segment.start, end, cursor, into, stop=min(end, following_damage), budget_bytes=budget_bytes
+                file,
+                segment.start,
+                segment_end,
+                cursor,
+                into,
+                stop=min(end, following_damage),
+                budget_bytes=budget_bytes,
             )
         finally:
             segment.release()
-        self._settle_index(segment, first_index, b"".join(into.units))
+        self._settle_index(segment, first_index, into.units)
         if fault is None:
             return None
         start, index = cursor.position, cursor.index
@@ -175,7 +259,8 @@ class Scrubber:
             cursor.chain = cursor.chain if index == next_index else None
         return CorruptRange(start, cursor.position, index, cursor.index)
 
-    def _settle_index(self, segment: Segment, first_index: int, units: bytes) -> None:
+    def _settle_index(self, segment: Segment, first_index: int, scanned: Sequence[bytes]) -> None:
+        units = b"".join(scanned)
         slot = first_index - segment.first_index
         if self._index.read_raw(segment.start, slot, len(units) // UNIT_BYTES) != units:
             self._index.write(segment.start, slot, units)
