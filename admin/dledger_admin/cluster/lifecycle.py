@@ -31,7 +31,7 @@ from .config_files import (
 from .layout import DEFAULT_BASE_PORT, DEFAULT_GROUPS, DEFAULT_NAMESRV_PORT, DEFAULT_NODES, ClusterLayout
 from .manifest import Manifest, read_manifest, write_manifest
 from .ports import require_free
-from .probes import NodeStatus, fetch_all
+from .probes import NodeStatus, fetch_all, registered_leaders
 from .processes import NAMESRV, Service, broker_service, namesrv_service, stop_at_once
 from .validation import check_broker_config, check_namesrv_config
 
@@ -108,7 +108,7 @@ class RunningCluster:
         return {name: code for name, process in self.processes.items() if (code := process.poll()) is not None}
 
     def await_leaders(self, timeout_s: float = START_TIMEOUT_S) -> dict[str, NodeStatus]:
-        """Wait until every group has a leader that accepts writes, and return the leaders by group.
+        """Wait until every group has a leader that accepts writes and that clients find; return the leaders by group.
 
         Raises `StartError` with the end of what the culprit printed: the name server ended, so many nodes of a group
         ended that it cannot elect, or the time is over.
@@ -118,12 +118,15 @@ class RunningCluster:
             exited = self.exited()
             self._check_electable(exited)
             leaders = leaders_by_group(fetch_all(self.layout.places()))
-            if len(leaders) == self.layout.groups and self._all_recorded(exited):
+            groups = set(self.layout.group_names())
+            listed = registered_leaders(self.layout.namesrv_port) if leaders.keys() == groups else set()
+            if listed >= groups and self._all_recorded(exited):
                 return leaders
             if time.monotonic() >= deadline:
-                missing = [group for group in self.layout.group_names() if group not in leaders]
+                missing = [group for group in self.layout.group_names() if group not in leaders.keys() & listed]
                 raise StartError(
-                    f"{', '.join(missing)} had no leader that accepts writes after {timeout_s:.0f} s; "
+                    f"{', '.join(missing)} had no leader that accepts writes, known to the name server, after "
+                    f"{timeout_s:.0f} s; "
                     + self._words([place.node_id for group in missing for place in self.layout.members(group)])
                 )
             time.sleep(_POLL_S)
