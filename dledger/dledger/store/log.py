@@ -21,7 +21,7 @@ from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
 from dledger.store.index import IndexFiles, IndexUnit
 from dledger.store.mark import DurableMark, MarkValue
 from dledger.store.recovery import Recovered, Recovery, recover
-from dledger.store.repair import Scrubber, repair
+from dledger.store.repair import Scrubber, Spool, repair
 from dledger.store.reset import announce_reset, pending_reset, perform_reset
 from dledger.store.scan import Cursor, header_at, headers_in
 from dledger.store.segments import DIRECTORY, Segment, SegmentTable, list_positions, segment_path
@@ -301,7 +301,10 @@ class LogStore:
         """Drop the entries from `first_index` on, durably; beyond the last one only the generation rises.  Blocks."""
         invariant(first_index >= self.first_index, "only kept entries are truncated", index=first_index)
         self.generation += 1
-        end, term, chain = self._end_before(first_index)
+        before = self._end_before(first_index)
+        invariant(before is not None, "the entry before is known", index=first_index)
+        assert before is not None
+        end, term, chain = before
         try:
             self._mark.lower(MarkValue(end, first_index - 1, term, chain, self.generation))
             if first_index <= self.last_index:
@@ -312,34 +315,29 @@ class LogStore:
         self.durable = min(self.durable, self.last_index)
         self._durable_end = min(self._durable_end, end)
         self._recent.truncate(first_index)
+        self._damage.keep_below(end)
         self._terms.truncate(first_index)
         self._unindexed = [meta for meta in self._unindexed if meta.index < first_index]
         self._space.start_segment(self._current, end - self._current.start)
         self._keep_reserve()
 
-    def _end_before(self, index: int) -> tuple[int, int, int]:
-        """(end position, term, chain crc) of the entry before `index`."""
+    def _end_before(self, index: int) -> tuple[int, int, int] | None:
+        """(end position, term, chain crc) of the entry before `index`; None if it is not kept and nothing tells.
+
+        Behind the last entry of a snapshot the log goes on at the snapshot's position, behind a blank if need be.
+        """
         if index > self.last_index:
             return self.end_position, self.last_term, self.last_chain
+        for base in self.snapshots.list():
+            if base.last_index == index - 1:
+                return base.position, base.last_term, base.chain_crc
         if index > self.first_index:
             previous = self.meta(index - 1)
             return previous.end, previous.term, previous.chain_crc
-        base = self._base_of_first()
-        invariant(base is not None, "the entry before is known", index=index)
-        assert base is not None
-        return base
-
-    def _base_of_first(self) -> tuple[int, int, int] | None:
-        """What `_end_before` says of the first entry, if that is known: at position 0, or from a snapshot."""
-        if self.first_position == 0:
-            return 0, 0, 0
-        base = self.snapshots.at_or_below(self.first_position)
-        if base is None or base.position != self.first_position:
-            return None
-        return base.position, base.last_term, base.chain_crc
+        return (0, 0, 0) if self.first_position == 0 else None
 
     def _cut(self, first_index: int, end: int) -> None:
-        last = self._table.of_index(first_index - 1) if first_index > self.first_index else self._table.first
+        last = self._table.overlapping(end, end)[0]
         removed = self._table.remove_above(last.start)
         for segment in removed:
             self._disk.unlink(segment_path(segment.start))
@@ -431,19 +429,27 @@ class LogStore:
         if index == self.last_index + 1:
             return self.end_position
         self._check_kept(index)
+        damaged = self._damage.holding(index)
+        if damaged is not None and index == damaged.first_index:
+            return damaged.start
         held = self._recent.get(index)
         return held.position if held is not None else self._unit(index)[1].position
 
     def index_at(self, position: int) -> int:
         """The index of the last entry that starts at or before `position`: it holds that byte, or a blank does.
 
-        Raises `TrimmedError` below the first.
+        Of a corrupt range, its first one.  Raises `TrimmedError` below the first.
         """
+        damaged = self._damage.at(position)
+        if damaged is not None:
+            return damaged.first_index
         segment = self._table.containing(position)
         low, high = segment.first_index, self._last_index_of(segment)
         while low < high:
             middle = (low + high + 1) // 2
-            if self.position_at(middle) <= position:
+            damaged = self._damage.holding(middle)
+            start = self.position_at(middle) if damaged is None else damaged.start
+            if start <= position:
                 low = middle
             else:
                 high = middle - 1
@@ -543,9 +549,11 @@ class LogStore:
 
         Snapshots below the first kept segment go, too; that segment's stays.  Raises `StorageError`.
         """
-        base = self.snapshots.at_or_below(before_position)
+        base = self.snapshots.at_or_below(min(before_position, self._mark.value.position))
         if base is None or base.position <= self.first_position:
             return
+        # Recovery starts at a snapshot at or below the mark: the mark must be above P before anything below P goes.
+        self.sync_mark()
         removed = self._table.remove_below(base.position)
         first = self._table.first
         try:
@@ -604,32 +612,73 @@ class LogStore:
     @property
     def corrupt_ranges(self) -> tuple[CorruptRange, ...]:
         """The ranges that are known not to verify, by position."""
-        return self._damage.ranges
+        return tuple(known for known in self._damage.ranges if known.end > self.first_position)
 
-    def repair(self, position: int, data: bytes) -> None:
+    def spool(self, damaged: CorruptRange) -> Spool:
+        """A file in which a peer's bytes for a corrupt range are collected for `repair`.  Raises `OSError`."""
+        return Spool(self._disk, damaged.end - damaged.start)
+
+    def repair(self, position: int, data: bytes | Spool) -> list[EntryMeta]:
         """Overwrite the corrupt range that starts at `position` with a peer's bytes of exactly that range.
 
-        Raises `CorruptionError`, and changes nothing, unless the bytes verify and join both ends; `StorageError`.
+        Blocks.  Returns the membership entries among them.  Raises `CorruptionError`, and changes nothing, unless the
+        bytes verify and join both ends; `StorageError`.
         """
         damaged = self._damage.at(position)
         if damaged is None or damaged.start != position:
             raise CorruptionError(f"no corrupt range starts at {position}; known are {self._damage.ranges}")
-        before = Cursor(position, damaged.first_index, 0, None)
-        if damaged.first_index > self.first_index or self._base_of_first() is not None:
-            _, before.term, before.chain = self._end_before(damaged.first_index)
+        before = self._cursor_at(position, damaged.first_index)
         behind = self.meta(damaged.next_index) if damaged.next_index <= self.last_index else None
         try:
-            repair(self._table, self._index, damaged, data, before, behind, self.last_chain)
+            memberships = repair(self._table, self._index, damaged, data, before, behind, self.last_chain)
         except OSError as error:
             raise self._failure(f"repairing {position}", error) from error
         self._damage.remove(damaged)
+        return memberships
 
-    def scrub_step(self, budget_bytes: int) -> list[CorruptRange]:
-        """Verify about `budget_bytes` more of the closed segments, round and round; returns what was found corrupt.
+    def widen(self, damaged: CorruptRange) -> CorruptRange:
+        """Count the entries on both sides of a corrupt range as corrupt, too; returns the wider range.
 
-        Blocks; for a worker thread.
+        For a range whose right bytes do not join them: then they are not what they seem, whatever their headers say.
         """
-        return self._scrubber.step(budget_bytes, self._durable_end)
+        start, end, first_index, next_index = damaged
+        if first_index > self.first_index:
+            first_index -= 1
+            start = self.position_at(first_index)
+        if next_index <= self.durable:
+            next_index += 1
+            end = self.position_at(next_index)
+        self._damage.add(CorruptRange(start, end, first_index, next_index))
+        return self._damage.at(damaged.start) or damaged
+
+    def examine(self, first_index: int, last_index: int) -> list[CorruptRange]:
+        """Verify durable entries of one segment, at most up to `last_index`; returns what was found corrupt.
+
+        Blocks; for a worker thread, one with `scrub_step`.  Nothing may be truncated meanwhile.
+        """
+        segment = self._table.of_index(first_index)
+        next_index = min(last_index, self.durable, self._last_index_of(segment)) + 1
+        follows = next_index <= self.last_index and self._table.of_index(next_index) is segment
+        end = self.position_at(next_index) if follows else min(segment.start + self.segment_bytes, self._durable_end)
+        cursor = self._cursor_at(self.position_at(first_index), first_index)
+        return self._scrubber.examine(segment, cursor, end, next_index)
+
+    def _cursor_at(self, position: int, index: int) -> Cursor:
+        before = self._end_before(index)
+        return Cursor(position, index, 0, None) if before is None else Cursor(position, index, before[1], before[2])
+
+    def scrub_step(self, budget_bytes: int, before: int | None = None) -> list[CorruptRange]:
+        """Verify about `budget_bytes` more of the closed segments (below `before`); returns what was found corrupt.
+
+        Blocks; for a worker thread.  Round and round: see `scrub_between_rounds`.
+        """
+        end = self._durable_end
+        return self._scrubber.step(budget_bytes, end if before is None else min(before, end))
+
+    @property
+    def scrub_between_rounds(self) -> bool:
+        """Whether all closed segments have been verified (or none yet) and the next step begins anew."""
+        return self._scrubber.between_rounds
 
     @property
     def saved_commit(self) -> int:

@@ -121,7 +121,7 @@ class _Recoverer:
         for run in self.collected.term_runs:
             if not runs or runs[-1][1] != run[1]:
                 runs.append(run)
-        end = cursor.last_end
+        end = self.end_of_log(cursor)
         self.cut_behind(end)
         self.rewrite(min(self.mark.position, end) if self.mark_valid else scanned_from, end)
         recovery = Recovery(
@@ -357,6 +357,13 @@ class _Recoverer:
             self.index.write(segment.start, slot, units)
             self.index.truncate(segment.start, slot + count)
             self.index.sync(segment.start)
+
+    def end_of_log(self, cursor: Cursor) -> int:
+        """Where the last entry ends; behind a blank, if a snapshot stands there: the log goes on at its position."""
+        for base in self.snapshots.list():
+            if (base.position, base.last_index, base.chain_crc) == (cursor.position, cursor.index - 1, cursor.chain):
+                return base.position
+        return cursor.last_end
 
     def cut_behind(self, end: int) -> None:
         """Remove everything behind the end of the log, so that no leftover can ever be taken for an entry of it."""

@@ -221,6 +221,7 @@ def test_trimming_drops_whole_segments_their_index_and_older_snapshots(model: Lo
 
 def test_nothing_is_trimmed_above_the_newest_snapshot(model: LoggedModel):
     model.fill(random.Random(6), 60)
+    model.sync()
     model.log.trim(3 * SEGMENT_BYTES)
     assert model.log.first_position == 0
     model.snapshot(SEGMENT_BYTES)
@@ -480,3 +481,17 @@ def test_left_in_segment_counts_down(model: LoggedModel):
     before = left_in_segment(model.log)
     meta = model.append(b"abc")
     assert left_in_segment(model.log) == before - meta.size
+
+
+def test_behind_a_snapshot_the_log_goes_on_at_its_position(model: LoggedModel):
+    model.append(body_leaving(model.log, 200))
+    model.append(bytes(300))
+    model.sync()
+    model.snapshot(SEGMENT_BYTES)
+    model.truncate(1)
+    assert model.log.end_position == SEGMENT_BYTES
+    assert model.append(b"small", term=2).position == SEGMENT_BYTES
+    model.sync()
+    model.log.close(clean=False)
+    model.open()
+    model.check()
