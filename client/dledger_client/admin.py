@@ -392,7 +392,10 @@ def _messages(response: RemotingCommand, broker_group: str) -> list[ReceivedMess
     if response.code != ResponseCode.SUCCESS:
         return []
     try:
-        return [received_message(record, broker_group) for record in iter_records(response.body)]
+        return [
+            received_message(record, MessageQueue(record.topic, broker_group, record.queue_id))
+            for record in iter_records(response.body)
+        ]
     except RemotingError as error:
         raise refusal(error) from error
 

@@ -132,8 +132,7 @@ def _pull_result(
     messages = [
         message
         for record in iter_records(response.body)
-        if record.queue_offset >= offset
-        and tags.matches_tag((message := received_message(record, queue.broker_group, settle)).tags)
+        if record.queue_offset >= offset and tags.matches_tag((message := received_message(record, queue, settle)).tags)
     ]
     return PullResult(response.code, messages, next_offset)
 

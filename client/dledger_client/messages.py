@@ -111,9 +111,12 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
 
 
 def received_message(
-    record: MessageRecord, broker_group: str, settle: Callable[[ReceivedMessage, Settlement], None] | None = None
+    record: MessageRecord, queue: MessageQueue, settle: Callable[[ReceivedMessage, Settlement], None] | None = None
 ) -> ReceivedMessage:
-    """The message in a stored record. Raises `dledger_remoting.errors.BodyError` if its body cannot be decompressed."""
+    """The message in a record that was read from `queue`.
+
+    Raises `dledger_remoting.errors.BodyError` if its body cannot be decompressed.
+    """
     properties = parse_properties(record.properties)
     keys = properties.get(names.KEYS)
     offset_id = offset_message_id(record.store_host, record.physical_offset)
@@ -123,7 +126,7 @@ def received_message(
         properties.get(names.TAGS),
         tuple(keys.split()) if keys else (),
         properties,
-        MessageQueue(record.topic, broker_group, record.queue_id),
+        queue,
         record.queue_offset,
         properties.get(names.UNIQUE_KEY) or offset_id,
         offset_id,
