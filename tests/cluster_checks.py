@@ -1,0 +1,88 @@
+"""What every test that breaks a cluster of real processes asks of it afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+from dledger_client import Admin, ClientError, MessageQueue, PullConsumer, ReceivedMessage
+from dledger_client.testing import LocalCluster
+
+READ_SECONDS = 30.0
+CATCH_UP_SECONDS = 60.0
+
+
+def dledger(*arguments: str, timeout: float = 120.0) -> str:
+    """Run the `dledger` command; returns what it printed, fails if its exit code is not 0."""
+    command = [sys.executable, "-m", "dledger_admin", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    assert done.returncode == 0, f"dledger {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+async def read_topic(namesrv: str, topic: str) -> list[ReceivedMessage]:
+    """Every message a topic holds, queue by queue in order, from first to end offset as they are when this starts."""
+    messages: list[ReceivedMessage] = []
+    async with Admin(namesrv) as admin, PullConsumer(namesrv, "checker", timeout=READ_SECONDS) as consumer:
+        queues = await consumer.queues(topic)
+        await consumer.assign(queues)
+        await consumer.seek_to_begin()
+        ends = {queue: await admin.end_offset(queue) for queue in queues}
+        async with asyncio.timeout(READ_SECONDS):
+            while any(consumer.positions[queue] < end for queue, end in ends.items()):
+                messages += await consumer.poll(1000, timeout=1.0)
+    return sorted(messages, key=lambda message: (message.queue, message.queue_offset))
+
+
+def bodies_of(messages: Iterable[ReceivedMessage]) -> list[str]:
+    """The messages' bodies as text."""
+    return [message.body.decode() for message in messages]
+
+
+def assert_offsets_unique_and_dense(messages: Iterable[ReceivedMessage]) -> None:
+    """Each queue's messages have the offsets 0, 1, 2, … without a repetition or a gap."""
+    offsets: dict[MessageQueue, list[int]] = {}
+    for message in messages:
+        offsets.setdefault(message.queue, []).append(message.queue_offset)
+    for queue, found in offsets.items():
+        assert found == list(range(len(found))), f"offsets of {queue}"
+
+
+def stop_and_compare_logs(cluster: LocalCluster, group: str = "broker-a") -> int:
+    """Let the replicas catch up, stop the cluster, and compare their logs byte by byte.
+
+    The cluster needs a `data_dir` of its own, which outlives it. Returns how many bytes all replicas agreed on.
+    """
+    cluster.wait_ready(timeout=CATCH_UP_SECONDS)
+    directories = [cluster.data_dir / node_id for node_id in cluster.members(group)]
+    committed = max(status.commit_index for node_id in cluster.members(group) if (status := cluster.status(node_id)))
+    cluster.stop()
+    return compare_logs(directories, committed)
+
+
+def compare_logs(directories: list[Path], committed: int) -> int:
+    """Compare the logs of stopped nodes, each of which must hold at least the entries up to index `committed`."""
+    report = json.loads(dledger("log", "verify", *map(str, directories), "-o", "json"))
+    assert report["ok"], report
+    for log in report["logs"]:
+        assert log["commit_index"] >= committed, f"{log['directory']} has lost committed entries: {log}"
+    end = int(report["comparison"]["end_position"])
+    assert end > 0
+    return end
+
+
+async def eventually(seconds: float, description: str, condition: Callable[[], Awaitable[bool]]) -> None:
+    """Await `condition()` until it is true. Errors of the client count as not yet."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        try:
+            if await condition():
+                return
+        except ClientError:
+            pass
+        assert asyncio.get_running_loop().time() < deadline, f"not {description} within {seconds:g} s"
+        await asyncio.sleep(0.05)

@@ -1,0 +1,77 @@
+"""What a node can lose of its directory, and how it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from cluster_checks import bodies_of, dledger, eventually, read_topic, stop_and_compare_logs
+from kill_workload import TOPIC, Workload
+
+from dledger_client import Admin, Producer
+from dledger_client.testing import LocalCluster
+
+pytestmark = pytest.mark.slow
+
+VIEWS = ("consumequeue", "keyindex")
+MESSAGES = 300
+PROMOTION_SECONDS = 60.0
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+    async with LocalCluster(data_dir=tmp_path / "cluster") as started:
+        yield started
+
+
+async def voters(cluster: LocalCluster) -> dict[str, bool]:
+    """Which of the nodes that answer vote, as they say themselves."""
+    said = json.loads(await asyncio.to_thread(dledger, "status", "--data", str(cluster.data_dir), "-o", "json"))
+    return {process["name"]: process["status"]["voter"] for process in said["processes"] if process["status"]}
+
+
+async def test_a_wiped_directory_comes_back_as_a_learner_and_votes_after_promotion(cluster):
+    async with Workload(cluster.namesrv) as load:
+        await load.progress(MESSAGES)
+        victim = await asyncio.to_thread(cluster.kill_leader)
+        shutil.rmtree(cluster.data_dir / victim)
+        await asyncio.to_thread(cluster.restart, victim)
+        assert (await voters(cluster))[victim] is False
+        await load.progress(MESSAGES)
+
+        async def promoted() -> bool:
+            return list((await voters(cluster)).values()) == [True] * len(cluster.node_ids)
+
+        await eventually(PROMOTION_SECONDS, "promoted", promoted)
+        others = [node_id for node_id in cluster.node_ids if node_id != victim]
+        await asyncio.to_thread(cluster.kill, others[0])
+        await load.progress(MESSAGES)  # its vote counts now: one of the founders is gone
+        await asyncio.to_thread(cluster.restart, others[0])
+    await load.check()
+    assert await asyncio.to_thread(stop_and_compare_logs, cluster) > 0
+
+
+async def test_deleted_views_are_rebuilt_from_the_log(cluster):
+    async with Producer(cluster.namesrv) as producer:
+        for number in range(MESSAGES):
+            await producer.send(TOPIC, b"%d" % number, key=f"key-{number}", ordering_key="one")
+    before = await read_topic(cluster.namesrv, TOPIC)
+    for node_id in cluster.node_ids:
+        await asyncio.to_thread(cluster.kill, node_id)
+        for view in VIEWS:
+            shutil.rmtree(cluster.data_dir / node_id / view)
+    await asyncio.gather(*(asyncio.to_thread(cluster.restart, node_id) for node_id in cluster.node_ids))
+    await asyncio.to_thread(cluster.wait_ready)
+    after = await read_topic(cluster.namesrv, TOPIC)
+    assert bodies_of(after) == bodies_of(before) == [str(number) for number in range(MESSAGES)]
+    async with Admin(cluster.namesrv) as admin:
+        for number in (0, MESSAGES // 2, MESSAGES - 1):
+            found = await admin.messages_by_key(TOPIC, f"key-{number}")
+            assert bodies_of(found) == [str(number)]
+        by_id = await admin.message_by_id(before[7].offset_message_id)
+    assert by_id.body == before[7].body
+    assert await asyncio.to_thread(stop_and_compare_logs, cluster) > 0
