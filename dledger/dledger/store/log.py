@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Self
 
-from dledger.errors import CorruptionError, LogFullError, StorageError, TooLargeError, TrimmedError
-from dledger.format import BLANK_BYTES, blank, parse_run
+from dledger.errors import CorruptionError, LogFullError, StorageError, TooLargeError
+from dledger.format import BLANK_BYTES, blank
 from dledger.invariants import invariant
 from dledger.store.commit import SavedCommit
 from dledger.store.damage import CorruptRange, Damage
 from dledger.store.disk import Buffer, Disk
 from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
-from dledger.store.index import IndexFiles, IndexUnit
+from dledger.store.index import IndexFiles
 from dledger.store.mark import DurableMark, MarkValue
+from dledger.store.reader import LogReader, Pin, SegmentInfo
 from dledger.store.recovery import Recovered, Recovery, recover
 from dledger.store.repair import Scrubber, Spool, repair
 from dledger.store.reset import announce_reset, pending_reset, perform_reset
-from dledger.store.scan import Cursor, header_at, headers_in
+from dledger.store.scan import Cursor
 from dledger.store.segments import DIRECTORY, Segment, SegmentTable, list_positions, segment_path
 from dledger.store.snapshots import SnapshotStore
 from dledger.store.space import RESERVE_STEP_BYTES, Space
@@ -31,54 +31,15 @@ from dledger.store.sync import SyncTicket
 from dledger.store.window import RecentWindow, TermTable
 from dledger.types import EntryMeta, SnapshotMeta
 
+__all__ = ["LogStore", "Pin", "SegmentInfo"]
+
 RESERVE_BYTES = 64 << 20
 """Kept back for no-ops, membership entries and trims when the disk is full; at most a quarter of a segment."""
 RESERVE_UNITS = 1024
 """Index units kept back for them."""
 
 
-class SegmentInfo(NamedTuple):
-    """One kept segment: log positions, bytes allocated on disk, time of its last write (ms since 1970)."""
-
-    start_position: int
-    end_position: int
-    size_on_disk: int
-    mtime_ms: int
-
-
-class Pin:
-    """Keeps one segment readable, trimmed or not.  A context manager; releasing twice does nothing."""
-
-    __slots__ = ("_held", "_segment", "_segment_bytes")
-
-    def __init__(self, segment: Segment, segment_bytes: int) -> None:
-        segment.acquire()
-        self._segment = segment
-        self._segment_bytes = segment_bytes
-        self._held = True
-
-    def read(self, position: int, size: int) -> bytes:
-        """Bytes of the pinned segment, by log position."""
-        offset = position - self._segment.start
-        invariant(
-            self._held and 0 <= offset <= self._segment_bytes - size, "a pin reads its segment", position=position
-        )
-        return self._segment.file.pread(size, offset)
-
-    def release(self) -> None:
-        """Let go of the segment."""
-        if self._held:
-            self._held = False
-            self._segment.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
-class LogStore:
+class LogStore(LogReader):
     """The log of one node directory.  Positions are log positions in bytes; entries are named by index.
 
     `end_position` is where the last entry ends, `durable` the index up to which entries are on stable storage,
@@ -396,152 +357,6 @@ class LogStore:
         self._failed = True
         return StorageError(f"{what} failed: {error}")
 
-    # Reading
-
-    def meta(self, index: int) -> EntryMeta:
-        """The meta of a kept entry; of an older one it is read from the disk, unverified.
-
-        Raises `TrimmedError` below the first, `CorruptionError` if it does not verify or cannot be read as one.
-        """
-        self._check_kept(index)
-        held = self._recent.get(index)
-        if held is not None:
-            return held
-        segment, unit = self._unit(index)
-        file = segment.acquire()
-        try:
-            found = header_at(file, segment.start, unit.position)
-        except OSError as error:
-            raise StorageError(f"reading entry {index} at {unit.position} failed: {error}") from error
-        finally:
-            segment.release()
-        if found is None or found.index != index:
-            raise CorruptionError(f"entry {index} is not at {unit.position}, where the index has it")
-        return found
-
-    def term_at(self, index: int) -> int:
-        """The term of a kept entry, from memory.  Raises `TrimmedError` below the first."""
-        self._check_kept(index)
-        return self._terms.term_at(index)
-
-    def position_at(self, index: int) -> int:
-        """Where a kept entry starts; where the next one is to be expected behind the last.  Raises as `meta`."""
-        if index == self.last_index + 1:
-            return self.end_position
-        self._check_kept(index)
-        damaged = self._damage.holding(index)
-        if damaged is not None and index == damaged.first_index:
-            return damaged.start
-        held = self._recent.get(index)
-        return held.position if held is not None else self._unit(index)[1].position
-
-    def index_at(self, position: int) -> int:
-        """The index of the last entry that starts at or before `position`: it holds that byte, or a blank does.
-
-        Of a corrupt range, its first one.  Raises `TrimmedError` below the first.
-        """
-        damaged = self._damage.at(position)
-        if damaged is not None:
-            return damaged.first_index
-        segment = self._table.containing(position)
-        low, high = segment.first_index, self._last_index_of(segment)
-        while low < high:
-            middle = (low + high + 1) // 2
-            damaged = self._damage.holding(middle)
-            start = self.position_at(middle) if damaged is None else damaged.start
-            if start <= position:
-                low = middle
-            else:
-                high = middle - 1
-        return low
-
-    def _last_index_of(self, segment: Segment) -> int:
-        segments = self._table.segments
-        at = segments.index(segment)
-        return segments[at + 1].first_index - 1 if at + 1 < len(segments) else self.last_index
-
-    def _check_kept(self, index: int) -> None:
-        if index < self.first_index:
-            raise TrimmedError(f"index {index} is below the first kept index {self.first_index}")
-        invariant(index <= self.last_index, "an entry is in the log", index=index, last_index=self.last_index)
-
-    def _unit(self, index: int) -> tuple[Segment, IndexUnit]:
-        self._damage.refuse_index(index)
-        segment = self._table.of_index(index)
-        unit = self._index.read(segment.start, index - segment.first_index)
-        if (
-            unit is None
-            or unit.index != index
-            or not segment.start <= unit.position < segment.start + self.segment_bytes
-        ):
-            raise CorruptionError(f"the index unit of entry {index} in {segment_path(segment.start)} is not valid")
-        return segment, unit
-
-    def read(self, position: int, size: int) -> bytes:
-        """Bytes of the log inside one segment, as they are on disk.  Blocks where the page cache has not got them.
-
-        Raises `TrimmedError`, `CorruptionError` (the range is known not to verify), `StorageError`.
-        """
-        segment = self._readable(position, size)
-        file = segment.acquire()
-        try:
-            data = file.pread(size, position - segment.start)
-        except OSError as error:
-            raise StorageError(f"reading {size} bytes at {position} failed: {error}") from error
-        finally:
-            segment.release()
-        if len(data) != size:
-            raise CorruptionError(f"{segment_path(segment.start)} ends at {position + len(data)}, inside the log")
-        return data
-
-    def read_nowait(self, position: int, size: int) -> bytes | None:
-        """As `read`, but None if that would block.  On the event loop only."""
-        segment = self._readable(position, size)
-        return segment.file.pread_nowait(size, position - segment.start)
-
-    def _readable(self, position: int, size: int) -> Segment:
-        if self._damage.ranges:
-            self._damage.refuse(position, size)
-        segment = self._table.containing(position)
-        invariant(
-            position + size <= segment.start + self.segment_bytes,
-            "a read stays in one segment",
-            position=position,
-            size=size,
-        )
-        return segment
-
-    def read_entries(self, first_index: int, max_bytes: int, *, verify: bool = False) -> tuple[list[EntryMeta], bytes]:
-        """A run of entries from `first_index` on inside one segment, as metas and bytes.
-
-        At most `max_bytes`, but at least one entry.  With `verify` bodies and chain are checked (not the first link).
-        Raises as `read`.
-        """
-        held = self._recent.get(first_index)
-        if held is not None:
-            max_bytes = min(max_bytes, self.segment_bytes - held.position % self.segment_bytes)
-        metas = self._recent.run(first_index, max_bytes)
-        if metas:
-            data = self.read(metas[0].position, metas[-1].end - metas[0].position)
-            return (parse_run(data, None) if verify else metas), data
-        first = self.meta(first_index)
-        segment = self._table.containing(first.position)
-        end = min(segment.start + self.segment_bytes, self.end_position)
-        for known in self._damage.ranges:
-            if first.position < known.start < end:
-                end = known.start
-        size = max(first.size, min(max_bytes, end - first.position))
-        data = self.read(first.position, size)
-        metas = headers_in(data)
-        if not metas or metas[0] != first:
-            raise CorruptionError(f"entry {first_index} at {first.position} changed while it was read")
-        data = data[: metas[-1].end - first.position]
-        return (parse_run(data, None) if verify else metas), data
-
-    def pin(self, position: int) -> Pin:
-        """Keep the segment that holds `position` readable through the returned pin, whatever is trimmed."""
-        return Pin(self._table.containing(position), self.segment_bytes)
-
     # Retention
 
     def trim(self, before_position: int) -> None:
@@ -590,22 +405,6 @@ class LogStore:
             self._adopt(recover(self._disk, self._index, self.snapshots, self._mark.value, self.segment_bytes))
         except OSError as error:
             raise self._failure(f"resetting the log to {base.position}", error) from error
-
-    def segments(self) -> list[SegmentInfo]:
-        """The kept segments, oldest first."""
-        return [
-            SegmentInfo(
-                segment.start,
-                min(segment.start + self.segment_bytes, self.end_position),
-                *self._disk.stat(segment_path(segment.start)),
-            )
-            for segment in self._table
-        ]
-
-    def disk_ratio(self) -> float:
-        """The used share of the file system, 0 to 1."""
-        free, total = self._disk.usage(DIRECTORY)
-        return 1.0 - free / total if total else 1.0
 
     # Health
 

@@ -15,6 +15,7 @@ from dledger.store.snapshots import SnapshotStore
 from dledger.types import EntryMeta
 
 SPOOL_PATH = "raft/repair"
+EXAMINE_BYTES = 16 << 20
 
 
 class Spool:
@@ -28,6 +29,10 @@ class Spool:
         self._file = disk.open(SPOOL_PATH, create=True)
         self._file.truncate(0)
         self.size = size
+        self.filled = 0
+
+    def restart(self) -> None:
+        """Begin anew, with other bytes."""
         self.filled = 0
 
     def write(self, data: Buffer) -> None:
@@ -183,14 +188,15 @@ class Scrubber:
         return found
 
     def examine(self, segment: Segment, cursor: Cursor, end: int, next_index: int) -> list[CorruptRange]:
-        """Verify one segment from the cursor to `end`, where the entry `next_index` begins; returns what is corrupt."""
-        found: list[CorruptRange] = []
-        while cursor.position < end:
-            bad = self._scrub(segment, end, next_index, cursor, end - cursor.position)
-            if bad is not None:
-                self._damage.add(bad)
-                found.append(bad)
-        return found
+        """Verify one segment from the cursor to `end`, where the entry `next_index` begins, to the first damage.
+
+        At most about `EXAMINE_BYTES`; returns what is corrupt.
+        """
+        bad = self._scrub(segment, end, next_index, cursor, EXAMINE_BYTES)
+        if bad is None:
+            return []
+        self._damage.add(bad)
+        return [bad]
 
     def _next_segment(self, before: int) -> tuple[Segment | None, int]:
         """The closed segment in which the cursor stands, and the index of the first entry behind it.
