@@ -262,6 +262,8 @@ class BrokerMachine:
 
     def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
         """See `StateMachine.restore`.  The first call is a start, a later one installs a snapshot of the leader's."""
+        for queue in self.state.queues():
+            queue.dropped = True
         self.state = BrokerState() if meta is None else decode_state(chunks)
         position = 0 if meta is None else meta.position
         self.applied_position = position

@@ -19,6 +19,7 @@ class QueueState:
     `next_offset` follows from applied records and never goes back.  `staged_offset` is the leader's overlay: the next
     offset to hand out, at least `next_offset` while this replica leads, reset to it at every change of leadership.
     `first_offset` is the first kept offset that the group agreed on; what this replica can read starts at `min_offset`.
+    A queue is `dropped` when its topic is deleted, or when a snapshot replaces the whole state.
     """
 
     __slots__ = (
