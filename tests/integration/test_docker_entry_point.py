@@ -1,0 +1,122 @@
+"""The image's entry point with the compose file's commands and configurations, run without an engine.
+
+Only what an engine would provide is replaced: mounted directories by temporary ones, host names by 127.0.0.1, and ports
+by free ones.
+"""
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dledger_admin.cluster.layout import ClusterLayout, NodePlace
+from dledger_admin.cluster.lifecycle import wait_until
+from dledger_admin.cluster.ports import find_free_block
+from dledger_admin.cluster.probes import fetch_status, registered_leaders
+
+pytestmark = pytest.mark.slow
+
+DOCKER = Path(__file__).resolve().parents[2] / "docker"
+COMPOSE = (DOCKER / "compose.yaml").read_text()
+BOOTSTRAP = (DOCKER / "bootstrap.yaml").read_text()
+NODE_IDS = sorted(path.stem for path in (DOCKER / "config").glob("broker-*.toml"))
+CLIENT_PORT = 10911
+NAMESRV_PORT = 9876
+
+
+def command_of(service: str, *compose_files: str) -> list[str]:
+    """Return the arguments that a service gives the entry point; the last file that says so counts."""
+    found = [
+        json.loads(match[1])
+        for text in compose_files
+        for match in re.finditer(rf"^  {service}:\n(?:    .*\n)*?    command: (\[.*\])$", text, re.MULTILINE)
+    ]
+    return found[-1]
+
+
+class Compose:
+    """The services of the compose file as processes of this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.base = find_free_block([*range(23), 90], first=27000)
+        self.secret = root / "secret"
+        self.secret.write_text("5" * 64)
+        self.secret.chmod(0o600)
+
+    def place(self, node_id: str) -> NodePlace:
+        return ClusterLayout(self.root, base_port=self.base, namesrv_port=self.base + 90).place(node_id)
+
+    def arguments(self, service: str, command: list[str]) -> list[str]:
+        """Return `command` with its configuration file replaced by one for this machine."""
+        home = self.root / service
+        home.mkdir(exist_ok=True)
+        at = command.index("--config") + 1
+        text = (DOCKER / "config" / Path(command[at]).name).read_text()
+        text = text.replace("/var/lib/dledger-secret/secret", str(self.secret)).replace("/var/lib/dledger", str(home))
+        text = re.sub(rf'"({"|".join([*NODE_IDS, "namesrv"])}):', '"127.0.0.1:', text)
+        text = re.sub(r"\b109([1-3])([1-3])\b", lambda match: str(int(match[0]) - CLIENT_PORT + self.base), text)
+        text = text.replace(str(NAMESRV_PORT), str(self.base + 90)).replace("0.0.0.0", "127.0.0.1")
+        file = home / "config.toml"
+        file.write_text(text)
+        return [*command[:at], str(file), *command[at + 1 :]]
+
+    def run(self, service: str, *compose_files: str) -> subprocess.Popen[bytes]:
+        arguments = self.arguments(service, command_of(service, *compose_files))
+        log = (self.root / f"{service}.log").open("wb")
+        with log:
+            return subprocess.Popen([sys.executable, "-m", "dledger_admin", *arguments], stdout=log, stderr=log)
+
+
+@pytest.fixture
+def compose(tmp_path: Path) -> Iterator[tuple[Compose, dict[str, subprocess.Popen[bytes]]]]:
+    """All services, started as the first `docker compose up` would."""
+    one = Compose(tmp_path)
+    with ExitStack() as stack:
+        processes = {}
+        for service in ("namesrv", *NODE_IDS):
+            processes[service] = stack.enter_context(one.run(service, COMPOSE, BOOTSTRAP))
+            stack.callback(processes[service].kill)
+        yield one, processes
+
+
+def test_the_services_found_a_group_and_stop_on_sigterm(compose):
+    one, processes = compose
+    places = [one.place(node_id) for node_id in NODE_IDS]
+
+    def all_vote() -> bool:
+        assert not [(name, code) for name, process in processes.items() if (code := process.poll()) is not None]
+        statuses = [fetch_status(place) for place in places]
+        return all(status is not None and status.voter for status in statuses)
+
+    assert wait_until(all_vote, 60.0)
+    assert wait_until(lambda: registered_leaders(one.base + 90) == {"broker-a"}, 10.0)
+    for node_id in NODE_IDS:
+        processes[node_id].send_signal(signal.SIGTERM)
+    for node_id in NODE_IDS:
+        process, place = processes[node_id], one.place(node_id)
+        assert wait_until(lambda p=process, at=place: p.poll() is not None or is_draining(at), 10.0)
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    processes["namesrv"].send_signal(signal.SIGTERM)
+    assert [process.wait(timeout=30) for process in processes.values()] == [0] * len(processes)
+
+
+def is_draining(place: NodePlace) -> bool:
+    """Whether the probe of the image's health check says so."""
+    connection = http.client.HTTPConnection("127.0.0.1", place.http_port, timeout=1.0)
+    try:
+        connection.request("GET", "/readyz")
+        answer = connection.getresponse()
+        return answer.status == 503 and answer.read().startswith(b"draining")
+    except OSError:
+        return False
+    finally:
+        connection.close()
