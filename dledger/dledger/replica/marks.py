@@ -12,7 +12,7 @@ import msgspec
 
 from dledger.engines import Engine
 from dledger.environment import Environment
-from dledger.errors import StateDivergedError
+from dledger.errors import BusyError, LogFullError, StateDivergedError
 from dledger.format import encode_command, iter_commands
 from dledger.net.transport import Transport
 from dledger.replica.commands import DIGEST, SNAPSHOT_MARK, TRIM, Digest, Trim
@@ -116,7 +116,10 @@ class Marks:
         """Leader: put a replica's digest into the log, unless it is there."""
         digest = msgspec.msgpack.decode(data, type=Digest)
         if not self._votes.knows(digest):
-            self._propose(encode_command(DIGEST, data))
+            try:
+                self._propose(encode_command(DIGEST, data))
+            except (BusyError, LogFullError):
+                pass  # whoever has the digest offers it again
 
     def _take_snapshot(self, mark: EntryMeta) -> None:
         """The state before the marked entry, as it is now, named by that entry's position."""
