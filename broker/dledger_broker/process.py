@@ -77,8 +77,8 @@ class IdleCollector:
 
 
 class Logs:
-    """Warnings on stderr at once; everything from INFO on in `log/broker.log` below the data directory, as soon as it is
-    known to be this node's.
+    """Warnings on stderr at once; everything from INFO on in `log/broker.log` below the data directory, as soon as that
+    is known to be this node's.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from random import randrange
 from struct import Struct
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from dledger.environment import Cancellable, Environment
 from dledger.errors import LogError
@@ -36,6 +36,7 @@ from dledger_remoting.ids import UniqueKeyGenerator, offset_message_id_prefix
 from dledger_remoting.properties import (
     CLUSTER,
     DELAY,
+    TAGS,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -45,6 +46,7 @@ from dledger_remoting.properties import (
 from dledger_remoting.record import (
     MAX_PROPERTIES_BYTES,
     RECORD_HEAD,
+    RECORD_HEAD_BYTES,
     SYS_COMPRESSED,
     SYS_MULTI_TAGS,
     SYS_TRANSACTION_MASK,
@@ -52,31 +54,27 @@ from dledger_remoting.record import (
 
 MAX_UNIT_BYTES: Final = 512 << 10
 """Sends of one read are staged at this size, so that a unit fits well into an entry."""
+MAX_KNOWN_TAGS: Final = 4_096
 SWEEP_S: Final = 0.1
 """A write that waits too long for a majority is noticed at most so late."""
 
-_UNIQUE_KEY_MARK: Final = UNIQUE_KEY + "\x01"
 _UNIQUE_KEY: Final = UNIQUE_KEY.encode()
+_UNIQUE_KEY_MARK: Final = _UNIQUE_KEY + b"\x01"
+_TAGS: Final = TAGS.encode()
+_TAGS_MARK: Final = _TAGS + b"\x01"
 _KEPT_SYS_FLAGS: Final = SYS_COMPRESSED | SYS_MULTI_TAGS | 0x700
+_DELAY_MARK: Final = b"DEL"
+"""Part of the name of every property that asks for a delay."""
 _DELAYS: Final = (DELAY.encode(), TIMER_DELAY_SEC.encode(), TIMER_DELAY_MS.encode(), TIMER_DELIVER_MS.encode())
 _pack_head: Final = RECORD_HEAD.pack
 _pack_length: Final = Struct(">H").pack
 
-_Message: TypeAlias = tuple[bytes, bytes, int]
-"""Body, properties as they are stored, the user's flag."""
+_Message: TypeAlias = tuple[bytes, bytes, int, int]
+"""Body; what a record holds behind it: topic and properties, with their lengths; the user's flag; tag code."""
 
-
-class _Pending(NamedTuple):
-    """One request's messages, checked; they all go to one queue."""
-
-    request: Request
-    fields: SendV2Fields
-    target: SendTarget
-    queue: QueueState
-    queue_id: int
-    messages: list[_Message]
-    unique_key: bytes
-    is_batch: bool
+_Pending: TypeAlias = tuple[Request, SendV2Fields, SendTarget, QueueState, int, list[_Message], bytes, bool]
+"""One request's messages, checked: request, its fields, where they go (topic, queue, queue id), the messages, the
+unique key of a single one, whether it is a batch."""
 
 
 class Staging(Protocol):
@@ -138,7 +136,7 @@ class SendUnit:
         if not self.settled:
             self.settled = True
             for pending in self._pending:
-                self._processor.fail(pending.request, error)
+                self._processor.fail(pending[0], error)
 
 
 class SendProcessor:
@@ -164,11 +162,13 @@ class SendProcessor:
         self._unique_keys = unique_keys
         self._store_host = pack_host(store_host)
         self._cluster = f"{CLUSTER}\x01{limits.cluster}\x02".encode()
+        self._cluster_after_open_end = b"\x02" + self._cluster
         self._pending: list[_Pending] = []
         self._pending_bytes = 0
         self._flying: deque[SendUnit] = deque()
         self._sweep: Cancellable | None = None
         self._last_ms = 0
+        self._tag_codes: dict[bytes, int] = {}
         self.counters = counters
         self.fail = fail
         self.message_id_prefix = offset_message_id_prefix(store_host)
@@ -220,20 +220,22 @@ class SendProcessor:
             )
         if fields.sys_flag & SYS_TRANSACTION_MASK:
             raise NoPermission("this broker does not take transactional messages: send without a transaction")
+        unique_key = b""
         is_batch = fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         if is_batch:
-            messages, size = self._batch(target, body)
-            pending = _Pending(request, fields, target, target.queue(queue_id), queue_id, messages, b"", is_batch)
+            messages = self._batch(target, body)
         else:
-            properties, unique_key = self._complete(fields.properties, target)
-            size = target.fixed_bytes + len(body) + len(properties)
-            messages = [(body, properties, fields.user_flag)]
-            pending = _Pending(
-                request, fields, target, target.queue(queue_id), queue_id, messages, unique_key, is_batch
-            )
+            properties = fields.properties.encode()
+            tail, unique_key = self._complete(properties, target)
+            messages = [(body, tail, fields.user_flag, self._tag_code(properties))]
+        size = len(messages) * RECORD_HEAD_BYTES
+        for message in messages:
+            size += len(message[0]) + len(message[1])
         if self._pending_bytes + size > MAX_UNIT_BYTES:
             self.flush()
-        self._pending.append(pending)
+        self._pending.append(
+            (request, fields, target, target.queue(queue_id), queue_id, messages, unique_key, is_batch)
+        )
         self._pending_bytes += size
 
     def flush(self) -> None:
@@ -251,7 +253,7 @@ class SendProcessor:
             self._node.stage(size, fill, context=unit)
         except LogError as error:
             for entry in pending:
-                self.fail(entry.request, error)
+                self.fail(entry[0], error)
             return
         self.counters.bytes_in += size
         self._flying.append(unit)
@@ -278,13 +280,13 @@ class SendProcessor:
         parts: list[bytes] = []
         add, record = parts.append, records.append
         for request, fields, target, queue, queue_id, messages, _, _ in pending:
-            fixed, magic, topic_field = target.fixed_bytes, target.magic, target.topic_field
+            magic = target.magic
             born_timestamp, born_host = fields.born_timestamp, request.origin.born_host
             sys_flag, reconsume_times = fields.sys_flag & _KEPT_SYS_FLAGS, fields.reconsume_times
             queue_offset = queue.staged_offset
-            for body, properties, flag in messages:
+            for body, tail, flag, tag_code in messages:
                 body_bytes = len(body)
-                size = fixed + body_bytes + len(properties)
+                size = RECORD_HEAD_BYTES + body_bytes + len(tail)
                 add(
                     _pack_head(
                         size,
@@ -305,45 +307,68 @@ class SendProcessor:
                     )
                 )
                 add(body)
-                add(topic_field)
-                add(_pack_length(len(properties)))
-                add(properties)
-                record((queue, queue_offset, position, size, tag_code_of(properties)))
+                add(tail)
+                record((queue, queue_offset, position, size, tag_code))
                 queue_offset += 1
                 position += size
             queue.staged_offset = queue_offset
         return parts
 
-    def _batch(self, target: SendTarget, body: bytes) -> tuple[list[_Message], int]:
-        """The messages in a batch's body, and how many bytes their records need."""
+    def _batch(self, target: SendTarget, body: bytes) -> list[_Message]:
+        """The messages in a batch's body."""
         if target.retry_group is not None:
             raise MessageIllegal(f"a batch cannot go to the retry topic {target.topic}: send its messages one by one")
-        messages: list[_Message] = []
-        size = 0
-        for message in decode_batch(body):
-            properties, _ = self._complete(message.properties.decode(errors="replace"), target)
-            messages.append((message.body, properties, message.flag))
-            size += target.fixed_bytes + len(message.body) + len(properties)
-        return messages, size
-
-    def _complete(self, text: str, target: SendTarget) -> tuple[bytes, bytes]:
-        """A message's properties with what the broker adds, and its unique key."""
-        properties = text.encode()
-        if ("DELAY" in text or "TIMER_" in text) and target.retry_group is None:
-            _refuse_delay(properties)
-        separator = b"" if not properties or properties[-1] == 2 else b"\x02"
-        unique_key = find_property(properties, _UNIQUE_KEY) if _UNIQUE_KEY_MARK in text else None
-        if unique_key:
-            properties = b"".join((properties, separator, self._cluster))
-        else:
-            unique_key = self._unique_keys.next(self._env.wall_ms()).encode()
-            properties = b"".join((properties, separator, _UNIQUE_KEY, b"\x01", unique_key, b"\x02", self._cluster))
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise MessageIllegal(
-                f"the properties have {len(properties)} bytes with what the broker adds, the limit is "
-                f"{MAX_PROPERTIES_BYTES}"
+        complete = self._complete
+        return [
+            (
+                message.body,
+                complete(message.properties, target)[0],
+                message.flag,
+                self._tag_code(message.properties),
             )
-        return properties, unique_key
+            for message in decode_batch(body)
+        ]
+
+    def _complete(self, properties: bytes, target: SendTarget) -> tuple[bytes, bytes]:
+        """A record's part behind the body, with the properties that the broker adds, and the message's unique key."""
+        if _DELAY_MARK in properties and target.retry_group is None:
+            _refuse_delay(properties)
+        added = self._cluster if not properties or properties[-1] == 2 else self._cluster_after_open_end
+        unique_key = _value(properties, _UNIQUE_KEY_MARK, _UNIQUE_KEY)
+        if not unique_key:
+            unique_key = self._unique_keys.next(self._env.wall_ms()).encode()
+            added = b"".join((added, _UNIQUE_KEY_MARK, unique_key, b"\x02"))
+        size = len(properties) + len(added)
+        if size > MAX_PROPERTIES_BYTES:
+            raise MessageIllegal(
+                f"the properties have {size} bytes with what the broker adds, the limit is {MAX_PROPERTIES_BYTES}"
+            )
+        return b"".join((target.topic_field, _pack_length(size), properties, added)), unique_key
+
+    def _tag_code(self, properties: bytes) -> int:
+        """`tag_code_of`, which decides on every replica; most messages carry a tag that was seen before."""
+        tag = _value(properties, _TAGS_MARK, _TAGS)
+        if not tag:
+            return 0
+        code = self._tag_codes.get(tag)
+        if code is None:
+            code = tag_code_of(properties)
+            if len(self._tag_codes) >= MAX_KNOWN_TAGS:
+                self._tag_codes.clear()
+            self._tag_codes[tag] = code
+        return code
+
+
+def _value(properties: bytes, mark: bytes, name: bytes) -> bytes | None:
+    """`find_property` for a name whose `mark`, itself and what ends it, is at hand."""
+    at = properties.rfind(mark)
+    if at < 0:
+        return None
+    if at and properties[at - 1] != 2:
+        return find_property(properties, name)
+    start = at + len(mark)
+    end = properties.find(b"\x02", start)
+    return properties[start:] if end < 0 else properties[start:end]
 
 
 def _refuse_delay(properties: bytes) -> None:

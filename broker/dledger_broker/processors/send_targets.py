@@ -11,7 +11,7 @@ from dledger_broker.server.request import Request
 from dledger_broker.state.tables import QueueState, TopicState
 from dledger_remoting.errors import GroupNotExist, NoPermission, TopicNotExist
 from dledger_remoting.hotpath import SendV2Fields
-from dledger_remoting.record import MAGIC_V1, MAGIC_V2, MAX_V1_TOPIC_BYTES, record_size, topic_field
+from dledger_remoting.record import MAGIC_V1, MAGIC_V2, MAX_V1_TOPIC_BYTES, topic_field
 from dledger_remoting.topics import (
     PERM_INHERIT,
     PERM_READ_WRITE,
@@ -38,7 +38,6 @@ class SendTarget:
     __slots__ = (
         "_by_id",
         "_state",
-        "fixed_bytes",
         "magic",
         "queues",
         "redirected",
@@ -53,7 +52,6 @@ class SendTarget:
         name = config.topic_name.encode()
         self.topic = config.topic_name
         self.topic_field = topic_field(name)
-        self.fixed_bytes = record_size(0, len(name), 0)
         self.magic = MAGIC_V2 if len(name) > MAX_V1_TOPIC_BYTES else MAGIC_V1
         self.queues = state.queue_count
         self.write_queues = max(1, config.write_queue_nums)
