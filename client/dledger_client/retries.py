@@ -2,14 +2,14 @@
 
 The broker does it (CONSUMER_SEND_MSG_BACK, 36): it stores a copy in the group's retry topic, later and later, and after
 `max_reconsume_times` deliveries in the dead letter topic. A broker that answers code 3 leaves it to the client, which
-then waits and sends the copy to the retry topic itself, as RocketMQ's clients do.
+then waits and sends the copy to the retry topic itself, as RocketMQ's clients do; the broker redirects one that was
+delivered too often.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import Final
 
 from dledger_remoting import properties as names
@@ -17,7 +17,7 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.compression import compress
 from dledger_remoting.headers import ConsumerSendBackHeader, encode_ext
 from dledger_remoting.properties import format_properties
-from dledger_remoting.topics import dead_letter_topic, retry_topic
+from dledger_remoting.topics import retry_topic
 
 from .core import ClientCore
 from .errors import ClientError
@@ -90,26 +90,23 @@ class RetrySender:
 
     async def _send_copy(self, message: ReceivedMessage) -> None:
         deliveries = message.reconsume_times + 1
-        is_dead = deliveries > self._max_reconsume_times
-        topic = dead_letter_topic(self._consumer_group) if is_dead else retry_topic(self._consumer_group)
         properties = {
             **message.properties,
             names.RETRY_TOPIC: message.topic,
             names.ORIGIN_MESSAGE_ID: message.properties.get(names.ORIGIN_MESSAGE_ID, message.offset_message_id),
             names.RECONSUME_TIME: str(deliveries),
             names.MAX_RECONSUME_TIMES: str(self._max_reconsume_times),
+            names.DELAY: str(_FIRST_RETRY_DELAY_LEVEL + message.reconsume_times),
         }
-        if not is_dead:
-            properties[names.DELAY] = str(_FIRST_RETRY_DELAY_LEVEL + message.reconsume_times)
         body, sys_flag = message.body, 0
         if len(body) > COMPRESS_OVER_BYTES:
             body, sys_flag = compress(body)
         outgoing = Outgoing(
-            topic,
+            retry_topic(self._consumer_group),
             body,
             format_properties(properties),
             sys_flag,
-            message.born_timestamp_ms or time.time_ns() // 1_000_000,
+            message.born_timestamp_ms,
             (message.message_id,),
             reconsume_times=deliveries,
             max_reconsume_times=self._max_reconsume_times,

@@ -314,14 +314,17 @@ class FakeNode(FakeServer):
                 return make_response(command, ResponseCode.TOPIC_NOT_EXIST, f"topic {header.topic} does not exist")
             topics[header.topic] = header.default_topic_queue_nums
             self.group.name_server.changed()
+        topic = header.topic
+        if topic.startswith("%RETRY%") and header.reconsume_times > header.max_reconsume_times:
+            topic = topic.replace("%RETRY%", "%DLQ%")
         if header.batch:
             messages = decode_batch(command.body)
-            records = [self.group.store(header.topic, header.queue_id, m.body, m.properties) for m in messages]
+            records = [self.group.store(topic, header.queue_id, m.body, m.properties) for m in messages]
         else:
             properties = (header.properties or "").encode()
             records = [
                 self.group.store(
-                    header.topic,
+                    topic,
                     header.queue_id,
                     command.body,
                     properties,
