@@ -37,6 +37,8 @@ class ReplicaConfig:
     """Newest entries kept in memory."""
     snapshot_interval_ms: int = 60_000
     """Least time between two marked segment starts."""
+    scrub_interval_ms: int = 3_600_000
+    """Pause between two verifications of the whole log in the background."""
 
     def __post_init__(self) -> None:
         if self.node_id not in self.peers:
@@ -85,6 +87,7 @@ class NodeConfig:
     max_uncommitted_bytes: int = 64 << 20
     recent_bytes: int = 8 << 20
     snapshot_interval_ms: int = 60_000
+    scrub_interval_ms: int = 3_600_000
     bootstrap: bool = False
     """Mint a one-voter group in a directory that has no identity yet."""
 
@@ -104,4 +107,5 @@ class NodeConfig:
             self.max_uncommitted_bytes,
             self.recent_bytes,
             self.snapshot_interval_ms,
+            self.scrub_interval_ms,
         )

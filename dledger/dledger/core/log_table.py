@@ -90,7 +90,9 @@ class LogTable:
     def append(self, metas: Sequence[EntryMeta], committed: int) -> None:
         """Add entries that continue the log; forget sizes of committed ones beyond the window."""
         for meta in metas:
-            invariant(meta.index == self.last_index + 1, "entries are appended in order", meta=meta, last=self.last_index)
+            invariant(
+                meta.index == self.last_index + 1, "entries are appended in order", meta=meta, last=self.last_index
+            )
             if not self._terms or self._terms[-1] != meta.term:
                 invariant(meta.term >= self.last_term, "terms never decrease", meta=meta, last_term=self.last_term)
                 self._starts.append(meta.index)
@@ -102,6 +104,15 @@ class LogTable:
         recent = self._recent
         while len(recent) > self.window and recent[0].index <= committed:
             recent.popleft()
+
+    def learn(self, memberships: Sequence[EntryMeta]) -> None:
+        """Take in membership entries that could not be read when the table was made."""
+        known = dict(self._memberships)
+        base = self._memberships[0][0]
+        for meta in memberships:
+            if meta.membership is not None and base < meta.index <= self.last_index:
+                known[meta.index] = meta.membership
+        self._memberships = sorted(known.items(), key=lambda item: item[0])
 
     def truncate(self, first_index: int) -> None:
         """Drop the entries from `first_index` on."""

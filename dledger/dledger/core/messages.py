@@ -99,6 +99,4 @@ class InstallSnapshot(msgspec.Struct, frozen=True, tag="install", array_like=Tru
     membership_index: int
 
 
-Message = (
-    VoteRequest | VoteReply | Append | AppendReply | Heartbeat | HeartbeatReply | TimeoutNow | InstallSnapshot
-)
+Message = VoteRequest | VoteReply | Append | AppendReply | Heartbeat | HeartbeatReply | TimeoutNow | InstallSnapshot

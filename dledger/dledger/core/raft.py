@@ -291,6 +291,13 @@ class Raft:
         if progress is not None:
             progress.restart(progress.match_index + 1 if progress.match_index >= 0 else progress.next_index)
 
+    def repaired(self, memberships: Entries) -> None:
+        """Entries that could not be read can be read again; `memberships` are the membership entries among them."""
+        before = self.table.membership_index
+        self.table.learn(memberships)
+        if self.table.membership_index != before:
+            self._membership_changed()
+
     def trimmed(self, base_index: int, base_term: int) -> None:
         """The entries up to `base_index` are gone from the store."""
         self.table.trim(base_index, base_term)
@@ -460,7 +467,9 @@ class Raft:
             self._membership_changed()
 
     def _truncate(self, index: int) -> None:
-        invariant(index > self.commit_index, "a committed entry is never truncated", index=index, commit=self.commit_index)
+        invariant(
+            index > self.commit_index, "a committed entry is never truncated", index=index, commit=self.commit_index
+        )
         before = self.table.membership_index
         self.table.truncate(index)
         self.durable_index = min(self.durable_index, index - 1)

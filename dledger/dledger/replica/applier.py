@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from dledger.environment import COLD, Environment
-from dledger.errors import StorageError
+from dledger.errors import BusyError, CorruptionError, StorageError
 from dledger.format import HEADER_BYTES
 from dledger.replica.proposer import Contexts
 from dledger.replica.recent import Buffer, RecentEntries
@@ -17,6 +17,7 @@ from dledger.types import EntryKind, EntryMeta
 SLICE_S = 0.005
 BATCH_ENTRIES = 64
 READ_BYTES = 4 << 20
+BUSY_PAUSE_S = 0.01
 
 
 class Applier:
@@ -24,6 +25,7 @@ class Applier:
 
     `deliver(entries)` gets groups to apply, `log_commands(meta, commands)` is asked first about every group that has
     commands, and `progressed()` is called after every slice.  Entries that are not in memory are read on the cold lane.
+    Where they do not verify applying stands still until `retry`, and `corrupt(index)` is told from where on.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Applier:
         deliver: Callable[[Sequence[CommittedEntry]], None],
         log_commands: Callable[[EntryMeta, memoryview], None],
         progressed: Callable[[], None],
+        corrupt: Callable[[int], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._environment = environment
@@ -46,11 +49,13 @@ class Applier:
         self._deliver = deliver
         self._log_commands = log_commands
         self._progressed = progressed
+        self._corrupt = corrupt
         self._failed = failed
         self._target = applied_index
         self._epoch = 0
         self._waiting = False
         self._running = False
+        self._stalled_at: float | None = None
         self.applied_index = applied_index
         self.applied_position = store.position_at(applied_index + 1) if applied_index < store.last_index else -1
         if self.applied_position < 0:
@@ -66,9 +71,20 @@ class Applier:
         """The state machine was given a state as of `applied_index`."""
         self._epoch += 1
         self._waiting = False
+        self._stalled_at = None
         self.applied_index = applied_index
         self.applied_position = applied_position
         self._target = max(self._target, applied_index)
+
+    @property
+    def stalled_s(self) -> float:
+        """How long the next entry could not be read already; 0 if it can."""
+        return 0.0 if self._stalled_at is None else self._environment.now() - self._stalled_at
+
+    def retry(self) -> None:
+        """What did not verify may do so by now."""
+        if self._stalled_at is not None and self._waiting:
+            self._later()
 
     def _run(self) -> None:
         self._waiting = False
@@ -99,21 +115,41 @@ class Applier:
         self._environment.call_soon(partial(self._resume, self._epoch))
 
     def _resume(self, epoch: int) -> None:
-        if epoch == self._epoch:
+        if epoch != self._epoch:
+            return
+        try:
             self._run()
+        except Exception as error:
+            self._failed(error)
 
     def _read(self, first: int) -> None:
         self._waiting = True
-        committed = self._store.position_at(self._target + 1) - self._store.position_at(first)
-        read = partial(self._store.read_entries, first, min(READ_BYTES, committed), verify=True)
+        read = partial(self._read_committed, first, self._target)
         self._environment.run_blocking(COLD, read, partial(self._on_read, self._epoch))
+
+    def _read_committed(self, first: int, last: int) -> tuple[list[EntryMeta], bytes]:
+        start, size = self._store.position_at(first), READ_BYTES
+        try:
+            size = min(size, self._store.position_at(last + 1) - start)
+        except CorruptionError:
+            pass  # the entry behind is in a corrupt range, and a run ends before that
+        return self._store.read_entries(first, size, verify=True)
 
     def _on_read(self, epoch: int, result: tuple[list[EntryMeta], bytes] | BaseException) -> None:
         if epoch != self._epoch:
             return
+        if isinstance(result, BusyError):
+            self._environment.call_later(BUSY_PAUSE_S, partial(self._resume, epoch))
+            return
+        if isinstance(result, CorruptionError):
+            if self._stalled_at is None:
+                self._stalled_at = self._environment.now()
+            self._corrupt(self.applied_index + 1)
+            return
         if isinstance(result, BaseException):
             self._failed(result)
             return
+        self._stalled_at = None
         metas, data = result
         view, offset = memoryview(data), 0
         entries: list[tuple[EntryMeta, Buffer]] = []

@@ -53,5 +53,7 @@ def describe(replica: Replica) -> NodeStatus:
         voters=[str(member.node_id) for member in membership.voters],
         learners=[str(member.node_id) for member in membership.learners],
         peers=peers,
+        corrupt_bytes=replica.corrupt_bytes,
+        repairs=replica.repairs,
         failure=None if replica.failure is None else str(replica.failure),
     )

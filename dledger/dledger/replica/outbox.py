@@ -13,7 +13,7 @@ from dledger.core.effects import SendCatchUp, SendEntries, SendMessage
 from dledger.core.messages import Append
 from dledger.engines import Engine
 from dledger.environment import COLD, Environment
-from dledger.errors import StorageError
+from dledger.errors import CorruptionError, StorageError
 from dledger.net.transport import Lane, Transport
 from dledger.replica.recent import RecentEntries
 from dledger.replica.transfer import SnapshotSender
@@ -25,7 +25,10 @@ Send = SendMessage | SendEntries | SendCatchUp
 
 
 class Outbox:
-    """`connected` maps node ids to the incarnation at the other end; others are not sent to."""
+    """`connected` maps node ids to the incarnation at the other end; others are not sent to.
+
+    `corrupt(index)` is told from where on a read did not verify: those entries are sent once they can be read again.
+    """
 
     def __init__(
         self,
@@ -37,6 +40,7 @@ class Outbox:
         engine: Callable[[], Engine],
         *,
         pump: Callable[[], None],
+        corrupt: Callable[[int], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._environment = environment
@@ -46,6 +50,7 @@ class Outbox:
         self._recent = recent
         self._engine = engine
         self._pump = pump
+        self._corrupt = corrupt
         self._failed = failed
         self._reading: dict[ReplicaId, deque[Send]] = {}
         self.connected: dict[str, ReplicaId] = {}
@@ -87,13 +92,14 @@ class Outbox:
             first = send.message.prev_index + 1
             entries = self._recent.get(first, send.message.count)
             if entries is None:
-                start = self._store.position_at(first)
-                size = self._store.meta(first + send.message.count - 1).end - start
-                read = partial(self._store.read_entries, first, size, verify=True)
-                self._read(to, term, first, send.message, read)
+                self._read(to, term, first, send.message, partial(self._read_run, first, send.message.count))
             else:
                 data = [data for _, data in entries]
                 self._note(to, self._transport.send(to.node_id, Lane.BULK, send.message, data))
+
+    def _read_run(self, first: int, count: int) -> tuple[list[EntryMeta], bytes]:
+        size = self._store.meta(first + count - 1).end - self._store.position_at(first)
+        return self._store.read_entries(first, size, verify=True)
 
     def _note(self, to: ReplicaId, accepted: bool) -> None:
         if not accepted:
@@ -118,6 +124,8 @@ class Outbox:
             if isinstance(result, BaseException):
                 if isinstance(result, StorageError):
                     self._failed(result)
+                elif isinstance(result, CorruptionError):
+                    self._corrupt(first)
                 engine.peer_disconnected(to)
                 return
             metas, data = result

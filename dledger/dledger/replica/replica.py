@@ -32,7 +32,7 @@ from dledger.core.log_table import LogTable
 from dledger.core.messages import Message
 from dledger.engines import EngineFactory, native
 from dledger.environment import COLD, Environment
-from dledger.errors import CorruptionError, NotLeaderError, StorageError
+from dledger.errors import ContradictionError, CorruptionError, NotLeaderError, StorageError
 from dledger.format import link
 from dledger.invariants import invariant
 from dledger.net.transport import Transport
@@ -48,6 +48,7 @@ from dledger.replica.outbox import Outbox
 from dledger.replica.proposer import Fill
 from dledger.replica.reads import ReadWaiters
 from dledger.replica.recent import RecentEntries
+from dledger.replica.repair import REPAIR_CHANNEL, Repairer
 from dledger.replica.saver import HardStateSaver
 from dledger.replica.snapshotter import Snapshotter
 from dledger.replica.status import NodeStatus
@@ -57,6 +58,8 @@ from dledger.types import EntryMeta, HardState, Membership, ReplicaId, Role, Sna
 
 TICKS_PER_HEARTBEAT = 4
 HOUSEKEEPING_S = 0.25
+STALLED_S = 1.0
+"""A leader hands over if it could not read what it is to apply for so long."""
 PREPARE_STEP_BYTES = 4 << 20
 
 
@@ -123,6 +126,18 @@ class Replica:
             self._recent,
             lambda: self.engine,
             pump=self._pump,
+            corrupt=self._suspect,
+            failed=self.fail,
+        )
+        self._repairer = Repairer(
+            config.node_id,
+            environment,
+            transport,
+            self.store,
+            self._outbox.connected,
+            rest_s=config.scrub_interval_ms / 1000,
+            committed=lambda: self.engine.commit_index,
+            repaired=self._on_repaired,
             failed=self.fail,
         )
         self._saver = HardStateSaver(
@@ -182,7 +197,10 @@ class Replica:
         rebuild_from = self._machine.restore(base, chunks)
         position = max(rebuild_from, self.store.first_position)
         self._marks.restored(base.last_index if base is not None else -1)
-        applied = self.store.index_at(position) - 1 if position < self.store.end_position else self.store.last_index
+        if base is not None and position == base.position:
+            applied = base.last_index
+        else:
+            applied = self._last_before(position)
         return Applier(
             self.environment,
             self.store,
@@ -192,8 +210,19 @@ class Replica:
             deliver=self._deliver,
             log_commands=self._marks.on_commands,
             progressed=self._progressed,
+            corrupt=self._suspect,
             failed=self.fail,
         )
+
+    def _last_before(self, position: int) -> int:
+        """The last entry that ends at or before a position; of a corrupt range, the last one before that."""
+        if position >= self.store.end_position:
+            return self.store.last_index
+        index = self.store.index_at(position)
+        try:
+            return index if self.store.meta(index).end <= position else index - 1
+        except CorruptionError:
+            return index - 1
 
     def start(self) -> None:
         """Begin to take part."""
@@ -212,9 +241,11 @@ class Replica:
             self._reads.fail(NotLeaderError(None, self.engine.term, "this node is stopping"))
             self._snapshotter.abandon()
             self._receiver.abandon()
+            self._repairer.stop()
 
     def close(self, *, clean: bool) -> None:
         """Close the files of a stopped replica."""
+        self._repairer.close()
         self.store.close(clean=clean)
         self._saver.close()
 
@@ -246,7 +277,7 @@ class Replica:
 
     def _on_tick(self) -> None:
         engine = self.engine
-        engine.healthy = self._flusher.outstanding_s < SLOW_SYNC_S
+        engine.healthy = self._flusher.outstanding_s < SLOW_SYNC_S and self._applier.stalled_s < STALLED_S
         engine.tick(self.environment.now())
         self._flusher.tick()
         if not engine.healthy and engine.is_leader and engine.transfer_to is None:
@@ -269,6 +300,8 @@ class Replica:
             self.store.save_commit(self._saved_commit)
         self._prepare_ahead()
         self._marks.offer_digest()
+        self._repairer.tick()
+        self._applier.retry()
         if self.is_ready and engine.can_change_membership:
             membership = self._joining.due(
                 engine.table.membership,
@@ -390,7 +423,12 @@ class Replica:
 
     def _truncate(self, first_index: int) -> None:
         invariant(first_index > self._applier.applied_index, "what is applied is never truncated", first=first_index)
-        self.store.truncate(first_index)
+        try:
+            self.store.truncate(first_index)
+        except CorruptionError as error:
+            raise ContradictionError(
+                f"the entries from {first_index} on are void, and where they begin is corrupt"
+            ) from error
         self._recent.truncate(first_index)
         invariant(self.store.generation == self.engine.generation, "store and engine count the same truncations")
 
@@ -399,7 +437,10 @@ class Replica:
         self._pump()
 
     def _commit(self, index: int) -> None:
-        self._committed_end = self.store.meta(index).end
+        try:
+            self._committed_end = self.store.meta(index).end
+        except CorruptionError:
+            pass  # it bounds what a leader may propose, and a leader can read what it committed itself
         self._applier.advance(index)
 
     def _hard_state_saved(self, state: HardState) -> None:
@@ -439,6 +480,8 @@ class Replica:
         """Bytes of one of the replica's own channels arrived."""
         if channel == SNAPSHOT_CHANNEL:
             self._guarded(lambda: self._receiver.on_data(sender, data))
+        elif channel == REPAIR_CHANNEL:
+            self._guarded(lambda: self._repairer.on_data(sender, data))
         elif channel == DIGEST_CHANNEL and self.is_ready:
             self._guarded(lambda: self._marks.propose_digest(data))
 
@@ -484,6 +527,13 @@ class Replica:
         if not self._pumping:
             self._notify_leadership()
 
+    def _suspect(self, index: int) -> None:
+        self._repairer.suspect(index)
+
+    def _on_repaired(self, memberships: Sequence[EntryMeta]) -> None:
+        self._run(lambda: self.engine.repaired(list(memberships)))
+        self._applier.retry()
+
     def _trimmed(self, base: SnapshotMeta) -> None:
         self.engine.trimmed(base.last_index, base.last_term)
         for hook in self.on_trimmed:
@@ -516,6 +566,16 @@ class Replica:
     def syncs(self) -> int:
         """fdatasyncs of the log since the start."""
         return self._flusher.syncs
+
+    @property
+    def corrupt_bytes(self) -> int:
+        """Bytes that are not served now because they do not verify."""
+        return self._repairer.corrupt_bytes
+
+    @property
+    def repairs(self) -> int:
+        """Corrupt ranges healed since the start."""
+        return self._repairer.repairs
 
     @property
     def sync_seconds(self) -> float:

@@ -46,3 +46,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     learners: list[str]
     peers: list[PeerStatus]
     failure: str | None = None
+    corrupt_bytes: int = 0
+    """Not served, because they do not verify and no peer's bytes have replaced them yet."""
+    repairs: int = 0
+    """Corrupt ranges healed since the start."""
