@@ -77,7 +77,7 @@ class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str = ""
     offset_flush_ms: int = 200
     view_flush_ms: int = 200
-    checkpoint_bytes: int = 256 << 20
+    checkpoint_bytes: int = 1 << 30
     units_per_file: int = UNITS_PER_FILE
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
@@ -399,7 +399,6 @@ class BrokerMachine:
                     deleted = state.delete_topic(name)
                     if deleted is not None:
                         self.queues.delete_topic(name, deleted.created_position)
-                        self.checkpointer.request(_nothing)
                 case PutGroup(config=group_config):
                     state.put_group(group_config)
                     groups_changed = True

@@ -69,7 +69,7 @@ class Checkpointer:
 
     def close(self, done: Callable[[], None]) -> None:
         """Write the last checkpoint, if the log is durable already; `done` follows in any case."""
-        self._last = True
+        self._last = self._queues.hurry = True
         self.request(done)
 
     def _take_requested(self) -> None:

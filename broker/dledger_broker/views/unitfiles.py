@@ -86,8 +86,8 @@ class OpenFiles:
             self._files.popitem(last=False)[1].close()
         return file
 
-    def __contains__(self, path: str) -> bool:
-        return path in self._files
+    def __len__(self) -> int:
+        return len(self._files)
 
     def forget(self, prefix: str = "") -> None:
         """Close the files whose path starts with `prefix`."""
@@ -170,8 +170,10 @@ class QueueFileWriter:
                 offset += take // UNIT_BYTES
 
     def _open(self, directory: str, path: str, offset: int) -> File:
-        if path in self._files or self._disk.exists(path):
+        try:
             return self._files.get(path)
+        except FileNotFoundError:
+            pass
         self._disk.mkdir(directory)
         for level in (directory, directory.rpartition("/")[0], DIRECTORY, "."):
             self._new_directories[level] = None

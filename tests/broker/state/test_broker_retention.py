@@ -85,7 +85,7 @@ def trimmed_broker() -> tuple[BrokerInMemory, Retention]:
 def test_a_trim_raises_every_first_offset_before_the_log_goes():
     broker, retention = trimmed_broker()
     position = max(broker.log.snapshots)
-    follower = broker.restart(lead=False)
+    follower = BrokerInMemory(log=broker.log, lead=False)
     retention.start()
     broker.env.advance(CHECK_PERIOD_S + 1)
     assert broker.log.first_position == position

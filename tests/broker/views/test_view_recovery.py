@@ -17,7 +17,8 @@ def contents(broker: BrokerInMemory) -> dict[tuple[str, int], list[bytes]]:
     return {
         (name, queue_id): broker.bodies(name, queue_id)
         for name, topic in broker.machine.state.topics.items()
-        for queue_id in sorted(topic.queues)
+        for queue_id, queue in sorted(topic.queues.items())
+        if queue.max_offset
     }
 
 
