@@ -150,7 +150,8 @@ class ActiveIndexFile:
         if fresh:
             disk.unlink(path)
         self._file = disk.open(path, create=fresh)
-        self._slots = array("i", bytes(SLOT_BYTES * layout.slots))
+        self._slot_bytes = bytearray(SLOT_BYTES * layout.slots)  # its pages cost nothing until they are used
+        self._slots = memoryview(self._slot_bytes).cast("i")
         invariant(self._slots.itemsize == SLOT_BYTES, "a C int has four bytes")
         if fresh:
             self._file.pwrite(b"\0", layout.file_bytes - 1)
@@ -206,10 +207,10 @@ class ActiveIndexFile:
 
     def write_slots(self) -> None:
         """Write all slots in use; while this runs the slots on disk are worth nothing."""
-        for begin in range(0, self._layout.slots, _PIECE_BYTES // SLOT_BYTES):
-            piece = self._slots[begin : begin + _PIECE_BYTES // SLOT_BYTES]
-            if any(piece):
-                self._file.pwrite(_swapped(piece).tobytes(), HEADER_BYTES + SLOT_BYTES * begin)
+        for begin in range(0, len(self._slot_bytes), _PIECE_BYTES):
+            piece = self._slot_bytes[begin : begin + _PIECE_BYTES]
+            if not _is_zero(piece):
+                self._file.pwrite(_swapped(piece), HEADER_BYTES + begin)
 
     def close(self) -> None:
         """Close the file."""
@@ -217,11 +218,11 @@ class ActiveIndexFile:
 
     def _load_slots(self, slots_entries: int) -> None:
         if slots_entries > 1:
-            for begin in range(0, self._layout.slots, _PIECE_BYTES // SLOT_BYTES):
-                wanted = min(_PIECE_BYTES, SLOT_BYTES * (self._layout.slots - begin))
-                piece = array("i", self._file.pread(wanted, HEADER_BYTES + SLOT_BYTES * begin))
-                if any(piece):
-                    self._slots[begin : begin + len(piece)] = _swapped(piece)
+            whole = memoryview(self._slot_bytes)
+            for begin in range(0, len(whole), _PIECE_BYTES):
+                piece = self._file.pread(min(_PIECE_BYTES, len(whole) - begin), HEADER_BYTES + begin)
+                if not _is_zero(piece):
+                    whole[begin : begin + len(piece)] = _swapped(piece)
         for number, code in self._hashes(max(slots_entries, 1)):
             self._slots[code % self._layout.slots] = number
 
@@ -234,11 +235,16 @@ class ActiveIndexFile:
                 yield begin + place, code
 
 
-def _swapped(numbers: array[int]) -> array[int]:
-    """The numbers in the other byte order where the machine's is not that of the format."""
+def _is_zero(data: bytes | bytearray) -> bool:
+    return data.count(0) == len(data)
+
+
+def _swapped(slots: bytes | bytearray) -> bytes:
+    """Slots from the machine's byte order to the format's, or back."""
+    numbers = array("i", bytes(slots))
     if sys.byteorder == "little":
         numbers.byteswap()
-    return numbers
+    return numbers.tobytes()
 
 
 def _walk(
