@@ -66,7 +66,10 @@ class SendCatchUp(msgspec.Struct, frozen=True):
 
 
 class SendSnapshot(msgspec.Struct, frozen=True):
-    """Send the oldest kept snapshot that the log continues, then `InstallSnapshot`."""
+    """Send the oldest kept snapshot that the log continues, then `InstallSnapshot`.
+
+    Report by `snapshot_sent` once all of it went out, or by `peer_disconnected` that it did not.
+    """
 
     to: ReplicaId
     term: int

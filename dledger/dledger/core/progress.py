@@ -51,6 +51,7 @@ class Progress:
         self.catching_up = False
         """A run is being read from the file for it."""
         self.probe_sent = False
+        """The probe is out, or all of the snapshot."""
         self.probe_at = now
         self.contact_at = now
         """When it last answered in this term."""

@@ -277,6 +277,13 @@ class Raft:
             progress.probe_at = now
             self._replicate(to, progress, now)
 
+    def snapshot_sent(self, to: ReplicaId, term: int, now: float) -> None:
+        """All of the snapshot asked for by `SendSnapshot` went out; if nothing comes of it, another one follows."""
+        progress = self.progress.get(to)
+        if self.role is Role.LEADER and term == self.term and progress is not None and progress.mode is Mode.SNAPSHOT:
+            progress.probe_sent = True
+            progress.probe_at = now
+
     def peer_connected(self, peer: ReplicaId, now: float) -> None:
         """A link to the peer is up again."""
         progress = self.progress.get(peer)
@@ -527,10 +534,15 @@ class Raft:
                 self._nudge(peer, progress, now)
 
     def _nudge(self, peer: ReplicaId, progress: Progress, now: float) -> None:
-        """Send again what seems lost: a probe each heartbeat, a stream that got no answer as a probe."""
+        """Send again what seems lost: a probe each heartbeat, a stream or a snapshot that got no answer as a probe."""
+        silent = now - progress.probe_at > self._settings.election_max_s
         if progress.mode is Mode.STREAM and progress.in_flight:
-            if now - progress.probe_at > self._settings.election_max_s:
+            if silent:
                 progress.restart(progress.match_index + 1)
+        elif progress.mode is Mode.SNAPSHOT:
+            # The follower had no space for it, or the log was trimmed beyond it meanwhile.
+            if silent and progress.probe_sent:
+                progress.restart(max(progress.match_index + 1, min(progress.next_index, self.table.first_index)))
         elif progress.mode is Mode.PROBE:
             progress.probe_sent = False
         self._replicate(peer, progress, now)

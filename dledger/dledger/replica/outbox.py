@@ -53,6 +53,7 @@ class Outbox:
         self._corrupt = corrupt
         self._failed = failed
         self._reading: dict[ReplicaId, deque[Send]] = {}
+        self._snapshot_senders: dict[ReplicaId, SnapshotSender] = {}
         self.connected: dict[str, ReplicaId] = {}
 
     def connect(self, peer: ReplicaId) -> None:
@@ -145,7 +146,7 @@ class Outbox:
         self._environment.run_blocking(COLD, read, done)
 
     def send_snapshot(self, to: ReplicaId, term: int) -> None:
-        """Send the snapshot that the log starts behind."""
+        """Send the snapshot that the log starts behind, instead of any that is still being sent."""
         first = self._store.first_position
         meta = self._snapshots.at_or_below(first)
         if meta is None or meta.position != first or self.connected.get(to.node_id) != to:
@@ -154,9 +155,14 @@ class Outbox:
 
         def still_wanted() -> bool:
             engine = self._engine()
-            return engine.is_leader and engine.term == term and self.connected.get(to.node_id) == to
+            return (
+                self._snapshot_senders.get(to) is sender
+                and engine.is_leader
+                and engine.term == term
+                and self.connected.get(to.node_id) == to
+            )
 
-        SnapshotSender(
+        sender = self._snapshot_senders[to] = SnapshotSender(
             self._environment,
             self._transport,
             self._snapshots,
@@ -164,5 +170,7 @@ class Outbox:
             term,
             meta,
             still_wanted=still_wanted,
+            sent=lambda: self._engine().snapshot_sent(to, term, self._environment.now()),
             broken=lambda: self._engine().peer_disconnected(to),
-        ).start()
+        )
+        sender.start()

@@ -1,14 +1,15 @@
 """Carries snapshots from a leader to followers that need entries it no longer has.
 
-On the snapshot channel of the bulk lane a transfer is: one BEGIN with the meta, CHUNKs in order, then the core's
-`InstallSnapshot` message behind them.  Each piece starts with
+On the snapshot channel of the bulk lane a transfer is: one BEGIN with the meta, CHUNKs in order, one END, then the
+core's `InstallSnapshot` message behind them.  Each piece starts with
 
     offset  size  field
-         0     1  kind    0 begin, 1 chunk
+         0     1  kind    0 begin, 1 chunk, 2 end
          1     8  position of the snapshot
-         9     4  number of the chunk, from 0
+         9     4  number of the chunk, from 0; of an END, how many there were
 
-A lost piece makes the receiver ignore the transfer; the leader starts over when the connection does.
+A lost piece makes the receiver ignore the transfer; the leader starts over when the connection does, or when nothing
+came of it.
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ MAX_QUEUED_BYTES = 1 << 20
 PAUSE_S = 0.01
 
 _PIECE = struct.Struct(">BQI")
-_BEGIN, _CHUNK = 0, 1
+_BEGIN, _CHUNK, _END = 0, 1, 2
 _decode_meta = msgspec.msgpack.Decoder(SnapshotMeta).decode
 
 
 class SnapshotSender:
-    """Sends one snapshot to one peer; `still_wanted()` is asked before every piece."""
+    """Sends one snapshot to one peer; `still_wanted()` is asked before every piece.
+
+    Ends with `sent()` or `broken()`, or with neither once it is not wanted any more.
+    """
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class SnapshotSender:
         meta: SnapshotMeta,
         *,
         still_wanted: Callable[[], bool],
+        sent: Callable[[], None],
         broken: Callable[[], None],
     ) -> None:
         self._environment = environment
@@ -55,6 +60,7 @@ class SnapshotSender:
         self._term = term
         self._meta = meta
         self._still_wanted = still_wanted
+        self._sent = sent
         self._broken = broken
         self._chunks: Iterator[bytes] = snapshots.read_chunks(meta)
         self._number = 0
@@ -84,30 +90,38 @@ class SnapshotSender:
         if isinstance(chunk, BaseException):
             self._broken()
             return
-        meta = self._meta
         if chunk is None:
-            install = InstallSnapshot(
-                self._term,
-                meta.position,
-                meta.last_index,
-                meta.last_term,
-                meta.chain_crc,
-                meta.membership,
-                meta.membership_index,
-            )
-            sent = self._transport.send(self._to.node_id, Lane.BULK, install)
-        else:
-            head = _PIECE.pack(_CHUNK, meta.position, self._number)
-            sent = self._transport.send_data(self._to.node_id, SNAPSHOT_CHANNEL, (head, chunk))
-            self._number += 1
-        if not sent:
-            self._broken()
-        elif chunk is not None:
+            if self._finish():
+                self._sent()
+            else:
+                self._broken()
+            return
+        head = _PIECE.pack(_CHUNK, self._meta.position, self._number)
+        self._number += 1
+        if self._transport.send_data(self._to.node_id, SNAPSHOT_CHANNEL, (head, chunk)):
             self._environment.call_soon(self._next)
+        else:
+            self._broken()
+
+    def _finish(self) -> bool:
+        meta = self._meta
+        end = _PIECE.pack(_END, meta.position, self._number)
+        install = InstallSnapshot(
+            self._term,
+            meta.position,
+            meta.last_index,
+            meta.last_term,
+            meta.chain_crc,
+            meta.membership,
+            meta.membership_index,
+        )
+        return self._transport.send_data(self._to.node_id, SNAPSHOT_CHANNEL, (end,)) and self._transport.send(
+            self._to.node_id, Lane.BULK, install
+        )
 
 
 class SnapshotReceiver:
-    """Takes one transfer in; a newer BEGIN replaces what was there."""
+    """Takes one transfer in; a newer BEGIN replaces what was there, unless that is being made durable."""
 
     def __init__(self, environment: Environment, snapshots: SnapshotStore) -> None:
         self._environment = environment
@@ -115,6 +129,8 @@ class SnapshotReceiver:
         self._writer: SnapshotWriter | None = None
         self._sender: ReplicaId | None = None
         self._number = 0
+        self._whole = False
+        self._finishing = False
 
     def on_data(self, sender: ReplicaId, data: bytes) -> None:
         """One piece of a transfer."""
@@ -127,6 +143,9 @@ class SnapshotReceiver:
         writer = self._writer
         if writer is None or sender != self._sender or position != writer.meta.position or number != self._number:
             return
+        if kind == _END:
+            self._whole = True
+            return
         try:
             writer.write(memoryview(data)[_PIECE.size :])
         except LogFullError:
@@ -135,6 +154,8 @@ class SnapshotReceiver:
         self._number += 1
 
     def _begin(self, sender: ReplicaId, data: bytes) -> None:
+        if self._finishing:
+            return
         self.abandon()
         try:
             meta = _decode_meta(memoryview(data)[_PIECE.size :])
@@ -143,15 +164,17 @@ class SnapshotReceiver:
             return
         self._sender = sender
         self._number = 0
+        self._whole = False
 
     def finish(
         self, sender: ReplicaId, message: InstallSnapshot, done: Callable[[SnapshotMeta | BaseException], None]
     ) -> None:
         """All pieces are here: make the snapshot durable, then call `done`.  An unknown transfer is ignored."""
         writer = self._writer
-        if writer is None or sender != self._sender or writer.meta.position != message.position:
+        if writer is None or sender != self._sender or writer.meta.position != message.position or not self._whole:
             return
         self._writer = None
+        self._finishing = True
 
         def work() -> SnapshotMeta:
             meta = writer.commit()
@@ -160,7 +183,11 @@ class SnapshotReceiver:
                 raise CorruptionError(f"the snapshot at {meta.position} is not the one announced: {meta}")
             return meta
 
-        self._environment.run_blocking(COLD, work, done)
+        def finished(result: SnapshotMeta | BaseException) -> None:
+            self._finishing = False
+            done(result)
+
+        self._environment.run_blocking(COLD, work, finished)
 
     def abandon(self) -> None:
         """Drop a half-received snapshot."""
