@@ -21,6 +21,7 @@ is full, now and then, and at a clean stop; a crash in between costs computing t
 
 from __future__ import annotations
 
+import mmap
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
@@ -150,7 +151,9 @@ class ActiveIndexFile:
         if fresh:
             disk.unlink(path)
         self._file = disk.open(path, create=fresh)
-        self._slot_bytes = bytearray(SLOT_BYTES * layout.slots)  # its pages cost nothing until they are used
+        # Anonymous memory, not the file: its pages cost nothing until they are used.
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self._slot_bytes = mmap.mmap(-1, SLOT_BYTES * layout.slots, flags=private)
         self._slots = memoryview(self._slot_bytes).cast("i")
         invariant(self._slots.itemsize == SLOT_BYTES, "a C int has four bytes")
         if fresh:
@@ -213,16 +216,18 @@ class ActiveIndexFile:
                 self._file.pwrite(_swapped(piece), HEADER_BYTES + begin)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file and give the memory back."""
         self._file.close()
+        self._slots.release()
+        self._slot_bytes.close()
 
     def _load_slots(self, slots_entries: int) -> None:
         if slots_entries > 1:
-            whole = memoryview(self._slot_bytes)
-            for begin in range(0, len(whole), _PIECE_BYTES):
-                piece = self._file.pread(min(_PIECE_BYTES, len(whole) - begin), HEADER_BYTES + begin)
+            end = len(self._slot_bytes)
+            for begin in range(0, end, _PIECE_BYTES):
+                piece = self._file.pread(min(_PIECE_BYTES, end - begin), HEADER_BYTES + begin)
                 if not _is_zero(piece):
-                    whole[begin : begin + len(piece)] = _swapped(piece)
+                    self._slot_bytes[begin : begin + len(piece)] = _swapped(piece)
         for number, code in self._hashes(max(slots_entries, 1)):
             self._slots[code % self._layout.slots] = number
 
@@ -235,13 +240,13 @@ class ActiveIndexFile:
                 yield begin + place, code
 
 
-def _is_zero(data: bytes | bytearray) -> bool:
+def _is_zero(data: bytes) -> bool:
     return data.count(0) == len(data)
 
 
-def _swapped(slots: bytes | bytearray) -> bytes:
+def _swapped(slots: bytes) -> bytes:
     """Slots from the machine's byte order to the format's, or back."""
-    numbers = array("i", bytes(slots))
+    numbers = array("i", slots)
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers.tobytes()
