@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-from dledger_client import Admin, ClientError, MessageQueue, PullConsumer, ReceivedMessage
+from dledger_client import Admin, ClientError, MessageQueue, NoRouteError, PullConsumer, ReceivedMessage
 from dledger_client.testing import LocalCluster
 
 READ_SECONDS = 30.0
@@ -28,7 +28,7 @@ async def read_topic(namesrv: str, topic: str) -> list[ReceivedMessage]:
     """Every message a topic holds, queue by queue in order, from first to end offset as they are when this starts."""
     messages: list[ReceivedMessage] = []
     async with Admin(namesrv) as admin, PullConsumer(namesrv, "checker", timeout=READ_SECONDS) as consumer:
-        queues = await consumer.queues(topic)
+        queues = await _queues(consumer, topic)
         await consumer.assign(queues)
         await consumer.seek_to_begin()
         ends = {queue: await admin.end_offset(queue) for queue in queues}
@@ -36,6 +36,16 @@ async def read_topic(namesrv: str, topic: str) -> list[ReceivedMessage]:
             while any(consumer.positions[queue] < end for queue, end in ends.items()):
                 messages += await consumer.poll(1000, timeout=1.0)
     return sorted(messages, key=lambda message: (message.queue, message.queue_offset))
+
+
+async def _queues(consumer: PullConsumer, topic: str) -> tuple[MessageQueue, ...]:
+    """A topic's queues. One that a send has just created is known to the name server a moment later."""
+    async with asyncio.timeout(READ_SECONDS):
+        while True:
+            try:
+                return await consumer.queues(topic)
+            except NoRouteError:
+                await asyncio.sleep(0.02)
 
 
 def bodies_of(messages: Iterable[ReceivedMessage]) -> list[str]:

@@ -1,0 +1,176 @@
+"""Drive the C++ client that PyPI's `rocketmq` wraps; see `stock_clients` for the lines it reads and writes.
+
+python cpp_driver.py HOST:PORT      address of the name server
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+_OUT = os.fdopen(os.dup(1), "w", encoding="utf-8")
+os.dup2(2, 1)  # what the library prints must not mix with the answers
+_OUT_LOCK = threading.Lock()
+
+from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, RecvMessage  # noqa: E402 -- after the redirection
+
+NAME_SERVER = sys.argv[1]
+RETRY_PAUSE_SECONDS = 0.1
+
+_producers: dict[str, Producer] = {}
+_pushers: dict[str, PushConsumer] = {}
+_pullers: dict[str, PullConsumer] = {}
+_stop_streams = threading.Event()
+
+
+def say(**fields: object) -> None:
+    """Write one line."""
+    with _OUT_LOCK:
+        _OUT.write(json.dumps(fields) + "\n")
+        _OUT.flush()
+
+
+def producer(group: str = "cpp-producers") -> Producer:
+    """The producer of a group, started at first use."""
+    if group not in _producers:
+        made = Producer(group)
+        made.set_namesrv_addr(NAME_SERVER)
+        made.start()
+        _producers[group] = made
+    return _producers[group]
+
+
+def message(topic: str, body: str, tag: str = "", keys: str = "") -> Message:
+    """A message with what is given."""
+    made = Message(topic)
+    made.set_body(body)
+    if tag:
+        made.set_tags(tag)
+    if keys:
+        made.set_keys(keys)
+    return made
+
+
+def text(value: bytes | None) -> str:
+    """Text of what the library returns."""
+    return (value or b"").decode()
+
+
+def send(topic: str, body: str, tag: str = "", keys: str = "") -> dict[str, object]:
+    """Send and wait for the answer."""
+    result = producer().send_sync(message(topic, body, tag, keys))
+    return {"status": int(result.status), "message_id": result.msg_id, "queue_offset": result.offset}
+
+
+def send_oneway(topic: str, body: str) -> None:
+    """Send and want no answer."""
+    producer().send_oneway(message(topic, body))
+
+
+def send_orderly(topic: str, body: str, shard: int) -> dict[str, object]:
+    """Send to the queue that `shard` selects."""
+    result = producer().send_orderly(message(topic, body), shard)
+    return {"status": int(result.status), "message_id": result.msg_id, "queue_offset": result.offset}
+
+
+def send_batch(topic: str, bodies: list[str]) -> dict[str, object]:
+    """Send several messages as one."""
+    result = producer().send_batch([message(topic, body) for body in bodies])
+    return {"status": int(result.status), "message_id": result.msg_id, "queue_offset": result.offset}
+
+
+def stream(topic: str, prefix: str, count: int, pause_ms: float) -> int:
+    """Send `count` numbered messages one after the other, each until it is acknowledged; say every attempt's end."""
+    for number in range(count):
+        body = f"{prefix}{number}"
+        while True:
+            started = time.monotonic()
+            try:
+                producer().send_sync(message(topic, body))
+            except Exception as error:
+                say(failed=number, error=str(error), ms=(time.monotonic() - started) * 1000)
+                if _stop_streams.wait(RETRY_PAUSE_SECONDS):
+                    return number
+                continue
+            say(sent=number, body=body, ms=(time.monotonic() - started) * 1000)
+            break
+        if _stop_streams.wait(pause_ms / 1000):
+            return number + 1
+    return count
+
+
+def stop_streams() -> None:
+    """Let every stream end after the message it is at."""
+    _stop_streams.set()
+
+
+def push(name: str, group: str, topic: str, tag: str = "*", *, fail_first: bool = False) -> None:
+    """Start a push consumer that says what it receives; `fail_first` refuses each body the first time."""
+    refused: set[str] = set()
+
+    def receive(one: RecvMessage) -> None:
+        body = text(one.body)
+        fields = {"queue_id": one.queue_id, "queue_offset": one.queue_offset, "times": one.reconsume_times}
+        say(received=name, topic=one.topic, body=body, tag=text(one.tags), keys=text(one.keys), **fields)
+        if fail_first and body not in refused:
+            refused.add(body)
+            raise RuntimeError("refused the first time, as the test asks")
+
+    made = PushConsumer(group)
+    made.set_namesrv_addr(NAME_SERVER)
+    made.set_instance_name(name)
+    made.subscribe(topic, receive, tag)
+    made.start()
+    _pushers[name] = made
+
+
+def close_push(name: str) -> None:
+    """Stop a push consumer as an application does."""
+    _pushers.pop(name).shutdown()
+
+
+def pull(group: str, topic: str, tag: str = "*") -> list[str]:
+    """Bodies a pull consumer finds from where its last pull ended."""
+    if group not in _pullers:
+        made = PullConsumer(group)
+        made.set_namesrv_addr(NAME_SERVER)
+        made.start()
+        _pullers[group] = made
+    return [text(one.body) for one in _pullers[group].pull(topic, tag)]
+
+
+CALLS: dict[str, Callable[..., object]] = {
+    call.__name__: call
+    for call in (send, send_oneway, send_orderly, send_batch, stream, stop_streams, push, close_push, pull)
+}
+
+
+def answer(call_id: int, name: str, arguments: dict[str, object]) -> None:
+    """Carry out one call and say how it ended."""
+    try:
+        say(id=call_id, result=CALLS[name](**arguments))
+    except Exception as error:
+        say(id=call_id, error=f"{type(error).__name__}: {error}")
+
+
+def main() -> None:
+    """Carry out calls until the input ends; streams run beside the others."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        call_id, name = request.pop("id"), request.pop("call")
+        if name == "stream":
+            producer()
+            threading.Thread(target=answer, args=(call_id, name, request), daemon=True).start()
+        else:
+            answer(call_id, name, request)
+    for pusher in _pushers.values():
+        pusher.shutdown()
+    os._exit(0)  # the library's destructors wait for threads that nobody needs any more
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+'use strict';
+
+// Drive npm's ali-ons; see ../stock_clients.py for the lines it reads and writes.
+//
+//   NODE_PATH=<node_modules> node driver.js HOST:PORT      address of the name server
+
+const readline = require('readline');
+const { Producer, Consumer, Message } = require('ali-ons');
+
+const nameServer = process.argv[2];
+const retryPauseMs = 100;
+const logger = { debug() {}, info() {}, warn() {}, error: complain };
+const httpclient = { request: async () => { throw new Error('only cloud addresses need http'); } };
+const base = { httpclient, logger, nameSrv: nameServer };
+
+let producer = null;
+const consumers = new Map();
+let streamsStop = false;
+
+function say(fields) {
+  process.stdout.write(JSON.stringify(fields) + '\n');
+}
+
+function complain(error) {
+  process.stderr.write(`${new Date().toISOString()} ${error && error.stack || error}\n`);
+}
+
+function pause(milliseconds) {
+  return new Promise(resolve => setTimeout(resolve, milliseconds));
+}
+
+async function readyProducer() {
+  if (!producer) {
+    producer = new Producer({ ...base, producerGroup: 'ali-producers' });
+    producer.on('error', complain);
+    await producer.ready();
+  }
+  return producer;
+}
+
+function message(topic, body, tag, keys) {
+  const made = new Message(topic, tag || '', body);
+  if (keys) made.keys = [ keys ];
+  return made;
+}
+
+const calls = {
+  async send({ topic, body, tag, keys }) {
+    const result = await (await readyProducer()).send(message(topic, body, tag, keys));
+    return {
+      status: result.sendStatus,
+      message_id: result.msgId,
+      broker_group: result.messageQueue.brokerName,
+      queue_offset: result.queueOffset,
+    };
+  },
+
+  // Numbered messages one after the other, each until it is acknowledged.
+  async stream({ topic, prefix, count, pause_ms }) {
+    const ready = await readyProducer();
+    for (let number = 0; number < count; number++) {
+      const body = `${prefix}${number}`;
+      for (;;) {
+        const started = Date.now();
+        try {
+          const result = await ready.send(message(topic, body));
+          const group = result.messageQueue.brokerName;
+          say({ sent: number, body, broker_group: group, ms: Date.now() - started });
+          break;
+        } catch (error) {
+          say({ failed: number, error: String(error.message), ms: Date.now() - started });
+          if (streamsStop) return number;
+          await pause(retryPauseMs);
+        }
+      }
+      if (streamsStop) return number + 1;
+      await pause(pause_ms);
+    }
+    return count;
+  },
+
+  async stop_streams() {
+    streamsStop = true;
+    return null;
+  },
+
+  // A push consumer that says what it receives; fail_first refuses each body the first time.
+  async push({ name, group, topic, tag, fail_first }) {
+    const refused = new Set();
+    const made = new Consumer({ ...base, consumerGroup: group, consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET' });
+    made.on('error', complain);
+    made.subscribe(topic, tag || '*', async received => {
+      const body = received.body.toString();
+      say({
+        received: name,
+        topic: received.topic,
+        body,
+        tag: received.tags,
+        keys: received.keys,
+        queue_id: received.queueId,
+        queue_offset: received.queueOffset,
+        times: received.reconsumeTimes,
+      });
+      if (fail_first && !refused.has(body)) {
+        refused.add(body);
+        throw new Error('refused the first time, as the test asks');
+      }
+    });
+    await made.ready();
+    consumers.set(name, made);
+    return null;
+  },
+
+  async close_push({ name }) {
+    await consumers.get(name).close();
+    consumers.delete(name);
+    return null;
+  },
+};
+
+const input = readline.createInterface({ input: process.stdin });
+input.on('line', async line => {
+  const { id, call, ...rest } = JSON.parse(line);
+  try {
+    say({ id, result: await calls[call](rest) });
+  } catch (error) {
+    say({ id, error: String(error && error.message || error) });
+  }
+});
+input.on('close', () => process.exit(0));
+process.on('unhandledRejection', complain);
