@@ -8,7 +8,6 @@ half done must not be built upon.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from dledger.config import ReplicaConfig
 from dledger.core.effects import (
@@ -31,14 +30,16 @@ from dledger.core.effects import (
 from dledger.core.log_table import LogTable
 from dledger.core.messages import Message
 from dledger.engines import EngineFactory, native
-from dledger.environment import COLD, Environment
-from dledger.errors import ContradictionError, CorruptionError, NotLeaderError, StorageError
+from dledger.environment import Environment
+from dledger.errors import ContradictionError, CorruptionError, NotLeaderError
 from dledger.format import link
 from dledger.invariants import invariant
 from dledger.net.transport import Transport
 from dledger.replica.applier import Applier
 from dledger.replica.describe import describe
+from dledger.replica.feed import MachineFeed
 from dledger.replica.flusher import SLOW_SYNC_S, Flusher
+from dledger.replica.housekeeping import Housekeeping
 from dledger.replica.inbox import Inbox
 from dledger.replica.joining import JoiningPolicy
 from dledger.replica.leading import Leading
@@ -53,14 +54,13 @@ from dledger.replica.saver import HardStateSaver
 from dledger.replica.snapshotter import Snapshotter
 from dledger.replica.status import NodeStatus
 from dledger.replica.transfer import SNAPSHOT_CHANNEL, SnapshotReceiver
-from dledger.statemachine import CommittedEntry, Leadership, StateMachine
+from dledger.statemachine import Leadership, StateMachine
 from dledger.types import EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
 
 TICKS_PER_HEARTBEAT = 4
 HOUSEKEEPING_S = 0.25
 STALLED_S = 1.0
 """A leader hands over if it could not read what it is to apply for so long."""
-PREPARE_STEP_BYTES = 4 << 20
 
 
 class Replica:
@@ -87,14 +87,10 @@ class Replica:
         self.failure: BaseException | None = None
         self.on_trimmed: list[Callable[[int], None]] = []
         self.elections = 0
-        self._machine = state_machine
         self._on_failure = on_failure
         self._stopped = False
         self._pumping = False
         self._committed_end = self.store.first_position
-        self._leadership: Leadership | None = None
-        self._saved_commit = opened.commit_index
-        self._preparing = False
 
         recovery = opened.recovery
         base = recovery.base
@@ -129,7 +125,7 @@ class Replica:
             corrupt=self._suspect,
             failed=self.fail,
         )
-        self._repairer = Repairer(
+        self.repairer = Repairer(
             config.node_id,
             environment,
             transport,
@@ -143,7 +139,7 @@ class Replica:
         self._saver = HardStateSaver(
             environment, opened.hard_state_file, send=self._outbox.send, saved=self._hard_state_saved, failed=self.fail
         )
-        self._flusher = Flusher(
+        self.flusher = Flusher(
             environment, self.store, sync=config.flush == "sync", durable=self._durable, failed=self.fail
         )
         self._reads = ReadWaiters(environment, self._begin_read_round)
@@ -186,43 +182,35 @@ class Replica:
         self._inbox = Inbox(
             environment, self.store, self._receiver, lambda: self.engine, run=self._run, failed=self.fail
         )
-        self._joining = JoiningPolicy(config.peers, config.learners)
-        self._applier = self._start_applying(base)
-
-    # ---------------------------------------------------------------- life
-
-    def _start_applying(self, base: SnapshotMeta | None) -> Applier:
-        """Restore the state machine, and apply from where its views end."""
-        chunks = self.snapshots.read_chunks(base) if base is not None else ()
-        rebuild_from = self._machine.restore(base, chunks)
-        position = max(rebuild_from, self.store.first_position)
-        self._marks.restored(base.last_index if base is not None else -1)
-        if base is not None and position == base.position:
-            applied = base.last_index
-        else:
-            applied = self._last_before(position)
-        return Applier(
-            self.environment,
+        self._housekeeper = Housekeeping(
+            environment,
+            self.store,
+            self._marks,
+            self._leading,
+            JoiningPolicy(config.peers, config.learners),
+            self._outbox.connected,
+            lambda: self.engine,
+            saved_commit=opened.commit_index,
+            is_ready=lambda: self.is_ready,
+            failed=self.fail,
+        )
+        self._feed = MachineFeed(state_machine, self.store, self.snapshots)
+        applied_index = self._feed.restore(base)
+        self._marks.restored(self._feed.state_index)
+        self._applier = Applier(
+            environment,
             self.store,
             self._recent,
             self._leading.contexts,
-            applied_index=min(applied, self._marks.state_index),
-            deliver=self._deliver,
+            applied_index=applied_index,
+            deliver=self._feed.deliver,
             log_commands=self._marks.on_commands,
             progressed=self._progressed,
             corrupt=self._suspect,
             failed=self.fail,
         )
 
-    def _last_before(self, position: int) -> int:
-        """The last entry that ends at or before a position; of a corrupt range, the last one before that."""
-        if position >= self.store.end_position:
-            return self.store.last_index
-        index = self.store.index_at(position)
-        try:
-            return index if self.store.meta(index).end <= position else index - 1
-        except CorruptionError:
-            return index - 1
+    # ---------------------------------------------------------------- life
 
     def start(self) -> None:
         """Begin to take part."""
@@ -235,17 +223,17 @@ class Replica:
         """Take part no more; what is staged or not applied is dropped."""
         if not self._stopped:
             self._stopped = True
-            self._flusher.stop()
+            self.flusher.stop()
             self._saver.stop()
             self._leading.drop()
             self._reads.fail(NotLeaderError(None, self.engine.term, "this node is stopping"))
             self._snapshotter.abandon()
             self._receiver.abandon()
-            self._repairer.stop()
+            self.repairer.stop()
 
     def close(self, *, clean: bool) -> None:
         """Close the files of a stopped replica."""
-        self._repairer.close()
+        self.repairer.close()
         self.store.close(clean=clean)
         self._saver.close()
 
@@ -277,9 +265,9 @@ class Replica:
 
     def _on_tick(self) -> None:
         engine = self.engine
-        engine.healthy = self._flusher.outstanding_s < SLOW_SYNC_S and self._applier.stalled_s < STALLED_S
+        engine.healthy = self.flusher.outstanding_s < SLOW_SYNC_S and self._applier.stalled_s < STALLED_S
         engine.tick(self.environment.now())
-        self._flusher.tick()
+        self.flusher.tick()
         if not engine.healthy and engine.is_leader and engine.transfer_to is None:
             self.transfer(None)
         self._pump()
@@ -292,39 +280,10 @@ class Replica:
         self._guarded(self._housekeeping)
 
     def _housekeeping(self) -> None:
-        engine = self.engine
-        engine.disk_used = int(self.store.disk_ratio() * 1000)
-        engine.wall_ms = self.environment.wall_ms()
-        if engine.commit_index > self._saved_commit:
-            self._saved_commit = engine.commit_index
-            self.store.save_commit(self._saved_commit)
-        self._prepare_ahead()
-        self._marks.offer_digest()
-        self._repairer.tick()
+        self._housekeeper.run()
+        self.repairer.tick()
         self._applier.retry()
-        if self.is_ready and engine.can_change_membership:
-            membership = self._joining.due(
-                engine.table.membership,
-                self._outbox.connected.values(),
-                engine.progress,
-                engine.commit_index,
-                self.environment.now(),
-            )
-            if membership is not None:
-                self.change_membership(membership)
-
-    def _prepare_ahead(self) -> None:
-        """Fill the space that the log will grow into, off the event loop and one step at a time."""
-        if self._preparing:
-            return
-        self._preparing = True
-
-        def done(result: object) -> None:
-            self._preparing = False
-            if isinstance(result, StorageError):
-                self.fail(result)
-
-        self.environment.run_blocking(COLD, partial(self.store.prepare_ahead, PREPARE_STEP_BYTES), done)
+        self._pump()
 
     # ---------------------------------------------------------------- proposing
 
@@ -419,7 +378,7 @@ class Replica:
             )
         self.store.append(metas, data)
         self._recent.append(list(metas), data)
-        self._flusher.written()
+        self.flusher.written()
 
     def _truncate(self, first_index: int) -> None:
         invariant(first_index > self._applier.applied_index, "what is applied is never truncated", first=first_index)
@@ -456,17 +415,14 @@ class Replica:
     def _notify_leadership(self) -> None:
         engine = self.engine
         leader = None if engine.leader is None else engine.leader.node_id
-        leadership = Leadership(engine.term, leader, engine.is_leader, self.is_ready)
-        if leadership != self._leadership:
-            self._leadership = leadership
-            self._machine.on_leadership(leadership)
+        self._feed.tell(Leadership(engine.term, leader, engine.is_leader, self.is_ready))
 
     def _reset(self, base: SnapshotMeta) -> None:
         self._snapshotter.abandon()
         self._recent.clear()
         self.store.reset(base)
         self._marks.restored(base.last_index)
-        self._machine.restore(base, self.snapshots.read_chunks(base))
+        self._feed.reset(base)
         self._committed_end = base.position
         self._applier.restart(base.last_index, base.position)
 
@@ -481,7 +437,7 @@ class Replica:
         if channel == SNAPSHOT_CHANNEL:
             self._guarded(lambda: self._receiver.on_data(sender, data))
         elif channel == REPAIR_CHANNEL:
-            self._guarded(lambda: self._repairer.on_data(sender, data))
+            self._guarded(lambda: self.repairer.on_data(sender, data))
         elif channel == DIGEST_CHANNEL and self.is_ready:
             self._guarded(lambda: self._marks.propose_digest(data))
 
@@ -512,23 +468,13 @@ class Replica:
         """Everything before it is on this replica's disk."""
         return self.store.durable_position
 
-    def _deliver(self, entries: Sequence[CommittedEntry]) -> None:
-        state_index = self._marks.state_index
-        if entries[0].index > state_index:
-            self._machine.apply(entries)
-            return
-        self._machine.rebuild([entry for entry in entries if entry.index <= state_index])
-        later = [entry for entry in entries if entry.index > state_index]
-        if later:
-            self._machine.apply(later)
-
     def _progressed(self) -> None:
         self._reads.applied(self._applier.applied_index)
         if not self._pumping:
             self._notify_leadership()
 
     def _suspect(self, index: int) -> None:
-        self._repairer.suspect(index)
+        self.repairer.suspect(index)
 
     def _on_repaired(self, memberships: Sequence[EntryMeta]) -> None:
         self._run(lambda: self.engine.repaired(list(memberships)))
@@ -561,26 +507,6 @@ class Replica:
     def propose_trim(self, position: int) -> bool:
         """Leader: have every replica drop what lies before a snapshot; False if none stands at `position`."""
         return self._marks.propose_trim(position)
-
-    @property
-    def syncs(self) -> int:
-        """fdatasyncs of the log since the start."""
-        return self._flusher.syncs
-
-    @property
-    def corrupt_bytes(self) -> int:
-        """Bytes that are not served now because they do not verify."""
-        return self._repairer.corrupt_bytes
-
-    @property
-    def repairs(self) -> int:
-        """Corrupt ranges healed since the start."""
-        return self._repairer.repairs
-
-    @property
-    def sync_seconds(self) -> float:
-        """Seconds spent in them."""
-        return self._flusher.seconds
 
     def status(self) -> NodeStatus:
         """What `/status` shows."""

@@ -1,0 +1,64 @@
+"""Joins the state machine to the log: what it restores, what it rebuilds, what it applies, what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dledger.errors import CorruptionError
+from dledger.statemachine import CommittedEntry, Leadership, StateMachine
+from dledger.store.log import LogStore
+from dledger.store.snapshots import SnapshotStore
+from dledger.types import SnapshotMeta
+
+
+class MachineFeed:
+    """`state_index` is the last entry that the restored state covers; only views lack what lies below it."""
+
+    def __init__(self, machine: StateMachine, store: LogStore, snapshots: SnapshotStore) -> None:
+        self._machine = machine
+        self._store = store
+        self._snapshots = snapshots
+        self._leadership: Leadership | None = None
+        self.state_index = -1
+
+    def restore(self, base: SnapshotMeta | None) -> int:
+        """Give the machine a snapshot (None: the initial state); returns the last entry that it needs no more."""
+        chunks = self._snapshots.read_chunks(base) if base is not None else ()
+        rebuild_from = self._machine.restore(base, chunks)
+        position = max(rebuild_from, self._store.first_position)
+        self.state_index = base.last_index if base is not None else -1
+        if base is not None and position >= base.position:
+            return self.state_index
+        return min(self._last_before(position), self.state_index)
+
+    def _last_before(self, position: int) -> int:
+        """The last entry that ends at or before a position; of a corrupt range, the last one before that."""
+        store = self._store
+        if position >= store.end_position:
+            return store.last_index
+        index = store.index_at(position)
+        try:
+            return index if store.meta(index).end <= position else index - 1
+        except CorruptionError:
+            return index - 1
+
+    def reset(self, base: SnapshotMeta) -> None:
+        """Give the machine an installed snapshot, behind which the log is empty."""
+        self.state_index = base.last_index
+        self._machine.restore(base, self._snapshots.read_chunks(base))
+
+    def deliver(self, entries: Sequence[CommittedEntry]) -> None:
+        """Have entries applied, or views rebuilt from those that the state covers already."""
+        if entries[0].index > self.state_index:
+            self._machine.apply(entries)
+            return
+        self._machine.rebuild([entry for entry in entries if entry.index <= self.state_index])
+        later = [entry for entry in entries if entry.index > self.state_index]
+        if later:
+            self._machine.apply(later)
+
+    def tell(self, leadership: Leadership) -> None:
+        """Tell the machine who leads, if that changed."""
+        if leadership != self._leadership:
+            self._leadership = leadership
+            self._machine.on_leadership(leadership)

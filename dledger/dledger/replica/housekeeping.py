@@ -1,0 +1,81 @@
+"""What is due a few times a second, and never urgent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from dledger.engines import Engine
+from dledger.environment import COLD, Environment
+from dledger.errors import StorageError
+from dledger.replica.joining import JoiningPolicy
+from dledger.replica.leading import Leading
+from dledger.replica.marks import Marks
+from dledger.store.log import LogStore
+from dledger.types import ReplicaId
+
+PREPARE_STEP_BYTES = 4 << 20
+
+
+class Housekeeping:
+    """`saved_commit` is the commit index that the directory holds; `failed` is told what ends this replica."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        store: LogStore,
+        marks: Marks,
+        leading: Leading,
+        joining: JoiningPolicy,
+        connected: Mapping[str, ReplicaId],
+        engine: Callable[[], Engine],
+        *,
+        saved_commit: int,
+        is_ready: Callable[[], bool],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._environment = environment
+        self._store = store
+        self._marks = marks
+        self._leading = leading
+        self._joining = joining
+        self._connected = connected
+        self._engine = engine
+        self._saved_commit = saved_commit
+        self._is_ready = is_ready
+        self._failed = failed
+        self._preparing = False
+
+    def run(self) -> None:
+        """Do what is due."""
+        engine, store = self._engine(), self._store
+        engine.disk_used = int(store.disk_ratio() * 1000)
+        engine.wall_ms = self._environment.wall_ms()
+        if engine.commit_index > self._saved_commit:
+            self._saved_commit = engine.commit_index
+            store.save_commit(self._saved_commit)
+        self._prepare_ahead()
+        self._marks.offer_digest()
+        if self._is_ready() and engine.can_change_membership:
+            membership = self._joining.due(
+                engine.table.membership,
+                self._connected.values(),
+                engine.progress,
+                engine.commit_index,
+                self._environment.now(),
+            )
+            if membership is not None:
+                self._leading.change_membership(membership)
+
+    def _prepare_ahead(self) -> None:
+        """Fill the space that the log will grow into, off the event loop and one step at a time."""
+        if self._preparing:
+            return
+        self._preparing = True
+
+        def done(result: object) -> None:
+            self._preparing = False
+            if isinstance(result, StorageError):
+                self._failed(result)
+
+        self._environment.run_blocking(COLD, partial(self._store.prepare_ahead, PREPARE_STEP_BYTES), done)
