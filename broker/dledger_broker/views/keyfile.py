@@ -160,7 +160,9 @@ class ActiveIndexFile:
             self._file.pwrite(b"\0", layout.file_bytes - 1)
         else:
             if self._file.size() < layout.entry_at(header.next_entry):
-                raise ValueError(f"{path} has {self._file.size()} bytes, too few for {header}")
+                found = self._file.size()
+                self.close()
+                raise ValueError(f"{path} has {found} bytes, too few for {header}")
             self._load_slots(slots_entries)
 
     @property
