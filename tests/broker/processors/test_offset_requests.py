@@ -1,0 +1,152 @@
+"""What consumer groups are promised about their offsets."""
+
+from __future__ import annotations
+
+import pytest
+from served_broker import FakeClient, ServedBroker
+
+from dledger_broker.forward import Envelope, ForwardedOrigin
+from dledger_broker.processors.offsets import LATE_COMMIT_S, RecentCommits
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.topics import SubscriptionGroupConfig
+
+KEY = ("CG", "T1", 0)
+
+
+@pytest.fixture(autouse=True)
+def group(broker: ServedBroker) -> None:
+    broker.memory.machine.proposals.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
+    broker.settle()
+
+
+def offset_ext(offset: int | None = None, queue_id: int = 0, **fields: str) -> dict[str, str]:
+    ext = {"consumerGroup": "CG", "topic": "T1", "queueId": str(queue_id), **fields}
+    return ext if offset is None else {**ext, "commitOffset": str(offset)}
+
+
+def committed(client: FakeClient) -> str:
+    answer = client.call(14, offset_ext())
+    assert answer.code == 0
+    return answer.ext["offset"]
+
+
+def test_a_commit_is_answered_once_it_is_applied(broker: ServedBroker, client: FakeClient) -> None:
+    opaque = client.send(15, offset_ext(5))
+    broker.settle()
+    assert not client.has_answer(opaque)
+    broker.advance(broker.config.offset_flush_ms / 1000)
+    assert client.answered(opaque).code == 0
+    assert broker.memory.machine.state.offsets.get(*KEY) == 5
+
+
+def test_a_query_sees_commits_that_are_still_buffered(client: FakeClient) -> None:
+    client.send(15, offset_ext(7))
+    assert committed(client) == "7"
+
+
+def test_a_commit_may_go_back(client: FakeClient) -> None:
+    client.send(15, offset_ext(7))
+    client.send(15, offset_ext(3))
+    assert committed(client) == "3"
+
+
+def test_a_negative_commit_changes_nothing_and_is_answered_zero(client: FakeClient) -> None:
+    client.send(15, offset_ext(7))
+    assert client.call(15, offset_ext(-1)).code == 0
+    assert committed(client) == "7"
+
+
+def test_a_repeated_commit_of_an_idle_consumer_writes_nothing(broker: ServedBroker, client: FakeClient) -> None:
+    client.send(15, offset_ext(7))
+    committed(client)
+    entries = len(broker.memory.log.entries)
+    assert client.call(15, offset_ext(7)).code == 0
+    broker.advance(1)
+    assert len(broker.memory.log.entries) == entries
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [({"consumerGroup": "Unknown"}, 26), ({"topic": "Unknown"}, 17), ({"queueId": "4"}, 29), ({"queueId": ""}, 1)],
+)
+def test_a_bad_commit_is_refused(client: FakeClient, fields: dict[str, str], code: int) -> None:
+    assert client.call(15, {**offset_ext(1), **fields}).code == code
+
+
+def test_a_new_group_on_a_young_topic_starts_at_the_beginning(client: FakeClient) -> None:
+    assert client.call(14, offset_ext()).code == 22
+    client.send_message("T1")
+    assert committed(client) == "0"
+    assert client.call(14, offset_ext(setZeroIfNotFound="false")).code == 22
+
+
+def test_a_pull_commits_the_offset_that_it_carries(client: FakeClient) -> None:
+    client.pull("T1", sysFlag="5", commitOffset="4")
+    assert committed(client) == "4"
+    client.pull("T1", sysFlag="4", commitOffset="9")
+    assert committed(client) == "4"
+
+
+def test_offsets_and_times_of_a_queue(broker: ServedBroker, client: FakeClient) -> None:
+    def ask(code: int, **fields: str) -> dict[str, str]:
+        return client.call_from_disk(code, {"topic": "T1", "queueId": "0", **fields}).ext
+
+    assert ask(32) == {"timestamp": "-1"}
+    assert ask(29, timestamp="0") == {"offset": "0"}
+    first_ms = broker.memory.env.wall_ms()
+    for _ in range(3):
+        client.send_message("T1")
+        broker.advance(1)
+    assert ask(30) == {"offset": "3"}
+    assert ask(30, queueId="99") == {"offset": "0"}
+    assert ask(31) == {"offset": "0"}
+    assert ask(32) == {"timestamp": str(first_ms)}
+    assert ask(29, timestamp=str(first_ms + 500)) == {"offset": "1"}
+    assert ask(29, timestamp=str(first_ms + 9_000)) == {"offset": "3"}
+    assert ask(29, timestamp=str(first_ms + 9_000), boundaryType="UPPER") == {"offset": "2"}
+
+
+def test_answers_that_must_not_be_stale_wait_for_a_majority(broker: ServedBroker, client: FakeClient) -> None:
+    opaques = [
+        client.send(RequestCode.QUERY_CONSUMER_OFFSET, offset_ext()),
+        client.send(RequestCode.GET_MAX_OFFSET, {"topic": "T1", "queueId": "0"}),
+        client.send(RequestCode.GET_TOPIC_CONFIG, {"topic": "Unknown"}),
+        client.send(RequestCode.PULL_MESSAGE, {"topic": "Unknown"}),
+    ]
+    assert [client.has_answer(opaque) for opaque in opaques] == [False, False, False, True]
+    broker.settle()
+    assert [client.answered(opaque).code for opaque in opaques] == [22, 0, 17, 1]
+
+
+# ---- a commit that took a longer way
+
+
+def origin(channel: str, *client_ids: str, ip: str = "10.0.0.9") -> ForwardedOrigin:
+    return ForwardedOrigin(Envelope(channel, ip, 1, client_ids, 0, 0, b"", b""), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("late", "offset", "after_s", "is_late"),
+    [
+        (origin("old", "c1"), 100, 1.0, True),
+        (origin("old", "c1"), 120, 1.0, False),
+        (origin("new", "c1"), 100, 1.0, False),
+        (origin("old", "c2"), 100, 1.0, False),
+        (origin("old", "c1"), 100, LATE_COMMIT_S + 1, False),
+        (origin("old"), 100, 1.0, True),
+        (origin("old", ip="10.0.0.10"), 100, 1.0, False),
+    ],
+)
+def test_a_forwarded_commit_never_undoes_a_newer_one_of_its_client(
+    late: ForwardedOrigin, offset: int, after_s: float, *, is_late: bool
+) -> None:
+    commits = RecentCommits()
+    commits.note(origin("new", "c1"), KEY, 120, 0.0)
+    assert commits.is_late(late, KEY, offset, after_s) is is_late
+
+
+def test_old_commits_are_forgotten() -> None:
+    commits = RecentCommits()
+    for queue_id in range(100):
+        commits.note(origin("new", "c1"), ("CG", "T1", queue_id), 1, float(queue_id))
+    assert len(commits._commits) <= LATE_COMMIT_S + 1

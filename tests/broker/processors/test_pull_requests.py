@@ -1,0 +1,229 @@
+"""What a consumer that pulls is promised."""
+
+from __future__ import annotations
+
+import pytest
+from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, records, send_ext
+
+from dledger_broker.forward import Forwarder
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.heartbeat import decode_heartbeat
+from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+
+HEARTBEAT = (
+    b'{"clientID":"c1","consumerDataSet":[{"groupName":"CG","consumeType":"CONSUME_PASSIVELY","messageModel":"CLUSTERING",'
+    b'"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET","subscriptionDataSet":[{"topic":"T1","subString":"a || b",'
+    b'"subVersion":5}]}]}'
+)
+
+
+def test_every_answer_about_offsets_carries_all_four_fields(client: FakeClient) -> None:
+    client.send_message("T1")
+    for offset in (0, 1, 2):
+        answer = client.pull("T1", offset=offset)
+        assert set(answer.ext) == {"suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset"}
+
+
+@pytest.mark.parametrize(
+    ("stored", "offset", "code", "next_begin"),
+    [(3, 0, 0, 3), (3, 3, 19, 3), (3, 4, 21, 3), (0, 0, 19, 0), (0, 5, 21, 0)],
+)
+def test_the_status_table(client: FakeClient, stored: int, offset: int, code: int, next_begin: int) -> None:
+    for _ in range(stored):
+        client.send_message("T1")
+    answer = client.pull("T1", offset=offset)
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (code, str(next_begin))
+
+
+def test_an_acknowledged_message_is_readable_at_once(client: FakeClient) -> None:
+    for number in range(20):
+        offset = int(client.send_message("T1", b"%d" % number).ext["queueOffset"])
+        assert [record.body for record in records(client.pull("T1", offset=offset))] == [b"%d" % number]
+
+
+def test_a_tag_filter_skips_and_moves_on(client: FakeClient) -> None:
+    client.send_message("T1", b"a", properties="TAGS\x01a\x02")
+    client.send_message("T1", b"b", properties="TAGS\x01b\x02")
+    found = client.pull("T1", subscription="b")
+    assert [record.body for record in records(found)] == [b"b"]
+    nothing = client.pull("T1", subscription="c")
+    assert (nothing.code, nothing.ext["nextBeginOffset"]) == (20, "2")
+
+
+def test_at_most_as_many_messages_as_asked_for_and_at_least_one(client: FakeClient) -> None:
+    for _ in range(5):
+        client.send_message("T1", b"x" * 100)
+    assert len(records(client.pull("T1", maxMsgNums="2"))) == 2
+    assert len(records(client.pull("T1", maxMsgNums="0"))) == 1
+    assert len(records(client.pull("T1", maxMsgBytes="10"))) == 1
+
+
+def test_messages_that_are_not_in_memory_come_from_the_disk(broker: ServedBroker, client: FakeClient) -> None:
+    client.send_message("T1", b"old")
+    client.pull("T1")
+    broker.memory.node.cold = True
+    assert [record.body for record in records(client.call_from_disk(11, pull_ext("T1")))] == [b"old"]
+    assert broker.counters.cold_reads == 1
+
+
+# ---- checks
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"topic": "Unknown"}, 17),
+        ({"topic": "WriteOnly"}, 16),
+        ({"queueId": "4"}, 29),
+        ({"queueId": "-1"}, 29),
+        ({"consumerGroup": "Stopped"}, 16),
+        ({"consumerGroup": "bad group"}, 29),
+        ({"sysFlag": "0"}, 24),
+        ({"subscription": "||"}, 23),
+        ({"expressionType": "SQL92"}, 1),
+        ({"queueOffset": "x"}, 1),
+    ],
+)
+def test_a_bad_pull_is_refused_with_rocketmqs_code(
+    broker: ServedBroker, client: FakeClient, fields: dict[str, str], code: int
+) -> None:
+    proposals = broker.memory.machine.proposals
+    proposals.put_topic(TopicConfig("WriteOnly", 4, 4, perm=2), lambda _: None)
+    proposals.put_group(SubscriptionGroupConfig("Stopped", consume_enable=False), lambda _: None)
+    proposals.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
+    broker.settle()
+    answer = client.call(11, {**pull_ext("T1"), **fields})
+    assert answer.code == code
+    assert answer.remark
+
+
+def test_an_unknown_group_is_created_or_refused(make_broker: MakeBroker) -> None:
+    broker = make_broker()
+    assert broker.client().pull("T1").code == 19
+    assert "CG" in broker.memory.machine.state.groups
+    assert make_broker(auto_create_group=False).client().pull("T1").code == 26
+
+
+def test_without_an_expression_the_heartbeats_subscription_filters(broker: ServedBroker) -> None:
+    client = heartbeating_client(broker)
+    client.send_message("T1", b"a", properties="TAGS\x01a\x02")
+    client.send_message("T1", b"c", properties="TAGS\x01c\x02")
+    found = client.pull("T1", sysFlag="0", subVersion="5")
+    assert [record.body for record in records(found)] == [b"a"]
+    assert client.pull("T1", sysFlag="0", subVersion="6").code == 25
+
+
+def heartbeating_client(broker: ServedBroker) -> FakeClient:
+    client = broker.client()
+    broker.parts.presence.local.heartbeat(client, decode_heartbeat(HEARTBEAT), 0, 479, broker.memory.env.now())
+    broker.settle()
+    return client
+
+
+# ---- long polls
+
+
+def held_pull(client: FakeClient, queue_id: int = 0, *, ms: int = 1_000, **fields: str) -> int:
+    ext = pull_ext("T1", queue_id, sysFlag="6", suspendTimeoutMillis=str(ms), **fields)
+    opaque = client.send(11, ext)
+    client.broker.settle()
+    return opaque
+
+
+def test_a_held_pull_is_answered_by_the_message_it_waits_for(broker: ServedBroker, client: FakeClient) -> None:
+    waiting, other = held_pull(client), held_pull(client, queue_id=1)
+    broker.settle()
+    assert (client.held, client.in_flight) == (2, 0)
+    client.send_message("T1", b"news")
+    assert [record.body for record in records(client.answered(waiting))] == [b"news"]
+    assert not client.has_answer(other)
+
+
+def test_a_held_pull_is_answered_exactly_at_its_deadline(broker: ServedBroker, client: FakeClient) -> None:
+    waiting = held_pull(client, ms=300)
+    broker.advance(0.29)
+    assert not client.has_answer(waiting)
+    broker.advance(0.01)
+    answer = client.answered(waiting)
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "0")
+    assert (client.held, client.in_flight) == (0, 0)
+
+
+def test_messages_that_the_filter_rejects_do_not_end_the_wait(broker: ServedBroker, client: FakeClient) -> None:
+    waiting = held_pull(client, subscription="a")
+    client.send_message("T1", properties="TAGS\x01b\x02")
+    assert not client.has_answer(waiting)
+    client.send_message("T1", b"mine", properties="TAGS\x01a\x02")
+    assert [record.body for record in records(client.answered(waiting))] == [b"mine"]
+
+
+def test_an_unanswered_wait_goes_on_behind_what_the_filter_rejected(broker: ServedBroker, client: FakeClient) -> None:
+    waiting = held_pull(client, subscription="a")
+    client.send_message("T1", properties="TAGS\x01b\x02")
+    broker.advance(1)
+    answer = client.answered(waiting)
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "1")
+
+
+def test_held_pulls_are_answered_when_leadership_is_lost(broker: ServedBroker, client: FakeClient) -> None:
+    waiting = held_pull(client)
+    broker.settle()
+    broker.memory.node.step_down()
+    broker.settle()
+    assert client.answered(waiting).code == 19
+
+
+def test_held_pulls_of_a_deleted_topic_are_answered(broker: ServedBroker, client: FakeClient) -> None:
+    waiting = held_pull(client)
+    broker.settle()
+    broker.memory.delete_topic("T1")
+    assert client.answered(waiting).code == 19
+
+
+def test_one_pull_more_than_may_wait_is_answered_at_once(make_broker: MakeBroker) -> None:
+    broker = make_broker(max_held_pulls=2)
+    client = broker.client()
+    opaques = [held_pull(client, queue_id) for queue_id in range(3)]
+    broker.settle()
+    assert [client.has_answer(opaque) for opaque in opaques] == [False, False, True]
+    assert broker.counters.max_held_pulls == 1
+
+
+def test_pulls_of_a_closed_connection_are_forgotten(broker: ServedBroker, client: FakeClient) -> None:
+    waiting = held_pull(client)
+    broker.settle()
+    client.is_open = False
+    broker.client("other").send_message("T1")
+    assert not client.has_answer(waiting)
+    assert len(broker.parts.pulls.held) == 0
+
+
+def test_early_answers_leave_no_deadlines_behind(broker: ServedBroker, client: FakeClient) -> None:
+    for number in range(1_500):
+        waiting = held_pull(client, queueOffset=str(number), ms=60_000)
+        client.send(310, send_ext("T1"), b"x")
+        broker.settle()
+        assert client.has_answer(waiting)
+        client.answers.clear()
+    assert len(broker.parts.pulls.held._deadlines) < 1_100
+
+
+# ---- followers
+
+
+def test_a_follower_serves_what_it_has_and_passes_on_what_it_cannot_know(
+    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: list[int] = []
+    monkeypatch.setattr(Forwarder, "pass_on", lambda _, request: passed.append(request.code))
+    client.pull("T1")
+    client.send_message("T1", b"known")
+    broker.memory.node.step_down()
+    broker.settle()
+    assert [record.body for record in records(client.pull("T1"))] == [b"known"]
+    assert client.pull("T1", offset=1).code == 19
+    assert passed == []
+    client.send(11, pull_ext("T1", offset=2))
+    client.send(11, pull_ext("Unknown"))
+    client.send(11, {**pull_ext("T1"), "consumerGroup": "New"})
+    assert passed == [RequestCode.PULL_MESSAGE] * 3
