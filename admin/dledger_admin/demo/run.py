@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +63,8 @@ def run_demo(files: list[SourceFile], work_dir: Path, progress: Progress) -> Dem
     """
     began_at = time.monotonic()
     with _cluster(work_dir) as (cluster, started_at):
-        outcome = asyncio.run(_through_the_cluster(cluster, files, work_dir / "rebuilt", progress, started_at))
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            outcome = runner.run(_through_the_cluster(cluster, files, work_dir / "rebuilt", progress, started_at))
     different = _different_files(files, outcome.rebuilder)
     reports = [verify(str(place.directory)) for place in cluster.layout.places()]
     comparison = compare(reports)
@@ -220,6 +221,15 @@ async def _consumers(cluster: RunningCluster, rebuilder: Rebuilder) -> AsyncIter
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's where it is installed: the same event loop that brokers run on."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def _different_files(files: list[SourceFile], rebuilder: Rebuilder) -> list[str]:
