@@ -1,0 +1,170 @@
+"""Real nodes of one group in one process, on loopback, each in a directory of its own."""
+
+import asyncio
+import socket
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dledger import CommittedEntry, Leadership, Membership, Node, NodeConfig, ReplicaId, SnapshotMeta
+from dledger.checksum import crc32
+from dledger.store.disk import OsDisk
+from dledger.store.identity import Identity, write_identity
+from dledger.store.verify import VerifyReport, inspect, verify
+from dledger.types import EntryMeta
+
+SECRET = b"a secret of the whole group"
+SEGMENT_BYTES = 64 << 10
+DEADLINE_S = 30.0
+"""Far longer than anything here takes: a test that reaches it has failed."""
+
+
+class Journal:
+    """A state machine that counts entries and keeps a running checksum of their bytes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0
+        self.dropped_contexts: list[object] = []
+        self.rebuilt: list[int] = []
+        self.applied_positions: list[int] = []
+        self.restored_from: SnapshotMeta | None = None
+        self.leaderships: list[Leadership] = []
+        self.digest_error = 0
+
+    def apply(self, entries: Sequence[CommittedEntry]) -> None:
+        for entry in entries:
+            self.count += 1
+            self.total = crc32(entry.records, self.total)
+            self.applied_positions.append(entry.position)
+
+    def rebuild(self, entries: Sequence[CommittedEntry]) -> None:
+        self.rebuilt.extend(entry.index for entry in entries)
+
+    def dropped(self, contexts: Sequence[object]) -> None:
+        self.dropped_contexts.extend(contexts)
+
+    def on_leadership(self, leadership: Leadership) -> None:
+        self.leaderships.append(leadership)
+
+    def snapshot(self) -> Iterator[bytes]:
+        return iter([f"{self.count} {self.total}".encode()])
+
+    def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
+        self.restored_from = meta
+        text = b"".join(chunks).decode()
+        self.count, self.total = map(int, text.split()) if text else (0, 0)
+        return 0 if meta is None else meta.position
+
+    def digest(self) -> int:
+        return (self.count << 32 | self.total) + self.digest_error
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nothing listened on a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+async def until(condition: Callable[[], bool], what: str = "a condition") -> None:
+    """Wait until something holds; fails after `DEADLINE_S`."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 - conditions over several nodes have no event to wait for
+            await asyncio.sleep(0.005)
+
+
+class Group:
+    """`count` voters, made as an operator's tool makes them: one membership in every identity file."""
+
+    def __init__(self, directory: Path, count: int = 3, **options: object) -> None:
+        self.directory = directory
+        self.ids = [f"n{number}" for number in range(count)]
+        ports = free_ports(count)
+        self.addresses = {node_id: ("127.0.0.1", port) for node_id, port in zip(self.ids, ports, strict=True)}
+        self.options: dict[str, object] = {
+            "segment_bytes": SEGMENT_BYTES,
+            "heartbeat_ms": 50,
+            "election_min_ms": 250,
+            "election_max_ms": 500,
+            "snapshot_interval_ms": 0,
+            **options,
+        }
+        self.nodes: dict[str, Node] = {}
+        self.machines: dict[str, Journal] = {}
+        membership = Membership(tuple(ReplicaId(node_id, uuid.uuid4().hex) for node_id in self.ids))
+        for voter in membership.voters:
+            home = self.home(voter.node_id)
+            home.mkdir(parents=True)
+            write_identity(
+                OsDisk(str(home)), Identity(1, "c", "g", voter.node_id, voter.incarnation, SEGMENT_BYTES, membership)
+            )
+
+    def home(self, node_id: str) -> Path:
+        return self.directory / node_id
+
+    def config(self, node_id: str, **changes: object) -> NodeConfig:
+        peers = {peer: address for peer, address in self.addresses.items() if peer != node_id}
+        config = NodeConfig("c", "g", node_id, self.home(node_id), SECRET, self.addresses[node_id], peers=peers)
+        return replace(config, **self.options, **changes)
+
+    async def start(self, *ids: str, **changes: object) -> None:
+        """Start some nodes, or all."""
+        for node_id in ids or self.ids:
+            self.machines[node_id] = Journal()
+            self.nodes[node_id] = Node(self.config(node_id, **changes), self.machines[node_id])
+            await self.nodes[node_id].start()
+
+    async def stop(self, *ids: str) -> None:
+        """Stop some nodes, or all."""
+        for node_id in ids or tuple(self.nodes):
+            await self.nodes.pop(node_id).stop()
+
+    @property
+    def leaders(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.is_ready]
+
+    async def leader(self) -> Node:
+        """The leader, once there is one that takes proposals."""
+        await until(lambda: bool(self.leaders), "a leader")
+        return max(self.leaders, key=lambda node: node.term)
+
+    async def append(self, count: int, size: int = 1000) -> None:
+        """Append entries of one unit each, through whoever leads."""
+        leader = await self.leader()
+        for number in range(count):
+            await leader.append(bytes([number % 251]) * size)
+
+    async def settled(self) -> None:
+        """Wait until every running node has applied the same."""
+        leader = await self.leader()
+        await leader.read_barrier()
+        index = leader.applied_index
+        await until(lambda: all(node.applied_index >= index for node in self.nodes.values()), "all have applied")
+
+    def same_state(self) -> bool:
+        return len({self.machines[node_id].digest() for node_id in self.nodes}) == 1
+
+    def metas(self, node_id: str) -> list[EntryMeta]:
+        """The entries in a node's directory."""
+        return list(inspect(str(self.home(node_id))))
+
+    def flip_bit(self, node_id: str, position: int) -> None:
+        """One bit of a node's log rots."""
+        path = self.home(node_id) / "commitlog" / f"{position - position % SEGMENT_BYTES:020d}"
+        with path.open("r+b") as file:
+            file.seek(position % SEGMENT_BYTES)
+            byte = file.read(1)[0]
+            file.seek(position % SEGMENT_BYTES)
+            file.write(bytes([byte ^ 0x10]))
+
+    def verified(self) -> list[VerifyReport]:
+        """Reports of every directory, once all nodes are stopped."""
+        assert not self.nodes
+        return [verify(str(self.home(node_id))) for node_id in self.ids]
