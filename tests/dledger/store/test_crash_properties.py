@@ -267,3 +267,45 @@ def test_entries_that_fit_exactly_survive_a_crash_at_the_boundary():
             model.append(b"small", term=2)
             model.sync()
             model.check()
+
+
+def test_what_a_trim_removes_is_below_the_synced_mark(sim_disk: SimDisk):
+    model = LoggedModel(sim_disk)
+    model.fill(random.Random(1), 60)
+    model.sync()
+    model.snapshot(3 * SEGMENT_BYTES)
+    model.log.trim(3 * SEGMENT_BYTES)
+    for directory in ("commitlog", "index", "snapshots"):
+        sim_disk.sync_dir(directory)
+    sim_disk.crash(random.Random(1), keep="none")
+    recovery = model.open()
+    assert recovery.base is not None
+    assert (recovery.base.position, recovery.first_position) == (3 * SEGMENT_BYTES, 3 * SEGMENT_BYTES)
+    assert recovery.corrupt_ranges == []
+    model.check(first_index=recovery.first_index)
+
+
+def test_index_units_of_what_was_truncated_before_its_sync_are_not_written(sim_disk: SimDisk):
+    model = LoggedModel(sim_disk)
+    model.fill(random.Random(1), 12)
+    model.truncate(5)
+    model.fill(random.Random(2), 60, term=2)
+    model.sync()
+    model.fill(random.Random(3), 20, term=2)
+    assert model.log._recent.get(5) is None
+    model.check()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_index_of_a_closed_segment_is_durable_with_its_entries(seed: int):
+    disk = SimDisk(random.Random(seed))
+    model = LoggedModel(disk)
+    for _ in range(30):
+        model.fill(random.Random(seed), 20, largest=3)
+        model.sync()
+    model.log.sync_mark()
+    model.snapshot(6 * SEGMENT_BYTES)
+    model.fill(random.Random(seed), 5)
+    disk.crash(random.Random(seed))
+    model.forget_from(model.open().last_index + 1)
+    model.check()
