@@ -57,6 +57,15 @@ class StockClient:
 
     def call(self, name: str, /, *, timeout: float = CALL_SECONDS, **arguments: object) -> object:
         """Let the client do something and return its result. Raises `StockClientError`."""
+        call_id = self.begin(name, **arguments)
+        self.wait_for(lambda: call_id in self._answers, f"{name} was not answered", timeout=timeout)
+        answer = self._answers.pop(call_id)
+        if "error" in answer:
+            raise StockClientError(f"{name}: {answer['error']}")
+        return answer["result"]
+
+    def begin(self, name: str, /, **arguments: object) -> int:
+        """Let the client begin with something; its end is not awaited. Returns the call's id."""
         with self._changed:
             self._next_id += 1
             call_id = self._next_id
@@ -67,11 +76,7 @@ class StockClient:
             self._process.stdin.flush()
         except BrokenPipeError:
             raise StockClientError(f"{name}: the client is gone: {self.errors()}") from None
-        self.wait_for(lambda: call_id in self._answers, f"{name} was not answered", timeout=timeout)
-        answer = self._answers.pop(call_id)
-        if "error" in answer:
-            raise StockClientError(f"{name}: {answer['error']}")
-        return answer["result"]
+        return call_id
 
     def wait_for(self, condition: Callable[[], bool], otherwise: str, *, timeout: float = CALL_SECONDS) -> None:
         """Wait until what the client says makes `condition` true. Raises `StockClientError` if that takes too long."""
