@@ -1,0 +1,135 @@
+"""The configuration file of a broker says what it means, or what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dledger_broker.config import Address, BrokerConfig, ConfigValue, build_config, load_config
+from dledger_broker.errors import ConfigError
+
+MINIMAL: dict[str, ConfigValue] = {"broker_group": "broker-a", "node_id": "broker-a-n1", "data_dir": "data"}
+
+
+def test_what_is_not_said_follows_from_what_is() -> None:
+    config = build_config({**MINIMAL, "port": 20_000})
+    assert (config.peer_port, config.http_port, config.advertised) == (20_001, 20_002, Address("127.0.0.1", 20_000))
+    assert (config.peer_host, config.broker_id_when_follower, config.flush) == ("127.0.0.1", 2, "sync")
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text(
+        """
+        broker_group = "broker-a"
+        node_id = "broker-a-n0"
+        data_dir = "data"
+        secret_file = "/etc/secret"
+        namesrv = ["127.0.0.1:9876", "[::1]:9877"]
+        disk_max_used_ratio = 0.5
+        [peers.broker-a-n1]
+        address = "10.0.0.2:10912"
+        """
+    )
+    config = load_config(path)
+    assert config.data_dir == tmp_path / "data"
+    assert config.secret_file == Path("/etc/secret")
+    assert config.namesrv == (Address("127.0.0.1", 9876), Address("::1", 9877))
+    assert config.peers == {"broker-a-n1": Address("10.0.0.2", 10912)}
+
+
+def test_keys_of_broker_conf_are_understood(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(
+        """
+        # pasted
+        brokerClusterName=DefaultCluster
+        brokerName=RaftNode00
+        listenPort=30911
+        brokerIP1=127.0.0.1
+        namesrvAddr=127.0.0.1:9876;127.0.0.1:9877
+        storePathRootDir=/tmp/rmqstore
+        enableDLegerCommitLog=true
+        dLegerGroup=RaftNode00
+        dLegerPeers=n0-127.0.0.1:40911;n1-127.0.0.1:40912
+        dLegerSelfId=n0
+        flushDiskType=ASYNC_FLUSH
+        diskMaxUsedSpaceRatio=88
+        brokerId=0
+        deleteWhen=04
+        """
+    )
+    with pytest.raises(ConfigError, match="secret_file is missing while peers lists n1"):
+        load_config(path)
+    path.write_text(path.read_text() + "\nsecret_file=secret\n")
+    config = load_config(path)
+    assert (config.broker_group, config.node_id, config.port, config.peer_port) == ("RaftNode00", "n0", 30911, 40911)
+    assert config.peers == {"n1": Address("127.0.0.1", 40912)}
+    assert len(config.namesrv) == 2
+    assert (config.flush, config.disk_max_used_ratio) == ("async", 0.88)
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"nodeid": "x"}, "unknown key 'nodeid', did you mean 'node_id'"),
+        ({"max_connectons": 5}, "did you mean 'max_connections'"),
+        ({"port": "10911"}, "port = '10911', expected a whole number"),
+        ({"port": True}, "port = True, expected a whole number"),
+        ({"port": 70_000}, "port = 70000 is outside 1..65535"),
+        ({"auto_create_topic": 1}, "auto_create_topic = 1, expected true or false"),
+        ({"flush": "never"}, "flush = 'never', expected 'sync'"),
+        ({"broker_group": "a b"}, "broker_group = 'a b'"),
+        ({"host": "0.0.0.0"}, "advertised_host is missing while host = '0.0.0.0'"),
+        ({"port": 10_000, "peer_port": 10_000}, "peer_port = 10000 is already port"),
+        ({"heartbeat_ms": 600}, "heartbeat_ms = 600 must be below election_min_ms = 500"),
+        ({"register_period_ms": 20_000}, "name servers would drop this node"),
+        ({"pause_outgoing_bytes": 128 << 20}, "must be below max_outgoing_bytes"),
+        ({"namesrv": ["localhost"]}, "namesrv = 'localhost', expected \"host:port\""),
+        ({"peers": {"n2": "10.0.0.1:1"}}, "peers.n2 = '10.0.0.1:1', expected exactly one key"),
+        ({"peers": {"broker-a-n1": {"address": "10.0.0.1:1"}}, "secret_file": "s"}, "is this node itself"),
+        ({"brokerName": "other"}, "brokerName = 'other' contradicts broker_group = 'broker-a'"),
+        ({"enableDLegerCommitLog": False}, "always replicates by Raft"),
+        ({"flushDiskType": "SOMETIMES"}, "expected SYNC_FLUSH or ASYNC_FLUSH"),
+        ({"data_dir": ""}, "expected a path"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_value_and_what_was_expected(keys: dict[str, ConfigValue], text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_config({**MINIMAL, **keys})
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", MINIMAL)
+def test_required_keys(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key} is missing"):
+        build_config({name: value for name, value in MINIMAL.items() if name != key})
+
+
+def test_a_file_that_is_no_toml_or_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "absent.toml")
+    (tmp_path / "bad.toml").write_text("port = ")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load_config(tmp_path / "bad.toml")
+    (tmp_path / "bad.conf").write_text("port")
+    with pytest.raises(ConfigError, match="expected key=value"):
+        load_config(tmp_path / "bad.conf")
+
+
+def test_what_is_dangerous_is_warned_about() -> None:
+    config = build_config({**MINIMAL, "host": "0.0.0.0", "advertised_host": "10.0.0.1", "flush": "async"})
+    warnings = "\n".join(config.warnings())
+    assert "access control is off" in warnings
+    assert "a power loss of several nodes can lose" in warnings
+    assert not [
+        line for line in build_config({**MINIMAL, "namesrv": ["127.0.0.1:9876"]}).warnings() if "namesrv" not in line
+    ]
+
+
+def test_every_key_is_documented() -> None:
+    documentation = BrokerConfig.__doc__ or ""
+    for key in BrokerConfig.__dataclass_fields__:
+        assert key in documentation or key == "advertised_port", key

@@ -1,0 +1,326 @@
+"""A client that floods, stalls, never reads or sends garbage: what it costs, and that nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from dledger_broker.config import BrokerConfig
+from dledger_broker.errors import StartError
+from dledger_broker.metrics import BrokerCounters
+from dledger_broker.server.connection import ClientConnection
+from dledger_broker.server.listener import RECEIVE_BUFFER_BYTES, Listener, resolve_ipv4
+from dledger_broker.server.request import Request, read_request
+from dledger_remoting.command import RemotingCommand, decode_command, encode_command
+from dledger_remoting.frame import FrameBounds, FrameDecoder
+
+
+class Server:
+    """A listener whose requests wait until `answer` is called, unless `auto` is set."""
+
+    def __init__(self, **limits: int) -> None:
+        self.config = BrokerConfig(
+            broker_group="b",
+            node_id="n0",
+            data_dir=Path("unused"),
+            **limits,  # type: ignore[arg-type]
+        )
+        self.counters = BrokerCounters()
+        self.lost: list[ClientConnection] = []
+        self.listener = Listener("n0", self.config, self.counters, self.on_frames, self.on_lost)
+        self.requests: list[Request] = []
+        self.arrived = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.auto: Callable[[Request], None] | None = None
+
+    def on_frames(self, connection: ClientConnection, view: memoryview, frames: list[FrameBounds]) -> None:
+        for header_start, body_start, frame_end, serialize_type in frames:
+            header, body = bytes(view[header_start:body_start]), bytes(view[body_start:frame_end])
+            request = read_request(connection, serialize_type, header, body, 0.0)
+            if request is not None:
+                connection.in_flight += 1
+                self.requests.append(request)
+                if self.auto is not None:
+                    self.auto(request)
+        self._announce()
+
+    def on_lost(self, connection: ClientConnection) -> None:
+        self.lost.append(connection)
+        self._announce()
+
+    def _announce(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._notify())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _notify(self) -> None:
+        async with self.arrived:
+            self.arrived.notify_all()
+
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds that changes with requests and closed connections."""
+        async with asyncio.timeout(10), self.arrived:
+            await self.arrived.wait_for(condition)
+
+
+MakeServer = Callable[..., Awaitable[Server]]
+
+
+@pytest_asyncio.fixture
+async def make_server() -> AsyncIterator[MakeServer]:
+    servers: list[Server] = []
+
+    async def make(**limits: int) -> Server:
+        server = Server(**limits)
+        await server.listener.bind("127.0.0.1", 0)
+        await server.listener.serve()
+        servers.append(server)
+        return server
+
+    yield make
+    for server in servers:
+        await server.listener.close()
+
+
+class RawClient:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._decoder = FrameDecoder()
+
+    @classmethod
+    async def connect(cls, server: Server) -> RawClient:
+        return cls(*await asyncio.open_connection("127.0.0.1", server.listener.port))
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self) -> RemotingCommand:
+        async with asyncio.timeout(10):
+            while (frame := self._decoder.next_frame()) is None:
+                data = await self.reader.read(1 << 20)
+                assert data, "the connection was closed"
+                self._decoder.receive_data(data)
+        return decode_command(frame)
+
+    async def closed(self) -> bool:
+        """Wait until the server closes the connection."""
+        async with asyncio.timeout(10):
+            try:
+                while await self.reader.read(1 << 20):
+                    pass
+            except ConnectionError:
+                pass
+        return True
+
+
+def frame(opaque: int = 1, body: bytes = b"") -> bytes:
+    return encode_command(RemotingCommand(34, opaque=opaque, body=body))
+
+
+def echo(request: Request) -> None:
+    request.respond(body=request.body)
+
+
+async def test_frames_arrive_whole_however_they_are_cut(make_server: MakeServer) -> None:
+    server = await make_server()
+    server.auto = echo
+    client = await RawClient.connect(server)
+    for byte in frame(7, b"slow"):
+        client.writer.write(bytes((byte,)))
+        await asyncio.sleep(0)
+    assert (await client.answer()).body == b"slow"
+    await client.send(frame(8, b"a") + frame(9, b"b") + frame(10, b"c")[:5])
+    assert [(await client.answer()).opaque for _ in range(2)] == [8, 9]
+    await client.send(frame(10, b"c")[5:])
+    assert (await client.answer()).body == b"c"
+
+
+@pytest.mark.parametrize("size", [RECEIVE_BUFFER_BYTES - 100, RECEIVE_BUFFER_BYTES, 5 << 20])
+async def test_a_frame_larger_than_the_buffer_between_small_ones(make_server: MakeServer, size: int) -> None:
+    server = await make_server()
+    server.auto = echo
+    client = await RawClient.connect(server)
+    body = bytes(range(256)) * (size // 256)
+    sending = asyncio.create_task(client.send(frame(1, b"before") + frame(2, body) + frame(3, b"after")))
+    answers = [await client.answer() for _ in range(3)]
+    await sending
+    assert [answer.body for answer in answers] == [b"before", body, b"after"]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x03abc", b"\x00\x00\x00\x08\x02\x00\x00\x02{}", b"\x16\x03\x01\x02\x00"],
+)
+async def test_garbage_closes_its_connection_and_no_other(make_server: MakeServer, garbage: bytes) -> None:
+    server = await make_server()
+    server.auto = echo
+    good, bad = await RawClient.connect(server), await RawClient.connect(server)
+    await bad.send(garbage)
+    assert await bad.closed()
+    assert server.counters.frames_refused == 1
+    await good.send(frame(1, b"still here"))
+    assert (await good.answer()).body == b"still here"
+
+
+async def test_a_header_that_is_no_json_closes_its_connection(make_server: MakeServer) -> None:
+    server = await make_server()
+    client = await RawClient.connect(server)
+    await client.send(b"\x00\x00\x00\x07\x00\x00\x00\x03abc")
+    assert await client.closed()
+    assert server.counters.frames_refused == 1
+
+
+async def test_sound_requests_before_garbage_are_handled(make_server: MakeServer) -> None:
+    server = await make_server()
+    client = await RawClient.connect(server)
+    await client.send(frame(1) + frame(2) + b"\xff" * 8)
+    assert await client.closed()
+    assert [request.opaque for request in server.requests] == [1, 2]
+
+
+async def test_max_frame_bytes(make_server: MakeServer) -> None:
+    server = await make_server(max_frame_bytes=5 << 20)
+    client = await RawClient.connect(server)
+    await client.send((6 << 20).to_bytes(4, "big") + bytes(4))
+    assert await client.closed()
+    assert server.counters.max_frame_bytes == 1
+
+
+async def test_max_connections(make_server: MakeServer) -> None:
+    server = await make_server(max_connections=2)
+    server.auto = echo
+    kept = [await RawClient.connect(server) for _ in range(2)]
+    for client in kept:
+        await client.send(frame())
+        await client.answer()
+    refused = await RawClient.connect(server)
+    assert await refused.closed()
+    assert (server.counters.max_connections, server.counters.connections_accepted) == (1, 2)
+    await kept[0].send(frame(2))
+    assert (await kept[0].answer()).opaque == 2
+
+
+async def test_max_in_flight_pauses_reading_until_half_is_answered(make_server: MakeServer) -> None:
+    server = await make_server(max_in_flight=10)
+    client = await RawClient.connect(server)
+    await client.send(b"".join(frame(number) for number in range(1, 12)))
+    await server.wait_for(lambda: len(server.requests) == 11)
+    assert server.counters.max_in_flight == 1
+    await client.send(frame(12))
+    for request in server.requests[:5]:
+        request.respond()
+    for _ in range(5):
+        await client.answer()
+    assert len(server.requests) == 11
+    server.requests[5].respond()
+    await server.wait_for(lambda: len(server.requests) == 12)
+
+
+async def test_answers_of_one_turn_are_written_once(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await make_server()
+    client = await RawClient.connect(server)
+    await client.send(b"".join(frame(number) for number in range(1, 65)))
+    await server.wait_for(lambda: len(server.requests) == 64)
+    flushes: list[int] = []
+    flush = ClientConnection.flush
+    monkeypatch.setattr(ClientConnection, "flush", lambda self: (flushes.append(len(self._out)), flush(self)))
+    for request in server.requests:
+        request.respond()
+    assert [(await client.answer()).opaque for _ in range(64)] == list(range(1, 65))
+    assert flushes == [64]
+
+
+def small_window_client(server: Server) -> socket.socket:
+    """A client that never reads and whose kernel takes little for it."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", server.listener.port))
+    return client
+
+
+async def test_a_client_that_reads_nothing_is_slowed_down_then_dropped(make_server: MakeServer) -> None:
+    server = await make_server(pause_outgoing_bytes=1024, slow_reader_timeout_ms=50)
+    client = small_window_client(server)
+    with client:
+        client.sendall(frame())
+        await server.wait_for(lambda: len(server.requests) == 1)
+        server.requests[0].respond(body=bytes(8 << 20))
+        await server.wait_for(lambda: bool(server.lost))
+    assert server.counters.pause_outgoing_bytes == 1
+    assert server.counters.slow_reader_timeout == 1
+
+
+async def test_max_outgoing_bytes_drops_a_client_at_once(make_server: MakeServer) -> None:
+    server = await make_server(pause_outgoing_bytes=1024, max_outgoing_bytes=12 << 20)
+    client = small_window_client(server)
+    with client:
+        client.sendall(frame(1) + frame(2) + frame(3))
+        await server.wait_for(lambda: len(server.requests) == 3)
+        for request in server.requests:
+            request.respond(body=bytes(8 << 20))
+            await asyncio.sleep(0)
+        await server.wait_for(lambda: bool(server.lost))
+    assert server.counters.max_outgoing_bytes == 1
+
+
+async def test_a_slow_reader_that_catches_up_goes_on(make_server: MakeServer) -> None:
+    server = await make_server(pause_outgoing_bytes=1024)
+    server.auto = echo
+    client = await RawClient.connect(server)
+    body = bytes(4 << 20)
+    sending = asyncio.create_task(client.send(frame(1, body) + frame(2, body) + frame(3, b"end")))
+    assert [len((await client.answer()).body) for _ in range(3)] == [len(body), len(body), 3]
+    await sending
+    assert server.counters.slow_reader_timeout == 0
+
+
+class SteppedLoop:
+    """The running loop with a clock that a test puts ahead."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.ahead_s = 0.0
+
+    def time(self) -> float:
+        return self._loop.time() + self.ahead_s
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loop, name)
+
+
+async def test_idle_timeout_closes_silent_connections_only(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await make_server(idle_timeout_ms=120_000)
+    server.auto = echo
+    clock = SteppedLoop()
+    monkeypatch.setattr(server.listener, "loop", clock)
+    silent, alive = await RawClient.connect(server), await RawClient.connect(server)
+    for opaque in range(1, 5):
+        await alive.send(frame(opaque))
+        await alive.answer()
+        server.listener._scan_idle()
+        clock.ahead_s += 50
+    assert await silent.closed()
+    assert server.counters.idle_timeout == 1
+    await alive.send(frame(9))
+    assert (await alive.answer()).opaque == 9
+
+
+async def test_a_port_in_use_is_named(make_server: MakeServer) -> None:
+    server = await make_server()
+    with pytest.raises(StartError, match=f"port {server.listener.port} on 127.0.0.1 is in use"):
+        await Server().listener.bind("127.0.0.1", server.listener.port)
+
+
+async def test_an_advertised_name_that_resolves_to_nothing_is_named() -> None:
+    assert await resolve_ipv4("127.0.0.1") == "127.0.0.1"
+    with pytest.raises(StartError, match=r"advertised_host = 'no-such-host.invalid' resolves to no IPv4 address"):
+        await resolve_ipv4("no-such-host.invalid")
