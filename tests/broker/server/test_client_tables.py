@@ -1,0 +1,270 @@
+"""Who is connected: each node's table, and the leader's merged view of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dledger.net.errors import PeerError, PeerGoneError
+from dledger.statemachine import Leadership
+from dledger.types import ReplicaId
+from dledger_broker.clients import CLIENT_TIMEOUT_S, ClientRow
+from dledger_broker.group import Group
+from dledger_broker.presence import NODE_TIMEOUT_S, Presence
+from dledger_broker.testing import FakeEnvironment
+from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from dledger_remoting.hosts import HostAddress
+
+OnReply = Callable[[bytes | PeerError], None]
+
+
+class Channel:
+    """A client's connection."""
+
+    def __init__(self) -> None:
+        self.address = HostAddress("10.0.0.9", 40000)
+        self.client_ids: set[str] = set()
+
+
+class Network:
+    """Nodes that reach each other unless cut; a request is answered at the end of the turn."""
+
+    def __init__(self, *node_ids: str) -> None:
+        self.env = FakeEnvironment()
+        self.down: set[str] = set()
+        self.nodes = {node_id: Node(self, node_id, node_ids) for node_id in node_ids}
+        for node in self.nodes.values():
+            node.presence.start(node)
+        self.settle()
+
+    def settle(self, seconds: float = 0.1) -> None:
+        self.env.advance(seconds)
+
+    def lead(self, leader: str | None, term: int = 1) -> None:
+        for node_id, node in self.nodes.items():
+            own = node_id == leader
+            node.group.on_leadership(Leadership(term, leader, is_leader=own, ready=own))
+        self.settle()
+
+
+class Node:
+    """One node's presence; it is its own channel to the others."""
+
+    def __init__(self, network: Network, node_id: str, node_ids: tuple[str, ...]) -> None:
+        self.network = network
+        self.node_id = node_id
+        self.group = Group(node_id, f"10.0.0.1:{node_id[1:]}")
+        self.notified: list[set[str]] = []
+        self.joined: list[ClientRow] = []
+        self.holding = False
+        self.presence = Presence(
+            network.env,
+            self.group,
+            [other for other in node_ids if other != node_id],
+            notify=self.notified.append,
+            joined=self.joined.extend,
+            holds_pulls=lambda: self.holding,
+        )
+
+    def submit(self, to: str, data: bytes, on_reply: OnReply, timeout_s: float) -> bool:
+        if {to, self.node_id} & self.network.down:
+            return False
+
+        def deliver() -> None:
+            if {to, self.node_id} & self.network.down:
+                on_reply(PeerGoneError("the link was lost"))
+            else:
+                self.network.nodes[to].presence.on_request(ReplicaId(self.node_id, "i"), data, on_reply)
+
+        self.network.env.call_soon(deliver)
+        return True
+
+    def heartbeat(
+        self, client_id: str, group: str = "CG", topic: str = "T1", channel: Channel | None = None
+    ) -> Channel:
+        channel = channel or Channel()
+        data = HeartbeatData(
+            client_id, [ProducerData("PG")], [ConsumerData(group, subscription_data_set=[SubscriptionData(topic)])]
+        )
+        self.presence.local.heartbeat(channel, data, 0, 479, self.network.env.now())
+        return channel
+
+    def members(self, group: str = "CG") -> list[str]:
+        return self.presence.merged.members(group)
+
+
+@pytest.fixture
+def network() -> Network:
+    network = Network("n0", "n1", "n2")
+    network.lead("n0")
+    return network
+
+
+def test_every_node_learns_where_clients_reach_the_others(network: Network) -> None:
+    for node in network.nodes.values():
+        assert node.group.leader_address == "10.0.0.1:0"
+
+
+def test_the_leader_knows_the_clients_of_all_nodes(network: Network) -> None:
+    leader, follower = network.nodes["n0"], network.nodes["n1"]
+    leader.heartbeat("c1")
+    follower.heartbeat("c2")
+    network.settle()
+    assert leader.members() == ["c1", "c2"]
+    assert [row.client_id for row in leader.joined] == ["c1", "c2"]
+
+
+def test_members_are_notified_on_every_node_when_a_group_changes(network: Network) -> None:
+    network.nodes["n1"].heartbeat("c1")
+    network.settle()
+    assert [node.notified for node in network.nodes.values()] == [[{"CG"}]] * 3
+
+
+def test_a_client_that_heartbeats_to_all_nodes_changes_its_group_at_each_but_counts_once(network: Network) -> None:
+    for node in network.nodes.values():
+        node.heartbeat("c1")
+    network.settle()
+    assert network.nodes["n0"].members() == ["c1"]
+
+
+def test_a_repeated_heartbeat_notifies_nobody(network: Network) -> None:
+    channel = network.nodes["n1"].heartbeat("c1")
+    network.settle()
+    before = [len(node.notified) for node in network.nodes.values()]
+    network.nodes["n1"].heartbeat("c1", channel=channel)
+    network.settle()
+    assert [len(node.notified) for node in network.nodes.values()] == before
+
+
+def test_a_changed_subscription_notifies_the_group(network: Network) -> None:
+    channel = network.nodes["n0"].heartbeat("c1")
+    network.nodes["n0"].heartbeat("c1", topic="T2", channel=channel)
+    assert network.nodes["n0"].notified == [{"CG"}, {"CG"}]
+    assert network.nodes["n0"].presence.merged.subscription("CG", "T1") is None
+    assert network.nodes["n0"].presence.merged.subscription("CG", "T2") is not None
+
+
+def test_a_closed_connection_takes_its_clients_with_it(network: Network) -> None:
+    follower = network.nodes["n1"]
+    channel = follower.heartbeat("c1")
+    network.settle()
+    follower.presence.local.channel_lost(channel)
+    network.settle()
+    assert network.nodes["n0"].members() == []
+    assert channel.client_ids == set()
+
+
+def test_a_client_that_moved_to_another_connection_survives_the_close_of_the_old_one(network: Network) -> None:
+    leader = network.nodes["n0"]
+    old = leader.heartbeat("c1")
+    leader.heartbeat("c1")
+    leader.presence.local.channel_lost(old)
+    assert leader.members() == ["c1"]
+
+
+def test_a_client_leaves_one_group_at_a_time(network: Network) -> None:
+    leader = network.nodes["n0"]
+    leader.heartbeat("c1")
+    leader.presence.local.unregister("c1", None, "CG")
+    assert leader.members() == []
+    assert len(leader.presence.local) == 1
+    leader.presence.local.unregister("c1", "PG", None)
+    assert len(leader.presence.local) == 0
+    leader.presence.local.unregister("c1", "PG", None)
+
+
+def test_silent_clients_expire(network: Network) -> None:
+    leader = network.nodes["n0"]
+    leader.heartbeat("c1")
+    network.settle(CLIENT_TIMEOUT_S + 10)
+    assert leader.members() == []
+
+
+def test_a_new_leader_learns_all_clients_and_waits_for_them_before_it_answers(network: Network) -> None:
+    network.nodes["n0"].heartbeat("c1")
+    network.nodes["n1"].heartbeat("c2")
+    network.settle()
+    answered: list[list[str]] = []
+    new = network.nodes["n2"]
+    for node_id, node in network.nodes.items():
+        node.group.on_leadership(Leadership(2, "n2", is_leader=node_id == "n2", ready=node_id == "n2"))
+    new.presence.when_complete(lambda: answered.append(new.members()))
+    assert answered == []
+    network.settle()
+    assert answered == [["c1", "c2"]]
+
+
+def test_a_new_leader_does_not_wait_for_a_node_that_is_gone(network: Network) -> None:
+    network.nodes["n1"].heartbeat("c2")
+    network.settle()
+    network.down.add("n0")
+    network.lead("n2", term=2)
+    answered: list[list[str]] = []
+    network.nodes["n2"].presence.when_complete(lambda: answered.append(network.nodes["n2"].members()))
+    network.settle(2)
+    assert answered == [["c2"]]
+
+
+def test_the_clients_of_a_node_that_is_gone_are_forgotten(network: Network) -> None:
+    network.nodes["n1"].heartbeat("c1")
+    network.settle()
+    network.down.add("n1")
+    network.settle(NODE_TIMEOUT_S + 10)
+    assert network.nodes["n0"].members() == []
+    assert network.nodes["n0"].notified[-1] == {"CG"}
+
+
+def test_a_lost_table_is_told_again(network: Network) -> None:
+    follower = network.nodes["n1"]
+    follower.heartbeat("c1")
+    network.down.add("n1")
+    network.settle(0.5)
+    assert network.nodes["n0"].members() == []
+    network.down.clear()
+    network.settle(6)
+    assert network.nodes["n0"].members() == ["c1"]
+
+
+def test_a_heartbeat_to_a_follower_counts_before_it_is_answered(network: Network) -> None:
+    follower = network.nodes["n1"]
+    follower.heartbeat("c1")
+    seen: list[list[str]] = []
+    follower.presence.when_told(lambda: seen.append(network.nodes["n0"].members()))
+    network.env.run_ready()
+    assert seen == [["c1"]]
+
+
+def test_without_a_leader_a_node_notifies_its_own_clients(network: Network) -> None:
+    network.lead(None, term=2)
+    follower = network.nodes["n1"]
+    before = len(follower.notified)
+    follower.heartbeat("c1")
+    done: list[bool] = []
+    follower.presence.when_told(lambda: done.append(True))
+    assert len(follower.notified) == before + 1
+    assert done == [True]
+
+
+def test_the_leader_knows_which_nodes_have_long_polls_waiting(network: Network) -> None:
+    follower = network.nodes["n1"]
+    follower.holding = True
+    follower.presence.hold_changed()
+    network.settle()
+    assert network.nodes["n0"].presence.followers_hold_pulls
+    follower.holding = False
+    follower.presence.hold_changed()
+    network.settle()
+    assert not network.nodes["n0"].presence.followers_hold_pulls
+
+
+def test_the_newest_version_of_a_subscription_counts(network: Network) -> None:
+    leader = network.nodes["n0"]
+    channel = Channel()
+    for version, expression in ((2, "new"), (1, "old")):
+        subscription = SubscriptionData("T1", expression, sub_version=version)
+        data = HeartbeatData("c1", [], [ConsumerData("CG", subscription_data_set=[subscription])])
+        leader.presence.local.heartbeat(channel, data, 0, 479, 0.0)
+    found = leader.presence.merged.subscription("CG", "T1")
+    assert found is not None
+    assert found.sub_string == "new"

@@ -1,0 +1,327 @@
+"""Requests that need the leader, on a node that is not it: held, passed on in order, never twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dledger.net.errors import PeerError, PeerGoneError
+from dledger.statemachine import Leadership
+from dledger.types import ReplicaId
+from dledger_broker.config import BrokerConfig
+from dledger_broker.forward import Envelope, ForwardedOrigin, Forwarder
+from dledger_broker.group import Group
+from dledger_broker.metrics import BrokerCounters
+from dledger_broker.server.request import Buffer, Request, read_request
+from dledger_broker.testing import FakeEnvironment
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command, encode_json_header
+from dledger_remoting.frame import Frame, FrameDecoder
+from dledger_remoting.hosts import HostAddress
+
+OnReply = Callable[[bytes | PeerError], None]
+
+
+def decoded(parts: Sequence[Buffer]) -> RemotingCommand:
+    decoder = FrameDecoder()
+    decoder.receive_data(b"".join(parts))
+    frame = decoder.next_frame()
+    assert frame is not None
+    return decode_command(frame)
+
+
+class Client:
+    """An `Origin` that keeps its answers."""
+
+    is_forwarded = False
+    is_open = True
+
+    def __init__(self, key: str = "n1/1") -> None:
+        self.address = HostAddress("10.0.0.9", 40000)
+        self.born_host = b"\x0a\x00\x00\x09\x00\x00\x9c\x40"
+        self.key = key
+        self.held = self.in_flight = self.forwards = self.forwards_sent = 0
+        self.forward_target: str | None = None
+        self.client_ids = {"c1"}
+        self.answers: list[RemotingCommand] = []
+        self.settled = 0
+
+    def answer(self, parts: Sequence[Buffer]) -> None:
+        self.answers.append(decoded(parts))
+
+    def answer_frame(self, frame: bytes) -> None:
+        self.answer((frame,))
+
+    def settle(self) -> None:
+        self.settled += 1
+
+    def refuse(self, term: int) -> None:
+        raise AssertionError(term)
+
+    def request(self, opaque: int, received: float, code: int = 310, flag: int = 0, **ext: str) -> Request:
+        command = RemotingCommand(code, opaque=opaque, flag=flag, ext=ext)
+        request = read_request(self, 0, encode_json_header(command), b"body", received)
+        assert request is not None
+        return request
+
+
+class FakeChannel:
+    """Keeps what is sent; nodes in `unreachable` take nothing."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, bytes, OnReply]] = []
+        self.unreachable: set[str] = set()
+
+    def submit(self, to: str, data: bytes, on_reply: OnReply, timeout_s: float) -> bool:
+        if to in self.unreachable:
+            return False
+        self.sent.append((to, data, on_reply))
+        return True
+
+
+class Node:
+    """One node's forwarder, with everything around it faked."""
+
+    def __init__(self, node_id: str = "n1", **limits: int) -> None:
+        self.env = FakeEnvironment()
+        self.group = Group(node_id, f"10.0.0.1:{node_id[1:]}")
+        self.counters = BrokerCounters()
+        self.channel = FakeChannel()
+        self.ran: list[Request] = []
+        self.received: list[tuple[ForwardedOrigin, bytes, float]] = []
+        config = BrokerConfig(
+            broker_group="b",
+            node_id=node_id,
+            data_dir=Path("unused"),
+            **limits,  # type: ignore[arg-type]
+        )
+        self.forwarder = Forwarder(
+            self.env, self.group, config, self.counters, receive=self._receive, run=self.ran.append
+        )
+        self.forwarder.attach(self.channel)
+        self.client = Client()
+        self._term = 0
+
+    def _receive(self, origin: ForwardedOrigin, _type: int, header: bytes, _body: bytes, received: float) -> None:
+        self.received.append((origin, header, received))
+
+    def leader_is(self, leader: str | None, *, ready: bool = True) -> None:
+        self._term += 1
+        own = leader == self.group.node_id
+        self.group.on_leadership(Leadership(self._term, leader, is_leader=own, ready=own and ready))
+
+    def pass_on(self, opaque: int, client: Client | None = None, **fields: str) -> None:
+        self.forwarder.pass_on((client or self.client).request(opaque, self.env.now(), **fields))
+
+    def sent_opaques(self) -> list[int]:
+        return [opaque_of(data) for _, data, _ in self.channel.sent]
+
+    def answer(self, place: int, frame: bytes) -> None:
+        self.channel.sent[place][2](b"\x00" + frame)
+
+
+def opaque_of(data: bytes) -> int:
+    envelope = msgspec.msgpack.decode(data, type=Envelope)
+    return decode_command_header(envelope.header).opaque
+
+
+def decode_command_header(header: bytes) -> RemotingCommand:
+    return decode_command(Frame(0, header, b""))
+
+
+def success(opaque: int) -> bytes:
+    return encode_command(RemotingCommand(0, opaque=opaque, flag=1))
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def test_a_request_goes_to_the_leader_and_its_answer_to_the_client(node: Node) -> None:
+    node.leader_is("n2")
+    node.pass_on(7)
+    assert [to for to, _, _ in node.channel.sent] == ["n2"]
+    node.answer(0, success(7))
+    assert [answer.opaque for answer in node.client.answers] == [7]
+    assert (node.client.forwards, node.client.forwards_sent) == (0, 0)
+
+
+def test_a_request_waits_for_a_leader_and_goes_on_at_once(node: Node) -> None:
+    node.pass_on(1)
+    node.env.advance(1.5)
+    assert node.channel.sent == []
+    node.leader_is("n2")
+    assert node.sent_opaques() == [1]
+
+
+def test_a_request_that_waits_when_this_node_becomes_the_leader_is_handled_here(node: Node) -> None:
+    node.pass_on(1)
+    node.leader_is("n1")
+    assert [request.opaque for request in node.ran] == [1]
+    assert node.client.forwards == 0
+
+
+def test_after_two_seconds_without_a_leader_the_answer_is_fourteen(node: Node) -> None:
+    node.leader_is("n2")
+    node.group.learn_address("n2", "10.0.0.2:10911")
+    node.channel.unreachable.add("n2")
+    node.pass_on(1)
+    node.env.advance(1.9)
+    assert node.client.answers == []
+    node.env.advance(0.2)
+    (answer,) = node.client.answers
+    assert (answer.code, answer.ext) == (14, {"leaderAddr": "10.0.0.2:10911", "term": "1"})
+    assert node.forwarder.waiting == 0
+
+
+def test_the_time_counts_from_when_the_request_was_received(node: Node) -> None:
+    node.env.advance(10)
+    node.forwarder.pass_on(node.client.request(1, received=node.env.now() - 1.95))
+    node.env.advance(0.1)
+    assert [answer.code for answer in node.client.answers] == [14]
+
+
+def test_a_request_refused_before_proposing_is_sent_again(node: Node) -> None:
+    node.leader_is("n2")
+    node.pass_on(1)
+    node.channel.sent[0][2](b"\x01" + bytes(8))
+    node.leader_is("n3")
+    assert [to for to, _, _ in node.channel.sent] == ["n2", "n3"]
+    node.answer(1, success(1))
+    assert len(node.client.answers) == 1
+
+
+def test_a_request_without_an_answer_is_never_sent_again(node: Node) -> None:
+    node.leader_is("n2")
+    node.pass_on(1)
+    node.channel.sent[0][2](PeerGoneError("the link was lost"))
+    node.leader_is("n3")
+    node.env.advance(5)
+    assert len(node.channel.sent) == 1
+    (answer,) = node.client.answers
+    assert (answer.code, answer.ext["outcome"]) == (1, "unknown")
+    assert node.counters.outcomes_unknown == 1
+
+
+def test_a_read_without_an_answer_is_not_of_unknown_outcome(node: Node) -> None:
+    node.leader_is("n2")
+    node.pass_on(1, code=RequestCode.GET_MAX_OFFSET)
+    node.pass_on(2, code=RequestCode.PULL_MESSAGE, queueOffset="17")
+    for _, _, on_reply in list(node.channel.sent):
+        on_reply(PeerGoneError("the link was lost"))
+    maximum, pull = node.client.answers
+    assert (maximum.code, "outcome" in maximum.ext) == (14, False)
+    assert (pull.code, pull.ext["nextBeginOffset"]) == (20, "17")
+
+
+def test_no_request_overtakes_an_earlier_one_of_its_channel(node: Node) -> None:
+    node.leader_is("n2")
+    node.pass_on(1)
+    node.pass_on(2)
+    node.leader_is("n3")
+    node.pass_on(3)
+    assert node.sent_opaques() == [1, 2]
+    other = Client("n1/2")
+    node.pass_on(4, other)
+    node.env.advance(0.1)
+    assert node.sent_opaques() == [1, 2, 4]
+    node.channel.sent[1][2](b"\x01" + bytes(8))
+    node.channel.sent[0][2](b"\x01" + bytes(8))
+    node.env.advance(0.1)
+    assert node.sent_opaques() == [1, 2, 4, 1, 2, 3]
+
+
+def test_a_new_leader_handles_its_own_clients_requests_in_order_too(node: Node) -> None:
+    node.leader_is("n2")
+    node.pass_on(1)
+    node.leader_is("n1")
+    assert node.client.forwards == 1
+    node.pass_on(2)
+    assert node.ran == []
+    node.channel.sent[0][2](b"\x01" + bytes(8))
+    node.env.advance(0.1)
+    assert [request.opaque for request in node.ran] == [1, 2]
+
+
+def test_our_own_client_is_told_who_leads_instead(node: Node) -> None:
+    node.leader_is("n2")
+    node.group.learn_address("n2", "10.0.0.2:10911")
+    node.pass_on(1, noForward="true")
+    (answer,) = node.client.answers
+    assert (answer.code, answer.ext) == (14, {"leaderAddr": "10.0.0.2:10911", "term": "1"})
+    assert node.channel.sent == []
+
+
+def test_max_forward_bytes_refuses_with_two(node: Node) -> None:
+    node = Node(max_forward_bytes=1024)
+    for opaque in range(1, 20):
+        node.pass_on(opaque, padding="x" * 100)
+    codes = {answer.code for answer in node.client.answers}
+    assert codes == {2}
+    assert node.counters.max_forward_bytes == len(node.client.answers) > 0
+    node.leader_is("n2")
+    assert node.sent_opaques() == list(range(1, 20 - len(node.client.answers)))
+
+
+def test_what_waits_when_the_node_stops_was_not_stored(node: Node) -> None:
+    node.pass_on(1)
+    node.forwarder.close()
+    assert [answer.code for answer in node.client.answers] == [14]
+
+
+def test_a_oneway_request_is_passed_on_and_settled(node: Node) -> None:
+    node.leader_is("n2")
+    node.forwarder.pass_on(node.client.request(1, node.env.now(), flag=FLAG_ONEWAY))
+    node.channel.sent[0][2](b"\x02")
+    assert (node.client.answers, node.client.settled, node.client.forwards) == ([], 1, 0)
+
+
+# ---- the leader's side
+
+
+def envelope_to(node: Node, opaque: int = 5) -> tuple[bytes, list[bytes]]:
+    """What another node sends on for a client, and where replies arrive."""
+    sender = Node("n3")
+    sender.leader_is(node.group.node_id)
+    sender.pass_on(opaque)
+    return sender.channel.sent[0][1], []
+
+
+def test_the_leader_handles_an_envelope_as_if_it_came_from_the_client(node: Node) -> None:
+    node.leader_is("n1")
+    node.env.advance(3)
+    data, replies = envelope_to(node)
+    node.forwarder.on_request(ReplicaId("n3", "i"), data, replies.append)
+    ((origin, header, received),) = node.received
+    assert (str(origin.address), origin.key, origin.client_ids) == ("10.0.0.9:40000", "n1/1", {"c1"})
+    assert origin.born_host == b"\x0a\x00\x00\x09\x00\x00\x9c\x40"
+    assert decode_command_header(header).opaque == 5
+    assert received == node.env.now()
+    origin.answer_frame(success(5))
+    assert replies == [b"\x00" + success(5)]
+
+
+def test_a_node_that_does_not_lead_refuses_and_does_not_pass_on_a_second_time(node: Node) -> None:
+    node.leader_is("n2")
+    data, replies = envelope_to(node)
+    node.forwarder.on_request(ReplicaId("n3", "i"), data, replies.append)
+    assert replies == [b"\x01" + (1).to_bytes(8, "big")]
+    assert node.received == []
+    assert node.channel.sent == []
+
+
+def test_a_leader_deposed_while_it_handles_an_envelope_refuses_it(node: Node) -> None:
+    node.leader_is("n1")
+    data, replies = envelope_to(node)
+    node.forwarder.on_request(ReplicaId("n3", "i"), data, replies.append)
+    ((origin, header, received),) = node.received
+    node.leader_is("n2")
+    request = read_request(origin, 0, header, b"", received)
+    assert request is not None
+    node.forwarder.pass_on(request)
+    assert replies == [b"\x01" + (2).to_bytes(8, "big")]
+    assert node.channel.sent == []
