@@ -26,27 +26,29 @@ class Journal:
     def __init__(self) -> None:
         self.count = 0
         self.total = 0
-        self.dropped_contexts: list[object] = []
+        self.lost: list[object] = []
+        self.views_end: int | None = None
+        """Where derived views end; None: they are whole."""
         self.rebuilt: list[int] = []
-        self.applied_positions: list[int] = []
+        self.applied: list[int] = []
         self.restored_from: SnapshotMeta | None = None
-        self.leaderships: list[Leadership] = []
+        self.leadership: Leadership | None = None
         self.digest_error = 0
 
     def apply(self, entries: Sequence[CommittedEntry]) -> None:
         for entry in entries:
-            self.count += 1
+            self.count += bool(entry.records)
             self.total = crc32(entry.records, self.total)
-            self.applied_positions.append(entry.position)
+            self.applied.append(entry.index)
 
     def rebuild(self, entries: Sequence[CommittedEntry]) -> None:
         self.rebuilt.extend(entry.index for entry in entries)
 
     def dropped(self, contexts: Sequence[object]) -> None:
-        self.dropped_contexts.extend(contexts)
+        self.lost.extend(contexts)
 
     def on_leadership(self, leadership: Leadership) -> None:
-        self.leaderships.append(leadership)
+        self.leadership = leadership
 
     def snapshot(self) -> Iterator[bytes]:
         return iter([f"{self.count} {self.total}".encode()])
@@ -55,7 +57,9 @@ class Journal:
         self.restored_from = meta
         text = b"".join(chunks).decode()
         self.count, self.total = map(int, text.split()) if text else (0, 0)
-        return 0 if meta is None else meta.position
+        if meta is None:
+            return 0
+        return meta.position if self.views_end is None else min(self.views_end, meta.position)
 
     def digest(self) -> int:
         return (self.count << 32 | self.total) + self.digest_error

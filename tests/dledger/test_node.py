@@ -1,0 +1,385 @@
+"""What a node promises to who embeds it, with real files, sockets and threads."""
+
+import asyncio
+import itertools
+import logging
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from node_group import SECRET, SEGMENT_BYTES, Group, Journal, until
+
+from dledger import Node, NodeConfig
+from dledger.errors import (
+    BusyError,
+    ConfigError,
+    IdentityError,
+    LogError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    TooLargeError,
+    TrimmedError,
+)
+from dledger.store.disk import OsDisk
+from dledger.store.snapshots import SnapshotStore
+from dledger.store.verify import compare, inspect
+from dledger.types import EntryKind
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> AsyncIterator[Group]:
+    group = Group(tmp_path)
+    yield group
+    await group.stop()
+
+
+def alone(directory: Path, **changes: object) -> NodeConfig:
+    settings: dict[str, object] = {"segment_bytes": SEGMENT_BYTES, "bootstrap": True, **changes}
+    return NodeConfig("c", "g", "n0", directory, SECRET, **settings)
+
+
+# ---------------------------------------------------------------- appending
+
+
+async def test_one_node_needs_no_others(tmp_path: Path):
+    machine = Journal()
+    async with Node(alone(tmp_path), machine) as node:
+        await until(lambda: node.is_ready)
+        position = await node.append(b"hello")
+        assert await node.read(position, 5) == b"hello"
+        assert machine.count == 1
+        assert node.leader_id == "n0"
+    machine = Journal()
+    async with Node(alone(tmp_path), machine) as node:
+        await until(lambda: machine.count == 1)
+
+
+async def test_an_append_stands_at_its_position_on_every_node(group: Group):
+    await group.start()
+    leader = await group.leader()
+    positions = [await leader.append(bytes([number]) * 500) for number in range(20)]
+    assert positions == sorted(positions)
+    await group.settled()
+    for node in group.nodes.values():
+        assert [(await node.read(position, 1))[0] for position in positions] == list(range(20))
+    assert group.same_state()
+
+
+async def test_appends_of_one_turn_share_an_entry(group: Group):
+    await group.start()
+    leader = await group.leader()
+    before = leader.replica.store.last_index
+    positions = await asyncio.gather(*(leader.append(b"x" * 10) for _ in range(50)))
+    assert [later - earlier for earlier, later in itertools.pairwise(positions)] == [10] * 49
+    assert leader.replica.store.last_index == before + 1
+
+
+async def test_a_follower_says_who_leads(group: Group):
+    await group.start()
+    leader = await group.leader()
+    follower = next(node for node in group.nodes.values() if node is not leader)
+    await until(lambda: follower.leader_id is not None)
+    with pytest.raises(NotLeaderError, match=f"the leader is {leader.config.node_id}") as caught:
+        await follower.append(b"x")
+    assert caught.value.leader_id == leader.config.node_id
+    with pytest.raises(NotLeaderError):
+        await follower.read_barrier()
+
+
+async def test_without_a_majority_nothing_is_acknowledged_and_room_runs_out(tmp_path: Path):
+    group = Group(tmp_path, max_uncommitted_bytes=1 << 20)
+    try:
+        await group.start()
+        leader = await group.leader()
+        await group.stop(*(node_id for node_id in group.ids if node_id != leader.config.node_id))
+        pending = [asyncio.ensure_future(leader.append(b"x" * 30_000)) for _ in range(60)]
+        outcomes = await asyncio.gather(*pending, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} <= {OutcomeUnknownError, BusyError, NotLeaderError}
+        assert OutcomeUnknownError in {type(outcome) for outcome in outcomes}
+        assert not leader.is_ready
+    finally:
+        await group.stop()
+
+
+async def test_a_unit_must_fit_a_segment(tmp_path: Path):
+    async with Node(alone(tmp_path), Journal()) as node:
+        await until(lambda: node.is_ready)
+        with pytest.raises(TooLargeError):
+            await node.append(bytes(SEGMENT_BYTES))
+        await node.append(b"and life goes on")
+
+
+async def test_what_a_deposed_leader_had_staged_is_handed_back(group: Group):
+    await group.start()
+    leader = await group.leader()
+    machine = group.machines[leader.config.node_id]
+    await group.stop(*(node_id for node_id in group.ids if node_id != leader.config.node_id))
+    leader.stage(3, lambda position: (b"abc",), context="mine")
+    await until(lambda: machine.lost == ["mine"])
+    assert machine.leadership is not None
+    assert not machine.leadership.is_leader
+
+
+async def test_views_are_rebuilt_from_where_they_end(tmp_path: Path):
+    node = Node(alone(tmp_path, snapshot_interval_ms=0), Journal())
+    await node.start()
+    await until(lambda: node.is_ready)
+    for _ in range(150):
+        await node.append(bytes(1000))
+    await until(lambda: bool(node.trim_candidates()))
+    last_index = node.applied_index
+    await node.stop()
+    metas = list(inspect(str(tmp_path)))
+    snapshot = SnapshotStore.open(OsDisk(str(tmp_path))).list()[-1]
+    last_of_first_segment = next(meta for meta in reversed(metas) if meta.position < SEGMENT_BYTES)
+    for views_end, first in (
+        (metas[10].position, 10),
+        (metas[10].end, 11),
+        (last_of_first_segment.end, last_of_first_segment.index + 1),
+    ):
+        machine = Journal()
+        machine.views_end = views_end
+        async with Node(alone(tmp_path, snapshot_interval_ms=0), machine) as node:
+            await until(lambda node=node: node.applied_index >= last_index)
+            groups = [meta.index for meta in metas if meta.kind == EntryKind.GROUP]
+            assert machine.rebuilt == [index for index in groups if first <= index <= snapshot.last_index]
+            later = [index for index in groups if index > snapshot.last_index]
+            assert machine.applied[: len(later)] == later
+
+
+# ---------------------------------------------------------------- leadership
+
+
+async def test_the_others_take_over_and_lose_nothing(group: Group):
+    await group.start()
+    await group.append(30)
+    first = await group.leader()
+    term = first.term
+    await group.stop(first.config.node_id)
+    second = await group.leader()
+    assert second.term > term
+    await group.append(30)
+    await group.start(first.config.node_id)
+    await group.settled()
+    assert {machine.count for machine in group.machines.values()} == {60}
+    assert group.same_state()
+
+
+async def test_a_transfer_under_load_loses_nothing_that_was_acknowledged(group: Group):
+    await group.start()
+    leader = await group.leader()
+    acknowledged: dict[int, bytes] = {}
+    numbers = itertools.count()
+    go_on = True
+
+    async def load() -> None:
+        while go_on:
+            body = next(numbers).to_bytes(4) * 500
+            try:
+                acknowledged[await (await group.leader()).append(body)] = body
+            except (NotLeaderError, OutcomeUnknownError):
+                await asyncio.sleep(0)
+
+    tasks = [asyncio.ensure_future(load()) for _ in range(8)]
+    await until(lambda: len(acknowledged) > 100)
+    to = next(node_id for node_id in group.ids if node_id != leader.config.node_id)
+    await until(lambda: group.nodes[to].leader_id is not None)
+    assert await leader.transfer_leadership(to)
+    so_far = len(acknowledged)
+    await until(lambda: len(acknowledged) > so_far + 100)
+    assert (await group.leader()).config.node_id == to
+    go_on = False
+    await asyncio.gather(*tasks)
+    await group.settled()
+    assert group.same_state()
+    for position, body in acknowledged.items():
+        for node in group.nodes.values():
+            assert await node.read(position, len(body)) == body
+
+
+async def test_a_transfer_to_nobody_is_an_error(group: Group):
+    await group.start()
+    leader = await group.leader()
+    with pytest.raises(LogError, match="members are"):
+        await leader.transfer_leadership("n9")
+
+
+async def test_all_may_stop_and_come_back(group: Group):
+    await group.start()
+    await group.append(100)
+    await group.settled()
+    await group.stop()
+    assert compare(group.verified()).equal
+    await group.start()
+    await group.append(10)
+    await group.settled()
+    assert {machine.count for machine in group.machines.values()} == {110}
+    assert group.same_state()
+
+
+# ---------------------------------------------------------------- retention and joining
+
+
+async def test_snapshots_let_the_log_be_trimmed_on_every_node(group: Group):
+    await group.start()
+    trimmed: list[int] = []
+    for node in group.nodes.values():
+        node.on_trimmed(trimmed.append)
+    await group.append(250)
+    leader = await group.leader()
+    await until(lambda: len(leader.trim_candidates()) >= 2)
+    position = leader.trim_candidates()[-1]
+    assert position % SEGMENT_BYTES == 0
+    assert not leader.trim(position + 1), "only a snapshot's position can be trimmed to"
+    assert leader.trim(position)
+    await until(lambda: all(node.first_position == position for node in group.nodes.values()))
+    assert trimmed == [position] * 3
+    with pytest.raises(TrimmedError):
+        await leader.read(0, 10)
+    await group.settled()
+    await group.stop()
+    await group.start()
+    await group.settled()
+    assert {machine.count for machine in group.machines.values()} == {250}
+    assert group.same_state()
+
+
+async def test_a_follower_behind_the_trimmed_log_gets_a_snapshot(group: Group):
+    await group.start()
+    await group.append(5)
+    await group.settled()
+    leader = await group.leader()
+    behind = next(node_id for node_id in group.ids if node_id != leader.config.node_id)
+    await group.stop(behind)
+    await group.append(250)
+    leader = await group.leader()
+    await until(lambda: bool(leader.trim_candidates()))
+    position = leader.trim_candidates()[-1]
+    leader.trim(position)
+    await until(lambda: leader.first_position == position)
+    await group.start(behind)
+    await group.settled()
+    restored = group.machines[behind].restored_from
+    assert restored is not None
+    assert restored.position == position
+    assert group.nodes[behind].first_position == position
+    assert group.same_state()
+    await group.stop()
+    assert compare(group.verified()).equal
+
+
+async def test_a_wiped_node_comes_back_as_a_learner_and_votes_once_promoted(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("dledger.replica.joining.REPLACE_AFTER_S", 1.0)
+    await group.start()
+    await group.append(50)
+    leader = await group.leader()
+    wiped = next(node_id for node_id in group.ids if node_id != leader.config.node_id)
+    before = leader.membership.find(wiped)
+    await group.stop(wiped)
+    shutil.rmtree(group.home(wiped))
+    await group.start(wiped)
+    node = group.nodes[wiped]
+    assert not node.status().voter
+    learned: list[str] = []
+
+    def promoted() -> bool:
+        learned.extend(leader.status().learners)
+        return wiped in leader.status().voters and leader.membership.find(wiped) != before
+
+    await until(promoted)
+    assert wiped in learned, "it was a learner first"
+    await until(lambda: node.status().voter)
+    await group.settled()
+    assert group.same_state()
+
+
+async def test_a_replica_whose_state_differs_stops_and_is_installed_anew(group: Group):
+    await group.start()
+    await group.append(5)
+    await group.settled()
+    leader = await group.leader()
+    odd = next(node_id for node_id in group.ids if node_id != leader.config.node_id)
+    group.machines[odd].digest_error = 1
+    await group.append(150)
+    failure = await asyncio.wait_for(group.nodes[odd].wait_failed(), 20)
+    assert "state digest" in str(failure)
+    incarnation = group.nodes[odd].status().incarnation
+    await group.stop(odd)
+    assert (group.home(odd) / "aside-0" / "commitlog").is_dir()
+    await group.start(odd)
+    assert group.nodes[odd].status().incarnation != incarnation
+    assert not group.nodes[odd].status().voter
+
+
+# ---------------------------------------------------------------- what a node refuses
+
+
+async def test_an_address_in_use_is_a_configuration_error(tmp_path: Path):
+    async with Node(alone(tmp_path / "one"), Journal()) as node:
+        other = Node(alone(tmp_path / "two", bind=node.address), Journal())
+        with pytest.raises(ConfigError, match=f"cannot listen for peers on 127.0.0.1:{node.address[1]}"):
+            await other.start()
+    async with Node(alone(tmp_path / "two"), Journal()):
+        pass  # the failed start left nothing locked
+
+
+async def test_a_node_with_another_secret_stays_outside(group: Group, caplog: pytest.LogCaptureFixture):
+    await group.start("n0", "n1")
+    await group.append(3)
+    with caplog.at_level(logging.WARNING, "dledger.net.links"):
+        await group.start("n2", secret=b"not the group's secret")
+        await until(lambda: any("cannot link to peer" in record.getMessage() for record in caplog.records))
+    await group.append(3)
+    assert group.nodes["n2"].applied_index == -1
+    assert group.nodes["n2"].leader_id is None
+
+
+async def test_a_directory_belongs_to_its_node_and_group(tmp_path: Path):
+    async with Node(alone(tmp_path), Journal()):
+        pass
+    for changes in ({"node_id": "n1"}, {"group": "other"}, {"cluster": "other"}, {"segment_bytes": 2 * SEGMENT_BYTES}):
+        settings: dict[str, object] = {"cluster": "c", "group": "g", "node_id": "n0", "segment_bytes": SEGMENT_BYTES}
+        settings |= changes
+        node = Node(NodeConfig(data_dir=tmp_path, secret=SECRET, **settings), Journal())
+        with pytest.raises(IdentityError, match=str(*changes.values())):
+            await node.start()
+
+
+async def test_a_second_process_cannot_use_the_directory(tmp_path: Path):
+    async with Node(alone(tmp_path), Journal()):
+        program = (
+            "import sys, os\n"
+            "from dledger.errors import IdentityError\n"
+            "from dledger.store.identity import DirectoryLock\n"
+            "try:\n    DirectoryLock.acquire(sys.argv[1], os.getpid())\n"
+            "except IdentityError as error:\n    print(error)\n"
+        )
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, str(tmp_path), stdout=subprocess.PIPE
+        )
+        said, _ = await process.communicate()
+        assert str(tmp_path) in said.decode()
+        with pytest.raises(IdentityError):
+            await Node(alone(tmp_path), Journal()).start()
+
+
+async def test_a_node_without_identity_joins_only_by_invitation(tmp_path: Path):
+    async with Node(alone(tmp_path, bootstrap=False), Journal()) as node:
+        assert not node.status().voter
+        assert node.status().voters == []
+        with pytest.raises(NotLeaderError):
+            await node.append(b"x")
+
+
+async def test_stopping_twice_is_stopping_once(tmp_path: Path):
+    node = Node(alone(tmp_path), Journal())
+    await node.start()
+    await node.stop()
+    await node.stop()
+    with pytest.raises(NotLeaderError, match="not running"):
+        await node.append(b"x")
