@@ -203,6 +203,7 @@ class Broker:
             election_max_ms=config.election_max_ms,
             max_uncommitted_bytes=config.max_uncommitted_bytes,
             snapshot_interval_ms=config.snapshot_interval_s * 1000,
+            reserve_bytes=config.reserve_bytes,
             bootstrap=self._bootstrap,
         )
 

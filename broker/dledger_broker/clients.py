@@ -263,6 +263,21 @@ class MergedClients:
                     newest = entry
         return newest
 
+    def is_news(self, client_id: str, group: str) -> bool:
+        """True unless other nodes say the same of a client in a group as this node's table says now.
+
+        Consumers heartbeat to every node: only the first to hear of a change tells the group.
+        """
+        own = self._tables[self._own_node_id].consumers(group).get(client_id)
+        others = [
+            table.consumers(group)[client_id]
+            for node_id, table in self._tables.items()
+            if node_id != self._own_node_id and client_id in table.consumers(group)
+        ]
+        if not others:
+            return True
+        return own is not None and all(_subscribed(own) != _subscribed(other) for other in others)
+
     def is_online(self, group: str) -> bool:
         """True if the group has members."""
         return any(table.consumers(group) for table in self._tables.values())
@@ -279,10 +294,14 @@ class MergedClients:
     def _fingerprint(self, group: str) -> frozenset[tuple[str, tuple[tuple[str, str], ...]]]:
         """Members and what they subscribe to."""
         return frozenset(
-            (client_id, tuple(sorted((entry.topic, entry.sub_string) for entry in consumer.subscription_data_set)))
+            (client_id, _subscribed(consumer))
             for table in self._tables.values()
             for client_id, consumer in table.consumers(group).items()
         )
+
+
+def _subscribed(consumer: ConsumerData) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((entry.topic, entry.sub_string) for entry in consumer.subscription_data_set))
 
 
 def _groups(table: ClientIndex) -> set[str]:

@@ -173,8 +173,9 @@ class Presence:
         if self._group.ready:
             rows = self.local.index.rows
             self._joined([rows[client_id] for client_id in client_ids if client_id in rows])
-            if groups:
-                self._tell_groups(groups)
+            news = {group for group in groups if any(self.merged.is_news(client, group) for client in client_ids)}
+            if news:
+                self._tell_groups(news)
             return
         self._changed_ids |= client_ids
         self._schedule()

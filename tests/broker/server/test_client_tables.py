@@ -121,11 +121,21 @@ def test_members_are_notified_on_every_node_when_a_group_changes(network: Networ
     assert [node.notified for node in network.nodes.values()] == [[{"CG"}]] * 3
 
 
-def test_a_client_that_heartbeats_to_all_nodes_changes_its_group_at_each_but_counts_once(network: Network) -> None:
-    for node in network.nodes.values():
-        node.heartbeat("c1")
-    network.settle()
+@pytest.mark.parametrize("order", [("n0", "n1", "n2"), ("n2", "n1", "n0")])
+def test_a_client_that_heartbeats_to_all_nodes_counts_once_and_notifies_once(
+    network: Network, order: tuple[str, ...]
+) -> None:
+    channels = {}
+    for node_id in order:
+        channels[node_id] = network.nodes[node_id].heartbeat("c1")
+        network.settle()
     assert network.nodes["n0"].members() == ["c1"]
+    assert [node.notified for node in network.nodes.values()] == [[{"CG"}]] * 3
+    for node_id in order:
+        network.nodes[node_id].presence.local.channel_lost(channels[node_id])
+        network.settle()
+    assert network.nodes["n0"].members() == []
+    assert [node.notified for node in network.nodes.values()] == [[{"CG"}, {"CG"}]] * 3
 
 
 def test_a_repeated_heartbeat_notifies_nobody(network: Network) -> None:
