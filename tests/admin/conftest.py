@@ -43,19 +43,19 @@ class Status(http.server.BaseHTTPRequestHandler):
     def log_message(self, *arguments):
         pass
 
-class ClusterInfo(socketserver.BaseRequestHandler):
+class Names(socketserver.BaseRequestHandler):
     def handle(self):
-        self.request.recv(65536)
         group = {"cluster": "c", "brokerName": "broker-a", "brokerAddrs": {"0": "127.0.0.1:1"}}
         body = json.dumps({"brokerAddrTable": {"broker-a": group}, "clusterAddrTable": {"c": ["broker-a"]}}).encode()
         head = json.dumps({"code": 0, "flag": 1, "language": "JAVA", "opaque": 1, "version": 0}).encode()
-        self.request.sendall(struct.pack(">II", 4 + len(head) + len(body), len(head)) + head + body)
+        while self.request.recv(65536):
+            self.request.sendall(struct.pack(">II", 4 + len(head) + len(body), len(head)) + head + body)
 
 if is_broker:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", config["http_port"]), Status)
 else:
     socketserver.ThreadingTCPServer.allow_reuse_address = True
-    server = socketserver.ThreadingTCPServer(("127.0.0.1", config["port"]), ClusterInfo)
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", config["port"]), Names)
 (data / "pid").write_text(f"{os.getpid()}\\n")
 server.serve_forever()
 """

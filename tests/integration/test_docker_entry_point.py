@@ -19,7 +19,7 @@ import pytest
 from dledger_admin.cluster.layout import ClusterLayout, NodePlace
 from dledger_admin.cluster.lifecycle import wait_until
 from dledger_admin.cluster.ports import find_free_block
-from dledger_admin.cluster.probes import fetch_status, registered_leaders
+from dledger_admin.cluster.probes import fetch_status, groups_clients_find
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +97,7 @@ def test_the_services_found_a_group_and_stop_on_sigterm(compose):
         return all(status is not None and status.voter for status in statuses)
 
     assert wait_until(all_vote, 60.0)
-    assert wait_until(lambda: registered_leaders(one.base + 90) == {"broker-a"}, 10.0)
+    assert wait_until(lambda: groups_clients_find(one.base + 90) == {"broker-a"}, 10.0)
     for node_id in NODE_IDS:
         processes[node_id].send_signal(signal.SIGTERM)
     for node_id in NODE_IDS:

@@ -31,7 +31,7 @@ from .config_files import (
 from .layout import DEFAULT_BASE_PORT, DEFAULT_GROUPS, DEFAULT_NAMESRV_PORT, DEFAULT_NODES, ClusterLayout
 from .manifest import Manifest, read_manifest, write_manifest
 from .ports import require_free
-from .probes import NodeStatus, fetch_all, registered_leaders
+from .probes import NodeStatus, fetch_all, groups_clients_find
 from .processes import NAMESRV, Service, broker_service, namesrv_service, stop_at_once
 from .validation import check_broker_config, check_namesrv_config
 
@@ -119,7 +119,7 @@ class RunningCluster:
             self._check_electable(exited)
             leaders = leaders_by_group(fetch_all(self.layout.places()))
             groups = set(self.layout.group_names())
-            listed = registered_leaders(self.layout.namesrv_port) if leaders.keys() == groups else set()
+            listed = groups_clients_find(self.layout.namesrv_port) if leaders.keys() == groups else set()
             if listed >= groups and self._all_recorded(exited):
                 return leaders
             if time.monotonic() >= deadline:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from dledger_remoting.codes import RequestCode
+from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import RemotingError
 from dledger_remoting.frame import FrameDecoder
@@ -75,21 +75,39 @@ def fetch_all(places: Iterable[NodePlace]) -> dict[str, NodeStatus | None]:
         return dict(zip((place.node_id for place in wanted), pool.map(fetch_status, wanted), strict=True))
 
 
-def registered_leaders(namesrv_port: int, timeout_s: float = _TIMEOUT_S) -> set[str]:
-    """Return the broker groups whose leader the name server lists; none when it does not answer in time."""
+def groups_clients_find(namesrv_port: int, timeout_s: float = _TIMEOUT_S) -> set[str]:
+    """Return the broker groups of which the name server lists the leader and knows the topics.
+
+    A leader registers before the topics of a fresh group are in its log, and once more right after; the topic that is
+    called like the group is one of them.  Nothing is found when the name server does not answer in time.
+    """
     try:
         with socket.create_connection((HOST, namesrv_port), timeout=timeout_s) as connection:
-            connection.sendall(encode_command(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=1)))
-            decoder = FrameDecoder()
-            while (frame := decoder.next_frame()) is None:
-                data = connection.recv(_RECEIVE_BYTES)
-                if not data:
-                    return set()
-                decoder.receive_data(data)
-        info = decode_cluster_info(decode_command(frame).body)
+            ask = _Questions(connection)
+            info = decode_cluster_info(ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}).body)
+            led = {name for name, group in info.broker_addr_table.items() if LEADER_BROKER_ID in group.broker_addrs}
+            routes = {name: ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name}) for name in led}
     except (OSError, RemotingError):
         return set()
-    return {name for name, group in info.broker_addr_table.items() if LEADER_BROKER_ID in group.broker_addrs}
+    return {name for name, route in routes.items() if route.code == ResponseCode.SUCCESS}
+
+
+class _Questions:
+    """Requests to a name server, one after the other on one connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._decoder = FrameDecoder()
+
+    def __call__(self, code: RequestCode, ext: dict[str, str]) -> RemotingCommand:
+        """Return the answer; raises `OSError` when the connection ends, `RemotingError` for what cannot be read."""
+        self._connection.sendall(encode_command(RemotingCommand(code, opaque=1, ext=ext)))
+        while (frame := self._decoder.next_frame()) is None:
+            data = self._connection.recv(_RECEIVE_BYTES)
+            if not data:
+                raise ConnectionResetError("the name server closed the connection")
+            self._decoder.receive_data(data)
+        return decode_command(frame)
 
 
 def group_commits(statuses: dict[str, NodeStatus | None]) -> dict[str, int]:

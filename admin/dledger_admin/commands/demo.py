@@ -29,8 +29,9 @@ def demo(context: click.Context, source: Path | None, keep: bool, output: str) -
     require("broker", "aiohttp", "prometheus_client", "rich")
     from rich.console import Console
 
+    from ..demo.bars import progress_display
     from ..demo.corpus import directory, standard_library
-    from ..demo.run import progress_display, run_demo
+    from ..demo.run import run_demo
 
     files = directory(source) if source else standard_library()
     console = Console(stderr=output == "json")
@@ -42,7 +43,7 @@ def demo(context: click.Context, source: Path | None, keep: bool, output: str) -
     )
     report: DemoReport | None = None
     try:
-        with progress_display() as progress:
+        with progress_display(console) as progress:
             report = run_demo(files, work_dir, progress)
     finally:
         if keep or report is None or not report.holds:

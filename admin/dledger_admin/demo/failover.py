@@ -19,27 +19,28 @@ _POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Failover:
-    """What happened; times are monotonic seconds."""
+class KilledLeader:
+    """Who was killed, in which term it led, and when, in monotonic seconds."""
 
-    killed: str
-    killed_at: float
-    old_term: int
-    new_leader: str
-    new_term: int
+    node_id: str
+    term: int
+    at: float
 
 
-async def kill_leader(cluster: RunningCluster, group: str) -> Failover:
-    """Kill the group's leader with SIGKILL and wait for one of a higher term."""
-    old = await _leader(cluster, group, above_term=-1)
-    service = services(cluster.layout)[old.node_id]
+async def kill_leader(cluster: RunningCluster, group: str) -> KilledLeader:
+    """Kill the group's leader with SIGKILL."""
+    leader = await _leader(cluster, group, above_term=-1)
+    service = services(cluster.layout)[leader.node_id]
     pid = service.pid()
     if pid is None:
-        raise AdminError(f"the leader {old.node_id} has no process: its log is in {service.directory / 'log'}")
+        raise AdminError(f"the leader {leader.node_id} has no process: its log is in {service.directory / 'log'}")
     os.kill(pid, signal.SIGKILL)
-    killed_at = time.monotonic()
-    new = await _leader(cluster, group, above_term=old.term)
-    return Failover(old.node_id, killed_at, old.term, new.node_id, new.term)
+    return KilledLeader(leader.node_id, leader.term, time.monotonic())
+
+
+async def await_new_leader(cluster: RunningCluster, group: str, killed: KilledLeader) -> NodeStatus:
+    """Wait until another node of the group leads and accepts writes."""
+    return await _leader(cluster, group, above_term=killed.term)
 
 
 def restart(cluster: RunningCluster, node_id: str) -> None:
