@@ -69,9 +69,7 @@ def fullest_disk_ratio(status: NodeStatus) -> float:
 def clocks_agree(status: NodeStatus) -> bool:
     """True if the leader's clock agrees with those of a majority of the voters, its own included."""
     voters = [peer for peer in status.peers if peer.voter]
-    # A peer's clock was read when it last answered.
-    differences = [abs(peer.clock_ahead_ms + peer.contact_ms) for peer in voters]
-    agreeing = 1 + sum(difference <= MAX_CLOCK_DIFFERENCE_MS for difference in differences)
+    agreeing = 1 + sum(abs(peer.clock_ahead_ms) <= MAX_CLOCK_DIFFERENCE_MS for peer in voters)
     return agreeing > (1 + len(voters)) // 2
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from dledger.core.settings import RaftSettings
 from dledger.errors import ConfigError
+from dledger.store.log import RESERVE_BYTES
 
 Address = tuple[str, int]
 
@@ -39,6 +40,8 @@ class ReplicaConfig:
     """Least time between two marked segment starts."""
     scrub_interval_ms: int = 3_600_000
     """Pause between two verifications of the whole log in the background."""
+    reserve_bytes: int = RESERVE_BYTES
+    """Disk space kept back for no-ops, membership entries and trims; at most a quarter of a segment is used."""
 
     def __post_init__(self) -> None:
         if self.node_id not in self.peers:
@@ -88,6 +91,7 @@ class NodeConfig:
     recent_bytes: int = 8 << 20
     snapshot_interval_ms: int = 60_000
     scrub_interval_ms: int = 3_600_000
+    reserve_bytes: int = RESERVE_BYTES
     bootstrap: bool = False
     """Mint a one-voter group in a directory that has no identity yet."""
 
@@ -108,4 +112,5 @@ class NodeConfig:
             self.recent_bytes,
             self.snapshot_interval_ms,
             self.scrub_interval_ms,
+            self.reserve_bytes,
         )

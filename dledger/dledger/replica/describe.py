@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dledger.replica.concerns import clock_ahead_ms
 from dledger.replica.status import NodeStatus, PeerStatus
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def describe(replica: Replica) -> NodeStatus:
             int((now - progress.contact_at) * 1000),
             progress.mode.name.lower(),
             progress.disk_used,
-            progress.wall_ms - wall_ms if progress.wall_ms else 0,
+            clock_ahead_ms(progress, now, wall_ms),
         )
         for peer, progress in engine.progress.items()
     ]

@@ -8,6 +8,7 @@ from functools import partial
 from dledger.engines import Engine
 from dledger.environment import COLD, Environment
 from dledger.errors import StorageError
+from dledger.replica.concerns import Concerns
 from dledger.replica.joining import JoiningPolicy
 from dledger.replica.leading import Leading
 from dledger.replica.marks import Marks
@@ -27,6 +28,7 @@ class Housekeeping:
         marks: Marks,
         leading: Leading,
         joining: JoiningPolicy,
+        concerns: Concerns,
         connected: Mapping[str, ReplicaId],
         engine: Callable[[], Engine],
         *,
@@ -39,6 +41,7 @@ class Housekeeping:
         self._marks = marks
         self._leading = leading
         self._joining = joining
+        self._concerns = concerns
         self._connected = connected
         self._engine = engine
         self._saved_commit = saved_commit
@@ -56,6 +59,7 @@ class Housekeeping:
             store.save_commit(self._saved_commit)
         self._prepare_ahead()
         self._marks.offer_digest()
+        self._concerns.look(engine, self._environment.now())
         if self._is_ready() and engine.can_change_membership:
             membership = self._joining.due(
                 engine.table.membership,

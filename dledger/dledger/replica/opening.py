@@ -23,8 +23,9 @@ from dledger.types import HardState, Membership, ReplicaId
 
 IDENTITY_FORMAT = 1
 STARTED = "started"
-"""Made at the first start: without it an empty directory is a new member's, with it one that lost its log."""
+"""Made once the first start has everything on disk: with it an empty directory is one that lost its log."""
 LOG_DIRECTORIES = ("commitlog", "index", "raft", "snapshots")
+DATA_DIRECTORIES = ("commitlog", "index", "snapshots")
 
 
 @dataclass(slots=True)
@@ -84,22 +85,27 @@ def open_directory(
             f"{name} was made with segment_bytes {identity.segment_bytes}, the configuration says"
             f" {config.segment_bytes}: the size belongs to the group and cannot change; put the first back"
         )
-    fresh = not any(disk.exists(directory) for directory in LOG_DIRECTORIES) and not disk.exists(STARTED)
-    if fresh:
-        disk.open(STARTED, create=True).close()
-        disk.sync_dir(".")
     hard_state_file, hard_state = HardStateFile.open(disk)
-    if hard_state is None and not fresh:
+    fresh = _is_fresh(disk, hard_state)
+    if hard_state is None and fresh:
+        hard_state = HardState()
+        hard_state_file.save(hard_state)
+    if hard_state is None:
         hard_state_file.close()
         notes.append("no valid copy of term and vote: rejoining as another incarnation")
         return _reopen_aside(disk, config, identity, mint, boot_id, name, notes)
     snapshots = SnapshotStore.open(disk)
-    store, recovery = LogStore.open(disk, segment_bytes=config.segment_bytes, snapshots=snapshots)
+    store, recovery = LogStore.open(
+        disk, segment_bytes=config.segment_bytes, snapshots=snapshots, reserve_bytes=config.reserve_bytes
+    )
     if not recovery.mark_valid and not fresh:
         store.close()
         hard_state_file.close()
         notes.append("no valid durable mark: rejoining as another incarnation")
         return _reopen_aside(disk, config, identity, mint, boot_id, name, notes)
+    if fresh:
+        disk.open(STARTED, create=True).close()
+        disk.sync_dir(".")
     may_vote = note_boot(disk, BootRecord(boot_id, config.flush), clean=recovery.clean or fresh)
     if not may_vote:
         notes.append(
@@ -123,13 +129,27 @@ def open_directory(
         store,
         snapshots,
         hard_state_file,
-        hard_state or HardState(),
+        hard_state,
         recovery,
         base_term,
         commit_index,
         may_vote,
         notes,
     )
+
+
+def _is_fresh(disk: Disk, hard_state: HardState | None) -> bool:
+    """Whether nothing was promised from this directory yet: no first start has come to its end.
+
+    One that was cut short, by a port in use or a kill, must not cost the node its incarnation: a founder would not be
+    one of the voters any more.  The first thing a start writes is the empty hard state, so either that is found, or
+    nothing of a log.
+    """
+    if disk.exists(STARTED):
+        return False
+    if hard_state is None:
+        return not any(disk.exists(directory) for directory in DATA_DIRECTORIES)
+    return hard_state == HardState()
 
 
 def set_aside(disk: Disk, identity: Identity, mint: Callable[[], str]) -> Identity:

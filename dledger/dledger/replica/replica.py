@@ -36,6 +36,7 @@ from dledger.format import link
 from dledger.invariants import invariant
 from dledger.net.transport import Transport
 from dledger.replica.applier import Applier
+from dledger.replica.concerns import Concerns
 from dledger.replica.describe import describe
 from dledger.replica.feed import MachineFeed
 from dledger.replica.flusher import SLOW_SYNC_S, Flusher
@@ -188,6 +189,7 @@ class Replica:
             self._marks,
             self._leading,
             JoiningPolicy(config.peers, config.learners),
+            Concerns(config.node_id, config.peers),
             self._outbox.connected,
             lambda: self.engine,
             saved_commit=opened.commit_index,

@@ -6,7 +6,9 @@ import msgspec
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
-    """One other member as the leader sees it; `lag` in entries, `contact_ms` since it last answered."""
+    """One other member as the leader sees it; `lag` in entries, `contact_ms` since it last answered, `clock_ahead_ms`
+    its wall clock against the leader's.
+    """
 
     node_id: str
     voter: bool

@@ -1,0 +1,66 @@
+"""What differs between the members of a group is said once, after it has lasted, and again after a minute."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from dledger.core.progress import Progress
+from dledger.replica.concerns import LASTING_S, REPEAT_S, Concerns, clock_ahead_ms
+from dledger.types import Membership, ReplicaId
+
+MEMBERS = Membership(tuple(ReplicaId(f"n{number}", f"i{number}") for number in range(3)))
+NOON_MS = 1_700_000_000_000
+
+
+def engine(ahead_ms: int = 0, answered_at: float = 0.0, members: Membership = MEMBERS) -> SimpleNamespace:
+    progress = Progress(0, answered_at)
+    progress.wall_ms = NOON_MS + ahead_ms
+    return SimpleNamespace(
+        progress={MEMBERS.voters[1]: progress},
+        wall_ms=NOON_MS,
+        leader=MEMBERS.voters[0],
+        table=SimpleNamespace(membership=members),
+    )
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.WARNING, logger="dledger.replica.concerns")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_a_clock_is_compared_as_of_the_last_answer():
+    progress = Progress(0, 100.0)
+    assert clock_ahead_ms(progress, 160.0, NOON_MS) == 0
+    progress.wall_ms = NOON_MS - 60_000
+    assert clock_ahead_ms(progress, 160.0, NOON_MS) == 0
+    assert clock_ahead_ms(progress, 100.0, NOON_MS) == -60_000
+
+
+@pytest.mark.parametrize(("ahead_ms", "words"), [(9_000, "9000 ms ahead of"), (-9_000, "9000 ms behind")])
+def test_a_clock_that_is_far_off_is_said_with_both_nodes_once_a_minute(said, ahead_ms, words):
+    concerns = Concerns("n0", frozenset({"n0", "n1", "n2"}))
+    for tenth in range(round(10 * (LASTING_S + REPEAT_S))):
+        concerns.look(engine(ahead_ms, tenth / 10), tenth / 10)
+    assert len(said()) == 1
+    assert all(part in said()[0] for part in (words, "peer=n1", "leader n0", "at most 5000 ms"))
+    later = LASTING_S + REPEAT_S
+    concerns.look(engine(ahead_ms, later), later)
+    assert len(said()) == 2
+
+
+def test_a_moments_difference_is_not_worth_a_line(said):
+    concerns = Concerns("n0", frozenset({"n0", "n1", "n2"}))
+    for tenth in range(100):
+        concerns.look(engine(9_000 if tenth % 20 < 10 else 0, tenth / 10), tenth / 10)
+    assert said() == []
+
+
+def test_a_configuration_that_names_other_members_is_said_with_both_lists(said):
+    concerns = Concerns("n0", frozenset({"n0", "n1", "n9"}))
+    concerns.look(engine(), 0.0)
+    concerns.look(engine(answered_at=LASTING_S), LASTING_S)
+    assert len(said()) == 1
+    assert "n0, n1, n9" in said()[0]
+    assert "n0, n1, n2" in said()[0]

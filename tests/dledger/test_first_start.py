@@ -1,0 +1,84 @@
+"""A first start that is cut short costs a node nothing; a directory that lost something comes back as another node."""
+
+import errno
+import uuid
+
+import pytest
+
+from dledger.config import ReplicaConfig
+from dledger.errors import StorageError
+from dledger.replica.opening import STARTED, Opened, open_directory
+from dledger.store.disk import File, OsDisk
+from dledger.types import HardState
+
+SEGMENT_BYTES = 64 << 10
+
+
+class FailingDisk(OsDisk):
+    """Fails once it has made `lives` changes."""
+
+    def __init__(self, root: str, lives: int) -> None:
+        super().__init__(root)
+        self.lives = lives
+
+    def _change(self) -> None:
+        if self.lives == 0:
+            raise OSError(errno.EIO, "the power is gone")
+        self.lives -= 1
+
+    def open(self, path: str, *, create: bool = False, write_through: bool = False) -> File:
+        if create:
+            self._change()
+        return super().open(path, create=create, write_through=write_through)
+
+    def mkdir(self, path: str) -> None:
+        self._change()
+        super().mkdir(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._change()
+        super().rename(source, target)
+
+    def sync_dir(self, path: str) -> None:
+        self._change()
+        super().sync_dir(path)
+
+
+def start(disk: OsDisk, *, bootstrap: bool = True) -> Opened:
+    config = ReplicaConfig("c", "g", "n0", frozenset({"n0"}), segment_bytes=SEGMENT_BYTES)
+    opened = open_directory(disk, config, lambda: uuid.uuid4().hex, bootstrap=bootstrap)
+    opened.store.close()
+    opened.hard_state_file.close()
+    return opened
+
+
+@pytest.mark.parametrize("lives", range(1, 30))
+def test_a_founder_whose_first_start_was_cut_short_is_still_a_voter(tmp_path, lives):
+    disk = FailingDisk(str(tmp_path), lives)
+    try:
+        start(disk)
+    except (OSError, StorageError):
+        assert disk.lives == 0
+    opened = start(OsDisk(str(tmp_path)))
+    assert opened.identity.initial is not None
+    assert opened.hard_state == HardState()
+    assert not opened.notes
+    assert not (tmp_path / "aside-0").exists()
+
+
+def test_a_start_that_was_never_elected_keeps_its_incarnation(tmp_path):
+    first = start(OsDisk(str(tmp_path)))
+    second = start(OsDisk(str(tmp_path)))
+    assert second.identity == first.identity
+    assert (tmp_path / STARTED).exists()
+
+
+@pytest.mark.parametrize("lost", ["raft/hardstate", "raft/mark"])
+def test_a_directory_that_lost_a_promise_becomes_another_incarnation(tmp_path, lost):
+    first = start(OsDisk(str(tmp_path)))
+    (tmp_path / lost).unlink()
+    second = start(OsDisk(str(tmp_path)))
+    assert second.identity.incarnation != first.identity.incarnation
+    assert second.identity.initial is None
+    assert (tmp_path / "aside-0").is_dir()
+    assert len(second.notes) == 1
