@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from dledger_broker.config import Address, BrokerConfig
@@ -19,7 +21,7 @@ from dledger_broker.machine import BrokerMachine
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
-from dledger_remoting.errors import RemotingError, error_from_response
+from dledger_remoting.errors import ProtocolError, RemotingError, error_from_response
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.headers import (
     BrokerNodeHeader,
@@ -140,6 +142,7 @@ class _Link:
         self._wire: _Wire | None = None
         self._pause_s = COALESCE_S
         self._complained = False
+        self._announced_id: int | None = None
         self.told: tuple[int, DataVersion] | None = None
 
     def start(self) -> None:
@@ -151,11 +154,10 @@ class _Link:
 
     async def leave(self) -> None:
         """Stop registering, then say so."""
-        wire, told = self._wire, self.told
         await self._cancel()
-        if wire is not None and told is not None:
+        if self._wire is not None and self._announced_id is not None:
             with contextlib.suppress(OSError, TimeoutError, RemotingError):
-                await wire.call(self._registrar.farewell(told[0]))
+                await self._wire.call(self._registrar.farewell(self._announced_id))
         await self.stop()
 
     async def stop(self) -> None:
@@ -175,7 +177,8 @@ class _Link:
         pause_s = RECONNECT_S
         while True:
             try:
-                self._wire = await _Wire.open(self._address)
+                self._announced_id = None
+                self._wire = await _Wire.open(self._address, partial(self.wake, urgent=True))
                 await self._register()
                 pause_s = RECONNECT_S
                 await self._stay_registered()
@@ -217,6 +220,7 @@ class _Link:
         self._changed.clear()
         self._urgent = False
         identity = self._registrar.identity
+        self._announced_id = identity[0]
         started = asyncio.get_running_loop().time()
         response = await self._call(self._registrar.registration(identity))
         self._pause_s = max(COALESCE_S, 10 * (asyncio.get_running_loop().time() - started))
@@ -239,37 +243,53 @@ class _Link:
 
 
 class _Wire:
-    """One request at a time over a stream."""
+    """One request at a time over a stream. `on_lost` is called when the name server closes it."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_lost: Callable[[], None]) -> None:
         self._reader = reader
         self._writer = writer
-        self._decoder = FrameDecoder()
+        self._on_lost = on_lost
         self._opaque = 0
+        self._answer: asyncio.Future[RemotingCommand] | None = None
+        self._lost: Exception | None = None
+        self._receiving = asyncio.get_running_loop().create_task(self._receive())
 
     @classmethod
-    async def open(cls, address: Address) -> _Wire:
+    async def open(cls, address: Address, on_lost: Callable[[], None]) -> _Wire:
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
-            return cls(*await asyncio.open_connection(address.host, address.port))
+            return cls(*await asyncio.open_connection(address.host, address.port), on_lost)
 
     async def call(self, request: RemotingCommand) -> RemotingCommand:
         """Send a request and wait for its answer. Raises OSError, TimeoutError, `ProtocolError`."""
+        if self._lost is not None:
+            raise self._lost
         self._opaque += 1
         request.opaque = self._opaque
+        self._answer = asyncio.get_running_loop().create_future()
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
             self._writer.write(encode_command(request))
             await self._writer.drain()
-            while True:
-                frame = self._decoder.next_frame()
-                if frame is None:
-                    data = await self._reader.read(READ_BYTES)
-                    if not data:
-                        raise ConnectionResetError("the name server closed the connection")
-                    self._decoder.receive_data(data)
-                    continue
-                response = decode_command(frame)
-                if response.is_response and response.opaque == self._opaque:
-                    return response
+            return await self._answer
+
+    async def _receive(self) -> None:
+        decoder = FrameDecoder()
+        try:
+            while data := await self._reader.read(READ_BYTES):
+                decoder.receive_data(data)
+                while (frame := decoder.next_frame()) is not None:
+                    self._take(decode_command(frame))
+            self._lost = ConnectionResetError("the name server closed the connection")
+        except (OSError, ProtocolError) as error:
+            self._lost = error
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(self._lost)
+        self._on_lost()
+
+    def _take(self, response: RemotingCommand) -> None:
+        expected = response.is_response and response.opaque == self._opaque
+        if expected and self._answer is not None and not self._answer.done():
+            self._answer.set_result(response)
 
     def close(self) -> None:
+        self._receiving.cancel()
         self._writer.close()

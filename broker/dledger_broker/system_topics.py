@@ -33,8 +33,13 @@ def system_topics(config: BrokerConfig) -> list[TopicConfig]:
         _topic(OP_HALF_TOPIC, 1),
     ]
     if config.auto_create_topic:
-        topics.append(_topic(AUTO_CREATE_TOPIC, config.default_topic_queues, MAX_PERM))
+        topics.append(auto_create_example(config))
     return topics
+
+
+def auto_create_example(config: BrokerConfig) -> TopicConfig:
+    """The topic after which clients create others by sending."""
+    return _topic(AUTO_CREATE_TOPIC, config.default_topic_queues, MAX_PERM)
 
 
 def _topic(name: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfig:

@@ -9,10 +9,12 @@ from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.server.request import Request
 from dledger_broker.state.tables import QueueState, TopicState
+from dledger_broker.system_topics import auto_create_example
 from dledger_remoting.errors import GroupNotExist, NoPermission, TopicNotExist
 from dledger_remoting.hotpath import SendV2Fields
 from dledger_remoting.record import MAGIC_V1, MAGIC_V2, MAX_V1_TOPIC_BYTES, topic_field
 from dledger_remoting.topics import (
+    AUTO_CREATE_TOPIC,
     PERM_INHERIT,
     PERM_READ_WRITE,
     RETRY_PREFIX,
@@ -125,6 +127,12 @@ class SendTargets:
             self._create_retry(request, name.removeprefix(RETRY_PREFIX))
             return
         example = self._machine.topic(fields.default_topic) if self._config.auto_create_topic else None
+        if example is None and self._config.auto_create_topic and fields.default_topic == AUTO_CREATE_TOPIC:
+            # The first leader of a group takes sends while its system topics are on their way.
+            self._machine.proposals.ensure_topic(
+                auto_create_example(self._config), lambda error: self._resume(request, error)
+            )
+            return
         if example is None or not is_inherited(example.config.perm):
             raise TopicNotExist(f"topic {name} does not exist: create it first")
         queues = max(1, min(fields.default_topic_queue_nums, example.config.write_queue_nums))

@@ -113,8 +113,6 @@ def test_a_batch_becomes_ordinary_messages(messages: list[tuple[bytes, bytes]]) 
 def test_a_send_to_an_unknown_topic_creates_it_after_the_default_topic(
     broker: ServedBroker, client: FakeClient
 ) -> None:
-    broker.memory.machine.proposals.put_topic(TopicConfig("TBW102", 8, 8, perm=7), lambda _: None)
-    broker.settle()
     first, second = client.send(310, send_ext("New"), b"1"), client.send(310, send_ext("New"), b"2")
     broker.settle()
     assert [client.answered(opaque).ext["queueOffset"] for opaque in (first, second)] == ["0", "1"]
@@ -128,7 +126,7 @@ def test_a_send_to_an_unknown_topic_creates_it_after_the_default_topic(
         ("T 1", {}, b"x", 29, "may only contain"),
         ("", {}, b"x", 29, "empty"),
         ("SCHEDULE_TOPIC_XXXX", {}, b"x", 16, "broker itself"),
-        ("Unknown", {}, b"x", 17, "create it"),
+        ("Unknown", {"c": "T1"}, b"x", 17, "create it"),
         ("T1", {"e": "4"}, b"x", 29, "0..3"),
         ("ReadOnly", {}, b"x", 16, "writing"),
         ("T1", {}, b"x" * 1025, 13, "1024"),

@@ -1,0 +1,258 @@
+"""A whole node: in this process where that is enough, as a process of its own where it is about the process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from dledger.errors import IdentityError
+from dledger_broker.broker import Broker
+from dledger_broker.config import BrokerConfig, build_config
+from dledger_broker.errors import ConfigError, StartError
+from dledger_remoting.command import RemotingCommand, decode_command, encode_command
+from dledger_remoting.frame import FrameDecoder
+from dledger_remoting.record import iter_records
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def node_config(tmp_path: Path, **keys: str | int) -> BrokerConfig:
+    port, peer_port = free_ports(2)
+    return build_config(
+        {
+            "broker_group": "broker-a",
+            "node_id": "broker-a-n0",
+            "data_dir": str(tmp_path / "data"),
+            "port": port,
+            "peer_port": peer_port,
+            "http_port": 0,
+            "segment_bytes": 1 << 20,
+            "max_message_bytes": 64 << 10,
+            "election_min_ms": 100,
+            "election_max_ms": 150,
+            "heartbeat_ms": 20,
+            **keys,
+        }
+    )
+
+
+class Client:
+    """Speaks to a broker over a socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._decoder = FrameDecoder()
+        self._opaque = 0
+
+    @classmethod
+    async def connect(cls, port: int) -> Client:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
+        self._opaque += 1
+        self._writer.write(encode_command(RemotingCommand(code, opaque=self._opaque, ext=ext or {}, body=body)))
+        async with asyncio.timeout(20):
+            while True:
+                frame = self._decoder.next_frame()
+                if frame is not None:
+                    answer = decode_command(frame)
+                    if answer.is_response and answer.opaque == self._opaque:
+                        return answer
+                    continue
+                data = await self._reader.read(1 << 16)
+                if not data:
+                    raise ConnectionResetError
+                self._decoder.receive_data(data)
+
+    async def send(self, body: bytes) -> RemotingCommand:
+        ext = {"a": "PG", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+        return await self.call(310, ext, body)
+
+    async def pull(self, offset: int) -> RemotingCommand:
+        return await self.call(
+            11,
+            {
+                "consumerGroup": "CG",
+                "topic": "T1",
+                "queueId": "0",
+                "queueOffset": str(offset),
+                "maxMsgNums": "32",
+                "sysFlag": "4",
+                "commitOffset": "0",
+                "suspendTimeoutMillis": "0",
+                "subVersion": "0",
+                "subscription": "*",
+            },
+        )
+
+
+@asynccontextmanager
+async def running(config: BrokerConfig, *, bootstrap: bool = False) -> AsyncIterator[Broker]:
+    broker = Broker(config, bootstrap=bootstrap)
+    ready = asyncio.Event()
+    broker.group.listeners.append(lambda: ready.set() if broker.group.ready else None)
+    await broker.start()
+    try:
+        async with asyncio.timeout(20):
+            await ready.wait()
+        yield broker
+    finally:
+        await broker.stop()
+
+
+async def test_messages_outlive_a_restart(tmp_path: Path) -> None:
+    config = node_config(tmp_path)
+    async with running(config, bootstrap=True) as broker:
+        client = await Client.connect(broker.listener.port)
+        for number in range(10):
+            assert (await client.send(b"%d" % number)).ext["queueOffset"] == str(number)
+        counters, gauges = broker.counters(), broker.gauges()
+        assert (counters["messages_in"], gauges["connections"]) == (10, 1)
+        assert broker.status().ready
+    async with running(config) as broker:
+        client = await Client.connect(broker.listener.port)
+        pulled = await client.pull(0)
+        assert [record.body for record in iter_records(pulled.body)] == [b"%d" % number for number in range(10)]
+        assert (await client.send(b"more")).ext["queueOffset"] == "10"
+
+
+async def test_the_topics_that_clients_expect_are_there(tmp_path: Path) -> None:
+    async with running(node_config(tmp_path), bootstrap=True) as broker:
+        client = await Client.connect(broker.listener.port)
+        await client.send(b"x")
+        config = broker.state.topics["TBW102"].config
+        assert (config.perm, config.write_queue_nums) == (7, 8)
+        assert {"DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC"} <= set(broker.state.topics)
+
+
+async def test_without_reachable_peers_a_drain_takes_no_time(tmp_path: Path) -> None:
+    async with running(node_config(tmp_path, drain_ms=86_400_000), bootstrap=True) as broker:
+        async with asyncio.timeout(20):
+            await broker.drain()
+        assert broker.is_draining
+
+
+async def test_a_port_in_use_is_named_and_nothing_is_changed(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StartError, match=f"port {port} on 127.0.0.1 is in use"):
+            await Broker(node_config(tmp_path, port=port), bootstrap=True).start()
+    assert not (tmp_path / "data").exists()
+
+
+async def test_a_directory_of_another_node_or_in_use_is_refused(tmp_path: Path) -> None:
+    async with running(node_config(tmp_path), bootstrap=True):
+        with pytest.raises(IdentityError, match=f"in use by the live process {os.getpid()}"):
+            await Broker(node_config(tmp_path)).start()
+    with pytest.raises(IdentityError, match="broker-a-n7"):
+        await Broker(node_config(tmp_path, node_id="broker-a-n7")).start()
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "text"),
+    [(None, 0o600, "cannot be read"), (b"short", 0o600, "at least 16"), (b"x" * 32, 0o644, "chmod 600")],
+)
+async def test_a_bad_secret_is_refused(tmp_path: Path, content: bytes | None, mode: int, text: str) -> None:
+    secret = tmp_path / "secret"
+    if content is not None:
+        secret.write_bytes(content)
+        secret.chmod(mode)
+    with pytest.raises(ConfigError, match=text):
+        await Broker(node_config(tmp_path, secret_file=str(secret))).start()
+
+
+# ---- the process
+
+
+class Process:
+    """`python -m dledger_broker` with its output."""
+
+    def __init__(self, tmp_path: Path, config: BrokerConfig | None, *arguments: str, text: str = "") -> None:
+        path = tmp_path / "broker.toml"
+        if config is not None:
+            text = "".join(
+                f"{key} = {value!r}\n".replace("'", '"')
+                for key, value in {
+                    "broker_group": config.broker_group,
+                    "node_id": config.node_id,
+                    "data_dir": str(config.data_dir),
+                    "port": config.port,
+                    "peer_port": config.peer_port,
+                    "http_port": config.http_port,
+                }.items()
+            )
+        path.write_text(text)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dledger_broker", "--config", str(path), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ready_line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def end(self, signal_number: signal.Signals | None = None) -> tuple[int, str]:
+        """Exit code and what stood on stderr."""
+        if signal_number is not None:
+            self.process.send_signal(signal_number)
+        _, errors = self.process.communicate(timeout=30)
+        return self.process.returncode, errors
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_a_process_says_when_it_is_ready_and_stops_on_a_signal(tmp_path: Path, signal_number: signal.Signals) -> None:
+    config = node_config(tmp_path)
+    (config.data_dir).mkdir()
+    (config.data_dir / "pid").write_text("1\n")
+    process = Process(tmp_path, config, "--bootstrap")
+    assert process.ready_line() == f"broker broker-a-n0 ready on 127.0.0.1:{config.port}\n"
+    assert (config.data_dir / "pid").read_text() == f"{process.process.pid}\n"
+    code, _ = process.end(signal_number)
+    assert code == 0
+    assert not (config.data_dir / "pid").exists()
+    assert "logger=" in (config.data_dir / "log" / "broker.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("make_text", "message"),
+    [
+        (lambda path: f"broker_group = 'b'\nnode_id = 'n'\ndata_dir = '{path}'\nport = 'x'", "expected a whole number"),
+        (lambda path: f"broker_group = 'b'\nnode_id = 'n'\ndata_dir = '{path}'\nprot = 1", "did you mean 'port'"),
+        (
+            lambda path: (
+                f"broker_group = 'b'\nnode_id = 'n'\ndata_dir = '{path}'\n"
+                "advertised_host = 'no-such-host.invalid'\nhttp_port = 0"
+            ),
+            "resolves to no IPv4 address",
+        ),
+    ],
+)
+def test_what_cannot_start_says_why_in_one_line_and_exits_with_two(
+    tmp_path: Path, make_text: Callable[[Path], str], message: str
+) -> None:
+    code, errors = Process(tmp_path, None, text=make_text(tmp_path / "data")).end()
+    assert code == 2
+    assert errors.startswith("broker: ")
+    assert message in errors
+    assert errors.count("\n") == 1
+    assert not (tmp_path / "data").exists()

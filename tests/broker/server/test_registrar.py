@@ -1,0 +1,190 @@
+"""A node stays registered with every name server, as what it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest_asyncio
+
+from dledger.statemachine import Leadership
+from dledger_broker.config import Address, BrokerConfig
+from dledger_broker.group import Group
+from dledger_broker.registrar import Registrar
+from dledger_broker.testing import BrokerInMemory
+from dledger_broker.testing.node import NODE_ID
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
+from dledger_remoting.frame import FrameDecoder
+from dledger_remoting.registration import decode_registration
+from dledger_remoting.topics import TopicConfig
+
+
+class FakeNameServer:
+    """Takes registrations; `forgotten` answers the next comparisons as if it had lost its table."""
+
+    def __init__(self) -> None:
+        self.requests: list[RemotingCommand] = []
+        self.forgotten = False
+        self.refuses = False
+        self._arrived = asyncio.Condition()
+        self._writers: list[asyncio.StreamWriter] = []
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers:
+            writer.close()
+        self._writers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        decoder = FrameDecoder()
+        while data := await reader.read(1 << 16):
+            decoder.receive_data(data)
+            while (frame := decoder.next_frame()) is not None:
+                request = decode_command(frame)
+                ext = {}
+                if request.code == RequestCode.QUERY_DATA_VERSION:
+                    ext = {"changed": "true" if self.forgotten else "false"}
+                    self.forgotten = False
+                code = 1 if self.refuses else 0
+                writer.write(encode_command(make_response(request, code, "no" if code else None, ext)))
+                async with self._arrived:
+                    self.requests.append(request)
+                    self._arrived.notify_all()
+
+    async def seen(self, condition: Callable[[RemotingCommand], bool]) -> RemotingCommand:
+        """The first request from now on, or unread before, that fulfils a condition."""
+        async with asyncio.timeout(10), self._arrived:
+            while True:
+                while self.requests:
+                    request = self.requests.pop(0)
+                    if condition(request):
+                        return request
+                await self._arrived.wait()
+
+    async def registration(self, **fields: str) -> RemotingCommand:
+        """The next registration with these ext fields."""
+        return await self.seen(
+            lambda request: request.code == RequestCode.REGISTER_BROKER and fields.items() <= request.ext.items()
+        )
+
+
+class Setup:
+    def __init__(self, servers: list[FakeNameServer], **keys: int) -> None:
+        self.memory = BrokerInMemory(lead=False)
+        self.group = Group(NODE_ID, "127.0.0.1:10911")
+        self.memory.machine.on_leadership_changed.append(self.group.on_leadership)
+        config = BrokerConfig(
+            broker_group="broker-a",
+            node_id=NODE_ID,
+            data_dir=Path("unused"),
+            broker_id_when_follower=3,
+            namesrv=tuple(Address("127.0.0.1", server.port) for server in servers),
+            **keys,  # type: ignore[arg-type]
+        )
+        self.registrar = Registrar(self.memory.machine, self.group, config)
+        self.registrar.start()
+
+
+@pytest_asyncio.fixture
+async def servers() -> AsyncIterator[list[FakeNameServer]]:
+    made = [FakeNameServer(), FakeNameServer()]
+    for server in made:
+        await server.start()
+    yield made
+    for server in made:
+        await server.stop()
+
+
+async def test_a_follower_registers_its_own_id_everywhere(servers: list[FakeNameServer]) -> None:
+    setup = Setup(servers)
+    for server in servers:
+        request = await server.registration()
+        assert request.ext == {
+            "brokerName": "broker-a",
+            "brokerAddr": "127.0.0.1:10911",
+            "clusterName": "DefaultCluster",
+            "haServerAddr": "127.0.0.1:10911",
+            "brokerId": "3",
+            "heartbeatTimeoutMillis": "15000",
+            "compressed": "false",
+            "bodyCrc32": "0",
+        }
+    await setup.registrar.stop()
+
+
+async def test_only_a_ready_leader_registers_id_zero_and_its_term(servers: list[FakeNameServer]) -> None:
+    setup = Setup(servers)
+    await servers[0].registration()
+    setup.group.on_leadership(Leadership(4, NODE_ID, is_leader=True, ready=False))
+    unready = await servers[0].registration()
+    assert unready.ext["brokerId"] == "3"
+    setup.group.on_leadership(Leadership(4, NODE_ID, is_leader=True, ready=True))
+    for server in servers:
+        request = await server.registration(brokerId="0")
+        assert decode_registration(request.body).topic_config_serialize_wrapper.data_version.state_version == 4
+    setup.group.on_leadership(Leadership(5, None, is_leader=False, ready=False))
+    await servers[0].registration(brokerId="3")
+    await setup.registrar.stop()
+
+
+async def test_a_new_topic_is_registered_at_once(servers: list[FakeNameServer]) -> None:
+    setup = Setup(servers)
+    setup.memory.node.lead()
+    await servers[0].registration(brokerId="0")
+    setup.memory.machine.proposals.put_topic(TopicConfig("T1"), lambda _: None)
+    setup.memory.env.run_ready()
+    for server in servers:
+        await server.seen(
+            lambda request: (
+                request.code == RequestCode.REGISTER_BROKER
+                and "T1" in decode_registration(request.body).topic_config_serialize_wrapper.topic_config_table
+            )
+        )
+    await setup.registrar.stop()
+
+
+async def test_signs_of_life_are_small_unless_the_name_server_forgot(servers: list[FakeNameServer]) -> None:
+    setup = Setup(servers, register_period_ms=100)
+    await servers[0].registration()
+    for _ in range(2):
+        await servers[0].seen(lambda request: request.code == RequestCode.QUERY_DATA_VERSION)
+    assert not [request for request in servers[0].requests if request.code == RequestCode.REGISTER_BROKER]
+    servers[0].forgotten = True
+    await servers[0].registration()
+    await setup.registrar.stop()
+
+
+async def test_a_name_server_that_restarts_or_refuses_is_registered_with_again(servers: list[FakeNameServer]) -> None:
+    setup = Setup(servers)
+    await servers[0].registration()
+    await servers[0].stop()
+    servers[0].refuses = True
+    await servers[0].start()
+    await servers[0].registration()
+    servers[0].refuses = False
+    await servers[0].registration()
+    assert (await servers[1].registration()).ext["brokerId"] == "3"
+    await setup.registrar.stop()
+
+
+async def test_leaving_unregisters_everywhere_and_stays_away(servers: list[FakeNameServer]) -> None:
+    setup = Setup(servers)
+    for server in servers:
+        await server.registration()
+    await setup.registrar.leave()
+    for server in servers:
+        request = await server.seen(lambda request: request.code == RequestCode.UNREGISTER_BROKER)
+        assert (request.ext["brokerId"], request.ext["brokerAddr"]) == ("3", "127.0.0.1:10911")
+    setup.group.on_leadership(Leadership(4, NODE_ID, is_leader=True, ready=True))
+    assert setup.registrar.registered == 0
+    await setup.registrar.stop()
