@@ -8,114 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from broker_in_process import Client, node_config, running
 
 from dledger.errors import IdentityError
 from dledger_broker.broker import Broker
-from dledger_broker.config import BrokerConfig, build_config
+from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import ConfigError, StartError
-from dledger_remoting.command import RemotingCommand, decode_command, encode_command
-from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.record import iter_records
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def node_config(tmp_path: Path, **keys: str | int) -> BrokerConfig:
-    port, peer_port = free_ports(2)
-    return build_config(
-        {
-            "broker_group": "broker-a",
-            "node_id": "broker-a-n0",
-            "data_dir": str(tmp_path / "data"),
-            "port": port,
-            "peer_port": peer_port,
-            "http_port": 0,
-            "segment_bytes": 1 << 20,
-            "max_message_bytes": 64 << 10,
-            "election_min_ms": 100,
-            "election_max_ms": 150,
-            "heartbeat_ms": 20,
-            **keys,
-        }
-    )
-
-
-class Client:
-    """Speaks to a broker over a socket."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._decoder = FrameDecoder()
-        self._opaque = 0
-
-    @classmethod
-    async def connect(cls, port: int) -> Client:
-        return cls(*await asyncio.open_connection("127.0.0.1", port))
-
-    async def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
-        self._opaque += 1
-        self._writer.write(encode_command(RemotingCommand(code, opaque=self._opaque, ext=ext or {}, body=body)))
-        async with asyncio.timeout(20):
-            while True:
-                frame = self._decoder.next_frame()
-                if frame is not None:
-                    answer = decode_command(frame)
-                    if answer.is_response and answer.opaque == self._opaque:
-                        return answer
-                    continue
-                data = await self._reader.read(1 << 16)
-                if not data:
-                    raise ConnectionResetError
-                self._decoder.receive_data(data)
-
-    async def send(self, body: bytes) -> RemotingCommand:
-        ext = {"a": "PG", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
-        return await self.call(310, ext, body)
-
-    async def pull(self, offset: int) -> RemotingCommand:
-        return await self.call(
-            11,
-            {
-                "consumerGroup": "CG",
-                "topic": "T1",
-                "queueId": "0",
-                "queueOffset": str(offset),
-                "maxMsgNums": "32",
-                "sysFlag": "4",
-                "commitOffset": "0",
-                "suspendTimeoutMillis": "0",
-                "subVersion": "0",
-                "subscription": "*",
-            },
-        )
-
-
-@asynccontextmanager
-async def running(config: BrokerConfig, *, bootstrap: bool = False) -> AsyncIterator[Broker]:
-    broker = Broker(config, bootstrap=bootstrap)
-    ready = asyncio.Event()
-    broker.group.listeners.append(lambda: ready.set() if broker.group.ready else None)
-    await broker.start()
-    try:
-        async with asyncio.timeout(20):
-            await ready.wait()
-        yield broker
-    finally:
-        await broker.stop()
 
 
 async def test_messages_outlive_a_restart(tmp_path: Path) -> None:

@@ -1,0 +1,181 @@
+"""Three nodes: whatever a client asks of whichever node, and however the leadership moves."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+from broker_in_process import Client, free_ports, node_config
+
+from dledger.store.disk import OsDisk
+from dledger.store.identity import FORMAT, Identity, write_identity
+from dledger.types import Membership, ReplicaId
+from dledger_broker.broker import Broker
+from dledger_broker.processors.membership import LEADER_CHANGED_CODE
+from dledger_remoting.record import iter_records
+
+NODE_IDS = ("broker-a-n0", "broker-a-n1", "broker-a-n2")
+
+
+class BrokerGroup:
+    """Three nodes in this process."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        ports = dict(zip(NODE_IDS, free_ports(3), strict=True))
+        voters = tuple(ReplicaId(node_id, uuid.uuid4().hex) for node_id in NODE_IDS)
+        secret = tmp_path / "secret"
+        secret.write_bytes(b"s" * 32)
+        secret.chmod(0o600)
+        self.brokers: dict[str, Broker] = {}
+        self._changed = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+        for voter in voters:
+            directory = tmp_path / voter.node_id
+            directory.mkdir()
+            config = node_config(
+                tmp_path,
+                node_id=voter.node_id,
+                data_dir=str(directory),
+                peer_port=ports[voter.node_id],
+                secret_file=str(secret),
+                drain_ms=60_000,
+                peers={
+                    node_id: {"address": f"127.0.0.1:{port}"}
+                    for node_id, port in ports.items()
+                    if node_id != voter.node_id
+                },
+            )
+            write_identity(
+                OsDisk(str(directory)),
+                Identity(
+                    FORMAT,
+                    config.cluster,
+                    config.broker_group,
+                    voter.node_id,
+                    voter.incarnation,
+                    config.segment_bytes,
+                    Membership(voters),
+                ),
+            )
+            broker = Broker(config)
+            broker.group.listeners.append(self._announce)
+            self.brokers[voter.node_id] = broker
+
+    def _announce(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._notify())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def leader(self, *, other_than: Broker | None = None) -> Broker:
+        """The node that leads, once the others know its address."""
+        async with asyncio.timeout(30), self._changed:
+            while True:
+                ready = [broker for broker in self.brokers.values() if broker.group.ready]
+                if ready and ready[0] is not other_than:
+                    known = [broker.group.leader_address for broker in self.brokers.values()]
+                    if known.count(str(ready[0].config.advertised)) >= len(known) - (other_than is not None):
+                        return ready[0]
+                await self._changed.wait()
+
+    async def followers(self) -> list[Broker]:
+        leader = await self.leader()
+        return [broker for broker in self.brokers.values() if broker is not leader]
+
+
+@pytest_asyncio.fixture
+async def group(tmp_path: Path) -> AsyncIterator[BrokerGroup]:
+    made = BrokerGroup(tmp_path)
+    await asyncio.gather(*(broker.start() for broker in made.brokers.values()))
+    yield made
+    await asyncio.gather(*(broker.stop() for broker in made.brokers.values()))
+
+
+async def client_of(broker: Broker) -> Client:
+    return await Client.connect(broker.listener.port)
+
+
+async def test_a_follower_takes_every_request_of_a_client(group: BrokerGroup) -> None:
+    (follower, _), leader = await group.followers(), await group.leader()
+    client = await client_of(follower)
+    sent = [await client.send(b"%d" % number) for number in range(5)]
+    assert [answer.ext["queueOffset"] for answer in sent] == ["0", "1", "2", "3", "4"]
+    assert int(sent[0].ext["msgId"][8:16], 16) == leader.config.port
+    pulled = await (await client_of(leader)).pull(0)
+    records = list(iter_records(pulled.body))
+    assert [record.body for record in records] == [b"0", b"1", b"2", b"3", b"4"]
+    assert {record.born_host.ip for record in records} == {"127.0.0.1"}
+    assert (
+        await client.call(15, {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "commitOffset": "3"})
+    ).code == 0
+    stored = await client.call(14, {"consumerGroup": "CG", "topic": "T1", "queueId": "0"})
+    assert stored.ext == {"offset": "3"}
+    assert (await client.call(30, {"topic": "T1", "queueId": "0"})).ext == {"offset": "5"}
+    assert (await client.call(351, {"topic": "Unknown"})).code == 17
+    assert follower.counter.forwarded > 0
+
+
+async def test_a_follower_answers_a_pull_beyond_its_own_end_as_the_leader_would(group: BrokerGroup) -> None:
+    follower, _ = await group.followers()
+    client = await client_of(follower)
+    await client.send(b"x")
+    answer = await client.pull(7)
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (21, "1")
+
+
+async def test_members_are_the_same_on_every_node(group: BrokerGroup) -> None:
+    await group.leader()
+    clients = [await client_of(broker) for broker in group.brokers.values()]
+    for number, client in enumerate(clients):
+        assert (await client.heartbeat(f"c{number}")).code == 0
+    answers = [await client.call(38, {"consumerGroup": "CG"}) for client in clients]
+    assert [answer.body for answer in answers] == [b'{"consumerIdList":["c0","c1","c2"]}'] * 3
+
+
+async def test_our_own_client_is_sent_to_the_leader(group: BrokerGroup) -> None:
+    (follower, _), leader = await group.followers(), await group.leader()
+    answer = await (await client_of(follower)).send(b"x", noForward="true")
+    assert answer.code == 14
+    assert answer.ext["leaderAddr"] == str(leader.config.advertised)
+    assert int(answer.ext["term"]) >= 1
+
+
+async def test_no_send_fails_while_the_leader_drains(group: BrokerGroup) -> None:
+    leader = await group.leader()
+    client, watcher = await client_of(leader), await client_of((await group.followers())[0])
+    assert (await client.send(b"before")).code == 0
+    await watcher.heartbeat("c1", dledgerNotify="true")
+    watcher.pushed.clear()
+    draining = asyncio.create_task(leader.drain())
+    codes = []
+    while not leader.group.leader_id or leader.group.leader_id == leader.config.node_id or len(codes) < 10:
+        codes.append((await client.send(b"x")).code)
+    assert set(codes) == {0}
+    new_leader = await group.leader(other_than=leader)
+    push = await watcher.next_push()
+    while push.code != LEADER_CHANGED_CODE:
+        push = await watcher.next_push()
+    assert push.ext["leaderAddr"] == str(new_leader.config.advertised)
+    assert (await client.send(b"still forwarded")).code == 0
+    leader.cut_drain()
+    await draining
+
+
+async def test_sends_wait_for_a_new_leader_when_the_old_one_is_gone(group: BrokerGroup) -> None:
+    leader = await group.leader()
+    follower = (await group.followers())[0]
+    client = await client_of(follower)
+    assert (await client.send(b"before")).code == 0
+    await leader.stop()
+    del group.brokers[leader.config.node_id]
+    answers = [await client.send(b"%d" % number) for number in range(3)]
+    lost = [answer for answer in answers if answer.code != 0]
+    assert all(answer.ext.get("outcome") == "unknown" for answer in lost)
+    assert len(lost) <= 1
+    assert follower.counter.forward_expired == 0
