@@ -1,0 +1,67 @@
+"""Replicas say what their state amounts to; who differs from a majority finds out."""
+
+from dledger.replica.commands import Digest
+from dledger.replica.digests import KEPT_MARKS, DigestVotes, Verdict
+from dledger.types import Membership, ReplicaId
+
+A, B, C, LEARNER = (ReplicaId(name, "1") for name in "abcd")
+GROUP = Membership((A, B, C), (LEARNER,))
+
+
+def digest(replica: ReplicaId, value: int, position: int = 1000) -> Digest:
+    return Digest(position, *replica, value)
+
+
+def verdicts(votes: DigestVotes, me: ReplicaId, *digests: Digest) -> list[Verdict]:
+    return [votes.record(each, GROUP, me) for each in digests]
+
+
+def test_equal_states_agree_once_a_majority_has_spoken():
+    assert verdicts(DigestVotes(), A, digest(A, 1), digest(B, 1), digest(C, 1)) == [
+        Verdict.OPEN,
+        Verdict.AGREED,
+        Verdict.AGREED,
+    ]
+
+
+def test_the_odd_one_finds_out_whatever_the_order():
+    odd, *others = digest(C, 2), digest(A, 1), digest(B, 1)
+    for order in ([odd, *others], [others[0], odd, others[1]], [*others, odd]):
+        assert Verdict.SELF_DIFFERS in verdicts(DigestVotes(), C, *order)
+        assert Verdict.SELF_DIFFERS not in verdicts(DigestVotes(), A, *order)
+
+
+def test_without_a_majority_all_disagree_until_one_comes():
+    votes = DigestVotes()
+    assert verdicts(votes, A, digest(A, 1), digest(B, 2), digest(C, 3))[-1] is Verdict.NO_MAJORITY
+    assert votes.disagree
+    verdicts(votes, A, digest(A, 5, 2000), digest(B, 5, 2000))
+    assert not votes.disagree
+
+
+def test_a_silent_voter_leaves_the_question_open():
+    votes = DigestVotes()
+    assert verdicts(votes, A, digest(A, 1), digest(B, 2)) == [Verdict.OPEN, Verdict.OPEN]
+    assert not votes.disagree
+
+
+def test_learners_and_former_incarnations_do_not_count_but_learners_find_out():
+    votes = DigestVotes()
+    former = ReplicaId("b", "0")
+    assert verdicts(votes, A, digest(A, 1), digest(LEARNER, 2), digest(former, 2)) == [Verdict.OPEN] * 3
+    assert verdicts(votes, LEARNER, digest(B, 1)) == [Verdict.SELF_DIFFERS]
+
+
+def test_marks_are_compared_with_themselves_only():
+    assert set(verdicts(DigestVotes(), A, digest(A, 1, 1000), digest(B, 1, 2000), digest(C, 1, 3000))) == {Verdict.OPEN}
+
+
+def test_what_was_recorded_is_known_while_its_mark_is_kept():
+    votes = DigestVotes()
+    votes.record(digest(A, 1), GROUP, A)
+    assert votes.knows(digest(A, 1))
+    assert not votes.knows(digest(A, 2))
+    assert not votes.knows(digest(B, 1))
+    for mark in range(KEPT_MARKS):
+        votes.record(digest(A, 1, 2000 + mark), GROUP, A)
+    assert not votes.knows(digest(A, 1))

@@ -1,0 +1,223 @@
+"""Units are put into entries whose positions they know, and entries into segments."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger.errors import BusyError, LogFullError, TooLargeError
+from dledger.format import (
+    BLANK_BYTES,
+    HEADER_BYTES,
+    MAX_ENTRY_BODY_BYTES,
+    MAX_UNIT_BYTES,
+    encode_command,
+    iter_commands,
+    parse_entry,
+)
+from dledger.invariants import InvariantError
+from dledger.replica.commands import SNAPSHOT_MARK
+from dledger.replica.proposer import Contexts, Proposer, SealedEntry, check_room
+from dledger.types import EntryKind, Membership, ReplicaId
+
+SEGMENT_BYTES = 64 << 10
+
+
+class Log:
+    """Takes sealed entries as the store would: an entry that leaves no room for a blank starts the next segment."""
+
+    def __init__(self, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self.segment_bytes = segment_bytes
+        self.entries: list[SealedEntry] = []
+        self.end = 0
+        self.chain = 0
+        self.marks_wanted = False
+        self.full = False
+        self.privileged: list[bool] = []
+        self.proposer = Proposer(
+            segment_bytes=segment_bytes,
+            next_position=self.next_position,
+            last=lambda: (len(self.entries) - 1, self.chain),
+            sealed=self.take,
+            wants_mark=self.wants_mark,
+        )
+
+    def next_position(self, size: int, privileged: bool) -> int:
+        self.privileged.append(privileged)
+        if self.full and not privileged:
+            raise LogFullError("the disk is full")
+        left = self.segment_bytes - self.end % self.segment_bytes
+        return self.end if size == left or size + BLANK_BYTES <= left else self.end + left
+
+    def wants_mark(self) -> bool:
+        wanted, self.marks_wanted = self.marks_wanted, False
+        return wanted
+
+    def take(self, entry: SealedEntry) -> None:
+        meta = parse_entry(entry.data, 0, len(entry.data), self.chain)
+        assert meta is not None
+        assert meta.index == len(self.entries)
+        assert meta.position == self.next_position(meta.size, True), "it stands where an entry of its size goes"
+        assert meta.position // self.segment_bytes == (meta.end - 1) // self.segment_bytes
+        self.entries.append(entry)
+        self.end, self.chain = meta.end, meta.chain_crc
+
+    def stage(self, records: bytes, commands: bytes = b"", context: object = None) -> int:
+        return self.proposer.stage(1, len(records), lambda position: (records,), commands, context)
+
+    def read(self, position: int, size: int) -> bytes:
+        for entry in self.entries:
+            if entry.meta.position <= position < entry.meta.end:
+                at = position - entry.meta.position
+                return bytes(entry.data[at : at + size])
+        raise AssertionError(f"nothing at {position}")
+
+
+def test_units_of_a_turn_share_an_entry_and_know_their_places():
+    log = Log()
+    seen: list[int] = []
+
+    def fill(position: int) -> Sequence[bytes]:
+        seen.append(position)
+        return b"se", b"cond"
+
+    first = log.stage(b"first", encode_command(16, b"one"), "a")
+    second = log.proposer.stage(1, 6, fill, encode_command(17, b"two"), None)
+    third = log.proposer.stage(1, 0, None, encode_command(18, b""), "c")
+    assert (first, second, third) == (HEADER_BYTES, HEADER_BYTES + 5, HEADER_BYTES + 11)
+    assert seen == [second]
+    assert log.proposer.is_open
+    assert log.entries == []
+    log.proposer.seal()
+    (entry,) = log.entries
+    assert log.read(first, 11) == b"firstsecond"
+    assert entry.contexts == ["a", "c"]
+    section = bytes(entry.data[-entry.meta.channel :])
+    assert [kind for kind, _ in iter_commands(section)] == [16, 17, 18]
+    log.proposer.seal()
+    assert len(log.entries) == 1, "sealing nothing makes no entry"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 40), st.booleans(), st.booleans()), max_size=60),
+)
+def test_every_unit_stands_where_it_was_told(units: list[tuple[int, int, bool, bool]]):
+    log = Log()
+    staged: list[tuple[int, bytes]] = []
+    for number, (size, command_size, seal_now, mark) in enumerate(units):
+        log.marks_wanted = mark
+        if not size and not command_size:
+            continue
+        records = bytes([number]) * size
+        commands = encode_command(16, bytes(command_size)) if command_size else b""
+        staged.append((log.stage(records, commands), records))
+        if seal_now:
+            log.proposer.seal()
+    log.proposer.seal()
+    for position, records in staged:
+        if records:
+            assert log.read(position, len(records)) == records
+
+
+def test_an_entry_is_sealed_before_the_unit_that_no_longer_fits():
+    log = Log(segment_bytes=8 << 20)
+    log.stage(bytes(MAX_ENTRY_BODY_BYTES - 10))
+    log.stage(bytes(10))
+    assert log.entries == []
+    log.stage(b"x")
+    assert [entry.meta.size for entry in log.entries] == [HEADER_BYTES + MAX_ENTRY_BODY_BYTES]
+
+
+def test_a_mark_stands_in_the_first_entry_of_a_segment_only():
+    log = Log()
+    log.marks_wanted = True
+    log.stage(b"x" * 100)
+    log.proposer.seal()
+    assert log.entries[0].meta.channel == 0, "the log's very beginning needs no snapshot"
+    log.stage(bytes(40_000))
+    log.proposer.seal()
+    log.stage(bytes(40_000))
+    log.stage(b"more of the same entry", encode_command(16, b""))
+    log.proposer.seal()
+    marked = log.entries[2]
+    assert marked.meta.position == SEGMENT_BYTES
+    assert next(iter_commands(bytes(marked.data[-marked.meta.channel :])))[0] == SNAPSHOT_MARK
+    log.stage(b"y")
+    log.proposer.seal()
+    assert log.entries[3].meta.channel == 0
+
+
+def test_what_is_too_large_is_refused_before_anything_is_filled():
+    def never(position: int) -> Sequence[bytes]:
+        raise AssertionError(f"filled at {position}")
+
+    small, large = Log(), Log(segment_bytes=64 << 20)
+    with pytest.raises(TooLargeError):
+        small.proposer.stage(1, SEGMENT_BYTES - HEADER_BYTES, never, b"", None)
+    with pytest.raises(TooLargeError):
+        large.proposer.stage(1, MAX_UNIT_BYTES + 1, never, b"", None)
+    large.stage(bytes(MAX_UNIT_BYTES))
+    large.proposer.seal()
+
+
+def test_a_full_disk_refuses_units_and_takes_control_entries():
+    log = Log()
+    log.full = True
+    with pytest.raises(LogFullError):
+        log.stage(b"x")
+    assert not log.proposer.is_open
+    log.take(log.proposer.control_entry(EntryKind.NO_OP, 1, None))
+    log.full = False
+    log.stage(b"x")
+    log.proposer.seal()
+    assert [entry.meta.kind for entry in log.entries] == [EntryKind.NO_OP, EntryKind.GROUP]
+
+
+def test_a_membership_entry_is_its_own():
+    log = Log()
+    membership = Membership((ReplicaId("a", "1"),))
+    entry = log.proposer.control_entry(EntryKind.MEMBERSHIP, 1, membership)
+    assert entry.meta.membership == membership
+    log.take(entry)
+    log.stage(b"x")
+    with pytest.raises(InvariantError):
+        log.proposer.control_entry(EntryKind.NO_OP, 1, None)
+
+
+def test_what_is_dropped_leaves_no_trace():
+    log = Log()
+    log.stage(b"gone", context="mine")
+    assert log.proposer.drop() == ["mine"]
+    log.stage(b"kept")
+    log.proposer.seal()
+    assert bytes(log.entries[0].data[HEADER_BYTES:]) == b"kept"
+    assert log.entries[0].contexts == []
+
+
+def test_units_that_belie_their_size_are_a_programming_error():
+    log = Log()
+    log.proposer.stage(1, 5, lambda position: (b"four",), b"", None)
+    with pytest.raises(InvariantError):
+        log.proposer.seal()
+    with pytest.raises(InvariantError):
+        Log().proposer.stage(1, 5, None, b"", None)
+
+
+def test_contexts_are_taken_by_index_and_dropped_in_order():
+    contexts = Contexts()
+    contexts.add(3, ["a", "b"])
+    contexts.add(4, [])
+    contexts.add(5, ["c"])
+    contexts.add(7, ["d"])
+    assert contexts.take(2) == []
+    assert contexts.take(3) == ["a", "b"]
+    assert contexts.take(4) == []
+    assert contexts.drop() == ["c", "d"]
+    assert contexts.drop() == []
+
+
+def test_what_waits_for_a_majority_is_bounded():
+    check_room(100, 100)
+    with pytest.raises(BusyError, match="101 bytes wait for a majority, the limit is 100"):
+        check_room(101, 100)
