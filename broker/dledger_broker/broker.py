@@ -24,7 +24,7 @@ from dledger_broker.presence import PRESENCE_CHANNEL
 from dledger_broker.processors.assembly import Processors, assemble
 from dledger_broker.registrar import Registrar
 from dledger_broker.retention import HOUR_MS, Retention, RetentionPolicy
-from dledger_broker.server.listener import Listener, resolve_ipv4
+from dledger_broker.server.listener import Listener, require_bindable, resolve_ipv4
 from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_broker.system_topics import system_topics
 from dledger_remoting.hosts import HostAddress
@@ -89,6 +89,9 @@ class Broker:
             self.machine.attach(self.node)
             self._assemble(env, store_host)
             await self.listener.bind(config.host, config.port)
+            require_bindable("peer_port", config.peer_host, config.peer_port)
+            if config.http_port:
+                require_bindable("http_port", config.host, config.http_port)
             await self.node.start()
             self._started = True
             forwarder, presence = self.processors.forwarder, self.processors.presence

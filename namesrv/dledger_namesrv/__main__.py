@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 -- says so in one line instead of a syntax error
+    sys.exit("namesrv: Python %d.%d is too old, at least 3.11 is needed" % sys.version_info[:2])  # noqa: UP031 -- old ones too
+
 import argparse
 import asyncio
 import logging
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 

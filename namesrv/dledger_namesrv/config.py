@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -123,7 +124,9 @@ def parse_values(section: Mapping[str, object]) -> dict[str, ConfigValue]:
         key = ALIASES.get(given, given)
         kind = _KIND_BY_KEY.get(key)
         if kind is None:
-            raise ConfigError(f"{given} = {value!r}: no such key, expected one of {', '.join(sorted(_KIND_BY_KEY))}")
+            near = difflib.get_close_matches(given, (*_KIND_BY_KEY, *ALIASES), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(_KIND_BY_KEY))}"
+            raise ConfigError(f"{given} = {value!r}: no such key, {hint}")
         parsed = _parse(given, value, kind)
         if given in _SECONDS and isinstance(parsed, int):
             parsed *= 1000

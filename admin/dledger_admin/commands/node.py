@@ -26,7 +26,7 @@ DRAIN_TIMEOUT_S = 60.0
 
 
 class NodeChange(msgspec.Struct, frozen=True):
-    """Result of `node start` and `node stop`."""
+    """Result of `node start`, `node stop` and `node recover`."""
 
     node: str
     pid: int | None
@@ -106,6 +106,46 @@ def status(data: Path, node_id: str | None, output: str) -> None:
     layout = require_manifest(data).layout(data)
     places = [layout.place(node_id)] if node_id else layout.places()
     emit(cluster_status(layout, places), output, render_status)
+
+
+@node.command()
+@data_option
+@click.argument("node_id", metavar="NODE-ID")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Let the node vote although messages that were acknowledged with flush = async may be missing.",
+)
+@output_option
+def recover(data: Path, node_id: str, accept_loss: bool, output: str) -> None:
+    """Let a stopped node vote again after its host went down under flush = async.
+
+    Such a node waits for a leader that brings it up to date. Only if all nodes went down together there is none: then
+    one node after the other is told to accept the loss, until they elect.
+    """
+    from dledger.errors import IdentityError
+    from dledger.replica import boot
+    from dledger.store.disk import OsDisk
+    from dledger.store.identity import DirectoryLock
+
+    layout = require_manifest(data).layout(data)
+    place = layout.place(node_id)
+    if not accept_loss:
+        raise AdminError(
+            f"what {node_id} acknowledged before its host went down may be missing: give --accept-loss to let it vote "
+            "nevertheless, or nothing to have a leader bring it up to date"
+        )
+    if not (place.directory / boot.PATH).exists():
+        raise AdminError(f"{place.directory} holds no log that a node has written: there is nothing to accept")
+    try:
+        lock = DirectoryLock.acquire(str(place.directory), os.getpid())
+    except IdentityError as error:
+        raise AdminError(f"{node_id} runs: {error}") from error
+    try:
+        boot.accept_loss(OsDisk(str(place.directory)))
+    finally:
+        lock.release()
+    emit(NodeChange(node_id, None, "will vote from its next start on, whatever it lost"), output, _render_change)
 
 
 def _service(layout: ClusterLayout, node_id: str) -> Service:

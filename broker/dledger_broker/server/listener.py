@@ -72,13 +72,7 @@ class Listener:
                 lambda: ClientConnection(self), host, port, backlog=LISTEN_BACKLOG, start_serving=False
             )
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise StartError(
-                    f"port {port} on {host} is in use by another process: stop that one, or set another port"
-                ) from error
-            raise StartError(
-                f"cannot listen on {host}:{port} ({error}): host must be an address of this machine"
-            ) from error
+            raise _not_bindable("port", host, port, error) from error
 
     async def serve(self) -> None:
         """Begin to accept connections."""
@@ -139,6 +133,29 @@ class Listener:
             elif (now - connection.idle_since) * 1000 >= self.limits.idle_timeout_ms:
                 connection.close_idle()
         self._arm_idle_timer()
+
+
+def require_bindable(key: str, host: str, port: int) -> None:
+    """Raise `StartError` naming `key` if a port cannot be listened on, before anything else is touched."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise _not_bindable(key, host, port, error) from error
+
+
+def _not_bindable(key: str, host: str, port: int, error: OSError) -> StartError:
+    if error.errno == errno.EADDRINUSE:
+        return StartError(
+            f"{key} {port} on {host} is in use by another process: stop that one, or set another {key} (nothing was "
+            "changed)"
+        )
+    return StartError(
+        f"cannot listen on {host}:{port} for {key} ({error.strerror or error}): the host must be an address of this "
+        "machine"
+    )
 
 
 async def resolve_ipv4(host: str) -> str:

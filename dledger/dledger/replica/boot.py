@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dledger.store.disk import Disk
+from dledger.store.disk import Disk, write_file_durably
 
 PATH = "raft/boot"
 ACCEPT_LOSS_PATH = "raft/accept-loss"
@@ -22,26 +22,19 @@ class BootRecord(msgspec.Struct, frozen=True):
 
 
 def note_boot(disk: Disk, now: BootRecord, *, clean: bool) -> bool:
-    """Record this start; False if acknowledged entries may have been lost since the one before."""
+    """Record this start; False if acknowledged entries may have been lost since the one before.
+
+    An `accept_loss` counts for one start, whether it was needed or not.
+    """
     before = _read(disk)
     lost = before is not None and before.flush == "async" and before.boot_id != now.boot_id and not clean
-    if lost and disk.exists(ACCEPT_LOSS_PATH):
-        lost = False
-    if before == now or lost:
-        return not lost
-    disk.mkdir("raft")
-    temporary = PATH + ".tmp"
-    data = msgspec.json.encode(now)
-    file = disk.open(temporary, create=True)
-    try:
-        file.truncate(len(data))
-        file.pwrite(data, 0)
-        file.datasync()
-    finally:
-        file.close()
-    disk.rename(temporary, PATH)
-    disk.unlink(ACCEPT_LOSS_PATH)
-    disk.sync_dir("raft")
+    if lost and not disk.exists(ACCEPT_LOSS_PATH):
+        return False
+    if before != now:
+        write_file_durably(disk, PATH, msgspec.json.encode(now))
+    if disk.exists(ACCEPT_LOSS_PATH):
+        disk.unlink(ACCEPT_LOSS_PATH)
+        disk.sync_dir("raft")
     return True
 
 
