@@ -12,7 +12,7 @@ from dledger_admin.commands import client_calls, consume, group, produce
 from dledger_admin.commands.message_format import formatter
 from dledger_admin.errors import AdminError
 from dledger_client import ConnectError, MessageQueue, QueueStatus, ReceivedMessage, TopicRoute
-from dledger_remoting.route import BrokerData
+from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 QUEUE = MessageQueue("orders", "broker-a", 1)
@@ -58,7 +58,8 @@ class FakeAdmin:
         self.calls.append(("delete", topic))
 
     async def topics(self, *, include_system):
-        return ["TBW102", "orders"] if include_system else ["orders"]
+        own = ["broker-a", "c", "c_REPLY_TOPIC", "orders"]
+        return ["TBW102", *own] if include_system else own
 
     async def topic_config(self, topic):
         return {"broker-a": TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=2, perm=6)}
@@ -84,6 +85,9 @@ class FakeAdmin:
 
     async def broker_groups(self):
         return {"broker-a": BrokerData("c", "broker-a", {0: "127.0.0.1:10911", 2: "127.0.0.1:10921"})}
+
+    async def cluster_info(self):
+        return ClusterInfo(await self.broker_groups(), {"c": ["broker-a"]})
 
     async def message_by_id(self, message_id):
         return message()
@@ -120,7 +124,8 @@ def test_topics_are_created_deleted_listed_and_described():
     assert as_json("topic", "create", "orders", "--queues", "4") == {"topic": "orders", "state": "created"}
     assert as_json("topic", "delete", "orders")["state"] == "deleted"
     assert FakeAdmin.calls == [("create", "orders", 4, 6, None), ("delete", "orders")]
-    assert as_json("topic", "list", "--system") == ["TBW102", "orders"]
+    assert as_json("topic", "list", "--system") == ["TBW102", "broker-a", "c", "c_REPLY_TOPIC", "orders"]
+    assert as_json("topic", "list") == ["orders"]
     described = as_json("topic", "describe", "orders")
     assert described["queues"] == [{"broker_group": "broker-a", "queue_id": 1, "first": 3, "end": 10}]
     assert described["settings"][0]["perm"] == 6
@@ -247,7 +252,7 @@ async def test_lines_are_cut_right_wherever_the_stream_breaks():
 
 
 class FakePullConsumer:
-    """A queue of ten messages, read three at a time."""
+    """A queue that is read three messages at a time and never ends; its end was 10 when somebody asked."""
 
     committed: ClassVar[list[int]] = []
 
@@ -267,6 +272,9 @@ class FakePullConsumer:
     async def assign(self, queues):
         self.positions = {QUEUE: 3}
 
+    async def seek_to_begin(self):
+        self.positions = {QUEUE: 0}
+
     async def seek_to_end(self):
         self.positions = {QUEUE: 10}
 
@@ -282,15 +290,15 @@ class FakePullConsumer:
 def test_consume_ends_at_what_was_the_end_when_it_began(monkeypatch):
     monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
     shown = dledger("consume", "--topic", "orders", "--from-beginning", "--exit-eof")
-    assert shown.split() == ["3", "4", "5", "6", "7", "8", "9"]
+    assert shown.split() == [str(offset) for offset in range(12)]
     assert FakePullConsumer.committed == []
 
 
 def test_consume_commits_what_it_printed_for_a_group(monkeypatch):
     monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
     lines = dledger("consume", "--topic", "orders", "--group", "billing", "--exit-eof", "-o", "json").splitlines()
-    assert [msgspec.json.decode(line)["queue_offset"] for line in lines] == list(range(3, 10))
-    assert FakePullConsumer.committed[-1] >= 10
+    assert [msgspec.json.decode(line)["queue_offset"] for line in lines] == list(range(3, 12))
+    assert FakePullConsumer.committed == [6, 9, 12]
 
 
 def test_consume_ends_after_the_messages_asked_for(monkeypatch):

@@ -30,6 +30,7 @@ class _Source:
     tags: str
     from_beginning: bool
     exit_eof: bool
+    count: int | None
 
 
 @click.command(
@@ -39,7 +40,7 @@ class _Source:
 @click.option("--topic", required=True)
 @click.option("--group", help="Read as a member of this consumer group, from its committed offsets.")
 @click.option("--tag", "tags", default="*", show_default=True, metavar="EXPRESSION", help="Tags, such as 'a || b'.")
-@click.option("--from-beginning", is_flag=True, help="Without committed offsets: begin at the first kept message.")
+@click.option("--from-beginning", is_flag=True, help="Begin at the first kept message; a group only if it is new.")
 @click.option("--exit-eof", is_flag=True, help="End at what is the end of each queue when the command starts.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
 @click.option("--format", "pattern", default="%s\\n", show_default=True, help="kcat's format string, see below.")
@@ -61,24 +62,20 @@ def consume(
     with --exit-eof too, all queues are read without joining the group, and what was printed is committed.
     """
     show = json_line if output == "json" else formatter(pattern)
-    source = _Source(namesrv, topic, group, tags, from_beginning, exit_eof)
+    source = _Source(namesrv, topic, group, tags, from_beginning, exit_eof, count)
     try:
-        run(_print_all(source, count, show))
+        run(_print_all(source, show))
     except KeyboardInterrupt:
         return
 
 
-async def _print_all(source: _Source, count: int | None, show: Callable[[ReceivedMessage], bytes]) -> None:
+async def _print_all(source: _Source, show: Callable[[ReceivedMessage], bytes]) -> None:
     stdout = sys.stdout.buffer
-    printed = 0
     as_member = source.group is not None and not source.exit_eof
-    async with aclosing(_as_member(source) if as_member else _all_queues(source, count)) as messages:
+    async with aclosing(_as_member(source) if as_member else _all_queues(source)) as messages:
         async for message in messages:
             stdout.write(show(message))
             stdout.flush()
-            printed += 1
-            if printed == count:
-                return
 
 
 async def _as_member(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
@@ -88,14 +85,19 @@ async def _as_member(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
         source.group or "",
         {source.topic: source.tags},
         start_from="first" if source.from_beginning else "last",
+        auto_ack=False,
     ) as consumer:
+        delivered = 0
         async for message in consumer:
             yield message
             message.ack()
+            delivered += 1
+            if delivered == source.count:
+                return
 
 
-async def _all_queues(source: _Source, count: int | None) -> AsyncGenerator[ReceivedMessage, None]:
-    """Yield the messages of all queues; with a group, from its offsets on, which follow."""
+async def _all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
+    """Yield the messages of all queues; with a group, from its offsets, which follow."""
     async with PullConsumer(source.namesrv, source.group or _NO_GROUP, tags=source.tags) as consumer:
         queues = await consumer.queues(source.topic)
         await consumer.assign(queues)
@@ -103,14 +105,13 @@ async def _all_queues(source: _Source, count: int | None) -> AsyncGenerator[Rece
         if source.exit_eof:
             async with Admin(source.namesrv) as admin:
                 ends = {queue: await admin.end_offset(queue) for queue in queues}
-        elif not source.from_beginning:
-            await consumer.seek_to_end()
-        remaining = count
-        while not source.exit_eof or any(consumer.positions[queue] < end for queue, end in ends.items()):
-            wanted = _POLL_MESSAGES if remaining is None else min(_POLL_MESSAGES, remaining)
-            for message in await consumer.poll(wanted, timeout=_POLL_TIMEOUT_S):
-                if message.queue_offset < ends.get(message.queue, message.queue_offset + 1):
-                    yield message
-                    remaining = None if remaining is None else remaining - 1
-            if source.group:
+        if source.group is None:
+            await (consumer.seek_to_begin() if source.from_beginning or source.exit_eof else consumer.seek_to_end())
+        remaining = sys.maxsize if source.count is None else source.count
+        while remaining and not (ends and all(consumer.positions[queue] >= end for queue, end in ends.items())):
+            messages = await consumer.poll(min(_POLL_MESSAGES, remaining), timeout=_POLL_TIMEOUT_S)
+            for message in messages:
+                yield message
+            remaining -= len(messages)
+            if source.group and messages:
                 await consumer.commit()

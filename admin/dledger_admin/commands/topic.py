@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from dledger_client import Admin
-from dledger_remoting.topics import PERM_READ, PERM_READ_WRITE, PERM_WRITE
+from dledger_remoting.topics import PERM_READ, PERM_READ_WRITE, PERM_WRITE, reply_topic
 
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
@@ -90,7 +90,17 @@ def delete(namesrv: str, name: str, output: str) -> None:
 @output_option
 def list_topics(namesrv: str, system: bool, output: str) -> None:
     """List topics by name."""
-    emit(with_admin(namesrv, lambda admin: admin.topics(include_system=system)), output, "\n".join)
+
+    async def work(admin: Admin) -> list[str]:
+        names = await admin.topics(include_system=system)
+        if system:
+            return names
+        info = await admin.cluster_info()
+        clusters = info.cluster_addr_table
+        own = {*info.broker_addr_table, *clusters, *(reply_topic(cluster) for cluster in clusters)}
+        return [name for name in names if name not in own]
+
+    emit(with_admin(namesrv, work), output, "\n".join)
 
 
 @topic.command()
