@@ -1,0 +1,87 @@
+"""Pages that list what the code has list all of it and nothing else."""
+
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from dledger_broker.broker_conf import _ALIASES, _WITHOUT_EFFECT
+from dledger_broker.config import BrokerConfig
+from dledger_broker.processors.membership import LEADER_CHANGED_CODE
+from dledger_broker.processors.table import routes
+from dledger_namesrv.config import ALIASES, NameServerConfig
+from dledger_namesrv.processors import Processors
+from dledger_remoting.codes import RequestCode
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+CONFIGURATION = (DOCS / "configuration.md").read_text()
+BROKER_PART, NAMESRV_PART = CONFIGURATION.split("\n## Name server\n")
+BROKER_KEYS, BROKER_ALIASES = BROKER_PART.split("\n### Keys of RocketMQ's `broker.conf`\n")
+WIRE_BROKERS, WIRE_NAMESRVS = (DOCS / "wire.md").read_text().split("\n## Name servers\n")
+TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+DERIVED_KEYS = {"broker_id_when_follower", "secret_file", "peers", "namesrv", "http_port"} | {
+    f"{who}_{what}" for who in ("advertised", "peer") for what in ("host", "port")
+}
+"""Keys whose default follows from others, or is nothing: said in words."""
+NEEDS = {"any": "NOTHING", "leader": "LEADER", "confirmed": "CONFIRMED_LEADER"}
+
+
+def keys_of(page: str) -> dict[str, str]:
+    """Keys in the tables of a page, with their default."""
+    return dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", page, re.MULTILINE))
+
+
+def shown(default: object) -> str:
+    """A default as TOML has it."""
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    return f'`"{default}"`' if isinstance(default, str | Path) else f"`{default}`"
+
+
+@pytest.mark.parametrize(
+    ("config", "page"), [(BrokerConfig, BROKER_KEYS), (NameServerConfig, NAMESRV_PART)], ids=["broker", "name server"]
+)
+def test_every_configuration_key_stands_on_its_page_with_its_default(config, page):
+    documented = keys_of(page)
+    assert set(documented) == {field.name for field in fields(config)}
+    for field in fields(config):
+        if field.name not in DERIVED_KEYS:
+            expected = "required" if field.default is MISSING else shown(field.default)
+            assert documented[field.name] == expected, field.name
+
+
+def test_every_alias_of_rocketmq_stands_on_the_page():
+    assert set(_ALIASES) | _WITHOUT_EFFECT <= set(re.findall(r"`(\w+)`", BROKER_ALIASES))
+    assert set(ALIASES) <= set(re.findall(r"`(\w+)`", NAMESRV_PART))
+
+
+def test_the_request_codes_that_brokers_answer_are_those_on_the_page():
+    table = routes(*(Mock() for _ in range(6)))
+    page = re.findall(r"^\| (\d+) \| `(\w+)` \| (any|leader|confirmed) \|", WIRE_BROKERS, re.MULTILINE)
+    documented = {(int(code), name): NEEDS[who] for code, name, who in page}
+    assert documented == {(code, RequestCode(code).name): route.needs.name for code, route in table.items()}
+    assert f"| {LEADER_CHANGED_CODE} |" in WIRE_BROKERS
+
+
+def test_the_request_codes_that_name_servers_answer_are_those_on_the_page():
+    processors = Processors(NameServerConfig(), Mock(), Mock(), lambda: 0)
+    answered = {RequestCode.REGISTER_BROKER, *processors._direct, *processors._waiting}
+    page = re.findall(r"^\| (\d+) \| `(\w+)` \|", WIRE_NAMESRVS, re.MULTILINE)
+    assert {(int(code), name) for code, name in page} == {(int(code), RequestCode(code).name) for code in answered}
+
+
+@pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in DOCS.rglob("*.md")))
+def test_every_test_that_a_page_names_exists(page):
+    for file, name in TEST_NAME.findall((ROOT / page).read_text()):
+        assert (ROOT / file).is_file(), file
+        if name:
+            assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
+
+
+def test_every_page_is_reached_from_the_index():
+    index = (DOCS / "README.md").read_text()
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} - {"README.md"}
+    assert not {page for page in pages if f"({page})" not in index}
