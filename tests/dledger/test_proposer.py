@@ -161,17 +161,19 @@ def test_what_is_too_large_is_refused_before_anything_is_filled():
     large.proposer.seal()
 
 
-def test_a_full_disk_refuses_units_and_takes_control_entries():
+def test_a_full_disk_refuses_units_and_takes_what_is_privileged():
     log = Log()
     log.full = True
     with pytest.raises(LogFullError):
         log.stage(b"x")
     assert not log.proposer.is_open
     log.take(log.proposer.control_entry(EntryKind.NO_OP, 1, None))
+    log.proposer.stage(1, 0, None, encode_command(16, b"a trim makes room"), None, privileged=True)
+    log.proposer.seal()
     log.full = False
     log.stage(b"x")
     log.proposer.seal()
-    assert [entry.meta.kind for entry in log.entries] == [EntryKind.NO_OP, EntryKind.GROUP]
+    assert [entry.meta.kind for entry in log.entries] == [EntryKind.NO_OP, EntryKind.GROUP, EntryKind.GROUP]
 
 
 def test_a_membership_entry_is_its_own():

@@ -8,7 +8,7 @@ from functools import partial
 from dledger.core.messages import Append, InstallSnapshot, Message
 from dledger.engines import Engine
 from dledger.environment import Environment
-from dledger.errors import CorruptionError, LogFullError
+from dledger.errors import BusyError, CorruptionError, LogFullError
 from dledger.format import HEADER_BYTES, parse_run
 from dledger.replica.transfer import SnapshotReceiver
 from dledger.store.log import LogStore
@@ -78,8 +78,8 @@ class Inbox:
     def _on_snapshot_received(
         self, sender: ReplicaId, message: InstallSnapshot, result: SnapshotMeta | BaseException
     ) -> None:
-        if isinstance(result, CorruptionError | LogFullError):
-            return
+        if isinstance(result, BusyError | CorruptionError | LogFullError):
+            return  # the leader sends it again
         if isinstance(result, BaseException):
             self._failed(result)
             return

@@ -63,14 +63,17 @@ class Leading:
             wants_mark=marks.wanted,
         )
 
-    def stage(self, size: int, fill: Fill | None, commands: bytes, context: object) -> int:
-        """Put a unit into this turn's entry; see `dledger.node.Node.stage`."""
+    def stage(self, size: int, fill: Fill | None, commands: bytes, context: object, *, privileged: bool = False) -> int:
+        """Put a unit into this turn's entry; see `dledger.node.Node.stage`.
+
+        `privileged` units may use the space that is kept back for when the disk is full.
+        """
         if not self._is_ready():
             raise self.not_leader()
         check_room(self._store.end_position - self._committed_end(), self._config.max_uncommitted_bytes)
         if self._marks.disagree:
             raise LogFullError("the replicas' states differ and no majority agrees: writes are stopped, restore a node")
-        position = self._proposer.stage(self._engine().term, size, fill, commands, context)
+        position = self._proposer.stage(self._engine().term, size, fill, commands, context, privileged=privileged)
         if not self._seal_scheduled:
             self._seal_scheduled = True
             self._environment.call_soon(self._seal)

@@ -30,7 +30,8 @@ class Marks:
     """Carries out the log's own commands, and proposes them.
 
     `state_index` is the last entry that the restored snapshot covers: commands up to it had their effect already.
-    `is_ready()` says whether this replica can propose, `propose(commands)` does so.
+    `is_ready()` says whether this replica can propose, `propose(commands)` does so, and `propose_privileged(commands)`
+    even if the disk is full.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Marks:
         interval_s: float,
         is_ready: Callable[[], bool],
         propose: Callable[[bytes], object],
+        propose_privileged: Callable[[bytes], object],
     ) -> None:
         self._me = me
         self._environment = environment
@@ -59,6 +61,7 @@ class Marks:
         self._interval_s = interval_s
         self._is_ready = is_ready
         self._propose = propose
+        self._propose_privileged = propose_privileged
         self._last_mark_at = environment.now()
         self._votes = DigestVotes()
         self._own_digest: Digest | None = None
@@ -99,7 +102,7 @@ class Marks:
         known = any(meta.position == position for meta in self._snapshots.list())
         if not known or position <= self._store.first_position:
             return False
-        self._propose(encode_command(TRIM, msgspec.msgpack.encode(Trim(position))))
+        self._propose_privileged(encode_command(TRIM, msgspec.msgpack.encode(Trim(position))))
         return True
 
     def offer_digest(self) -> None:

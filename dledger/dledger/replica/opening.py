@@ -67,7 +67,7 @@ def open_directory(
     bootstrap: bool = False,
     name: str = "the directory",
 ) -> Opened:
-    """Open or make a node directory; `mint` gives a fresh incarnation, `boot_id` names this run of the operating system.
+    """Open or make a node directory; `mint` gives a fresh incarnation, `boot_id` names this run of the host.
 
     `bootstrap` founds a one-voter group if there is no identity yet.  Raises `IdentityError` if the directory belongs
     to someone else, `CorruptionError` or `StorageError` if it cannot be used.

@@ -26,6 +26,7 @@ from dledger.types import EntryKind, EntryMeta, Membership
 Buffer = bytes | bytearray | memoryview
 Fill = Callable[[int], Sequence[Buffer]]
 
+_PRIVILEGED = True
 _PLACEHOLDER = bytes(HEADER_BYTES)
 _MARK = encode_command(SNAPSHOT_MARK, b"")
 
@@ -114,8 +115,8 @@ class Proposer:
         position = self._next_position(HEADER_BYTES + need, privileged)
         self._size = self._records_size = 0
         if position % self._segment_bytes == 0 and position > 0 and self._wants_mark():
-            # Only the first entry of a segment grows by a mark, and a fresh segment has room for it: where an entry goes
-            # is decided by the size it has, or the blank behind it could come out shorter than a blank can be.
+            # Only the first entry of a segment grows by a mark, and a fresh segment has room for it: where an entry
+            # goes is decided by the size it has, or the blank behind it could come out shorter than a blank can be.
             position = self._next_position(HEADER_BYTES + need + len(_MARK), privileged)
             self._commands.append(_MARK)
             self._size = len(_MARK)
@@ -153,7 +154,7 @@ class Proposer:
         body = b"" if membership is None else encode_membership(membership)
         data = bytearray().join((_PLACEHOLDER, body))
         index, chain = self._last()
-        meta = seal(data, kind, index + 1, term, self._next_position(len(data), True), 0, chain)
+        meta = seal(data, kind, index + 1, term, self._next_position(len(data), _PRIVILEGED), 0, chain)
         if membership is not None:
             meta = EntryMeta(
                 meta.index, meta.term, meta.position, meta.size, meta.kind, meta.channel, meta.chain_crc, membership

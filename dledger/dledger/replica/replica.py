@@ -164,6 +164,7 @@ class Replica:
             interval_s=config.snapshot_interval_ms / 1000,
             is_ready=lambda: self.is_ready,
             propose=lambda commands: self.stage(0, None, commands),
+            propose_privileged=lambda commands: self._leading.stage(0, None, commands, None, privileged=True),
         )
         self._leading = Leading(
             config,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dledger.environment import COLD, Environment
-from dledger.errors import LogFullError
+from dledger.errors import BusyError, LogFullError
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore, SnapshotWriter
 from dledger.types import SnapshotMeta
 
 SLICE_S = 0.005
+PAUSE_S = 0.01
 
 
 class Snapshotter:
@@ -85,11 +86,18 @@ class Snapshotter:
             self.abandon()
             return
         if self._durable_position() < writer.meta.position:
-            self._environment.call_later(0.01, self._write)
+            self._environment.call_later(PAUSE_S, self._write)
             return
 
         def done(result: object) -> None:
             if self._writer is not writer:
+                return
+            if isinstance(result, BusyError):
+                self._environment.call_later(PAUSE_S, self._write)
+                return
+            if isinstance(result, LogFullError):
+                self.full = True
+                self.abandon()
                 return
             self._writer = None
             if isinstance(result, BaseException):

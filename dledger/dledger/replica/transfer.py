@@ -84,7 +84,7 @@ class SnapshotSender:
     def _read(self) -> bytes | None:
         return next(self._chunks, None)
 
-    def _on_read(self, chunk: bytes | None | BaseException) -> None:
+    def _on_read(self, chunk: bytes | BaseException | None) -> None:
         if not self._still_wanted():
             return
         if isinstance(chunk, BaseException):
@@ -185,6 +185,8 @@ class SnapshotReceiver:
 
         def finished(result: SnapshotMeta | BaseException) -> None:
             self._finishing = False
+            if isinstance(result, BaseException):
+                writer.abort()
             done(result)
 
         self._environment.run_blocking(COLD, work, finished)
