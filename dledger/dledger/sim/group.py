@@ -9,7 +9,7 @@ from typing import Literal
 
 from dledger.config import ReplicaConfig
 from dledger.core.messages import Message
-from dledger.errors import ContradictionError, CorruptionError, LogError, StateDivergedError
+from dledger.errors import ContradictionError, CorruptionError, LogError, StateDivergedError, StorageError
 from dledger.net.transport import Receiver
 from dledger.replica.opening import IDENTITY_FORMAT, Opened, open_directory, set_aside
 from dledger.replica.replica import Replica
@@ -301,8 +301,16 @@ class SimGroup:
         if life is not None:
             life.replica.stop()
             self._end(name)
-            life.replica.close(clean=life.replica.failure is None)
-            self.nodes[name].disk.kill()
+            node = self.nodes[name]
+            try:
+                life.replica.close(clean=life.replica.failure is None)
+            except StorageError:
+                if not (node.failing_disk or node.losing_power):
+                    raise
+            if node.losing_power:
+                self._lose_power(node)
+            else:
+                node.disk.kill()
 
     # ---------------------------------------------------------------- judging
 

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dledger.core.messages import AppendReply, HeartbeatReply, Message, VoteReply, VoteRequest
+from dledger.errors import CorruptionError
 from dledger.statemachine import CommittedEntry
 from dledger.store import hardstate
 from dledger.store.segments import segment_path
 from dledger.store.slots import SLOT_SPACING_BYTES, SLOTS, Slot, decode_slot
-from dledger.types import HardState, ReplicaId, Role
+from dledger.types import EntryMeta, HardState, ReplicaId, Role
 
 if TYPE_CHECKING:
     from dledger.sim.disk import SimDisk
@@ -45,9 +46,12 @@ class Violation(Exception):
     """A promise is broken: which one, and how."""
 
     def __init__(self, promise: str, detail: str) -> None:
-        super().__init__(f"{promise}: {detail}")
+        super().__init__(promise, detail)
         self.promise = promise
         self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.promise}: {self.detail}"
 
 
 def require(condition: object, promise: str, **facts: object) -> None:
@@ -62,6 +66,16 @@ def durable_hard_state(disk: SimDisk) -> HardState:
     blocks = (raw[at : at + SLOT_SPACING_BYTES] for at in range(0, len(raw), SLOT_SPACING_BYTES))
     slots = [slot for number, block in enumerate(blocks) if (slot := decode_slot(number, block)) is not None]
     return _decode_hard_state(max(slots, key=_sequence).payload) if slots else HardState()
+
+
+def _entry(life: Life, index: int) -> EntryMeta | None:
+    """A kept entry's meta, or None if bit rot has made it unreadable."""
+    try:
+        return life.replica.store.meta(index)
+    except CorruptionError:
+        if not life.node.rotten:
+            raise
+        return None
 
 
 def _sequence(slot: Slot) -> int:
@@ -137,13 +151,12 @@ class Witness:
         last = len(self.committed) - 1
         if last < 0:
             return
-        if store.last_index >= last >= store.first_index:
-            meta = store.meta(last)
-            held: Identity | None = (meta.term, meta.position, meta.chain_crc)
-        else:
-            held = None
+        if store.first_index > last:
+            return
+        meta = _entry(life, last) if last <= store.last_index else None
+        held = None if meta is None else (meta.term, meta.position, meta.chain_crc)
         require(
-            held == self.committed[last] or store.first_index > last,
+            held == self.committed[last] or (life.node.rotten and last <= store.last_index),
             "a leader holds every committed entry",
             leader=life.replica_id, term=engine.term, index=last, committed=self.committed[last], held=held,
         )
@@ -166,7 +179,9 @@ class Witness:
         store = life.replica.store
         if index < store.first_index:
             return
-        meta = store.meta(index)
+        meta = _entry(life, index)
+        if meta is None:
+            return
         found = (meta.term, meta.position, meta.chain_crc)
         committed = self.committed
         if index < len(committed):
@@ -237,7 +252,9 @@ class Witness:
         life.match_checked = (reply.term, match)
         if not store.first_index <= match <= store.last_index:
             return
-        meta = store.meta(match)
+        meta = _entry(life, match)
+        if meta is None:
+            return
         path = segment_path(meta.position - meta.position % store.segment_bytes)
         on_platter = life.node.disk.durable_bytes(path, meta.position % store.segment_bytes, meta.size)
         require(
@@ -250,8 +267,9 @@ class Witness:
             return
         log = leader.replica.store
         if log.first_index <= match and leader.replica.engine.is_leader:
+            known = _entry(leader, match) if match <= log.last_index else None
             require(
-                match <= log.last_index and log.meta(match).chain_crc == meta.chain_crc,
+                match <= log.last_index and (known is None or known.chain_crc == meta.chain_crc),
                 "an acknowledged entry equals the leader's",
                 node=life.node.name, leader=leader.node.name, term=reply.term, index=match,
             )

@@ -64,8 +64,8 @@ def draw_plan(random: Random) -> Plan:
         clock_drift=random.choice((0.0, 0.01, 0.05)),
     )
     workload = WorkloadSettings(
-        clients=random.choice((2, 4, 8)),
-        think_s=random.choice((0.01, 0.03, 0.1)),
+        clients=random.choice((1, 3, 6)),
+        think_s=random.choice((0.02, 0.05, 0.15)),
         read_share=random.choice((0.1, 0.4)),
         padding_bytes=random.choice((50, 400, 2000)),
         large_share=random.choice((0.0, 0.01, 0.05)),
@@ -121,6 +121,9 @@ def simulate(
         outcome.violation = violation
         if violation.__cause__ is not None:
             outcome.place = "".join(traceback.format_exception(violation.__cause__))
+    except Exception as error:
+        outcome.violation = Violation("nothing but a broken promise ends a run", repr(error))
+        outcome.place = traceback.format_exc()
     outcome.seconds = scheduler.now
     outcome.events = scheduler.events
     outcome.committed = len(group.witness.committed)
