@@ -355,7 +355,7 @@ class Links:
         if len(self._complaints) >= MAX_COMPLAINTS:
             self._complaints.clear()
         self._complaints[what] = now
-        _log.warning("%s", what)
+        _log.warning("node=%s %s", self._me.node_id, what)
 
 
 def _make_nonce() -> bytes:
