@@ -236,6 +236,8 @@ class Replica:
 
     def close(self, *, clean: bool) -> None:
         """Close the files of a stopped replica."""
+        if clean:
+            self.store.save_commit(self.engine.commit_index)
         self.repairer.close()
         self.store.close(clean=clean)
         self._saver.close()

@@ -91,7 +91,7 @@ class Disk(Protocol):
         """Make creations, renames and unlinks in a directory durable."""
 
     def usage(self, path: str) -> tuple[int, int]:
-        """(bytes free for us, bytes in all) of the file system that holds `path`."""
+        """(bytes free for us, bytes free for us or in use) of the file system that holds `path`, as df counts them."""
 
 
 def write_file_durably(disk: Disk, path: str, data: bytes) -> None:
@@ -252,4 +252,5 @@ class OsDisk:
     def usage(self, path: str) -> tuple[int, int]:
         """See `Disk.usage`."""
         found = os.statvfs(self._path(path))
-        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+        used = found.f_blocks - found.f_bfree
+        return found.f_bavail * found.f_frsize, (found.f_bavail + used) * found.f_frsize
