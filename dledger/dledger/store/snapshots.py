@@ -15,7 +15,7 @@
        8  chunks     number of chunks
        8  bytes      sum of their lengths
 
-All numbers are big-endian.  A snapshot is written as `<20 digits>.tmp`, synced, renamed, and the directory synced; it
+All numbers are big-endian.  A snapshot is written as `<20 digits>.<n>.tmp`, synced, renamed, and the directory synced; it
 exists from then on.
 """
 
@@ -67,7 +67,7 @@ class SnapshotWriter:
         self.meta = meta
         self._store = store
         self._disk = disk
-        self._temporary = _path(meta.position) + ".tmp"
+        self._temporary = f"{_path(meta.position)}.{store.next_number()}.tmp"
         raw = msgspec.msgpack.encode(meta)
         self._meta_crc = crc32(raw)
         self._chunks = 0
@@ -140,6 +140,7 @@ class SnapshotStore:
         self.report = report
         self._disk = disk
         self._metas = metas
+        self._number = 0
 
     @classmethod
     def open(cls, disk: Disk) -> SnapshotStore:
@@ -187,6 +188,11 @@ class SnapshotStore:
         Raises `LogFullError` or `StorageError`.
         """
         return SnapshotWriter(self, self._disk, meta)
+
+    def next_number(self) -> int:
+        """Tells the temporary files of writers apart: two may write a snapshot of the same position."""
+        self._number += 1
+        return self._number
 
     def add(self, meta: SnapshotMeta) -> None:
         """List a snapshot whose file is durable."""
