@@ -65,7 +65,7 @@ class SimNode:
     losing_power: bool = False
     """Every disk operation fails from now on; the crash follows at the end of the event."""
     failing_disk: bool = False
-    """An injected error of the disk may end the replica."""
+    """An injected error has struck: it may end this life, or keep the next one from beginning."""
     sync_delay_s: float = 0.001
     wall_offset_ms: int = 0
     notes: list[str] = field(default_factory=list)
@@ -192,6 +192,7 @@ class SimGroup:
                 self.say(f"{name} cannot start: {error}")
                 return False
             raise Violation("a node starts after any crash", f"{name}: {error!r}") from error
+        node.failing_disk = False
         for note in opened.notes + opened.recovery.notes:
             self.say(f"{name} notes: {note}")
         self._live(node, opened)

@@ -230,16 +230,17 @@ class DiskError:
         node = group.nodes[self.node]
         if node.life is None or node.disk.faults:
             return False
-        node.failing_disk = True
-        operation, prefix = self.operation, self.prefix
-        node.disk.fail(lambda name, path: name == operation and path.startswith(prefix))
+
+        def matches(operation: str, path: str) -> bool:
+            fails = operation == self.operation and path.startswith(self.prefix)
+            node.failing_disk = node.failing_disk or fails
+            return fails
+
+        node.disk.fail(matches)
         return True
 
     def heal(self, group: SimGroup) -> None:
-        node = group.nodes[self.node]
-        node.disk.faults.clear()
-        if node.life is not None and node.life.replica.failure is None:
-            node.failing_disk = False
+        group.nodes[self.node].disk.faults.clear()
         group.start(self.node)
 
 
@@ -589,7 +590,6 @@ class Nemesis:
             self._refused[name] += 1
             if node.rotten and self._refused[name] > PATIENCE:
                 self._group.wipe(name)
-            node.failing_disk = False
             self._group.start(name)
 
     def heal_all(self) -> None:

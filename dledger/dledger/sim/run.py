@@ -15,6 +15,7 @@ from dledger.sim.scheduler import Scheduler
 from dledger.sim.workload import Workload, WorkloadSettings
 
 CONVERGE_S = 60.0
+OPERATOR_S = 15.0
 STEP_S = 0.25
 DEFAULT_SECONDS = 20.0
 
@@ -137,11 +138,23 @@ def _converge(group: SimGroup) -> None:
     """Wait until everybody is a voter again and has everything."""
     scheduler = group.scheduler
     deadline = scheduler.now + CONVERGE_S
+    operator_at = scheduler.now + OPERATOR_S
     while not group.healthy():
+        if scheduler.now >= operator_at:
+            _replace_rotten(group)
         if scheduler.now >= deadline:
             states = "; ".join(_describe(node) for node in group.nodes.values())
             raise Violation(f"a healed group is whole within {CONVERGE_S:g} s", states)
         scheduler.run_until(scheduler.now + STEP_S)
+
+
+def _replace_rotten(group: SimGroup) -> None:
+    """What an operator does with a node whose files rotted where nobody has the bytes any more: give it empty ones."""
+    for node in group.nodes.values():
+        if node.rotten and (node.life is None or node.life.replica.store.corrupt_ranges):
+            group.say(f"{node.name} is given an empty directory")
+            group.wipe(node.name)
+            group.start(node.name)
 
 
 def _describe(node: SimNode) -> str:
