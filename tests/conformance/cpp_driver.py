@@ -108,17 +108,12 @@ def stop_streams() -> None:
     _stop_streams.set()
 
 
-def push(name: str, group: str, topic: str, tag: str = "*", *, fail_first: bool = False) -> None:
-    """Start a push consumer that says what it receives; `fail_first` refuses each body the first time."""
-    refused: set[str] = set()
+def push(name: str, group: str, topic: str, tag: str = "*") -> None:
+    """Start a push consumer that says what it receives."""
 
     def receive(one: RecvMessage) -> None:
-        body = text(one.body)
-        fields = {"queue_id": one.queue_id, "queue_offset": one.queue_offset, "times": one.reconsume_times}
-        say(received=name, topic=one.topic, body=body, tag=text(one.tags), keys=text(one.keys), **fields)
-        if fail_first and body not in refused:
-            refused.add(body)
-            raise RuntimeError("refused the first time, as the test asks")
+        fields = {"queue_id": one.queue_id, "queue_offset": one.queue_offset}
+        say(received=name, topic=one.topic, body=text(one.body), tag=text(one.tags), keys=text(one.keys), **fields)
 
     made = PushConsumer(group)
     made.set_namesrv_addr(NAME_SERVER)
