@@ -120,13 +120,21 @@ class Broker:
             _logger.info("node=%s event=drain_skipped reason=no_reachable_peer", self.config.node_id)
             return
         _logger.info("node=%s event=draining drain_ms=%d", self.config.node_id, self.config.drain_ms)
+        leaving = asyncio.ensure_future(self._leave())
+        cut = asyncio.ensure_future(self._drain_cut.wait())
+        try:
+            await asyncio.wait((leaving, cut), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((cut,), timeout=self.config.drain_ms / 1000)
+        finally:
+            leaving.cancel()
+            cut.cancel()
+            await asyncio.gather(leaving, cut, return_exceptions=True)
+
+    async def _leave(self) -> None:
+        """Let clients find the other nodes instead of this one."""
         await self._hand_over()
         await self.registrar.leave()
         self.processors.pulls.stop_holding()
-        try:
-            await asyncio.wait_for(self._drain_cut.wait(), self.config.drain_ms / 1000)
-        except TimeoutError:
-            pass
 
     def cut_drain(self) -> None:
         """End a drain at once."""

@@ -46,8 +46,10 @@ def decode_body(body_type: type[BodyT], body: bytes, name: str | None = None) ->
     except msgspec.ValidationError as error:
         raise BodyError(f"{what}: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        standard = to_standard_json(body)
+        pass
     try:
-        return msgspec.json.decode(standard, type=body_type, strict=False)
+        return msgspec.json.decode(to_standard_json(body), type=body_type, strict=False)
+    except BodyError as error:
+        raise BodyError(f"{what}: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BodyError(f"{what}: {error}") from error

@@ -73,10 +73,10 @@ class Sends(Protocol):
     """`send.SendProcessor`."""
 
     def add(self, request: Request, fields: SendV2Fields) -> None:
-        """Take a send into the unit of this read."""
+        """Take a send into the unit of this turn."""
 
-    def flush(self) -> None:
-        """Stage the unit."""
+    def flush_later(self) -> None:
+        """Stage the unit at the end of this turn of the event loop."""
 
 
 class Pulls(Protocol):
@@ -144,17 +144,17 @@ class Requests:
                     now,
                 )
         finally:
-            self._sends.flush()
+            self._sends.flush_later()
 
     def receive_forwarded(
         self, origin: Origin, serialize_type: int, header: bytes, body: bytes, received: float
     ) -> None:
         """Handle a request that another node passed on. Raises `FrameError`."""
         self.receive(origin, serialize_type, header, body, received)
-        self._sends.flush()
+        self._sends.flush_later()
 
     def receive(self, origin: Origin, serialize_type: int, header: bytes, body: bytes, received: float) -> None:
-        """Handle one request; sends wait for `flush`. Raises `FrameError`.
+        """Handle one request; sends wait for `flush_later`. Raises `FrameError`.
 
         Sends to the leader and pulls, in the form that most clients use, take a short way.
         """
@@ -190,7 +190,7 @@ class Requests:
     def run(self, request: Request) -> None:
         """Handle a request that has waited for something."""
         self._dispatch(request)
-        self._sends.flush()
+        self._sends.flush_later()
 
     def resume(self, request: Request, error: Exception | None) -> None:
         """Handle a request that has waited for a change of the state, unless that failed."""

@@ -165,6 +165,7 @@ class SendProcessor:
         self._cluster_after_open_end = b"\x02" + self._cluster
         self._pending: list[_Pending] = []
         self._pending_bytes = 0
+        self._flush_scheduled = False
         self._flying: deque[SendUnit] = deque()
         self._sweep: Cancellable | None = None
         self._last_ms = 0
@@ -237,6 +238,16 @@ class SendProcessor:
             (request, fields, target, target.queue(queue_id), queue_id, messages, unique_key, is_batch)
         )
         self._pending_bytes += size
+
+    def flush_later(self) -> None:
+        """Stage what was added once all connections that have something to read were read."""
+        if self._pending and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._env.call_soon(self._on_turn_end)
+
+    def _on_turn_end(self) -> None:
+        self._flush_scheduled = False
+        self.flush()
 
     def flush(self) -> None:
         """Stage what was added. Requests that the log refuses are answered, or passed on."""

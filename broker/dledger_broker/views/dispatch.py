@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from dledger.invariants import invariant
@@ -10,7 +10,7 @@ from dledger.statemachine import CommittedEntry
 from dledger_broker.state.contexts import StagedRecord
 from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_remoting.properties import TAGS, find_property
-from dledger_remoting.record import scan_records
+from dledger_remoting.record import queue_refs
 from dledger_remoting.tags import tag_code
 
 _TAGS = TAGS.encode()
@@ -30,15 +30,18 @@ def _code_of(tag: bytes) -> int:
     return tag_code(tag.decode(errors="replace"))
 
 
-def scan_entry(state: BrokerState, entry: CommittedEntry) -> Iterator[StagedRecord]:
+def scan_entry(state: BrokerState, entry: CommittedEntry) -> list[StagedRecord]:
     """The records of an entry whose topic exists, as the leader would list them."""
     topics = state.topics_by_bytes
     base = entry.records_position
-    for record in scan_records(bytes(entry.records)):
-        topic = topics.get(record.topic)
+    records: list[StagedRecord] = []
+    for place, size, topic_name, queue_id, queue_offset, properties in queue_refs(entry.records):
+        topic = topics.get(topic_name)
         if topic is not None:
-            queue = topic.queues.get(record.queue_id) or topic.queue(record.queue_id)
-            yield queue, record.queue_offset, base + record.position, record.size, tag_code_of(record.properties)
+            queue = topic.queues.get(queue_id) or topic.queue(queue_id)
+            code = tag_code_of(properties) if _TAGS_MARK in properties else 0
+            records.append((queue, queue_offset, base + place, size, code))
+    return records
 
 
 def dispatch(records: Iterable[StagedRecord], batch: int, touched: list[QueueState]) -> None:

@@ -167,9 +167,11 @@ def test_what_the_log_refuses_was_not_stored(
 
 
 def test_a_message_that_leadership_was_lost_over_has_an_unknown_outcome(
-    broker: ServedBroker, client: FakeClient
+    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(broker.memory.node, "commit", lambda: None)
     opaque = client.send(310, send_ext("T1"), b"x")
+    broker.settle()
     broker.memory.node.step_down()
     broker.settle()
     answer = client.answered(opaque)
