@@ -124,6 +124,8 @@ class Broker:
         cut = asyncio.ensure_future(self._drain_cut.wait())
         try:
             await asyncio.wait((leaving, cut), return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done():
+                leaving.result()
             await asyncio.wait((cut,), timeout=self.config.drain_ms / 1000)
         finally:
             leaving.cancel()

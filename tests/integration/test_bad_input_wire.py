@@ -1,0 +1,275 @@
+"""Bytes that are no request close their own connection; requests that cannot be served are answered with a reason."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator
+
+import pytest
+from bare_client import BareClient, broker_log, counter, pull_fields, send_fields, until
+
+from dledger_client.testing import LocalCluster, local_cluster_fixture
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_json_header
+from dledger_remoting.headers import SendMessageHeader, encode_ext
+
+pytestmark = pytest.mark.slow
+
+cluster = local_cluster_fixture(nodes=3)
+
+
+@pytest.fixture(scope="module")
+def leader(cluster: LocalCluster) -> str:
+    """The leader's address."""
+    return cluster.client_address(cluster.leader())
+
+
+@pytest.fixture(scope="module")
+def follower(cluster: LocalCluster) -> str:
+    """A follower's address."""
+    leading = cluster.leader()
+    return cluster.client_address(next(node_id for node_id in cluster.node_ids if node_id != leading))
+
+
+@pytest.fixture
+def witness(leader: str) -> Iterator[BareClient]:
+    """Another client, which must notice nothing."""
+    with BareClient(leader) as client:
+        yield client
+        assert client.send_message(b"undisturbed").code == ResponseCode.SUCCESS
+
+
+def frame(header: bytes, *, word: int | None = None, total: int | None = None) -> bytes:
+    """A frame around `header`, with a header word or a length that may lie."""
+    words = (4 + len(header) if total is None else total, len(header) if word is None else word)
+    return struct.pack(">II", *words) + header
+
+
+HEADER = encode_json_header(RemotingCommand(RequestCode.GET_MAX_OFFSET, opaque=1))
+GARBAGE = {
+    "an HTTP request": (b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", "larger than the limit of 16777216"),
+    "a TLS hello": (bytes.fromhex("16030100f8010000f4030325"), "larger than the limit of 16777216"),
+    "a type that does not exist": (frame(HEADER, word=7 << 24 | len(HEADER)), "serialize type 7 is neither 0"),
+    "a header longer than its frame": (frame(HEADER, word=5000), "header length 5000 exceeds the frame"),
+    "a frame above 16 MiB": (frame(HEADER, total=(16 << 20) + 1), "16777217 bytes is larger than the limit"),
+    "a length below 4": (struct.pack(">I", 3), "frame length 3 is below 4"),
+    "a header that is no JSON": (frame(b"<xml/>"), "JSON header cannot be read"),
+    "a header of another form": (frame(b"[1,2,3]"), "JSON header cannot be read"),
+    "a code that is no number": (frame(b'{"code":"many","opaque":1}'), "JSON header cannot be read"),
+    "a cut binary header": (frame(b"\0\x0a\0", word=1 << 24 | 3), "binary header cannot be read"),
+    "a text that is no UTF-8": (frame(b'{"code":10,"remark":"\xff\xfe"}'), "JSON header cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("data", "reason"), GARBAGE.values(), ids=GARBAGE)
+def test_garbage_closes_its_connection_with_a_log_line(cluster, leader, witness, data, reason):
+    refused = counter(leader, "frames_refused")
+    assert witness.send_message(b"before").code == ResponseCode.SUCCESS
+    with BareClient(leader) as client:
+        client.write(data)
+        client.wait_closed()
+    assert counter(leader, "frames_refused") == refused + 1
+    assert "it broke the protocol: " in broker_log(cluster, cluster.leader())
+    until(lambda: reason in broker_log(cluster, cluster.leader()), f"a log line with {reason!r}")
+
+
+def test_what_came_before_garbage_is_answered(leader, witness):
+    with BareClient(leader) as client:
+        first, second = client.post(4711), client.post(4712)
+        client.write(b"\xff" * 64)
+        assert [client.read().opaque for _ in range(2)] == [first, second]
+        client.wait_closed()
+
+
+@pytest.mark.parametrize("data", [b"", b"\0", HEADER[:3], frame(HEADER)[:-1], frame(HEADER)[:9]])
+def test_a_client_that_leaves_in_the_middle_of_a_frame_leaves_nothing_behind(leader, witness, data):
+    with BareClient(leader) as client:
+        client.write(data)
+
+
+# ---------------------------------------------------------------- requests
+
+
+@pytest.mark.parametrize("code", [0, 9, 99, 4711, 200050, 2_000_000_000, -1])
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_an_unknown_code_is_answered_3_and_named(request, role, code):
+    with BareClient(request.getfixturevalue(role)) as client:
+        answer = client.ask(code)
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert f"request type {code} not supported" in (answer.remark or "")
+        assert client.ask(code).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "the connection stays"
+
+
+def test_a_known_code_that_is_not_served_is_answered_3_with_its_name(leader):
+    with BareClient(leader) as client:
+        answer = client.ask(RequestCode.END_TRANSACTION)
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert "request type 37 not supported (END_TRANSACTION)" in (answer.remark or "")
+
+
+QUEUE = {"topic": "x", "queueId": "0"}
+OFFSET = {"consumerGroup": "x", **QUEUE}
+SEND = SendMessageHeader("x", "x", "x", 4, 0, 0, 0, 0)
+PUT_TOPIC = {"topic": "x", "defaultTopic": "x", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+NUMBERS = {
+    RequestCode.SEND_MESSAGE: (
+        encode_ext(SEND),
+        ("defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag"),
+    ),
+    RequestCode.PULL_MESSAGE: (pull_fields(0), ("queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset")),
+    RequestCode.QUERY_CONSUMER_OFFSET: (OFFSET, ("queueId",)),
+    RequestCode.UPDATE_CONSUMER_OFFSET: ({**OFFSET, "commitOffset": "1"}, ("queueId", "commitOffset")),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: ({**QUEUE, "timestamp": "1"}, ("queueId", "timestamp")),
+    RequestCode.GET_MAX_OFFSET: (QUEUE, ("queueId",)),
+    RequestCode.GET_MIN_OFFSET: (QUEUE, ("queueId",)),
+    RequestCode.VIEW_MESSAGE_BY_ID: ({"offset": "0"}, ("offset",)),
+    RequestCode.UPDATE_AND_CREATE_TOPIC: (PUT_TOPIC, ("readQueueNums", "writeQueueNums", "perm")),
+}
+"""By request: sound fields, and those of them that are numbers."""
+FIRST_FIELDS = {
+    RequestCode.SEND_MESSAGE: "producerGroup",
+    RequestCode.SEND_MESSAGE_V2: "producerGroup",
+    RequestCode.SEND_BATCH_MESSAGE: "producerGroup",
+    RequestCode.PULL_MESSAGE: "consumerGroup",
+    RequestCode.QUERY_CONSUMER_OFFSET: "consumerGroup",
+    RequestCode.UPDATE_CONSUMER_OFFSET: "consumerGroup",
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: "topic",
+    RequestCode.GET_MAX_OFFSET: "topic",
+    RequestCode.GET_MIN_OFFSET: "topic",
+    RequestCode.GET_EARLIEST_MSG_STORETIME: "topic",
+    RequestCode.QUERY_MESSAGE: "topic",
+    RequestCode.VIEW_MESSAGE_BY_ID: "offset",
+    RequestCode.UNREGISTER_CLIENT: "clientID",
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: "consumerGroup",
+    RequestCode.UPDATE_AND_CREATE_TOPIC: "topic",
+    RequestCode.DELETE_TOPIC_IN_BROKER: "topic",
+    RequestCode.GET_TOPIC_CONFIG: "topic",
+    RequestCode.DELETE_SUBSCRIPTION_GROUP: "groupName",
+}
+"""By request: the field that is missed first when there is none."""
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_missing_field_is_answered_1_and_named(request, role):
+    with BareClient(request.getfixturevalue(role)) as client:
+        for code, missing in FIRST_FIELDS.items():
+            assert_names(client.ask(code), missing)
+
+
+@pytest.mark.parametrize("wrong", ["seven", "1.5", "99999999999999999999", ""])
+def test_a_field_that_is_no_number_is_answered_1_and_named(leader, wrong):
+    with BareClient(leader) as client:
+        for code, (fields, numbers) in NUMBERS.items():
+            for number in numbers:
+                assert_names(client.ask(code, {**fields, number: wrong}), number)
+
+
+def test_a_wrong_letter_of_a_short_send_is_named(leader):
+    with BareClient(leader) as client:
+        answer = client.ask(RequestCode.SEND_MESSAGE_V2, {**send_fields(), "e": "first"}, b"x")
+    assert_names(answer, "queueId")
+    assert "first" in (answer.remark or "")
+
+
+def assert_names(answer: RemotingCommand, field: str) -> None:
+    """Code 1, one line, the field in it, and nothing of this program's insides."""
+    remark = answer.remark or ""
+    assert answer.code == ResponseCode.SYSTEM_ERROR, (answer.code, remark)
+    assert re.search(rf"\b{field}\b", remark), remark
+    assert "\n" not in remark
+    assert not re.search(r"Traceback|File \"|Error\(|msgspec", remark), remark
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'{"clientID":""}', b'{"clientID":7}', b"\xff\xff", b'{"clientID":']
+)
+def test_a_heartbeat_that_cannot_be_read_is_answered_1(leader, body):
+    with BareClient(leader) as client:
+        assert_names(client.ask(RequestCode.HEART_BEAT, body=body), "heartbeat")
+
+
+@pytest.mark.parametrize("body", [b"\0", b"\0\0\0\x20" + b"x" * 28, b"\xff" * 64])
+def test_a_batch_that_cannot_be_read_is_refused(leader, body):
+    with BareClient(leader) as client:
+        answer = client.ask(RequestCode.SEND_BATCH_MESSAGE, {**send_fields(), "m": "true"}, body)
+        assert answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL)
+        assert "batch" in (answer.remark or "").lower()
+        assert client.send_message(b"next").code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"b": "no such topic?"}, ResponseCode.INVALID_PARAMETER, "no such topic?"),
+        ({"b": "x" * 300}, ResponseCode.INVALID_PARAMETER, "127"),
+        ({"e": "77"}, ResponseCode.INVALID_PARAMETER, "queueId 77"),
+    ],
+)
+def test_a_send_that_cannot_be_stored_says_what_to_change(leader, witness, changes, code, words):
+    with BareClient(leader) as client:
+        answer = client.ask(RequestCode.SEND_MESSAGE_V2, {**send_fields(), **changes}, b"x")
+    assert (answer.code, words in (answer.remark or "")) == (code, True), answer
+
+
+def test_a_message_that_is_too_large_is_answered_13_and_the_connection_stays(leader, witness):
+    with BareClient(leader) as client:
+        answer = client.send_message(bytes((4 << 20) + 1))
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert str(4 << 20) in (answer.remark or "")
+        assert client.send_message(bytes(4 << 20)).code == ResponseCode.SUCCESS
+
+
+# ---------------------------------------------------------------- how answers come
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_oneway_request_is_done_and_not_answered(request, role, leader):
+    topic = f"Oneway-{role}"
+    with BareClient(request.getfixturevalue(role)) as client:
+        assert client.send_message(b"first", topic=topic).code == ResponseCode.SUCCESS
+        client.post(RequestCode.SEND_MESSAGE_V2, send_fields(topic), b"silent", flag=FLAG_ONEWAY)
+        client.post(RequestCode.SEND_MESSAGE_V2, {}, b"silent and wrong", flag=FLAG_ONEWAY)
+        client.post(4711, flag=FLAG_ONEWAY)
+        last = client.send_message(b"last", topic=topic)  # `ask` fails if another answer comes first
+    assert last.code == ResponseCode.SUCCESS
+    with BareClient(leader) as client:
+        assert client.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"}).ext["offset"] == "3"
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_response_that_nobody_asked_for_is_ignored(request, role):
+    with BareClient(request.getfixturevalue(role)) as client:
+        for flag in (1, 3):
+            client.post(0, flag=flag)
+        assert client.send_message(b"still here").code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_every_answer_has_the_type_of_its_request(request, role):
+    topic = f"Binary-{role}"
+    with BareClient(request.getfixturevalue(role)) as client:
+        for kind in (1, 0, 1):
+            answers = [
+                client.ask(RequestCode.SEND_MESSAGE_V2, send_fields(topic), b"x", kind=kind),
+                client.ask(RequestCode.PULL_MESSAGE, pull_fields(0, topic=topic), kind=kind),
+                client.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"}, kind=kind),
+                client.ask(RequestCode.GET_MAX_OFFSET, kind=kind),
+                client.ask(4711, kind=kind),
+            ]
+            assert [answer.serialize_type for answer in answers] == [kind] * len(answers)
+            sent, pulled, *others = [answer.code for answer in answers]
+            assert (sent, others) == (0, [0, 1, 3])
+            assert pulled in (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND), "a follower may be a moment behind"
+
+
+def test_numbers_booleans_and_null_are_read_as_texts(leader):
+    """JavaScript and C++ clients send them so."""
+    fields = {**send_fields(), "e": 0, "d": 4, "k": False, "l": None, "g": 1_700_000_000_000}
+    header = json.dumps({"code": 310, "opaque": 5, "flag": 0, "language": "CPP", "extFields": fields}).encode()
+    with BareClient(leader) as client:
+        client.write(frame(header))
+        answer = client.read()
+    assert (answer.opaque, answer.code) == (5, ResponseCode.SUCCESS)
+    assert all(isinstance(value, str) for value in answer.ext.values())
