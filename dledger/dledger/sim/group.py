@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Literal
 
 from dledger.config import ReplicaConfig
 from dledger.core.messages import Message
@@ -227,6 +226,14 @@ class SimGroup:
         machine = RegisterMachine(self.settings.state_padding_bytes, self.witness.applying(me))
         life = Life(node, environment, machine, me)
 
+        truncate = opened.store.truncate
+
+        def truncating(first_index: int) -> None:
+            self.witness.truncating(life, first_index)
+            truncate(first_index)
+
+        opened.store.truncate = truncating  # type: ignore[method-assign]
+
         def sent(to: str, message: Message) -> None:
             self.witness.sending(life, to, message)
 
@@ -338,10 +345,4 @@ class SimGroup:
         return len(membership.voters) == len(self.nodes)
 
 
-def pick(random: Random, nodes: Sequence[SimNode]) -> SimNode:
-    """One of the nodes."""
-    return nodes[random.randrange(len(nodes))]
-
-
 KEEPS: tuple[Keep, ...] = ("none", "random", "all")
-Phase = Literal["faults", "healing"]

@@ -13,7 +13,8 @@ that leaves, every operation of every client.
 7. No message carries a term, and no vote leaves, that the sender's platter does not know; nobody votes twice in a term.
 8. An operation answered `ok` is applied at exactly the answered position; one answered `fail` never appears; none appears
    twice.
-9. A read returns at least what was acknowledged, or read, before it began.
+9. A committed entry, once written anywhere, is truncated nowhere.
+10. A read returns at least what was acknowledged, or read, before it began.
 """
 
 from __future__ import annotations
@@ -206,6 +207,16 @@ class Witness:
             len(holders) >= membership.quorum, "what is committed lies on the platters of a majority",
             index=index, holders=[str(holder) for holder in holders], voters=len(membership.voters),
         )
+
+    def truncating(self, life: Life, first_index: int) -> None:
+        """Entries from `first_index` on are about to be dropped; none of them may be a committed one."""
+        last = min(life.replica.store.last_index, len(self.committed) - 1)
+        for index in range(first_index, last + 1):
+            meta = _entry(life, index)
+            require(
+                meta is None or (meta.term, meta.position, meta.chain_crc) != self.committed[index],
+                "a committed entry is never truncated", node=life.node.name, index=index,
+            )
 
     # ---------------------------------------------------------------- messages
 

@@ -14,7 +14,8 @@ from typing import Protocol
 
 from dledger.errors import LogError
 from dledger.replica.joining import without
-from dledger.sim.disk import UNLIMITED_BYTES, DiskFault, Keep
+from dledger.replica.opening import LOG_DIRECTORIES
+from dledger.sim.disk import UNLIMITED_BYTES, Keep
 from dledger.sim.group import KEEPS, SimGroup, SimNode
 from dledger.store.segments import DIRECTORY as LOG_DIRECTORY
 
@@ -292,6 +293,28 @@ class Wipe:
 
 
 @dataclass(frozen=True, slots=True)
+class LoseFiles:
+    """A node's log, votes and snapshots are deleted; who it is is left.  It must not pass for the member it was."""
+
+    node: str
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        if not group.healthy() or any(other.rotten for other in group.nodes.values()):
+            return False
+        group.kill(self.node)
+        group.witness.amnesia(self.node)
+        disk = group.nodes[self.node].disk
+        for directory in LOG_DIRECTORIES:
+            disk.rmtree(directory)
+        disk.sync_dir(".")
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.start(self.node)
+
+
+@dataclass(frozen=True, slots=True)
 class ClockJump:
     """A wall clock goes wrong."""
 
@@ -515,6 +538,7 @@ KINDS: Mapping[str, Draw] = {
         random.uniform(0.1, 1.0),
     ),
     "wipe": lambda random, group: Wipe(_one(random, group), random.uniform(0.1, 1.0)),
+    "lose-files": lambda random, group: LoseFiles(_one(random, group), random.uniform(0.1, 1.0)),
     "clock-jump": lambda random, group: ClockJump(
         _one(random, group), random.choice((-1, 1)) * random.choice((50, 5_000, 86_400_000)), _down(random)
     ),
@@ -604,6 +628,3 @@ class Nemesis:
             node.disk.capacity_bytes = UNLIMITED_BYTES
             if node.life is not None:
                 node.life.environment.paused_until = 0.0
-
-
-__all__ = ["KINDS", "DiskFault", "Fault", "Nemesis"]
