@@ -45,6 +45,7 @@ RECONNECT_S: Final = 0.25
 MAX_RECONNECT_S: Final = 2.0
 COALESCE_S: Final = 0.02
 """Changes of topics are collected for at least so long, and for ten times as long as the last registration took."""
+MAX_COALESCE_S: Final = 1.0
 READ_BYTES: Final = 64 << 10
 
 
@@ -138,7 +139,7 @@ class _Link:
         self._address = address
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-        self._urgent = False
+        self._urgent = asyncio.Event()
         self._wire: _Wire | None = None
         self._pause_s = COALESCE_S
         self._complained = False
@@ -149,8 +150,9 @@ class _Link:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def wake(self, *, urgent: bool) -> None:
-        self._urgent |= urgent
         self._changed.set()
+        if urgent:
+            self._urgent.set()
 
     async def leave(self) -> None:
         """Stop registering, then say so."""
@@ -200,14 +202,22 @@ class _Link:
 
     async def _stay_registered(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._registrar.period_s)
-            if self._changed.is_set() and not self._urgent:
-                await asyncio.sleep(self._pause_s)
+            await self._wait(self._changed, self._registrar.period_s)
+            if self._changed.is_set():
+                await self._wait(self._urgent, self._pause_s)
+            self._seen()
             if self.told != self._registrar.identity or await self._is_unknown():
                 await self._register()
-            else:
-                self._changed.clear()
+
+    def _seen(self) -> None:
+        """What changed so far is about to be told; what changes during the call that follows starts another one."""
+        self._changed.clear()
+        self._urgent.clear()
+
+    @staticmethod
+    async def _wait(event: asyncio.Event, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), seconds)
 
     async def _is_unknown(self) -> bool:
         """Show that this node lives; True if the name server has another table of it, or none."""
@@ -217,13 +227,13 @@ class _Link:
         return decode_ext(QueryDataVersionResponseHeader, response.ext).changed
 
     async def _register(self) -> None:
-        self._changed.clear()
-        self._urgent = False
+        self._seen()
         identity = self._registrar.identity
         self._announced_id = identity[0]
         started = asyncio.get_running_loop().time()
         response = await self._call(self._registrar.registration(identity))
-        self._pause_s = max(COALESCE_S, 10 * (asyncio.get_running_loop().time() - started))
+        took_s = asyncio.get_running_loop().time() - started
+        self._pause_s = min(max(COALESCE_S, 10 * took_s), MAX_COALESCE_S)
         if response.code != ResponseCode.SUCCESS:
             raise error_from_response(response.code, response.remark, response.ext)
         if self.told is None or self.told[0] != identity[0] or self._complained:

@@ -22,9 +22,14 @@ from dledger_remoting.topics import TopicConfig
 
 
 class FakeNameServer:
-    """Takes registrations; `forgotten` answers the next comparisons as if it had lost its table."""
+    """Takes registrations; `forgotten` answers the next comparisons as if it had lost its table.
+
+    It answers nothing while `answers` is cleared.
+    """
 
     def __init__(self) -> None:
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.requests: list[RemotingCommand] = []
         self.forgotten = False
         self.refuses = False
@@ -55,11 +60,12 @@ class FakeNameServer:
                 if request.code == RequestCode.QUERY_DATA_VERSION:
                     ext = {"changed": "true" if self.forgotten else "false"}
                     self.forgotten = False
-                code = 1 if self.refuses else 0
-                writer.write(encode_command(make_response(request, code, "no" if code else None, ext)))
                 async with self._arrived:
                     self.requests.append(request)
                     self._arrived.notify_all()
+                await self.answers.wait()
+                code = 1 if self.refuses else 0
+                writer.write(encode_command(make_response(request, code, "no" if code else None, ext)))
 
     async def seen(self, condition: Callable[[RemotingCommand], bool]) -> RemotingCommand:
         """The first request from now on, or unread before, that fulfils a condition."""
@@ -150,6 +156,30 @@ async def test_a_new_topic_is_registered_at_once(servers: list[FakeNameServer]) 
                 and "T1" in decode_registration(request.body).topic_config_serialize_wrapper.topic_config_table
             )
         )
+    await setup.registrar.stop()
+
+
+async def test_a_new_leader_registers_although_another_request_is_on_its_way(servers: list[FakeNameServer]) -> None:
+    setup = Setup(servers, register_period_ms=60_000, register_timeout_ms=600_000)
+    await servers[0].registration()
+    servers[0].answers.clear()
+    setup.group.on_leadership(Leadership(0, None, is_leader=False, ready=False))
+    await servers[0].seen(lambda request: request.code == RequestCode.QUERY_DATA_VERSION)
+    setup.group.on_leadership(Leadership(4, NODE_ID, is_leader=True, ready=True))
+    servers[0].answers.set()
+    await servers[0].registration(brokerId="0")
+    await setup.registrar.stop()
+
+
+async def test_a_new_leader_does_not_wait_while_changes_of_topics_are_collected(servers: list[FakeNameServer]) -> None:
+    setup = Setup(servers)
+    await servers[0].registration()
+    setup.registrar._links[0]._pause_s = 3_600.0
+    for listener in setup.memory.machine.on_topics_changed:
+        listener()
+    await asyncio.sleep(0)
+    setup.group.on_leadership(Leadership(4, NODE_ID, is_leader=True, ready=True))
+    await servers[0].registration(brokerId="0")
     await setup.registrar.stop()
 
 
