@@ -83,7 +83,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.idle_since = self._listener.loop.time()
         transport.set_write_buffer_limits(high=self._limits.pause_outgoing_bytes)
         if not self._listener.admit(self):
-            self._counters.max_connections += 1
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- asyncio's signature

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import socket
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -18,9 +19,12 @@ from dledger_remoting.frame import FrameBounds
 RECEIVE_BUFFER_BYTES: Final = 256 << 10
 """Received at once at most; a frame that is not complete then and larger than 64 KiB gets a buffer of its own."""
 LISTEN_BACKLOG: Final = 1024
+COMPLAINT_INTERVAL_S: Final = 10.0
 IDLE_SCANS: Final = 8
 """How often per idle timeout connections are looked at: a silent one lives at most 1/8 longer than the timeout."""
 
+
+_logger = logging.getLogger(__name__)
 
 OnFrames = Callable[[ClientConnection, memoryview, list[FrameBounds]], None]
 """Handles the frames of one read; raises `FrameError` for a header that cannot be read."""
@@ -54,6 +58,7 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._closing = False
+        self._complain_at = 0.0
 
     @property
     def connections(self) -> Iterable[ClientConnection]:
@@ -96,8 +101,21 @@ class Listener:
             connection.close()
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Take a new connection; False if there are too many already."""
-        if self._closing or len(self._connections) >= self.limits.max_connections:
+        """Take a new connection; False if there are too many already, which is logged once in a while."""
+        if self._closing:
+            return False
+        if len(self._connections) >= self.limits.max_connections:
+            self.counters.max_connections += 1
+            now = self.loop.time()
+            if now >= self._complain_at:
+                self._complain_at = now + COMPLAINT_INTERVAL_S
+                _logger.warning(
+                    "connection of %s refused: max_connections = %d are open (%d refused since the start); close some, "
+                    "or set a higher limit",
+                    connection.address,
+                    self.limits.max_connections,
+                    self.counters.max_connections,
+                )
             return False
         self._connections.add(connection)
         self.counters.connections_accepted += 1
