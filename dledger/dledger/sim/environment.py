@@ -47,13 +47,17 @@ class SimEnvironment:
         self._queues: dict[str, deque[Callable[[], None]]] = {FLUSH: deque(), HARD_STATE: deque()}
         self._busy: dict[str, bool] = {FLUSH: False, HARD_STATE: False}
         self.alive = True
-        self.paused_until = 0.0
+        self._paused_until = 0.0
         self.wall_offset_ms = 0
         self.sync_delay_s: Callable[[str], float] = lambda lane: 0.0005
 
     def kill(self) -> None:
         """The process is gone."""
         self.alive = False
+
+    def pause(self, until: float) -> None:
+        """Nothing happens here before `until`; a pause never ends early, or what waits for its end would be overtaken."""
+        self._paused_until = max(self._paused_until, until)
 
     def now(self) -> float:
         """See `Environment.now`; never goes back."""
@@ -85,8 +89,8 @@ class SimEnvironment:
         def fire() -> None:
             if not self.alive or timer.callback is None:
                 return
-            if scheduler.now < self.paused_until:
-                scheduler.at(self.paused_until, fire)
+            if scheduler.now < self._paused_until:
+                scheduler.at(self._paused_until, fire)
                 return
             try:
                 timer.callback()

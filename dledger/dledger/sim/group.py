@@ -263,6 +263,8 @@ class SimGroup:
     def _replica_failed(self, life: Life, error: BaseException) -> None:
         """What a process does whose replica failed: it exits.  Only what was injected may end one."""
         node = life.node
+        if isinstance(error, Violation):
+            raise error
         if node.losing_power or node.life is not life:
             return
         self.say(f"{node.name} fails: {error!r}")

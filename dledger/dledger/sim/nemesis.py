@@ -126,7 +126,7 @@ class Pause:
         life = group.nodes[self.node].life
         if life is None:
             return False
-        life.environment.paused_until = group.scheduler.now + self.duration_s
+        life.environment.pause(group.scheduler.now + self.duration_s)
         return True
 
     def heal(self, group: SimGroup) -> None:
@@ -626,5 +626,3 @@ class Nemesis:
         for node in group.nodes.values():
             node.disk.faults.clear()
             node.disk.capacity_bytes = UNLIMITED_BYTES
-            if node.life is not None:
-                node.life.environment.paused_until = 0.0
