@@ -39,6 +39,10 @@ RESERVE_UNITS = 1024
 """Index units kept back for them."""
 
 
+INDEX_BATCH_ENTRIES = 1024
+"""Index units that memory holds back before they are written."""
+
+
 class LogStore(LogReader):
     """The log of one node directory.  Positions are log positions in bytes; entries are named by index.
 
@@ -313,19 +317,28 @@ class LogStore(LogReader):
 
     # Durability
 
-    def begin_sync(self) -> SyncTicket | None:
-        """Capture what was written since the last finished sync; None if that is nothing.  One ticket at a time."""
+    def begin_sync(self, *, whole_index: bool = False) -> SyncTicket | None:
+        """Capture what was written since the last finished sync; None if that is nothing.  One ticket at a time.
+
+        Index units are written a thousand at a time (all of them at a roll, or with `whole_index`): memory has the
+        newest entries, and recovery rebuilds a torn index.
+        """
         if self._failed:
             raise StorageError("an earlier write or sync of the log failed")
-        if self.durable == self.last_index:
+        if self.durable == self.last_index and not (whole_index and self._unindexed):
             return None
-        metas, self._unindexed = self._unindexed, []
+        start = self._durable_end
+        if whole_index and self._unindexed:
+            start = min(start, self._unindexed[0].position)
+        segments = self._table.overlapping(start, self.end_position)
+        metas: list[EntryMeta] = []
+        if whole_index or len(segments) > 1 or len(self._unindexed) >= INDEX_BATCH_ENTRIES:
+            metas, self._unindexed = self._unindexed, []
         directories, self._directories_dirty = self._directories_dirty, False
         return SyncTicket(
             self._disk,
             self._index,
-            self._mark,
-            self._table.overlapping(self._durable_end, self.end_position),
+            segments,
             metas,
             MarkValue(self.end_position, self.last_index, self.last_term, self.last_chain, self.generation),
             self._note_failure,
@@ -333,7 +346,15 @@ class LogStore(LogReader):
         )
 
     def finish_sync(self, ticket: SyncTicket) -> None:
-        """Count a ticket that ran: its entries are durable, unless the log was truncated since it was captured."""
+        """Count a ticket that ran: its entries are durable, unless the log was truncated since it was captured.
+
+        Advances the durable mark, here and not on the flush thread: two short writes there would each wait for the
+        interpreter's lock.  Raises `StorageError`.
+        """
+        try:
+            self._mark.write(ticket.target)
+        except OSError as error:
+            raise self._failure("writing the durable mark", error) from error
         if ticket.target.generation == self.generation:
             self.durable = ticket.target.index
             self._durable_end = ticket.target.position
@@ -494,7 +515,7 @@ class LogStore(LogReader):
     def close(self, *, clean: bool = True) -> None:
         """Close all files.  `clean` syncs first and says in the mark that the stop was an orderly one."""
         if clean and not self._failed:
-            ticket = self.begin_sync()
+            ticket = self.begin_sync(whole_index=True)
             if ticket is not None:
                 ticket.run()
                 self.finish_sync(ticket)

@@ -8,7 +8,7 @@ from dledger.errors import StorageError
 from dledger.store.disk import Disk
 from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
 from dledger.store.index import IndexFiles, encode_units
-from dledger.store.mark import DurableMark, MarkValue
+from dledger.store.mark import MarkValue
 from dledger.store.segments import DIRECTORY, Segment
 from dledger.types import EntryMeta
 
@@ -21,13 +21,12 @@ class SyncTicket:
     directories.
     """
 
-    __slots__ = ("_directories", "_disk", "_index", "_mark", "_metas", "_on_failure", "_segments", "target", "token")
+    __slots__ = ("_directories", "_disk", "_index", "_metas", "_on_failure", "_segments", "target", "token")
 
     def __init__(
         self,
         disk: Disk,
         index: IndexFiles,
-        mark: DurableMark,
         segments: Sequence[Segment],
         metas: Sequence[EntryMeta],
         target: MarkValue,
@@ -39,7 +38,6 @@ class SyncTicket:
         self.token = (target.generation, target.index)
         self._disk = disk
         self._index = index
-        self._mark = mark
         self._segments = segments
         self._metas = metas
         self._directories = directories
@@ -48,7 +46,7 @@ class SyncTicket:
             segment.acquire()
 
     def run(self) -> None:
-        """Write the index units, sync, advance the durable mark.  Blocks; once, on the flush thread.
+        """Sync, and write index units where there are any.  Blocks; once, on the flush thread.
 
         Raises `StorageError`; after that nothing written may be relied on, and the replica must stop.
         """
@@ -61,7 +59,6 @@ class SyncTicket:
             if self._directories:
                 self._disk.sync_dir(DIRECTORY)
                 self._disk.sync_dir(INDEX_DIRECTORY)
-            self._mark.write(self.target)
         except OSError as error:
             self._on_failure()
             raise StorageError(f"syncing the log up to index {self.target.index} failed: {error}") from error

@@ -27,6 +27,9 @@ def test_the_bytes_of_an_entry_are_those_of_the_format(tmp_path: Path):
         "00000001" "00000035" "0000000000000001" "0000000000000007" "0000000000000035" "00000000"
         "45756601" "3a771143" "00000005" "776f726c64"
     )  # fmt: skip
+    units = model.log.begin_sync(whole_index=True)
+    assert units is not None
+    units.run()
     index = (tmp_path / "index" / "00000000000000000000").read_bytes()
     assert index[: 2 * UNIT_BYTES].hex() == (
         "00000001" "0000000000000000" "00000035" "0000000000000000" "0000000000000007"
