@@ -66,6 +66,8 @@ from dledger_broker.views.writer import ViewWriter
 from dledger_remoting.tags import TagFilter
 
 FIRST_KIND = min(KINDS)
+RESERVE_BEYOND_OFFSETS = 0.5
+"""Share of the disk space kept back that commits of consumer offsets leave to trims, which make room."""
 """Command kinds below belong to the log."""
 
 
@@ -81,7 +83,7 @@ class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
     units_per_file: int = UNITS_PER_FILE
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
-    key_index_share: float = 0.1
+    key_index_share: float = 0.04
 
 
 class ReplicatedLog(Protocol):
@@ -99,7 +101,11 @@ class ReplicatedLog(Protocol):
     def membership(self) -> Membership:
         """The group's members."""
 
-    def stage(self, size: int, fill: None, *, commands: bytes, context: object) -> int:
+    @property
+    def reserve_left(self) -> float:
+        """Share of the disk space kept back that is still there."""
+
+    def stage(self, size: int, fill: None, *, commands: bytes, context: object, privileged: bool) -> int:
         """Propose a unit of commands."""
 
     def read_nowait(self, position: int, size: int) -> bytes | None:
@@ -168,7 +174,7 @@ class BrokerMachine:
         )
         self.queries = Queries(lambda: self.state, self.queues, reader, self.keys)
         self.proposals = Proposals(lambda: self.state, lambda: self.log, env.wall_ms)
-        self.offset_buffer = OffsetBuffer(env, self.proposals.stage_command, self.config.offset_flush_ms)
+        self.offset_buffer = OffsetBuffer(env, self._stage_offsets, self.config.offset_flush_ms)
 
     # ---------------------------------------------------------------- life
 
@@ -344,9 +350,12 @@ class BrokerMachine:
 
         self.queues.read_later(queue, offset, units_to_read(max_messages, tag_filter), selected)
 
-    def stage_command(self, command: Command, done: Done) -> None:
-        """Propose a command; topics and groups go through `proposals`, which knows what is in flight."""
-        self.proposals.stage_command(command, done)
+    def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
+        """Propose a command; topics and groups go through `proposals`, which knows what is in flight.
+
+        `privileged` is for what makes room: it may use the disk space that is kept back.
+        """
+        self.proposals.stage_command(command, done, privileged=privileged)
 
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int, done: Done | None = None) -> None:
         """Leader: commit a consumer offset within `offset_flush_ms`; `done` is told when it is applied."""
@@ -357,6 +366,11 @@ class BrokerMachine:
         self.offset_buffer.flush(done, key)
 
     # ---------------------------------------------------------------- inside
+
+    def _stage_offsets(self, command: Command, done: Done) -> None:
+        """On a full disk consumers go on: what they commit may use some of the space kept back."""
+        privileged = self.log.reserve_left > RESERVE_BEYOND_OFFSETS
+        self.proposals.stage_command(command, done, privileged=privileged)
 
     def _select(
         self,
