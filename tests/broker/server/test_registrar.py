@@ -173,7 +173,7 @@ async def test_a_new_leader_registers_although_another_request_is_on_its_way(ser
 
 async def test_a_new_leader_does_not_wait_while_changes_of_topics_are_collected(servers: list[FakeNameServer]) -> None:
     setup = Setup(servers)
-    while setup.registrar.registered < len(servers):
+    while setup.registrar.registered < len(servers):  # noqa: ASYNC110 -- there is no event for an answer that came
         await asyncio.sleep(0)
     setup.registrar._links[0]._pause_s = 3_600.0
     for listener in setup.memory.machine.on_topics_changed:
