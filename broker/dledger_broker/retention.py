@@ -165,8 +165,9 @@ class Retention:
         starts = range(0, max(len(rows), 1), MAX_OFFSETS_PER_COMMAND)
         for start in starts[:-1]:
             command = TrimQueues(position, rows[start : start + MAX_OFFSETS_PER_COMMAND])
-            self._machine.stage_command(command, _outcome_of_the_last_counts)
-        self._machine.stage_command(TrimQueues(position, rows[starts[-1] :]), partial(self._decided, position))
+            self._machine.stage_command(command, _outcome_of_the_last_counts, privileged=True)
+        last = TrimQueues(position, rows[starts[-1] :])
+        self._machine.stage_command(last, partial(self._decided, position), privileged=True)
 
     def _decided(self, position: int, error: LogError | None) -> None:
         if error is None:

@@ -259,18 +259,32 @@ class Node:
 
     # ---------------------------------------------------------------- writing
 
-    def stage(self, size: int, fill: Fill | None, *, commands: bytes = b"", context: object = None) -> int:
+    def stage(
+        self,
+        size: int,
+        fill: Fill | None,
+        *,
+        commands: bytes = b"",
+        context: object = None,
+        privileged: bool = False,
+    ) -> int:
         """Put a unit into the entry of this turn of the event loop; returns the position of its first record byte.
 
         `size` is the number of record bytes (0: commands only).  `fill(position)` is called at once and returns
         buffers of `size` bytes in all that must not change afterwards.  `commands` are encoded commands of kinds ≥ 16.
         Once the entry is applied here, `context` stands in `CommittedEntry.contexts`; if this replica loses track of
-        it, it is passed to `StateMachine.dropped`.
+        it, it is passed to `StateMachine.dropped`.  When the disk is full, `privileged` units of commands only may use
+        the space that is kept back, see `reserve_left`.
 
         Raises, before anything is proposed: `NotLeaderError`, `BusyError` (64 MiB wait for a majority), `LogFullError`,
         `TooLargeError` (a unit is at most 8 MiB and fits a segment).
         """
-        return self.replica.stage(size, fill, commands, context)
+        return self.replica.stage(size, fill, commands, context, privileged=privileged)
+
+    @property
+    def reserve_left(self) -> float:
+        """Share of `reserve_bytes` that this node's disk still keeps back, 0 to 1; below 1 only when it is full."""
+        return self.replica.store.reserve_left
 
     async def append(self, body: bytes) -> Position:
         """Append one unit and wait until it is committed and applied; returns where it stands.

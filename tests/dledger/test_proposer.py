@@ -176,6 +176,15 @@ def test_a_full_disk_refuses_units_and_takes_what_is_privileged():
     assert [entry.meta.kind for entry in log.entries] == [EntryKind.NO_OP, EntryKind.GROUP, EntryKind.GROUP]
 
 
+def test_nothing_slips_into_the_reserve_behind_a_privileged_unit():
+    log = Log()
+    log.full = True
+    log.proposer.stage(1, 0, None, encode_command(16, b"a trim makes room"), None, privileged=True)
+    with pytest.raises(LogFullError):
+        log.stage(b"x")
+    assert len(log.entries) == 1
+
+
 def test_a_membership_entry_is_its_own():
     log = Log()
     membership = Membership((ReplicaId("a", "1"),))

@@ -31,7 +31,7 @@ class CommandLog(Protocol):
     def membership(self) -> Membership:
         """The group's members."""
 
-    def stage(self, size: int, fill: None, *, commands: bytes, context: object) -> int:
+    def stage(self, size: int, fill: None, *, commands: bytes, context: object, privileged: bool) -> int:
         """Propose a unit without records; returns its position."""
 
 
@@ -52,8 +52,8 @@ class Proposals:
         self._groups: dict[str, list[Done]] = {}
         self._deleting: set[str] = set()
 
-    def stage_command(self, command: Command, done: Done) -> None:
-        """Propose one command; every member must understand its kind."""
+    def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
+        """Propose one command; every member must understand its kind. `privileged`: see `Node.stage`."""
         log, kind = self._log(), kind_of(command)
         members = [member.node_id for member in log.membership.members]
         invariant(
@@ -63,7 +63,7 @@ class Proposals:
             members=members,
         )
         try:
-            log.stage(0, None, commands=encode(command), context=CommandContext(done))
+            log.stage(0, None, commands=encode(command), context=CommandContext(done), privileged=privileged)
         except LogError as error:
             done(error)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from dledger.environment import Environment
-from dledger.errors import NotLeaderError, TrimmedError
+from dledger.errors import LogFullError, NotLeaderError, TrimmedError
 from dledger.format import BLANK_BYTES, HEADER_BYTES, MAX_ENTRY_BODY_BYTES, blank, seal
 from dledger.invariants import invariant
 from dledger.replica.status import NodeStatus
@@ -79,6 +79,7 @@ class FakeNode:
         self.membership = MEMBERSHIP
         self.disk_used = 0
         self.stage_error: Exception | None = None
+        self.reserve_left = 1.0
         self.durable_limit: int | None = None
         self._machine = machine
         self._parts: list[Buffer] = []
@@ -150,9 +151,10 @@ class FakeNode:
         *,
         commands: bytes = b"",
         context: object = None,
+        privileged: bool = False,
     ) -> int:
-        """See `Node.stage`; raises `stage_error` if that is set."""
-        if self.stage_error is not None:
+        """See `Node.stage`; raises `stage_error` if that is set, for privileged units only if that is no full disk."""
+        if self.stage_error is not None and not (privileged and isinstance(self.stage_error, LogFullError)):
             raise self.stage_error
         if not self.is_ready:
             raise NotLeaderError(self.leader_id, self.term)

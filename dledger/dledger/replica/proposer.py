@@ -66,6 +66,7 @@ class Proposer:
         self._wants_mark = wants_mark
         self._term = 0
         self._position = -1
+        self._privileged = False
         self._parts: list[Buffer] = []
         self._commands: list[bytes] = []
         self._contexts: list[object] = []
@@ -81,8 +82,8 @@ class Proposer:
     ) -> int:
         """Put a unit into the open entry, or into another one; returns the position of its first record byte."""
         need = size + len(commands)
-        if self._position >= 0 and not self._fits(need):
-            self.seal()
+        if self._position >= 0 and (self._privileged != privileged or not self._fits(need)):
+            self.seal()  # a unit must not slip into the reserve behind a privileged one
         if self._position < 0:
             self._open(term, need, privileged)
         position = self._position + HEADER_BYTES + self._records_size
@@ -121,6 +122,7 @@ class Proposer:
             self._commands.append(_MARK)
             self._size = len(_MARK)
         self._position = position
+        self._privileged = privileged
         self._term = term
 
     def seal(self) -> None:

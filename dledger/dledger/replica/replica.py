@@ -303,9 +303,17 @@ class Replica:
             and self._applier.applied_index >= engine.term_start
         )
 
-    def stage(self, size: int, fill: Fill | None, commands: bytes = b"", context: object = None) -> int:
+    def stage(
+        self,
+        size: int,
+        fill: Fill | None,
+        commands: bytes = b"",
+        context: object = None,
+        *,
+        privileged: bool = False,
+    ) -> int:
         """Put a unit into this turn's entry; see `dledger.node.Node.stage`."""
-        return self._leading.stage(size, fill, commands, context)
+        return self._leading.stage(size, fill, commands, context, privileged=privileged)
 
     def not_leader(self) -> NotLeaderError:
         """Why nothing can be proposed here."""

@@ -158,6 +158,11 @@ class LogStore(LogReader):
         if end > self._space.reserved_end:
             self._space.cover(end)
 
+    @property
+    def reserve_left(self) -> float:
+        """Share of the space kept back that an entry could still use, 0 to 1."""
+        return min(1.0, (self._space.reserved_end - self.end_position) / self._reserve_bytes)
+
     def _reserve_units(self, last_index: int) -> None:
         units = last_index + 1 - self._current.first_index
         if units > self._units_reserved:

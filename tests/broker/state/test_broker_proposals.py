@@ -115,7 +115,7 @@ def test_a_query_waits_for_the_commits_of_its_queue_only():
     assert broker.machine.state.offsets.get("g", "orders", 0) == 5
 
 
-def test_a_busy_log_delays_commits_and_a_full_one_refuses_them():
+def test_a_busy_log_delays_commits_and_a_full_one_takes_them_until_half_the_reserve_is_used():
     broker = BrokerInMemory()
     outcomes = []
     broker.machine.commit_offset("g", "orders", 0, 5, outcomes.append)
@@ -128,8 +128,12 @@ def test_a_busy_log_delays_commits_and_a_full_one_refuses_them():
     broker.node.stage_error = LogFullError("no space")
     broker.machine.commit_offset("g", "orders", 0, 6, outcomes.append)
     broker.env.advance(0.2)
-    assert isinstance(outcomes[1], LogFullError)
-    assert broker.machine.state.offsets.get("g", "orders", 0) == 5
+    assert outcomes[1:] == [None]
+    broker.node.reserve_left = 0.5
+    broker.machine.commit_offset("g", "orders", 0, 7, outcomes.append)
+    broker.env.advance(0.2)
+    assert isinstance(outcomes[2], LogFullError)
+    assert broker.machine.state.offsets.get("g", "orders", 0) == 6
 
 
 def test_commits_that_were_only_buffered_are_refused_when_leadership_is_lost():
