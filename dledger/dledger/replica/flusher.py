@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.environment import FLUSH, Environment
+from dledger.errors import StorageError
 from dledger.store.log import LogStore
 from dledger.store.sync import SyncTicket
 
@@ -77,7 +78,10 @@ class Flusher:
             return
 
         def done(result: object) -> None:
-            self._ticket_done(ticket, result)
+            try:
+                self._ticket_done(ticket, result)
+            except StorageError as error:
+                self._failed(error)
 
         self._run(ticket.run, done)
 
