@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from dledger.config import NodeConfig
 from dledger.engines import EngineFactory, native
@@ -61,7 +62,7 @@ class Appended:
     def dropped(self) -> None:
         if not self.future.done():
             self.future.set_exception(
-                OutcomeUnknownError("leadership was lost before the entry was committed; it may or may not be in the log")
+                OutcomeUnknownError("leadership was lost before the entry was committed: it may be in the log")
             )
 
 
@@ -145,7 +146,7 @@ class Node:
             self._lock.release()
             self._lock = None
 
-    async def __aenter__(self) -> Node:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -292,11 +293,11 @@ class Node:
         Raises as `stage`, and `OutcomeUnknownError` if leadership is lost meanwhile.
         """
         context = Appended(asyncio.get_running_loop().create_future())
-        context.position = Position(self.stage(len(body), lambda position: (body,), context=context))
+        context.position = Position(self.stage(len(body), lambda _: (body,), context=context))
         return await context.future
 
     def trim(self, before_position: int) -> bool:
-        """Leader: have every replica drop what lies before a snapshot's position; False if there is no such snapshot."""
+        """Leader: have every replica drop what lies before a snapshot's position; False without such a snapshot."""
         return self.replica.propose_trim(before_position)
 
     def trim_candidates(self) -> list[int]:
@@ -307,7 +308,7 @@ class Node:
     # ---------------------------------------------------------------- reading
 
     def read_index(self, callback: Callable[[Exception | None], None]) -> None:
-        """Leader: `callback(None)` once everything committed before this call is applied here; else `NotLeaderError`."""
+        """Leader: `callback(None)` once all that was committed before this call is applied; else `NotLeaderError`."""
         self.replica.read_index(callback)
 
     async def read_barrier(self) -> None:

@@ -20,8 +20,8 @@ class CommittedEntry(msgspec.Struct, frozen=True, gc=False):
 
     `records` are the body's bytes before the state-command section; the byte at `records_position` of the log is
     `records[0]`.  `commands` is that section, the log's own commands included: use
-    `dledger.format.iter_commands` and skip kinds below 16.  `contexts` are the objects given to `stage` for the units of
-    this entry, in order, on the replica that proposed it (and still holds them); elsewhere it is empty.
+    `dledger.format.iter_commands` and skip kinds below 16.  `contexts` are the objects given to `stage` for the units
+    of this entry, in order, on the replica that proposed it (and still holds them); elsewhere it is empty.
     """
 
     index: int
@@ -76,4 +76,4 @@ class StateMachine(Protocol):
         """
 
     def digest(self) -> int:
-        """An order-independent 64-bit digest of the replicated state, kept incrementally; equal states, equal digests."""
+        """A 64-bit digest of the replicated state, kept incrementally: equal states have equal digests."""

@@ -21,21 +21,21 @@ class Progress:
     """One member's replication state in the present term of leadership."""
 
     __slots__ = (
-        "match_index",
-        "verified_index",
-        "next_index",
-        "mode",
+        "catching_up",
+        "contact_at",
+        "disk_used",
+        "healthy",
         "in_flight",
         "in_flight_bytes",
-        "catching_up",
-        "probe_sent",
-        "probe_at",
-        "contact_at",
         "joined_at",
+        "match_index",
+        "mode",
+        "next_index",
+        "probe_at",
+        "probe_sent",
         "read_round",
-        "disk_used",
+        "verified_index",
         "wall_ms",
-        "healthy",
     )
 
     def __init__(self, next_index: int, now: float) -> None:

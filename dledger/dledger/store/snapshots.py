@@ -15,8 +15,8 @@
        8  chunks     number of chunks
        8  bytes      sum of their lengths
 
-All numbers are big-endian.  A snapshot is written as `<20 digits>.<n>.tmp`, synced, renamed, and the directory synced; it
-exists from then on.
+All numbers are big-endian.  A snapshot is written as `<20 digits>.<n>.tmp`, synced, renamed, and the directory synced;
+it exists from then on.
 """
 
 from __future__ import annotations
