@@ -13,6 +13,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 -- says so in one line instead of 
 
 import argparse
 import asyncio
+import errno
 import logging
 import signal
 from collections.abc import Callable, Sequence
@@ -50,12 +51,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BrokerError, LogConfigError, IdentityError) as error:
         print(f"broker: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_CANNOT_START
-    except OSError as error:
-        print(f"broker: {error}", file=sys.stderr)
-        return EXIT_CANNOT_START
-    except LogError as error:
-        print(f"broker: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_FAILED
+    except (OSError, LogError) as error:
+        text = " ".join(str(error).split())
+        if _is_full_disk(error):
+            print(
+                f"broker: the disk of {config.data_dir} is full ({text}): make room there, then start the node again",
+                file=sys.stderr,
+            )
+            return EXIT_CANNOT_START
+        print(f"broker: {text}", file=sys.stderr)
+        return EXIT_FAILED if isinstance(error, LogError) else EXIT_CANNOT_START
+
+
+def _is_full_disk(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is that there is no space."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

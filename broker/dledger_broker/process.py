@@ -82,6 +82,7 @@ class Logs:
     """
 
     def __init__(self) -> None:
+        logging.raiseExceptions = False  # on a full disk every line would bring a traceback to the screen
         screen = logging.StreamHandler(sys.stderr)
         screen.setLevel(logging.WARNING)
         screen.setFormatter(_LAYOUT)
@@ -114,7 +115,11 @@ class PidFile:
     def write(self) -> None:
         """Name this process; readers see the old file or the whole new one."""
         temporary = self._path.with_name(".pid.tmp")
-        temporary.write_text(f"{os.getpid()}\n", encoding="ascii")
+        try:
+            temporary.write_text(f"{os.getpid()}\n", encoding="ascii")
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         temporary.replace(self._path)
 
     def remove(self) -> None:

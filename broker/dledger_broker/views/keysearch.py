@@ -89,7 +89,12 @@ class KeySearch:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         if self._loaded:
-            await self.save(slots=True)
+            try:
+                await self.save(slots=True)
+            except OSError as error:
+                _logger.warning(
+                    "the key index stands at %d, the rest comes again: %s", self._saved_position, error
+                )
         await self._work(self._index.close)
 
     async def load(self) -> None:

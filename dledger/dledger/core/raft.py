@@ -343,6 +343,11 @@ class Raft:
         if changed:
             self._become(Role.FOLLOWER, leader)
 
+    def resign(self, now: float) -> None:
+        """Stop leading, in nobody's favour: this node cannot write what a leader must."""
+        if self.role is Role.LEADER:
+            self._become_follower(self.term, None, now)
+
     def _follow(self, leader: ReplicaId, now: float) -> None:
         """A message of this term's leader arrived."""
         invariant(self.role is not Role.LEADER, "one leader a term", term=self.term, me=self.me, other=leader)

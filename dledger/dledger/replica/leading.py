@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 
 from dledger.config import ReplicaConfig
@@ -14,6 +15,10 @@ from dledger.replica.proposer import Contexts, Fill, Proposer, SealedEntry, chec
 from dledger.statemachine import StateMachine
 from dledger.store.log import LogStore
 from dledger.types import EntryKind, Membership, ReplicaId, Role
+
+COMPLAINT_INTERVAL_S = 60.0
+
+logger = logging.getLogger(__name__)
 
 
 class Leading:
@@ -54,6 +59,7 @@ class Leading:
         self._failed = failed
         self._seal_scheduled = False
         self._was_leader = False
+        self._complain_at = float("-inf")
         self.contexts = Contexts()
         self._proposer = Proposer(
             segment_bytes=config.segment_bytes,
@@ -117,10 +123,23 @@ class Leading:
         """A new leader proposes its no-op; one that was loses track of what it proposed."""
         if role is Role.LEADER:
             self._was_leader = True
-            self._propose(self._proposer.control_entry(EntryKind.NO_OP, self._engine().term, None))
+            try:
+                no_op = self._proposer.control_entry(EntryKind.NO_OP, self._engine().term, None)
+            except LogFullError as error:
+                self._cannot_lead(error)
+            else:
+                self._propose(no_op)
         elif self._was_leader:
             self._was_leader = False
             self.drop()
+
+    def _cannot_lead(self, error: LogFullError) -> None:
+        """Not even the reserve is there, because somebody else took the disk's space while this node was down."""
+        now = self._environment.now()
+        if now >= self._complain_at:
+            self._complain_at = now + COMPLAINT_INTERVAL_S
+            logger.warning("event=cannot_lead error=%s; it tries again until there is space", error)
+        self._engine().resign(now)
 
     def drop(self) -> None:
         """Lose track of everything proposed and not applied, and of what is staged."""

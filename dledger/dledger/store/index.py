@@ -30,6 +30,7 @@ UNIT = struct.Struct(">IQIQQ")
 UNIT_BYTES = UNIT.size
 MAX_OPEN_FILES = 8
 RESERVE_STEP_UNITS = 4096
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _KINDS = frozenset(int(kind) for kind in EntryKind)
 
@@ -100,15 +101,24 @@ class IndexFiles:
                 return reserved
             wanted = max(units, reserved + RESERVE_STEP_UNITS)
             try:
-                file = self._file(segment_start, create=True)
-                if file is not None:
-                    file.reserve(reserved * UNIT_BYTES, (wanted - reserved) * UNIT_BYTES)
+                try:
+                    self._extend(segment_start, reserved, wanted)
+                except OSError as error:
+                    if wanted == units or error.errno not in FULL:
+                        raise
+                    wanted = units
+                    self._extend(segment_start, reserved, wanted)
             except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno in FULL:
                     raise LogFullError(f"no space for the index of the segment at {segment_start}: {error}") from error
                 raise StorageError(f"reserving the index of the segment at {segment_start} failed: {error}") from error
             self._reserved[segment_start] = wanted
             return wanted
+
+    def _extend(self, segment_start: int, reserved: int, wanted: int) -> None:
+        file = self._file(segment_start, create=True)
+        if file is not None:
+            file.reserve(reserved * UNIT_BYTES, (wanted - reserved) * UNIT_BYTES)
 
     def read_raw(self, segment_start: int, slot: int, count: int) -> bytes:
         """The bytes of up to `count` units; fewer, or none, where the file ends."""

@@ -150,11 +150,11 @@ class LogStore(LogReader):
     def ensure_space_to(self, end: int, *, privileged: bool = False) -> None:
         """As `ensure_space`, for entries that are known to end at `end`."""
         units = 1 if privileged else 1 + RESERVE_UNITS
+        if not privileged:
+            end += self._reserve_bytes
         if end > self._segment_end:
             self._index.reserve(self._segment_end, units)
         self._reserve_units(self.last_index + units)
-        if not privileged:
-            end += self._reserve_bytes
         if end > self._space.reserved_end:
             self._space.cover(end)
 
@@ -178,9 +178,12 @@ class LogStore(LogReader):
 
     def _keep_reserve(self) -> None:
         self._units_reserved = 0
+        end = self.end_position + self._reserve_bytes
         try:
-            self._space.cover(self.end_position + self._reserve_bytes)
             self._reserve_units(self.last_index + RESERVE_UNITS)
+            if end > self._segment_end:
+                self._index.reserve(self._segment_end, RESERVE_UNITS)
+            self._space.cover(end)
         except LogFullError:
             pass
 
