@@ -12,6 +12,9 @@ from dledger.sim.scheduler import Scheduler, Timer
 
 T = TypeVar("T")
 
+CACHED_SHARE = 0.9
+CACHED_READ_S = 0.002
+"""Most reads of the cold lane are served by the page cache."""
 WALL_EPOCH_MS = 1_700_000_000_000
 
 
@@ -105,7 +108,9 @@ class SimEnvironment:
         """See `Environment.run_blocking`."""
 
         def begin() -> None:
-            total = self._random.uniform(0, 0.002) if lane == COLD else self.sync_delay_s(lane)
+            total = self.sync_delay_s(lane)
+            if lane == COLD and self._random.random() < CACHED_SHARE:
+                total = self._random.random() * CACHED_READ_S
             start = self._scheduler.now
             end = start + total
 

@@ -380,15 +380,19 @@ _mutant(
 )
 
 
-def _mark_first(self: SyncTicket) -> None:
-    self._mark.write(self.target)
-    self._mark.sync()
-    _real_run(self)
+def _mark_first(self: LogStore, *, whole_index: bool = False) -> SyncTicket | None:
+    ticket = _real_begin_sync(self, whole_index=whole_index)
+    if ticket is not None:
+        self._mark.write(ticket.target)
+        self._mark.sync()
+    return ticket
 
 
-_real_run = SyncTicket.run
+_real_begin_sync = LogStore.begin_sync
 
-_mutant("mark-before-sync", "the durable mark never exceeds what is durable", (SyncTicket, "run", _mark_first))
+_mutant(
+    "mark-before-sync", "the durable mark never exceeds what is durable", (LogStore, "begin_sync", _mark_first)
+)
 
 
 def _roll_without_directories(self: LogStore, first: EntryMeta) -> None:
@@ -412,6 +416,8 @@ def _sync_last_segment(self: SyncTicket) -> None:
     self._segments = last
     _real_run(self)
 
+
+_real_run = SyncTicket.run
 
 _mutant(
     "old-segment-not-synced",

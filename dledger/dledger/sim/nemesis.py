@@ -437,9 +437,9 @@ def _names(random: Random, group: SimGroup) -> list[str]:
 
 
 def _one(random: Random, group: SimGroup) -> str:
-    """Any node, the leader twice as often."""
+    """Any node, but the leader more often than not."""
     leader = group.leader
-    if leader is not None and random.random() < 0.4:
+    if leader is not None and random.random() < 0.5:
         return leader.name
     return random.choice(group.settings.names)
 

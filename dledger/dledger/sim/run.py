@@ -67,18 +67,20 @@ def draw_plan(random: Random) -> Plan:
     workload = WorkloadSettings(
         clients=random.choice((1, 3, 6)),
         think_s=random.choice((0.02, 0.05, 0.15)),
+        timeout_s=random.choice((0.3, 1.5)),
+        keys=random.choice((1, 8)),
         read_share=random.choice((0.1, 0.4)),
         padding_bytes=random.choice((50, 400, 2000)),
         large_share=random.choice((0.0, 0.01, 0.05)),
     )
     chosen = random.sample(sorted(KINDS), random.randint(2, 8))
     kinds = {kind: random.uniform(0.2, 1.0) for kind in chosen}
-    kinds.setdefault("trim", 0.3)
+    kinds.setdefault("trim", 0.4)
     return Plan(
         group,
         workload,
         kinds,
-        interval_s=random.choice((0.15, 0.5, 1.5)),
+        interval_s=random.choice((0.15, 0.4, 1.0)),
         most_at_once=random.choice((1, 2, 4)),
         sync_s=random.choice((0.0003, 0.002, 0.01)),
     )

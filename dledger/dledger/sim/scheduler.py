@@ -5,6 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+from dledger.sim.invariants import Violation
+
+
+SPIN_EVENTS = 1 << 14
+SPIN_S = 0.4
+"""So many events in so little time are no work any more, but messages that answer each other for ever."""
+
 
 class Timer:
     """A scheduled call; `cancel` undoes it."""
@@ -27,6 +34,7 @@ class Scheduler:
         self.events = 0
         self._heap: list[tuple[float, int, Timer]] = []
         self._serial = 0
+        self._spin_from = 0.0
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call in `delay_s` seconds."""
@@ -48,5 +56,12 @@ class Scheduler:
             if callback is not None:
                 self.now = at
                 self.events += 1
+                if not self.events % SPIN_EVENTS:
+                    self._check_spin()
                 callback()
         self.now = moment
+
+    def _check_spin(self) -> None:
+        if self.now - self._spin_from < SPIN_S:
+            raise Violation("replicas do not keep each other busy", f"{SPIN_EVENTS} events within {SPIN_S} s")
+        self._spin_from = self.now

@@ -15,8 +15,6 @@ from dledger.sim.group import Life, SimGroup
 from dledger.sim.invariants import require
 from dledger.sim.machine import UNIT_BYTES, Pending, encode_unit
 
-TIMEOUT_S = 1.5
-
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSettings:
@@ -25,6 +23,8 @@ class WorkloadSettings:
     clients: int = 4
     think_s: float = 0.03
     """Mean pause between two operations of one client."""
+    timeout_s: float = 1.5
+    """After which a client asks another node."""
     keys: int = 8
     read_share: float = 0.25
     burst_share: float = 0.1
@@ -50,9 +50,8 @@ class Workload:
 
     def start(self) -> None:
         """Let the clients begin."""
-        for number in range(self._settings.clients):
+        for _ in range(self._settings.clients):
             _Client(self, self._random.choice(self._group.settings.names)).pause()
-            _ = number
 
     def stop(self) -> None:
         """No operation begins any more."""
@@ -162,7 +161,7 @@ class _Client:
             if number == self._number:
                 done("info", None)
 
-        group.scheduler.after(TIMEOUT_S, give_up)
+        group.scheduler.after(settings.timeout_s, give_up)
         if random.random() < settings.read_share:
             life.environment.call_soon(lambda: workload.read(life, key, done))
             return
