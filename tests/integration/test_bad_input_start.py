@@ -26,6 +26,8 @@ from dledger_broker.__main__ import main as run_broker
 from dledger_client.testing.ports import NAMESRV_OFFSET, find_base_port
 from dledger_namesrv.__main__ import main as run_namesrv
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 30.0
 EXIT_CANNOT_START = 2
 NODE = "broker-a-n0"
