@@ -126,6 +126,8 @@ class SendUnit:
                 )
             place += len(messages)
         self._processor.counters.messages_in += place
+        self._pending = []
+        self._processor.forget_settled()
 
     def dropped(self) -> None:
         """See `StagedContext`."""
@@ -270,6 +272,12 @@ class SendProcessor:
         self._flying.append(unit)
         if self._sweep is None:
             self._sweep = self._env.call_later(SWEEP_S, self._on_sweep)
+
+    def forget_settled(self) -> None:
+        """Let go of units that were answered, so that their bodies do not stay in memory."""
+        flying = self._flying
+        while flying and flying[0].settled:
+            flying.popleft()
 
     def _on_sweep(self) -> None:
         """Report writes that have waited too long for a majority."""
