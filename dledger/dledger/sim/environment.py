@@ -51,6 +51,7 @@ class SimEnvironment:
         self._busy: dict[str, bool] = {FLUSH: False, HARD_STATE: False}
         self.alive = True
         self._paused_until = 0.0
+        self._missed: deque[Callable[[], None]] = deque()
         self.wall_offset_ms = 0
         self.sync_delay_s: Callable[[str], float] = lambda lane: 0.0005
 
@@ -60,7 +61,22 @@ class SimEnvironment:
 
     def pause(self, until: float) -> None:
         """Nothing happens here before `until`; a pause never ends early, or what waits for its end would be overtaken."""
+        if not self.paused:
+            self._scheduler.at(until, self._wake)
         self._paused_until = max(self._paused_until, until)
+
+    def _wake(self) -> None:
+        """Everything that fell into the pause happens now, in its order."""
+        if self.paused:
+            self._scheduler.at(self._paused_until, self._wake)
+            return
+        while self._missed:
+            self._missed.popleft()()
+
+    @property
+    def paused(self) -> bool:
+        """Whether a pause goes on."""
+        return self._scheduler.now < self._paused_until
 
     def now(self) -> float:
         """See `Environment.now`; never goes back."""
@@ -92,8 +108,8 @@ class SimEnvironment:
         def fire() -> None:
             if not self.alive or timer.callback is None:
                 return
-            if scheduler.now < self._paused_until:
-                scheduler.at(self._paused_until, fire)
+            if self.paused:
+                self._missed.append(fire)
                 return
             try:
                 timer.callback()

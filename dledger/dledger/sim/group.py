@@ -60,7 +60,7 @@ class SimNode:
     life: Life | None = None
     lives: int = 0
     rotten: bool = False
-    """Bits of its disk were flipped: it may refuse to go on, with `CorruptionError`."""
+    """Bits of its disk were flipped, and may be found to be at any time: it may refuse to go on, or to start."""
     losing_power: bool = False
     """Every disk operation fails from now on; the crash follows at the end of the event."""
     failing_disk: bool = False
@@ -187,7 +187,7 @@ class SimGroup:
             if node.losing_power:
                 self._lose_power(node)
                 return False
-            if node.failing_disk or (isinstance(error, CorruptionError) and node.rotten):
+            if node.failing_disk or (isinstance(error, LogError) and node.rotten):
                 self.say(f"{name} cannot start: {error}")
                 return False
             raise Violation("a node starts after any crash", f"{name}: {error!r}") from error
@@ -324,6 +324,14 @@ class SimGroup:
 
     # ---------------------------------------------------------------- judging
 
+    @property
+    def damaged(self) -> bool:
+        """Some node is down because of bit rot, or knows that it lacks entries because of it."""
+        return any(
+            node.rotten and (node.life is None or node.life.replica.store.corrupt_ranges)
+            for node in self.nodes.values()
+        )
+
     def healthy(self) -> bool:
         """Every node runs, is a voter, leads or follows the ready leader, and has applied everything."""
         leader = self.leader
@@ -337,6 +345,8 @@ class SimGroup:
             replica = node.replica
             if (
                 replica is None
+                or node.life is None
+                or node.life.environment.paused
                 or replica.me not in membership.voters
                 or replica.engine.term != head.engine.term
                 or replica.engine.commit_index != head.store.last_index

@@ -256,7 +256,8 @@ class BitFlip:
 
     def inject(self, group: SimGroup) -> bool:
         node = group.nodes[self.node]
-        if node.life is None or not group.healthy() or any(other.rotten for other in group.nodes.values()):
+        others_rot = any(other.rotten for other in group.nodes.values() if other is not node)
+        if node.life is None or not group.healthy() or others_rot or group.damaged:
             return False
         group.kill(self.node)
         files = [path for path in node.disk.paths() if path.startswith(self.prefix)]
@@ -283,7 +284,7 @@ class Wipe:
     duration_s: float
 
     def inject(self, group: SimGroup) -> bool:
-        if not group.healthy() or any(other.rotten for other in group.nodes.values()):
+        if not group.healthy() or group.damaged:
             return False
         group.wipe(self.node)
         return True
@@ -300,7 +301,7 @@ class LoseFiles:
     duration_s: float
 
     def inject(self, group: SimGroup) -> bool:
-        if not group.healthy() or any(other.rotten for other in group.nodes.values()):
+        if not group.healthy() or group.damaged:
             return False
         group.kill(self.node)
         group.witness.amnesia(self.node)
@@ -357,7 +358,7 @@ class Remove:
         if (
             member is None
             or not alive.issuperset(membership.voters)
-            or any(node.rotten for node in group.nodes.values())
+            or group.damaged
             or len(membership.voters) < 3
             or not replica.engine.can_change_membership
         ):
@@ -605,8 +606,6 @@ class Nemesis:
         if self._open:
             return
         if self._group.healthy():
-            for node in self._group.nodes.values():
-                node.rotten = False
             self._refused.clear()
         for name, node in self._group.nodes.items():
             if node.life is not None:

@@ -41,10 +41,10 @@ class Scheduler:
         return self.at(self.now + delay_s, callback)
 
     def at(self, moment: float, callback: Callable[[], None]) -> Timer:
-        """Call at `moment`; calls for the same moment keep their order."""
+        """Call at `moment`, or now if that has passed; calls for the same moment keep their order."""
         timer = Timer(callback)
         self._serial += 1
-        heapq.heappush(self._heap, (moment, self._serial, timer))
+        heapq.heappush(self._heap, (max(moment, self.now), self._serial, timer))
         return timer
 
     def run_until(self, moment: float) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from dledger.errors import BusyError, LogFullError, NotLeaderError, TooLargeError
+from dledger.errors import BusyError, LogFullError, NotLeaderError, StorageError, TooLargeError
 from dledger.sim.group import Life, SimGroup
 from dledger.sim.invariants import require
 from dledger.sim.machine import UNIT_BYTES, Pending, encode_unit
@@ -100,6 +100,10 @@ class Workload:
             self.failed += 1
             witness.answered_fail(operation)
             done("fail", life.node.name)
+        except StorageError:
+            # The disk failed under an earlier unit; the replica ends.
+            self.unknown += 1
+            done("info", None)
 
     def read(self, life: Life, key: int, done: Callable[[str, str | None], None]) -> None:
         """Read on the event loop of a node."""
