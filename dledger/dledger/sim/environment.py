@@ -52,12 +52,23 @@ class SimEnvironment:
         self.alive = True
         self._paused_until = 0.0
         self._missed: deque[Callable[[], None]] = deque()
+        self._unfinished: dict[int, Callable[[], object]] = {}
+        self._works = 0
         self.wall_offset_ms = 0
         self.sync_delay_s: Callable[[str], float] = lambda lane: 0.0005
 
     def kill(self) -> None:
         """The process is gone."""
         self.alive = False
+
+    def close(self) -> None:
+        """An orderly end: what was submitted to threads still takes effect, but nothing is told of it."""
+        self.kill()
+        for work in self._unfinished.values():
+            try:
+                work()
+            except Exception:
+                continue  # as on a thread: nobody is there to be told
 
     def pause(self, until: float) -> None:
         """Nothing happens here before `until`; a pause never ends early, or what waits for its end would be overtaken."""
@@ -122,6 +133,9 @@ class SimEnvironment:
 
     def run_blocking(self, lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """See `Environment.run_blocking`."""
+        self._works += 1
+        number = self._works
+        self._unfinished[number] = work
 
         def begin() -> None:
             total = self.sync_delay_s(lane)
@@ -132,6 +146,7 @@ class SimEnvironment:
 
             def act() -> None:
                 result: T | BaseException
+                del self._unfinished[number]
                 try:
                     result = work()
                 except Exception as error:

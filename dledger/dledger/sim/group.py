@@ -310,6 +310,7 @@ class SimGroup:
         life = self.nodes[name].life
         if life is not None:
             life.replica.stop()
+            life.environment.close()
             self._end(name)
             node = self.nodes[name]
             try:
