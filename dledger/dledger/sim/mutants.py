@@ -63,12 +63,23 @@ def _mutant(name: str, breaks: str, *patches: Patch) -> None:
 # ---------------------------------------------------------------- commit rules
 
 
+def _commit(self: Raft, index: int, now: float, *, any_term: bool = False) -> None:
+    if index <= self.commit_index or not (any_term or self.table.term_at(index) == self.term):
+        return
+    self.commit_index = index
+    self._effects.append(Commit(index))
+    if self.table.membership_index <= index and not self.is_voter:
+        self._heartbeat(now)
+        self._become_follower(self.term, None, now)
+
+
+def _quorum_index(self: Raft, members: tuple[ReplicaId, ...], own: int) -> int:
+    held = sorted(own if member == self.me else self.progress[member].match_index for member in members)
+    return held[-self.table.membership.quorum]
+
+
 def _commit_what_one_has(self: Raft, now: float) -> None:
-    _ = now
-    index = self.durable_index
-    if index > self.commit_index and self.table.term_at(index) == self.term:
-        self.commit_index = index
-        self._effects.append(Commit(index))
+    _commit(self, self.durable_index, now)
 
 
 _mutant(
@@ -79,30 +90,14 @@ _mutant(
 
 
 def _commit_counting_members(self: Raft, now: float) -> None:
-    _ = now
-    membership = self.table.membership
-    durable = sorted(
-        self.durable_index if member == self.me else self.progress[member].match_index for member in membership.members
-    )
-    index = durable[-membership.quorum]
-    if index > self.commit_index and self.table.term_at(index) == self.term:
-        self.commit_index = index
-        self._effects.append(Commit(index))
+    _commit(self, _quorum_index(self, self.table.membership.members, self.durable_index), now)
 
 
 _mutant("learners-count", "learners count for nothing", (Raft, "_advance_commit", _commit_counting_members))
 
 
 def _commit_of_any_term(self: Raft, now: float) -> None:
-    _ = now
-    membership = self.table.membership
-    durable = sorted(
-        self.durable_index if voter == self.me else self.progress[voter].match_index for voter in membership.voters
-    )
-    index = durable[-membership.quorum]
-    if index > self.commit_index:
-        self.commit_index = index
-        self._effects.append(Commit(index))
+    _commit(self, _quorum_index(self, self.table.membership.voters, self.durable_index), now, any_term=True)
 
 
 _mutant(
@@ -113,15 +108,7 @@ _mutant(
 
 
 def _commit_counting_unsynced(self: Raft, now: float) -> None:
-    _ = now
-    membership = self.table.membership
-    held = sorted(
-        self.table.last_index if voter == self.me else self.progress[voter].match_index for voter in membership.voters
-    )
-    index = held[-membership.quorum]
-    if index > self.commit_index and self.table.term_at(index) == self.term:
-        self.commit_index = min(index, self.table.last_index)
-        self._effects.append(Commit(self.commit_index))
+    _commit(self, _quorum_index(self, self.table.membership.voters, self.table.last_index), now)
 
 
 _mutant(
