@@ -91,10 +91,15 @@ class CoreGroup:
     """Cores by name; `group["a"]` is the core itself, `group.cores["a"]` it and what its driver keeps."""
 
     def __init__(
-        self, *voters: str, learners: Iterable[str] = (), strangers: Iterable[str] = (), seed: int = 1
+        self,
+        *voters: str,
+        learners: Iterable[str] = (),
+        strangers: Iterable[str] = (),
+        seed: int = 1,
+        one_entry_a_message: bool = False,
     ) -> None:
         """`strangers` run but are no members."""
-        self.settings = RaftSettings()
+        self.settings = RaftSettings(max_run_bytes=ENTRY_BYTES) if one_entry_a_message else RaftSettings()
         self.membership = Membership(
             tuple(replica(name) for name in voters), tuple(replica(name) for name in learners)
         )
@@ -195,6 +200,10 @@ class CoreGroup:
         """Lose whatever is sent on these directed pairs."""
         self._cut.update(pairs)
         self.wire = [sent for sent in self.wire if (sent.sender, sent.to) not in self._cut]
+
+    def join(self, *pairs: tuple[str, str]) -> None:
+        """Undo single cuts; nobody is told."""
+        self._cut.difference_update(pairs)
 
     def isolate(self, name: str) -> None:
         """Cut a core off in both directions."""
@@ -371,7 +380,8 @@ class CoreGroup:
         raft = core.raft
         if not raft.is_leader or raft.term != effect.term:
             return
-        metas = tuple(core.log[effect.first_index - core.first_index :])
+        first, count = effect.first_index - core.first_index, max(1, effect.max_bytes // ENTRY_BYTES)
+        metas = tuple(core.log[first : first + count])
         prev_term = raft.table.term_at(effect.first_index - 1)
         invariant(metas and prev_term is not None, "a leader reads what it has", effect=effect)
         message = raft._append_message(effect.first_index - 1, len(metas))  # noqa: SLF001 - its driver makes the same

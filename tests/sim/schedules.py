@@ -1,0 +1,433 @@
+"""Schedules by hand, for what random search finds rarely: each is a known way to break a replicated log.
+
+They raise `AssertionError`, `InvariantError` or `Violation` if the code under them breaks its promise; the tests of the
+mutants rely on that.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from dledger.core.messages import Append, AppendReply, TimeoutNow
+from dledger.environment import Environment
+from dledger.replica.reads import ReadWaiters
+from dledger.sim.disk import SimDisk
+from dledger.sim.group import GroupSettings, SimGroup
+from dledger.sim.scheduler import Scheduler
+from dledger.sim.workload import Workload, WorkloadSettings
+from dledger.store.hardstate import HardStateFile
+from dledger.testing.cores import CoreGroup, entries, replica
+from dledger.types import HardState, Membership, Role
+
+
+def figure_8() -> None:
+    """Figure 8 of the paper: an entry of an older term on a majority is not committed, and may be overwritten."""
+    group = CoreGroup("s1", "s2", "s3", "s4", "s5", one_entry_a_message=True)
+    group.elect("s1")
+    group.pass_time(0.2)
+    # (a) s1 replicates entry 1 to s2 only.
+    group.cut(("s1", "s3"), ("s1", "s4"), ("s1", "s5"))
+    group.propose("s1")
+    group.settle()
+    # (b) s1 fails; s5 leads with the votes of s3 and s4, and appends another entry 1 that nobody receives.
+    group.isolate("s1")
+    group.isolate("s2")
+    group.hold(lambda envelope: envelope.sender == "s5" and bool(envelope.metas))
+    group.elect("s5")
+    assert group.cores["s5"].terms == [1, 2]
+    # (c) s5 fails, s1 is back and leads; its old entry 1 reaches a majority, its no-op does not.
+    group.release()
+    group.wire.clear()
+    group.heal()
+    group.crash("s1")
+    group.crash("s5")
+    group.isolate("s5")
+    group.hold(lambda envelope: any(meta.index >= 2 for meta in envelope.metas))
+    while not group["s1"].is_leader:
+        group.campaign("s1")
+        group.settle()
+    assert [group.cores[name].terms[:2] for name in ("s1", "s2", "s3")] == [[1, 1]] * 3
+    # (d) s1 fails; s5, whose last term is higher than theirs, leads and overwrites entry 1.
+    group.held.clear()
+    group.release()
+    group.heal()
+    group.wire.clear()
+    group.isolate("s1")
+    while not group["s5"].is_leader:
+        group.campaign("s5")
+        group.settle()
+    group.pass_time(0.3, "s5")
+    assert group.cores["s3"].terms[:2] == [1, 2]
+
+
+def stale_acknowledgement() -> None:
+    """What a follower verified for an older leader must not be acknowledged to the next one.
+
+    1. `a` leads term 1 and gives entries 1 to 3 to `b` only.
+    2. `c` leads term 2 with entries 1 to 3 of its own; `d` has them, `b` and `e` do not yet.
+    3. A heartbeat of `c` reaches `b`, whose answer must not claim entries 1 to 3: with `c` and `d` that would be three.
+    """
+    group = _two_histories()
+    group.settle()
+    assert group["c"].commit_index == 0
+    assert group["b"].commit_index == 0
+
+
+def overtaking_heartbeat() -> None:
+    """A heartbeat overtakes the appends it speaks of: the follower's own entries there are an older leader's."""
+    group = _two_histories()
+    group.hold(lambda envelope: envelope.to == "b" and isinstance(envelope.message, Append))
+    held, group.held = group.held, []
+    group.wire += [envelope for envelope in held if envelope.to == "e"]
+    group.settle()
+    group.pass_time(0.3)
+    assert group["c"].commit_index == 3
+    assert group["b"].commit_index == 0
+
+
+def _two_histories() -> CoreGroup:
+    """`b` holds entries 1 to 3 of term 1, `c` and `d` of term 2; appends of `c` to `b` and `e` are held."""
+    group = CoreGroup("a", "b", "c", "d", "e")
+    group.elect("a")
+    group.pass_time(0.2)
+    group.cut(("a", "c"), ("a", "d"), ("a", "e"))
+    group.propose("a", 3)
+    group.settle()
+    group.isolate("a")
+    group.hold(
+        lambda envelope: (
+            envelope.sender == "c" and envelope.to in ("b", "e") and isinstance(envelope.message, Append)
+        )
+    )
+    group.cut(("b", "c"))
+    group.elect("c")
+    group.propose("c", 2)
+    group.settle()
+    assert (group.cores["b"].terms, group.cores["d"].terms) == ([1, 1, 1, 1], [1, 2, 2, 2])
+    group.join(("b", "c"))
+    group.tick("c", group.settings.heartbeat_s)
+    return group
+
+
+def conflict_at_the_compacted_base() -> None:
+    """A follower's conflicting entries reach below the leader's first one: only a snapshot mends that, in few messages."""
+    group = CoreGroup("a", "b", "c")
+    group.elect("b")
+    group.pass_time(0.2)
+    group.isolate("b")
+    group.propose("b", 6)
+    group.elect("a")
+    group.propose("a", 4)
+    group.pass_time(0.2)
+    group.compact("c", 4)
+    group.heal()
+    group.wire.clear()
+    group.isolate("a")
+    group.campaign("c")
+    for _ in range(40):
+        group.settle(limit=500)
+        if replica("b") in group.cores["c"].snapshots_asked:
+            break
+        group.now += group.settings.heartbeat_s
+        group.tick("c")
+    assert replica("b") in group.cores["c"].snapshots_asked
+    group.install("c", "b")
+    group.pass_time(0.5)
+    assert group["b"].table.last_index == group["c"].table.last_index == group["b"].commit_index
+    assert group["b"].table.last_term == group["c"].table.last_term
+
+
+def snapshot_without_effect() -> None:
+    """A snapshot goes out and nothing comes of it (its receiver's disk is full): it is sent again."""
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.isolate("b")
+    group.propose("a", 5)
+    group.pass_time(0.2)
+    group.compact("a", 4)
+    group.heal()
+    group.pass_time(0.2)
+    assert group.cores["a"].snapshots_asked == [replica("b")]
+    group["a"].snapshot_sent(replica("b"), group["a"].term, group.now)
+    group.pass_time(3.0)
+    assert len(group.cores["a"].snapshots_asked) > 1
+
+
+def membership_change_before_own_commit() -> None:
+    """The bug of single-server changes (Ongaro, 2015): two leaders' changes overlap unless each commits in its term first.
+
+    1. `a` leads term 1 of {a, b, c, d} and appends "add e", which only `e` receives.
+    2. `b` leads term 2 with the votes of `c` and `d`.  If it may remove `a` at once, {b, c} commit that.
+    3. `a`, `d` and `e` are a majority of {a, b, c, d, e}: `a` leads again without knowing of it.
+    """
+    group = CoreGroup("a", "b", "c", "d", strangers=("e",))
+    group.elect("a")
+    group.pass_time(0.2)
+    group.cut(("a", "b"), ("a", "c"), ("a", "d"))
+    group.propose("a", membership=Membership(tuple(map(replica, "abcde"))))
+    group.settle()
+    group.isolate("a")
+    group.isolate("e")
+    group.hold(lambda envelope: envelope.sender == "b" and envelope.to == "d" and isinstance(envelope.message, Append))
+    group.elect("b")
+    group.settle()
+    if not group["b"].can_change_membership:
+        return
+    group.propose("b", membership=Membership(tuple(map(replica, "bcd"))))
+    group.settle()
+    group.held.clear()
+    group.release()
+    group.heal()
+    group.wire.clear()
+    group.isolate("b")
+    group.isolate("c")
+    for _ in range(5):
+        group.campaign("a")
+        group.settle()
+        if group["a"].is_leader:
+            break
+    group.propose("a", 2)
+    group.settle()
+    assert group["a"].table.membership.voters == tuple(map(replica, "bcd"))
+
+
+def leader_removes_itself() -> None:
+    """It does not count itself for that entry, and steps down once it is committed."""
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.settle()
+    group.hold(lambda envelope: envelope.to == "c" and bool(envelope.metas))
+    index = group.propose("a", membership=Membership((replica("b"), replica("c"))))
+    group.settle()
+    assert group["a"].commit_index < index, "only b has it: a no longer counts"
+    group.release()
+    group.settle()
+    assert group["a"].commit_index == index
+    assert group["a"].role is Role.FOLLOWER
+    group.pass_time(5.0)
+    assert not group["a"].is_leader
+    assert group["b"].is_leader or group["c"].is_leader
+
+
+def transfer_under_load() -> None:
+    """A transfer waits for the successor to have everything, overrides the live leader, and gives up in time."""
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.settle()
+    group.propose("a", 20)
+    assert group["a"].transfer(replica("b"), group.now)
+    assert not group["a"].accepts_proposals
+    assert not any(isinstance(envelope.message, TimeoutNow) for envelope in group.wire)
+    group.settle()
+    assert group["b"].is_leader
+    assert group["b"].commit_index == group["b"].table.last_index
+    group.isolate("c")
+    assert group["b"].transfer(replica("c"), group.now)
+    group.pass_time(group.settings.election_max_s * 1.1)
+    assert group["b"].accepts_proposals, "a successor that does not answer is given up"
+
+
+def one_way_partition() -> None:
+    """A leader that hears nobody steps down although everybody hears it, and the others replace it."""
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.settle()
+    group.cut(("b", "a"), ("c", "a"))
+    group.pass_time(group.settings.election_max_s * 1.2)
+    assert not group["a"].is_leader
+    group.pass_time(4.0)
+    assert group["b"].is_leader or group["c"].is_leader
+
+
+def late_tick() -> None:
+    """After a SIGSTOP a core's timers have run out though nobody was silent: the proof is still unread."""
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.pass_time(0.3)
+    term = group["a"].term
+    group.now += 30.0
+    group.tick("b", 0.0)
+    assert group["b"].role is Role.FOLLOWER
+    group.tick("a", 0.0)
+    assert group["a"].is_leader
+    group.pass_time(2.0)
+    assert (group["a"].is_leader, group["a"].term) == (True, term)
+
+
+def sync_of_replaced_entries() -> None:
+    """A sync that began before a truncation says nothing of the entries that came after it."""
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.pass_time(0.2)
+    group.auto_sync = False
+    group.cut(("a", "c"))
+    group.propose("a", 3)
+    group.settle()
+    complete = group.begin_sync("b")
+    group.isolate("a")
+    group.auto_sync = True
+    group.isolate("b")
+    group.heal()
+    group.isolate("a")
+    group.auto_sync = False
+    reply = group.send("c", "b", Append(9, 0, 1, 0, 3), entries(9, 9, 9, first=1))
+    assert not any(isinstance(message, AppendReply) and message.match_index > 0 for message in reply)
+    complete()
+    assert group["b"].durable_index == 0
+    assert all(
+        envelope.message.match_index <= 0 for envelope in group.wire if isinstance(envelope.message, AppendReply)
+    )
+
+
+def vote_after_power_loss() -> None:
+    """Term and vote are what they were, whatever the power loss left of the file's unsynced writes."""
+    for seed in range(20):
+        disk = SimDisk(Random(seed))
+        disk.mkdir("raft")
+        disk.sync_dir(".")
+        file, state = HardStateFile.open(disk)
+        assert state is None
+        for term in range(1, 4):
+            file.save(HardState(term, replica("a")))
+        disk.crash(Random(seed), "random")
+        assert HardStateFile.open(disk)[1] == HardState(3, replica("a"))
+
+
+def read_waits_for_apply() -> None:
+    """A confirmed read waits until the commit index of its round is applied."""
+    answered: list[Exception | None] = []
+    soon: list[Callable[[], None]] = []
+
+    class Loop:
+        def call_soon(self, callback: Callable[[], None]) -> None:
+            soon.append(callback)
+
+    reads = ReadWaiters(_as_environment(Loop()), lambda: 1)
+    reads.add(answered.append)
+    soon.pop()()
+    reads.confirmed(1, 5)
+    reads.applied(4)
+    assert answered == []
+    reads.applied(5)
+    assert answered == [None]
+
+
+def _as_environment(loop: object) -> Environment:
+    return loop  # type: ignore[return-value]
+
+
+# Schedules on whole replicas
+
+
+def _running_group(seed: int = 5, clients: int = 3) -> tuple[SimGroup, Workload]:
+    scheduler = Scheduler()
+    group = SimGroup(scheduler, Random(seed), GroupSettings())
+    workload = Workload(group, Random(seed + 1), WorkloadSettings(clients=clients))
+    for name in group.nodes:
+        group.start(name)
+    scheduler.run_until(2.0)
+    workload.start()
+    scheduler.run_until(3.0)
+    assert group.leader is not None
+    return group, workload
+
+
+def _until(group: SimGroup, holds: Callable[[], bool], seconds: float) -> None:
+    deadline = group.scheduler.now + seconds
+    while not holds():
+        assert group.scheduler.now < deadline, "it happens in time"
+        group.scheduler.run_until(group.scheduler.now + 0.05)
+
+
+def wiped_node() -> None:
+    """A node that lost its directory is another incarnation: no vote until it has caught up and been promoted."""
+    group, workload = _running_group()
+    leader = group.leader
+    assert leader is not None
+    victim = next(node for node in group.nodes.values() if node is not leader)
+    assert victim.life is not None
+    old = victim.life.replica_id
+    group.wipe(victim.name)
+    group.start(victim.name)
+    life = victim.life
+    assert life is not None
+    assert life.replica_id.incarnation != old.incarnation
+    assert not life.replica.engine.is_voter
+    group.scheduler.run_until(group.scheduler.now + 5.0)
+    assert not life.replica.engine.is_voter, "the old incarnation is replaced only after ten silent seconds"
+    _until(group, lambda: life.replica_id in _membership(group).learners, 10.0)
+    _until(group, lambda: life.replica_id in _membership(group).voters, 10.0)
+    assert old not in _membership(group).members
+    workload.stop()
+    _until(group, group.healthy, 5.0)
+
+
+def _membership(group: SimGroup) -> Membership:
+    leader = group.leader
+    if leader is None or leader.replica is None:
+        return Membership()
+    return leader.replica.engine.table.membership
+
+
+def slow_sync_hands_over() -> None:
+    """A leader whose fdatasync takes longer than a second hands over; the group goes on."""
+    group, workload = _running_group()
+    leader = group.leader
+    assert leader is not None
+    leader.sync_delay_s = 4.0
+    _until(group, lambda: group.leader is not None and group.leader is not leader, 6.0)
+    acknowledged = workload.ok
+    group.scheduler.run_until(group.scheduler.now + 3.0)
+    assert workload.ok > acknowledged
+
+
+def stopped_process_comes_back() -> None:
+    """SIGSTOP of the leader for longer than any time-out: another one leads, and the old one follows when it wakes."""
+    group, workload = _running_group()
+    leader = group.leader
+    assert leader is not None
+    assert leader.life is not None
+    leader.life.environment.pause(group.scheduler.now + 10.0)
+    _until(group, lambda: group.leader is not None and group.leader is not leader, 8.0)
+    acknowledged = workload.ok
+    group.scheduler.run_until(group.scheduler.now + 10.0)
+    assert workload.ok > acknowledged
+    workload.stop()
+    _until(group, group.healthy, 5.0)
+
+
+def transfer_between_replicas() -> None:
+    """Ten transfers under load: each is over within a second, and every write is either answered or unknown."""
+    group, workload = _running_group(clients=6)
+    for _ in range(10):
+        leader = group.leader
+        assert leader is not None
+        assert leader.replica is not None
+        term = leader.replica.engine.term
+        leader.replica.transfer(None)
+        _until(group, lambda term=term: _term(group) > term, 1.0)  # type: ignore[misc]
+        group.scheduler.run_until(group.scheduler.now + 0.3)
+    workload.stop()
+    _until(group, group.healthy, 5.0)
+
+
+def _term(group: SimGroup) -> int:
+    leader = group.leader
+    return 0 if leader is None or leader.replica is None else leader.replica.engine.term
+
+
+CORE_SCHEDULES = (
+    figure_8,
+    stale_acknowledgement,
+    overtaking_heartbeat,
+    conflict_at_the_compacted_base,
+    snapshot_without_effect,
+    membership_change_before_own_commit,
+    leader_removes_itself,
+    transfer_under_load,
+    one_way_partition,
+    late_tick,
+    sync_of_replaced_entries,
+    vote_after_power_loss,
+    read_waits_for_apply,
+)
+GROUP_SCHEDULES = (wiped_node, slow_sync_hands_over, stopped_process_comes_back, transfer_between_replicas)
