@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -64,10 +65,15 @@ def test_other_limits_are_positive() -> None:
 
 
 def test_meter_sees_memory_and_cpu_of_each_process_leader_first() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+    command = [sys.executable, "-c", "print('up', flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"
         meter = UsageMeter([os.getpid(), child.pid])
         meter.begin()
-        sum(range(200_000))
+        began = time.thread_time()
+        while time.thread_time() - began < 0.05:  # the kernel books processor time by ticks of up to 10 ms
+            sum(range(10_000))
         meter.end()
         leader, follower = meter.nodes(messages=10)
         child.communicate(b"\n")
