@@ -10,6 +10,7 @@ from dledger.core.effects import Output
 from dledger.engines import Engine
 from dledger.environment import Environment
 from dledger.errors import LogFullError, NotLeaderError
+from dledger.format import HEADER_BYTES, MAX_ENTRY_BODY_BYTES
 from dledger.replica.marks import Marks
 from dledger.replica.proposer import Contexts, Fill, Proposer, SealedEntry, check_room
 from dledger.statemachine import StateMachine
@@ -150,8 +151,15 @@ class Leading:
             self._machine.dropped(contexts)
 
     def _reserve(self, size: int, privileged: bool) -> int:
-        self._store.ensure_space(size, privileged=privileged)
-        return self._store.next_position(size)
+        """Where an entry of `size` bytes goes, once there is space for it and for what may join it in its turn."""
+        store = self._store
+        position = store.next_position(size)
+        end = position + size
+        if not privileged:
+            segment_end = position - position % store.segment_bytes + store.segment_bytes
+            end = max(end, min(position + HEADER_BYTES + MAX_ENTRY_BODY_BYTES, segment_end))
+        store.ensure_space_to(end, privileged=privileged)
+        return position
 
     def _seal(self) -> None:
         self._seal_scheduled = False
