@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from dledger.invariants import invariant
-from dledger.types import NO_TERM, EntryMeta, Membership
+from dledger.types import NO_TERM, EntryMeta, Membership, ReplicaId
 
 
 class LogTable:
@@ -62,6 +62,10 @@ class LogTable:
     def window_first(self) -> int:
         """Index of the oldest entry whose size is known; `last_index + 1` if none is."""
         return self._recent[0].index if self._recent else self.last_index + 1
+
+    def ever_lists(self, replica: ReplicaId) -> bool:
+        """Whether any membership that is kept lists a replica, in force or not."""
+        return any(replica in membership.members for _, membership in self._memberships)
 
     def membership_at(self, index: int) -> tuple[int, Membership]:
         """The membership (with its entry's index) in force at `index`."""

@@ -399,7 +399,8 @@ class Raft:
         self._heartbeat(now)
 
     def _on_vote_request(self, sender: ReplicaId, request: VoteRequest, now: float) -> None:
-        if self.me not in self.table.membership.members or not self.may_vote:
+        # The membership in force here may be void or old (Ongaro's thesis, 4.1): who asks knows whose votes count.
+        if not self.table.ever_lists(self.me) or not self.may_vote:
             return
         if not request.transfer and self._hears_leader(now):
             return
