@@ -7,7 +7,7 @@ from functools import partial
 
 from dledger.engines import Engine
 from dledger.environment import COLD, Environment
-from dledger.errors import StorageError
+from dledger.errors import LogFullError, StorageError
 from dledger.replica.concerns import Concerns
 from dledger.replica.joining import JoiningPolicy
 from dledger.replica.leading import Leading
@@ -69,7 +69,10 @@ class Housekeeping:
                 self._environment.now(),
             )
             if membership is not None:
-                self._leading.change_membership(membership)
+                try:
+                    self._leading.change_membership(membership)
+                except LogFullError:
+                    pass  # it is due again in a moment
 
     def _prepare_ahead(self) -> None:
         """Fill the space that the log will grow into, off the event loop and one step at a time."""
