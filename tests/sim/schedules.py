@@ -12,6 +12,7 @@ from dledger.environment import Environment
 from dledger.replica.reads import ReadWaiters
 from dledger.sim.disk import SimDisk
 from dledger.sim.group import GroupSettings, SimGroup
+from dledger.sim.nemesis import LoseFiles
 from dledger.sim.scheduler import Scheduler
 from dledger.sim.workload import Workload, WorkloadSettings
 from dledger.store.hardstate import HardStateFile
@@ -208,6 +209,29 @@ def leader_removes_itself() -> None:
     assert group["b"].is_leader or group["c"].is_leader
 
 
+def void_removal() -> None:
+    """A leader that has appended its own removal, and nothing came of it, still has to vote.
+
+    1. `b` leads term 1 of {a, b, c} and appends its own removal, which nobody receives.
+    2. `a` leads term 2 and removes itself: {b, c} are left, and only `c` has that entry.
+    3. `c` needs the vote of `b`, whose own log says that it is no member.
+    """
+    group = CoreGroup("a", "b", "c")
+    group.elect("b")
+    group.pass_time(0.2)
+    group.isolate("b")
+    group.propose("b", membership=Membership((replica("a"), replica("c"))))
+    group.elect("a")
+    group.settle()
+    group.propose("a", membership=Membership((replica("b"), replica("c"))))
+    group.settle()
+    group.isolate("a")
+    group.join(("b", "c"), ("c", "b"))
+    group.pass_time(6.0)
+    assert group["c"].is_leader
+    assert group["b"].table.membership.voters == (replica("b"), replica("c"))
+
+
 def transfer_under_load() -> None:
     """A transfer waits for the successor to have everything, overrides the live leader, and gives up in time."""
     group = CoreGroup("a", "b", "c")
@@ -361,6 +385,22 @@ def wiped_node() -> None:
     _until(group, group.healthy, 5.0)
 
 
+def lost_files() -> None:
+    """A directory that lost its log and votes, but not its name, must not pass for the member it was."""
+    group, workload = _running_group()
+    victim = next(node for node in group.nodes.values() if node is not group.leader)
+    assert victim.life is not None
+    old = victim.life.replica_id
+    fault = LoseFiles(victim.name, 0.1)
+    workload.stop()
+    _until(group, lambda: fault.inject(group), 5.0)
+    fault.heal(group)
+    assert victim.life is not None
+    assert victim.life.replica_id != old
+    assert victim.disk.exists("aside-0")
+    _until(group, group.healthy, 20.0)
+
+
 def _membership(group: SimGroup) -> Membership:
     leader = group.leader
     if leader is None or leader.replica is None:
@@ -423,6 +463,7 @@ CORE_SCHEDULES = (
     snapshot_without_effect,
     membership_change_before_own_commit,
     leader_removes_itself,
+    void_removal,
     transfer_under_load,
     one_way_partition,
     late_tick,
@@ -430,4 +471,4 @@ CORE_SCHEDULES = (
     vote_after_power_loss,
     read_waits_for_apply,
 )
-GROUP_SCHEDULES = (wiped_node, slow_sync_hands_over, stopped_process_comes_back, transfer_between_replicas)
+GROUP_SCHEDULES = (wiped_node, lost_files, slow_sync_hands_over, stopped_process_comes_back, transfer_between_replicas)

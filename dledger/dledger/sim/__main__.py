@@ -64,8 +64,10 @@ def _report(outcome: Outcome, seconds: float, mutant: str | None) -> None:
 
 def _summarise(outcomes: list[Outcome], took_s: float) -> None:
     faults: Counter[str] = Counter()
+    happened: Counter[str] = Counter()
     for outcome in outcomes:
         faults.update(outcome.injected)
+        happened.update(outcome.happened)
     simulated = sum(outcome.seconds for outcome in outcomes)
     print(
         f"{len(outcomes)} seeds, {simulated:.0f} simulated seconds in {took_s:.1f} s"
@@ -78,6 +80,7 @@ def _summarise(outcomes: list[Outcome], took_s: float) -> None:
         f" {sum(outcome.reads for outcome in outcomes)} reads, {sum(outcome.terms for outcome in outcomes)} terms"
     )
     print("faults: " + ", ".join(f"{kind} {count}" for kind, count in sorted(faults.items())))
+    print("reached: " + ", ".join(f"{what} {count}" for what, count in sorted(happened.items())))
     print(f"{sum(outcome.violation is not None for outcome in outcomes)} seeds broke a promise")
 
 

@@ -12,7 +12,7 @@ from dledger.errors import ContradictionError, CorruptionError, LogError, StateD
 from dledger.net.transport import Receiver
 from dledger.replica.opening import IDENTITY_FORMAT, Opened, open_directory, set_aside
 from dledger.replica.replica import Replica
-from dledger.sim.disk import Keep, SimDisk
+from dledger.sim.disk import UNLIMITED_BYTES, Keep, SimDisk
 from dledger.sim.environment import SimEnvironment
 from dledger.sim.invariants import Violation, Witness
 from dledger.sim.machine import RegisterMachine
@@ -86,6 +86,8 @@ class Life:
         self.running: Replica | None = None
         self.commit_seen = -1
         self.applied_seen = -1
+        self.first_seen = 0
+        self.last_seen = -1
         self.led_term = 0
         self.match_checked = (-1, -1)
         self.term_durable = 0
@@ -187,7 +189,8 @@ class SimGroup:
             if node.losing_power:
                 self._lose_power(node)
                 return False
-            if node.failing_disk or (isinstance(error, LogError) and node.rotten):
+            full = node.disk.capacity_bytes < UNLIMITED_BYTES
+            if full or node.failing_disk or (isinstance(error, LogError) and node.rotten):
                 self.say(f"{name} cannot start: {error}")
                 return False
             raise Violation("a node starts after any crash", f"{name}: {error!r}") from error

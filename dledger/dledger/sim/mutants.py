@@ -286,6 +286,17 @@ _mutant(
     (Raft, "_on_vote_request", _vote_for_anyone),
 )
 
+def _vote_if_member(self: Raft, sender: ReplicaId, request: VoteRequest, now: float) -> None:
+    if self.me in self.table.membership.members:
+        _real_on_vote_request(self, sender, request, now)
+
+
+_mutant(
+    "member-only-votes",
+    "a replica whose last entries may be void votes whether or not they list it",
+    (Raft, "_on_vote_request", _vote_if_member),
+)
+
 # ---------------------------------------------------------------- reads, membership, answers
 
 

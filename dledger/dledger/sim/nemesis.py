@@ -392,29 +392,6 @@ class Transfer:
         """The old leader leads on if the new one does not take over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trim:
-    """The leader has everybody drop what lies before a snapshot."""
-
-    which: float
-    duration_s: float = 0.0
-
-    def inject(self, group: SimGroup) -> bool:
-        leader = group.leader
-        if leader is None or leader.life is None:
-            return False
-        replica = leader.life.replica
-        positions = [meta.position for meta in replica.snapshots.list() if meta.position > replica.store.first_position]
-        if not positions:
-            return False
-        position = positions[int(self.which * len(positions))]
-        _call(leader, lambda: replica.propose_trim(position))
-        return True
-
-    def heal(self, group: SimGroup) -> None:
-        """Nothing to undo."""
-
-
 def _call(node: SimNode, work: Callable[[], object]) -> None:
     """Do something on a node's event loop; that it refuses is no fault of anybody's."""
 
@@ -545,7 +522,6 @@ KINDS: Mapping[str, Draw] = {
     ),
     "remove": lambda random, group: Remove(_one(random, group)),
     "transfer": lambda random, group: Transfer(_one(random, group)),
-    "trim": lambda random, group: Trim(random.random()),
 }
 
 
@@ -553,15 +529,23 @@ class Nemesis:
     """Injects what it draws, heals it in time, and keeps dead nodes from staying dead."""
 
     def __init__(
-        self, group: SimGroup, random: Random, *, kinds: Mapping[str, float], interval_s: float, most_at_once: int
+        self,
+        group: SimGroup,
+        random: Random,
+        *,
+        kinds: Mapping[str, float],
+        interval_s: float,
+        most_at_once: int,
+        trim_s: float,
     ) -> None:
-        """`kinds` are weights; `interval_s` is the mean time between two faults."""
+        """`kinds` are weights; `interval_s` and `trim_s` are the mean times between two faults, and two trims."""
         self._group = group
         self._random = random
         self._kinds = list(kinds)
         self._weights = list(kinds.values())
         self._interval_s = interval_s
         self._most_at_once = most_at_once
+        self._trim_s = trim_s
         self._open: dict[int, Fault] = {}
         self._serial = 0
         self._active = True
@@ -571,6 +555,7 @@ class Nemesis:
     def start(self) -> None:
         """Let the trouble begin."""
         self._later()
+        self._retain()
         self._supervise()
 
     def _later(self) -> None:
@@ -599,6 +584,18 @@ class Nemesis:
             if fault.duration_s:
                 self._group.say(f"heal {fault}")
             fault.heal(self._group)
+
+    def _retain(self) -> None:
+        """The leader has everybody drop what lies before one of its snapshots, now and then."""
+        self._group.scheduler.after(self._random.expovariate(1 / self._trim_s), self._retain)
+        leader = self._group.leader
+        if leader is None or leader.life is None or not self._active:
+            return
+        replica = leader.life.replica
+        positions = [meta.position for meta in replica.snapshots.list() if meta.position > replica.store.first_position]
+        if positions:
+            position = self._random.choice(positions)
+            _call(leader, lambda: replica.propose_trim(position))
 
     def _supervise(self) -> None:
         """Start what died of itself; give up on what refuses to start because its files rotted."""

@@ -34,6 +34,8 @@ class Outcome:
     reads: int = 0
     terms: int = 0
     injected: Counter[str] = field(default_factory=Counter)
+    happened: Counter[str] = field(default_factory=Counter)
+    """Rare things that came of the faults (see `Witness.happened`)."""
     violation: Violation | None = None
     place: str = ""
     """Where in the code, if an exception revealed it."""
@@ -48,6 +50,7 @@ class Plan:
     kinds: dict[str, float]
     interval_s: float
     most_at_once: int
+    trim_s: float
     sync_s: float
 
 
@@ -70,18 +73,18 @@ def draw_plan(random: Random) -> Plan:
         timeout_s=random.choice((0.3, 1.5)),
         keys=random.choice((1, 8)),
         read_share=random.choice((0.1, 0.4)),
-        padding_bytes=random.choice((50, 400, 2000)),
+        padding_bytes=random.choice((100, 800, 4000)),
         large_share=random.choice((0.0, 0.01, 0.05)),
     )
     chosen = random.sample(sorted(KINDS), random.randint(2, 8))
     kinds = {kind: random.uniform(0.2, 1.0) for kind in chosen}
-    kinds.setdefault("trim", 0.4)
     return Plan(
         group,
         workload,
         kinds,
         interval_s=random.choice((0.15, 0.4, 1.0)),
         most_at_once=random.choice((1, 2, 4)),
+        trim_s=random.choice((0.3, 1.0, 4.0)),
         sync_s=random.choice((0.0003, 0.002, 0.01)),
     )
 
@@ -102,8 +105,9 @@ def simulate(
         kinds=plan.kinds,
         interval_s=plan.interval_s,
         most_at_once=plan.most_at_once,
+        trim_s=plan.trim_s,
     )
-    outcome = Outcome(seed, injected=nemesis.injected)
+    outcome = Outcome(seed, injected=nemesis.injected, happened=group.witness.happened)
     for node in group.nodes.values():
         node.sync_delay_s = plan.sync_s
     if trace is not None:

@@ -11,7 +11,7 @@ of it into its own hands: `cut` and `heal` directed pairs, `hold` chosen message
 `auto_sync` or `auto_save` off and call `sync` and `save`, `crash` a core with the loss of what was not synced.
 
 Whatever a test does, two promises are checked at every commit and every election: all cores commit the same entries,
-and a leader holds all of them.
+and a leader holds all that were committed in earlier terms.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class CoreGroup:
         self.now = 10.0
         self.auto_save = True
         self.auto_sync = True
-        self.committed: dict[int, int] = {}
-        """Index to term, of everything any core ever committed."""
+        self.committed: dict[int, tuple[int, int]] = {}
+        """Index to (term, the leader's term when it was committed), of everything any core ever committed."""
         self.wire: list[Envelope] = []
         self.held: list[Envelope] = []
         self._random = Random(seed)
@@ -354,15 +354,15 @@ class CoreGroup:
     def _check_commit(self, core: Core, index: int) -> None:
         for at in range(core.first_index, index + 1):
             term = core.log[at - core.first_index].term
-            known = self.committed.setdefault(at, term)
+            known, _ = self.committed.setdefault(at, (term, core.raft.term))
             invariant(known == term, "all cores commit the same entries", name=core.name, index=at, terms=(known, term))
 
     def _check_leader(self, core: Core) -> None:
-        for at, term in self.committed.items():
+        for at, (term, committed_in) in self.committed.items():
             held = core.raft.table.term_at(at)
             invariant(
-                held == term or at < core.first_index,
-                "a leader holds every committed entry",
+                held == term or at < core.first_index or committed_in >= core.raft.term,
+                "a leader holds what was committed in earlier terms",
                 name=core.name,
                 index=at,
                 terms=(term, held),
