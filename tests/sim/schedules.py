@@ -7,17 +7,15 @@ mutants rely on that.
 from collections.abc import Callable
 from random import Random
 
-from dledger.core.messages import Append, AppendReply, TimeoutNow
+from dledger.core.messages import Append, AppendReply, TimeoutNow, VoteReply, VoteRequest
 from dledger.environment import Environment
 from dledger.replica.reads import ReadWaiters
-from dledger.sim.disk import SimDisk
 from dledger.sim.group import GroupSettings, SimGroup
 from dledger.sim.nemesis import LoseFiles
 from dledger.sim.scheduler import Scheduler
 from dledger.sim.workload import Workload, WorkloadSettings
-from dledger.store.hardstate import HardStateFile
 from dledger.testing.cores import CoreGroup, entries, replica
-from dledger.types import HardState, Membership, Role
+from dledger.types import Membership, Role
 
 
 def figure_8() -> None:
@@ -277,6 +275,59 @@ def late_tick() -> None:
     assert (group["a"].is_leader, group["a"].term) == (True, term)
 
 
+def read_of_an_isolated_leader() -> None:
+    """A leader that was replaced without noticing confirms no read: nobody answers a heartbeat of its round."""
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.pass_time(0.2)
+    group.isolate("a")
+    group.elect("b")
+    group.settle()
+    assert group["a"].is_leader
+    assert group["a"].read_index(group.now) is not None
+    group.run("a")
+    assert group.cores["a"].reads == []
+    assert group["b"].read_index(group.now) is not None
+    group.run("b")
+    group.settle()
+    assert group.cores["b"].reads == [1]
+
+
+def duplicate_append() -> None:
+    """An append that arrives twice, or late, takes nothing away from a log that has gone on."""
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.settle()
+    group.hold(lambda envelope: envelope.to == "b" and bool(envelope.metas))
+    group.propose("a")
+    late = group.held[-1]
+    group.release()
+    group.propose("a", 5)
+    group.settle()
+    before = list(group.cores["b"].log)
+    group.deliver(late)
+    assert group.cores["b"].log == before
+    group.settle()
+
+
+def vote_of_a_longer_log() -> None:
+    """A replica votes once a term, and never for a candidate that lacks entries it has."""
+    group = CoreGroup("a", "b", "c", "d", "e")
+    group.elect("a")
+    group.isolate("e")
+    group.propose("a", 3)
+    group.pass_time(0.2)
+    group.heal()
+    group.wire.clear()
+    group.isolate("a")
+    group.now += group.settings.election_max_s
+    last, term = group["b"].table.last_index, group["b"].table.last_term
+    assert not any(reply.granted for reply in group.send("e", "b", VoteRequest(5, last - 3, term)))  # type: ignore[union-attr]
+    (first,) = group.send("c", "b", VoteRequest(6, last, term))
+    (second,) = group.send("d", "b", VoteRequest(6, last, term))
+    assert (first, second) == (VoteReply(6, True), VoteReply(6, False))
+
+
 def sync_of_replaced_entries() -> None:
     """A sync that began before a truncation says nothing of the entries that came after it."""
     group = CoreGroup("a", "b", "c")
@@ -300,20 +351,6 @@ def sync_of_replaced_entries() -> None:
     assert all(
         envelope.message.match_index <= 0 for envelope in group.wire if isinstance(envelope.message, AppendReply)
     )
-
-
-def vote_after_power_loss() -> None:
-    """Term and vote are what they were, whatever the power loss left of the file's unsynced writes."""
-    for seed in range(20):
-        disk = SimDisk(Random(seed))
-        disk.mkdir("raft")
-        disk.sync_dir(".")
-        file, state = HardStateFile.open(disk)
-        assert state is None
-        for term in range(1, 4):
-            file.save(HardState(term, replica("a")))
-        disk.crash(Random(seed), "random")
-        assert HardStateFile.open(disk)[1] == HardState(3, replica("a"))
 
 
 def read_waits_for_apply() -> None:
@@ -468,7 +505,9 @@ CORE_SCHEDULES = (
     one_way_partition,
     late_tick,
     sync_of_replaced_entries,
-    vote_after_power_loss,
+    read_of_an_isolated_leader,
+    duplicate_append,
+    vote_of_a_longer_log,
     read_waits_for_apply,
 )
 GROUP_SCHEDULES = (wiped_node, lost_files, slow_sync_hands_over, stopped_process_comes_back, transfer_between_replicas)

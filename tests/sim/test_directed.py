@@ -1,9 +1,12 @@
-"""Schedules by hand on the real code; `schedules.py` tells their stories."""
+"""Schedules by hand on the real code; `schedules.py` and `disk_schedules.py` tell their stories."""
 
 from collections.abc import Callable
 
 import pytest
+from disk_schedules import cache_after_a_failed_sync, mark_below_a_truncation, vote_after_power_loss
 from schedules import CORE_SCHEDULES, GROUP_SCHEDULES
+
+STORE_SCHEDULES = (cache_after_a_failed_sync, mark_below_a_truncation, vote_after_power_loss)
 
 
 @pytest.mark.parametrize("schedule", CORE_SCHEDULES, ids=lambda schedule: schedule.__name__)
@@ -13,4 +16,9 @@ def test_pure_cores_survive(schedule: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("schedule", GROUP_SCHEDULES, ids=lambda schedule: schedule.__name__)
 def test_replicas_survive(schedule: Callable[[], None]) -> None:
+    schedule()
+
+
+@pytest.mark.parametrize("schedule", STORE_SCHEDULES, ids=lambda schedule: schedule.__name__)
+def test_stores_survive(schedule: Callable[[], None]) -> None:
     schedule()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import disk_schedules
 import pytest
 import schedules
 
@@ -22,14 +23,8 @@ SEEDS = {
     "leader-counts-unsynced": 1,
     "learners-count": 2,
     "mark-before-sync": 1,
-    "mark-not-lowered": 120,
     "message-before-save": 1,
     "old-segment-not-synced": 2,
-    "read-without-round": 7,
-    "recovery-trusts-the-cache": 48,
-    "truncate-matching": 20,
-    "vote-for-short-log": 1,
-    "vote-twice": 3,
 }
 SCHEDULES: dict[str, Callable[[], None]] = {
     "commit-older-term": schedules.figure_8,
@@ -37,13 +32,19 @@ SCHEDULES: dict[str, Callable[[], None]] = {
     "follower-commits-last-index": schedules.overtaking_heartbeat,
     "lost-files-forgiven": schedules.lost_files,
     "member-only-votes": schedules.void_removal,
+    "mark-not-lowered": disk_schedules.mark_below_a_truncation,
     "membership-before-own-commit": schedules.membership_change_before_own_commit,
     "read-before-apply": schedules.read_waits_for_apply,
+    "read-without-round": schedules.read_of_an_isolated_leader,
+    "recovery-trusts-the-cache": disk_schedules.cache_after_a_failed_sync,
     "snapshot-sent-once": schedules.snapshot_without_effect,
     "stale-acknowledgement": schedules.stale_acknowledgement,
     "sync-generation-ignored": schedules.sync_of_replaced_entries,
-    "vote-forgotten": schedules.vote_after_power_loss,
-    "vote-not-synced": schedules.vote_after_power_loss,
+    "truncate-matching": schedules.duplicate_append,
+    "vote-for-short-log": schedules.vote_of_a_longer_log,
+    "vote-forgotten": disk_schedules.vote_after_power_loss,
+    "vote-not-synced": disk_schedules.vote_after_power_loss,
+    "vote-twice": schedules.vote_of_a_longer_log,
 }
 
 
