@@ -99,8 +99,16 @@ class Outbox:
                 self._note(to, self._transport.send(to.node_id, Lane.BULK, send.message, data))
 
     def _read_run(self, first: int, count: int) -> tuple[list[EntryMeta], bytes]:
-        size = self._store.meta(first + count - 1).end - self._store.position_at(first)
-        return self._store.read_entries(first, size, verify=True)
+        """The entries of a run, which goes on into the next segment if one of them fills the one before it exactly."""
+        metas: list[EntryMeta] = []
+        parts: list[bytes] = []
+        end = self._store.meta(first + count - 1).end
+        while len(metas) < count:
+            at = first + len(metas)
+            run, data = self._store.read_entries(at, end - self._store.position_at(at), verify=True)
+            metas += run
+            parts.append(data)
+        return metas, b"".join(parts) if len(parts) > 1 else parts[0]
 
     def _note(self, to: ReplicaId, accepted: bool) -> None:
         if not accepted:
