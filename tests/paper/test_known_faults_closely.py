@@ -1,0 +1,213 @@
+"""The known faults once more, where one story each leaves a side of them unseen: every role, link, index and moment."""
+
+from itertools import permutations
+from random import Random
+
+import pytest
+from answers import only
+
+from dledger.core.messages import Append, AppendReply, Heartbeat, HeartbeatReply, VoteReply, VoteRequest
+from dledger.format import HEADER_BYTES, seal
+from dledger.sim.disk import SimDisk
+from dledger.store.log import LogStore
+from dledger.store.snapshots import SnapshotStore
+from dledger.testing.cores import CoreGroup, entries, replica
+from dledger.types import EntryKind, Role
+
+SEGMENT_BYTES = 4096
+LINKS = tuple(permutations("abc", 2))
+
+
+def test_a_candidate_names_the_term_of_its_last_entry() -> None:
+    """Not its own term, which only says how often it campaigned."""
+    group = CoreGroup("a", "b", "c")
+    group.send("b", "a", Append(2, -1, 0, -1, 2), entries(2, 2))
+    group.send("b", "a", Heartbeat(9, -1))
+    group.crash("a")
+    group.campaign("a")
+    asked = {sent.message for sent in group.wire if isinstance(sent.message, VoteRequest)}
+    assert asked == {VoteRequest(10, 1, 2, pre=True)}
+
+
+@pytest.mark.parametrize(
+    "answer", [HeartbeatReply(9, 0, -1), AppendReply(9, -1, -1), AppendReply(9, -1, -1, rejected_index=-1)]
+)
+def test_an_answer_that_comes_after_the_quorum_still_deposes(answer: HeartbeatReply | AppendReply) -> None:
+    """Every answer is looked at, also those that are not needed any more to commit or to stay leader."""
+    group = CoreGroup("a", "b", "c", "d", "e")
+    group.elect("a")
+    group.hold(lambda envelope: envelope.sender == "e")
+    index = group.propose("a")
+    group.tick("a", group.settings.heartbeat_s)
+    group.settle()
+    assert group["a"].commit_index == index
+    group.send("e", "a", answer)
+    assert (group["a"].role, group["a"].term) == (Role.FOLLOWER, 9)
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_whoever_hears_a_leader_of_a_higher_term_follows_at_once(role: Role) -> None:
+    """No step in between: the same message makes a follower, and is answered as by one."""
+    group = CoreGroup("a", "b", "c")
+    if role is Role.LEADER:
+        group.elect("a")
+    elif role is not Role.FOLLOWER:
+        group.cut(("b", "a"), ("c", "a"))
+        group.campaign("a")
+    if role is Role.CANDIDATE:
+        group.send("b", "a", VoteReply(1, True, pre=True))
+    assert group["a"].role is role
+    group.join(("b", "a"), ("c", "a"))
+    group.wire.clear()
+    answer = only(HeartbeatReply, group.send("b", "a", Heartbeat(5, -1)))
+    assert (answer.term, group["a"].role, group["a"].leader) == (5, Role.FOLLOWER, replica("b"))
+
+
+@pytest.mark.parametrize("lost", [(link,) for link in LINKS] + [(link, link[::-1]) for link in LINKS[:2]])
+def test_no_lost_link_makes_elections_go_on_and_on(lost: tuple[tuple[str, str], ...]) -> None:
+    """Whichever direction is lost, at most one election settles it, and what is proposed is committed."""
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.pass_time(0.3)
+    group.cut(*lost)
+    group.pass_time(4.0)
+    term = max(core.raft.term for core in group.cores.values())
+    assert term <= 2
+    group.pass_time(10.0)
+    assert max(core.raft.term for core in group.cores.values()) == term
+    (leader,) = (name for name in "abc" if group[name].is_leader)
+    index = group.propose(leader)
+    group.pass_time(0.5)
+    assert group[leader].commit_index == index
+
+
+@pytest.mark.parametrize("saves", [0, 1, 2])
+def test_a_power_loss_never_lets_a_voter_vote_twice(saves: int) -> None:
+    """Either the vote left and is remembered, or it is forgotten and never left."""
+    group = CoreGroup("a", "b", "c")
+    group.auto_save = False
+    group.send("b", "a", VoteRequest(1, -1, 0))
+    for _ in range(saves):
+        group.save("a")
+    left = [sent for sent in group.wire if isinstance(sent.message, VoteReply)]
+    group.crash("a")
+    group.auto_save = True
+    answer = only(VoteReply, group.send("c", "a", VoteRequest(1, -1, 0)))
+    assert answer.granted != bool(left)
+
+
+def test_nothing_is_committed_before_a_majority_has_synced_it() -> None:
+    """Written everywhere and synced on one node is not enough; synced on two of three it survives any power loss."""
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.pass_time(0.2)
+    group.auto_sync = False
+    index = group.propose("a")
+    group.settle()
+    assert [core.raft.table.last_index for core in group.cores.values()] == [index] * 3
+    group.sync("a")
+    group.settle()
+    assert group["a"].commit_index == index - 1
+    group.sync("c")
+    group.settle()
+    assert group["a"].commit_index == index
+    group.auto_sync = True
+    for name in "abc":
+        group.crash(name)
+    group.pass_time(6.0)
+    (leader,) = (name for name in "abc" if group[name].is_leader)
+    assert group[leader].table.term_at(index) == 1
+
+
+def test_an_append_behind_a_gap_is_refused_however_many_fitted_before() -> None:
+    """A lost append in the middle of a stream is found by the next one, in the same term."""
+    group = CoreGroup("a", "b", "c")
+    group.send("b", "a", Append(1, -1, 0, -1, 3), entries(1, 1, 1))
+    answer = only(AppendReply, group.send("b", "a", Append(1, 4, 1, -1, 1), entries(1, first=5)))
+    assert (answer.rejected, answer.rejected_index, answer.hint_index) == (True, 4, 2)
+    assert group.cores["a"].terms == [1, 1, 1]
+
+
+def test_a_stream_that_was_interrupted_is_sent_again_and_nothing_is_doubled() -> None:
+    """The leader does not know what arrived; the follower answers duplicates with what it has."""
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.pass_time(0.2)
+    group.hold(lambda envelope: envelope.sender == "b")
+    index = group.propose("a", 5)
+    group.settle()
+    group.held.clear()
+    group.release()
+    group.heal()
+    group.pass_time(0.2)
+    assert group.cores["b"].terms == [1] * (index + 1)
+    assert group["a"].progress[replica("b")].match_index == index
+
+
+def test_heartbeats_missed_for_less_than_the_shortest_time_out_cost_no_election() -> None:
+    """A pause of several heartbeats is no failure."""
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.pass_time(0.3)
+    group.isolate("a")
+    group.pass_time(group.settings.election_min_s - group.settings.heartbeat_s)
+    group.heal()
+    group.pass_time(3.0)
+    assert (group["a"].is_leader, group["a"].term) == (True, 1)
+
+
+class Log:
+    """A log of several segments on a simulated disk."""
+
+    def __init__(self) -> None:
+        self.disk = SimDisk(Random(1))
+        self.chains: list[int] = []
+        self.store = self.open()
+
+    def open(self) -> LogStore:
+        self.store, _ = LogStore.open(
+            self.disk, segment_bytes=SEGMENT_BYTES, snapshots=SnapshotStore.open(self.disk), reserve_bytes=1024
+        )
+        return self.store
+
+    def append(self, count: int, term: int) -> None:
+        for _ in range(count):
+            entry = bytearray(HEADER_BYTES) + bytes([term]) * 500
+            self.store.ensure_space(len(entry))
+            position = self.store.next_position(len(entry))
+            index = self.store.last_index + 1
+            meta = seal(entry, EntryKind.GROUP, index, term, position, 0, self.store.last_chain)
+            self.store.append([meta], entry)
+            self.chains.append(meta.chain_crc)
+
+    def sync(self) -> None:
+        ticket = self.store.begin_sync()
+        if ticket is not None:
+            ticket.run()
+            self.store.finish_sync(ticket)
+
+    def check(self) -> None:
+        assert self.store.last_index == len(self.chains) - 1
+        found: list[int] = []
+        while len(found) < len(self.chains):
+            metas, _ = self.store.read_entries(len(found), 1 << 20, verify=True)
+            found += [meta.chain_crc for meta in metas]
+        assert found == self.chains
+
+
+@pytest.mark.parametrize("kept", range(30))
+def test_truncating_at_any_index_keeps_exactly_what_is_before_it(kept: int) -> None:
+    """In whichever segment it lies, with other entries behind it, and over a power loss."""
+    log = Log()
+    log.append(30, term=1)
+    log.sync()
+    assert len(log.store.segments()) >= 4
+    log.store.truncate(kept)
+    del log.chains[kept:]
+    log.check()
+    log.append(3, term=2)
+    log.sync()
+    log.check()
+    log.disk.crash(Random(kept), "none")
+    log.open()
+    log.check()
