@@ -80,7 +80,7 @@ def mark_below_a_truncation() -> None:
 
 
 def cache_after_a_failed_sync() -> None:
-    """After a failed fdatasync the page cache shows bytes that no later sync makes durable, unless they are rewritten."""
+    """After a failed fdatasync the page cache shows bytes that no later sync makes durable: they are rewritten."""
     log = _Log(SimDisk(Random(1)))
     log.append(5, term=1)
     log.sync()

@@ -10,8 +10,8 @@ from random import Random
 from dledger.core.messages import Append, AppendReply, TimeoutNow, VoteReply, VoteRequest
 from dledger.environment import Environment
 from dledger.replica.reads import ReadWaiters
+from dledger.sim.faults import LoseFiles
 from dledger.sim.group import GroupSettings, SimGroup
-from dledger.sim.nemesis import LoseFiles
 from dledger.sim.scheduler import Scheduler
 from dledger.sim.workload import Workload, WorkloadSettings
 from dledger.testing.cores import CoreGroup, entries, replica
@@ -93,9 +93,7 @@ def _two_histories() -> CoreGroup:
     group.settle()
     group.isolate("a")
     group.hold(
-        lambda envelope: (
-            envelope.sender == "c" and envelope.to in ("b", "e") and isinstance(envelope.message, Append)
-        )
+        lambda envelope: envelope.sender == "c" and envelope.to in ("b", "e") and isinstance(envelope.message, Append)
     )
     group.cut(("b", "c"))
     group.elect("c")
@@ -108,7 +106,7 @@ def _two_histories() -> CoreGroup:
 
 
 def conflict_at_the_compacted_base() -> None:
-    """A follower's conflicting entries reach below the leader's first one: only a snapshot mends that, in few messages."""
+    """Conflicting entries reach below the leader's first one: only a snapshot mends that, in few messages."""
     group = CoreGroup("a", "b", "c")
     group.elect("b")
     group.pass_time(0.2)
@@ -152,7 +150,7 @@ def snapshot_without_effect() -> None:
 
 
 def membership_change_before_own_commit() -> None:
-    """The bug of single-server changes (Ongaro, 2015): two leaders' changes overlap unless each commits in its term first.
+    """The bug of single-server changes (Ongaro, 2015): changes overlap unless each leader commits in its term first.
 
     1. `a` leads term 1 of {a, b, c, d} and appends "add e", which only `e` receives.
     2. `b` leads term 2 with the votes of `c` and `d`.  If it may remove `a` at once, {b, c} commit that.

@@ -8,6 +8,7 @@ from random import Random
 from typing import TypeVar
 
 from dledger.environment import COLD, FLUSH, HARD_STATE
+from dledger.errors import LogError
 from dledger.sim.scheduler import Scheduler, Timer
 
 T = TypeVar("T")
@@ -24,8 +25,8 @@ class SimEnvironment:
     The node's monotonic clock runs at `clock_rate` seconds a second from `clock_offset_s` on; `call_cost_s` passes at
     every look at it, so that work in slices really comes in slices.  A pause (SIGSTOP) delays whatever falls into it to
     its end; the clock goes on.  Blocking work takes effect at a random moment between its start and its end, on lanes
-    of one thread in order.  `after_event` is called after everything that happened on the node's event loop, `escaped` with an
-    exception that nobody caught there.
+    of one thread in order.  `after_event` is called after everything that happened on the node's event loop,
+    `escaped` with an exception that nobody caught there.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class SimEnvironment:
         self._unfinished: dict[int, Callable[[], object]] = {}
         self._works = 0
         self.wall_offset_ms = 0
-        self.sync_delay_s: Callable[[str], float] = lambda lane: 0.0005
+        self.sync_delay_s: Callable[[str], float] = lambda _lane: 0.0005
 
     def kill(self) -> None:
         """The process is gone."""
@@ -67,11 +68,11 @@ class SimEnvironment:
         for work in self._unfinished.values():
             try:
                 work()
-            except Exception:
-                continue  # as on a thread: nobody is there to be told
+            except (LogError, OSError):
+                pass  # as on a thread: nobody is there any more to be told
 
     def pause(self, until: float) -> None:
-        """Nothing happens here before `until`; a pause never ends early, or what waits for its end would be overtaken."""
+        """Nothing happens here before `until`.  A pause never ends early: what waits for its end would be overtaken."""
         if not self.paused:
             self._scheduler.at(until, self._wake)
         self._paused_until = max(self._paused_until, until)

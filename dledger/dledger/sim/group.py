@@ -132,9 +132,7 @@ class SimGroup:
             max_uncommitted_bytes=1 << 20,
         )
         drift = settings.clock_drift
-        return SimNode(
-            name, self._new_disk(), config, random.uniform(1 - drift, 1 + drift), random.uniform(0, 1000)
-        )
+        return SimNode(name, self._new_disk(), config, random.uniform(1 - drift, 1 + drift), random.uniform(0, 1000))
 
     def _new_disk(self) -> SimDisk:
         return SimDisk(Random(self.random.getrandbits(64)))
@@ -225,7 +223,7 @@ class SimGroup:
             call_cost_s=self.settings.call_cost_s,
         )
         environment.wall_offset_ms = node.wall_offset_ms
-        environment.sync_delay_s = lambda lane: node.sync_delay_s * (0.2 + environment.random().random() * 1.8)
+        environment.sync_delay_s = lambda _lane: node.sync_delay_s * (0.2 + environment.random().random() * 1.8)
         machine = RegisterMachine(self.settings.state_padding_bytes, self.witness.applying(me))
         life = Life(node, environment, machine, me)
 

@@ -5,14 +5,14 @@ that leaves, every operation of every client.
 
 1. Election safety: one leader a term.
 2. Leader completeness: who becomes leader holds every entry committed in an earlier term.
-3. Log matching and state machine safety: all replicas commit the same entry (term, position, chain crc) at an index, and
-   have the same state after applying it.
+3. Log matching and state machine safety: all replicas commit the same entry (term, position, chain crc) at an index,
+   and have the same state after applying it.
 4. Durability: what is committed first lies, byte for byte, on the platters of a majority.
 5. A commit index never goes back within one life; nothing is applied that is not committed.
 6. An acknowledgement names entries that are on the sender's platter and equal to its leader's.
 7. No message carries a term, and no vote leaves, that the sender's platter does not know; nobody votes twice in a term.
-8. An operation answered `ok` is applied at exactly the answered position; one answered `fail` never appears; none appears
-   twice.
+8. An operation answered `ok` is applied at exactly the answered position; one answered `fail` never appears; none
+   appears twice.
 9. A committed entry, once written anywhere, is truncated nowhere.
 10. A read returns at least what was acknowledged, or read, before it began.
 """
@@ -45,7 +45,7 @@ Identity = tuple[int, int, int]
 _decode_hard_state = msgspec.msgpack.Decoder(HardState).decode
 
 
-class Violation(Exception):
+class Violation(Exception):  # noqa: N818 - what a run comes to, not an error of the program
     """A promise is broken: which one, and how."""
 
     def __init__(self, promise: str, detail: str) -> None:
@@ -141,7 +141,10 @@ class Witness:
         commit = engine.commit_index
         if commit != life.commit_seen:
             require(
-                commit > life.commit_seen, "a commit index never goes back", node=life.node.name, now=commit,
+                commit > life.commit_seen,
+                "a commit index never goes back",
+                node=life.node.name,
+                now=commit,
                 before=life.commit_seen,
             )
             self._check_commits(life, life.commit_seen + 1, commit)
@@ -169,7 +172,11 @@ class Witness:
         require(
             held == self.committed[last] or (life.node.rotten and last <= store.last_index),
             "a leader holds what was committed in earlier terms",
-            leader=life.replica_id, term=engine.term, index=last, committed=self.committed[last], held=held,
+            leader=life.replica_id,
+            term=engine.term,
+            index=last,
+            committed=self.committed[last],
+            held=held,
         )
 
     def _check_commits(self, life: Life, first: int, last: int) -> None:
@@ -180,7 +187,8 @@ class Witness:
             require(
                 base is not None and self.committed[base.last_index][2] == base.chain_crc,
                 "a snapshot stands on committed entries",
-                node=life.node.name, base=base,
+                node=life.node.name,
+                base=base,
             )
         for index in range(first, last + 1):
             self._check_commit(life, index)
@@ -196,8 +204,12 @@ class Witness:
         committed = self.committed
         if index < len(committed):
             require(
-                committed[index] == found, "all replicas commit the same entry at an index",
-                node=life.node.name, index=index, found=found, committed=committed[index],
+                committed[index] == found,
+                "all replicas commit the same entry at an index",
+                node=life.node.name,
+                index=index,
+                found=found,
+                committed=committed[index],
             )
             return
         require(index == len(committed), "entries are committed in order", index=index, known=len(committed))
@@ -214,8 +226,11 @@ class Witness:
             or (voter in self.disks and self.disks[voter].durable_bytes(path, offset, meta.size) == data)
         ]
         require(
-            len(holders) >= membership.quorum, "what is committed lies on the platters of a majority",
-            index=index, holders=[str(holder) for holder in holders], voters=len(membership.voters),
+            len(holders) >= membership.quorum,
+            "what is committed lies on the platters of a majority",
+            index=index,
+            holders=[str(holder) for holder in holders],
+            voters=len(membership.voters),
         )
 
     def truncating(self, life: Life, first_index: int) -> None:
@@ -226,7 +241,9 @@ class Witness:
             meta = _entry(life, index)
             require(
                 meta is None or (meta.term, meta.position, meta.chain_crc) != self.committed[index],
-                "a committed entry is never truncated", node=life.node.name, index=index,
+                "a committed entry is never truncated",
+                node=life.node.name,
+                index=index,
             )
 
     # ---------------------------------------------------------------- messages
@@ -255,16 +272,23 @@ class Witness:
         if promised > life.term_durable:
             life.term_durable = durable_hard_state(life.node.disk).term
             require(
-                promised <= life.term_durable, "no message carries a term that is not durable",
-                node=life.node.name, message=message, durable=life.term_durable,
+                promised <= life.term_durable,
+                "no message carries a term that is not durable",
+                node=life.node.name,
+                message=message,
+                durable=life.term_durable,
             )
 
     def _check_vote(self, life: Life, term: int, candidate: ReplicaId) -> None:
         me = life.replica_id
         durable = durable_hard_state(life.node.disk)
         require(
-            durable.term > term or durable == (term, candidate), "a vote is durable before it leaves",
-            voter=me, term=term, candidate=candidate, durable=durable,
+            durable.term > term or durable == (term, candidate),
+            "a vote is durable before it leaves",
+            voter=me,
+            term=term,
+            candidate=candidate,
+            durable=durable,
         )
         first = self.votes.setdefault((term, me), candidate)
         require(first == candidate, "one vote a term", voter=me, term=term, first=first, second=candidate)
@@ -286,7 +310,8 @@ class Witness:
         require(
             life.replica_id in self.forgetful or on_platter == store.read(meta.position, meta.size),
             "an acknowledged entry is on the sender's platter",
-            node=life.node.name, index=match,
+            node=life.node.name,
+            index=match,
         )
         leader = self.lives.get(self.leaders.get(reply.term, life.replica_id))
         if leader is None or leader is life or leader.replica.engine.term != reply.term:
@@ -297,7 +322,10 @@ class Witness:
             require(
                 match <= log.last_index and (known is None or known.chain_crc == meta.chain_crc),
                 "an acknowledged entry equals the leader's",
-                node=life.node.name, leader=leader.node.name, term=reply.term, index=match,
+                node=life.node.name,
+                leader=leader.node.name,
+                term=reply.term,
+                index=match,
             )
 
     # ---------------------------------------------------------------- operations
@@ -312,7 +340,10 @@ class Witness:
                 require(operation not in self.failed, "what failed never appears", operation=operation, node=me)
                 first = self.applied.setdefault(operation, position)
                 require(
-                    first == position, "an operation is applied at one position", operation=operation, first=first,
+                    first == position,
+                    "an operation is applied at one position",
+                    operation=operation,
+                    first=first,
                     second=position,
                 )
 
@@ -321,8 +352,11 @@ class Witness:
     def answered_ok(self, operation: int, position: int) -> None:
         """A client is told that its operation is in the log."""
         require(
-            self.applied.get(operation) == position, "what is acknowledged is applied at the position named",
-            operation=operation, answered=position, applied=self.applied.get(operation),
+            self.applied.get(operation) == position,
+            "what is acknowledged is applied at the position named",
+            operation=operation,
+            answered=position,
+            applied=self.applied.get(operation),
         )
 
     def answered_fail(self, operation: int) -> None:

@@ -234,11 +234,11 @@ _mutant(
 
 def _save_without_sync(self: HardStateFile, state: HardState) -> None:
     synced = SlotFile.sync
+    setattr(SlotFile, "sync", lambda _slots: None)  # noqa: B010 - a method is replaced for a moment
     try:
-        SlotFile.sync = lambda slots: None  # type: ignore[method-assign]
         _real_save(self, state)
     finally:
-        SlotFile.sync = synced  # type: ignore[method-assign]
+        setattr(SlotFile, "sync", synced)  # noqa: B010 - and put back
 
 
 _real_save = HardStateFile.save
@@ -251,7 +251,7 @@ def _vote_again(self: Raft, sender: ReplicaId, request: VoteRequest, now: float)
         complete = (request.last_term, request.last_index) >= (self.table.last_term, self.table.last_index)
         if complete:
             self._set_hard_state(self.term, sender)
-            self._send(sender, VoteReply(self.term, True))
+            self._send(sender, VoteReply(self.term, granted=True))
             return
     _real_on_vote_request(self, sender, request, now)
 
@@ -285,6 +285,7 @@ _mutant(
     "a vote goes only to a candidate whose log is at least as complete",
     (Raft, "_on_vote_request", _vote_for_anyone),
 )
+
 
 def _vote_if_member(self: Raft, sender: ReplicaId, request: VoteRequest, now: float) -> None:
     if self.me in self.table.membership.members:
@@ -388,9 +389,7 @@ def _mark_first(self: LogStore, *, whole_index: bool = False) -> SyncTicket | No
 
 _real_begin_sync = LogStore.begin_sync
 
-_mutant(
-    "mark-before-sync", "the durable mark never exceeds what is durable", (LogStore, "begin_sync", _mark_first)
-)
+_mutant("mark-before-sync", "the durable mark never exceeds what is durable", (LogStore, "begin_sync", _mark_first))
 
 
 def _roll_without_directories(self: LogStore, first: EntryMeta) -> None:

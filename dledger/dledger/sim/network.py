@@ -93,15 +93,12 @@ class Network:
         if known is not None:
             source.deliver(self._scheduler.now, lambda: source.receiver.on_disconnected(known))
 
-    def block(self, a: str, b: str, blocked: bool) -> None:
-        """Swallow what `a` sends to `b` (or stop to); healing loses the connection."""
+    def block(self, a: str, b: str) -> None:
+        """Swallow what `a` sends to `b` from now on."""
         link = self._links[a, b]
-        if link.blocked == blocked:
+        if link.blocked:
             return
-        link.blocked = blocked
-        if not blocked:
-            self.cut(a, b)
-            return
+        link.blocked = True
         number = link.number
 
         def give_up() -> None:
@@ -110,6 +107,13 @@ class Network:
 
         self._scheduler.after(self._random.uniform(0, GIVE_UP_S), give_up)
 
+    def unblock(self, a: str, b: str) -> None:
+        """Undo a block, which loses the connection."""
+        link = self._links[a, b]
+        if link.blocked:
+            link.blocked = False
+            self.cut(a, b)
+
     def slow(self, a: str, b: str, delay_s: float) -> None:
         """Add `delay_s` to every message on a link."""
         self._links[a, b].delay_s = delay_s
@@ -117,7 +121,7 @@ class Network:
     def heal(self) -> None:
         """Undo every block and every delay."""
         for a, b in self._links:
-            self.block(a, b, False)
+            self.unblock(a, b)
             self.slow(a, b, 0.0)
 
     def _dial_later(self, a: str, b: str) -> None:
@@ -198,9 +202,7 @@ class SimTransport:
         self._sent(to, message)
         data = b"".join(payload)
         me = self._me
-        return self._network.send(
-            me, to, lane, 64 + len(data), lambda receiver: receiver.on_message(me, message, data)
-        )
+        return self._network.send(me, to, lane, 64 + len(data), lambda receiver: receiver.on_message(me, message, data))
 
     def send_data(self, to: str, channel: int, data: Sequence[Buffer]) -> bool:
         joined = b"".join(data)

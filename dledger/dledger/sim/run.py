@@ -89,9 +89,7 @@ def draw_plan(random: Random) -> Plan:
     )
 
 
-def simulate(
-    seed: int, seconds: float = DEFAULT_SECONDS, *, trace: Callable[[str], None] | None = None
-) -> Outcome:
+def simulate(seed: int, seconds: float = DEFAULT_SECONDS, *, trace: Callable[[str], None] | None = None) -> Outcome:
     """Run one seed; a broken promise ends it and stands in the outcome."""
     random = Random(seed)
     plan = draw_plan(random)

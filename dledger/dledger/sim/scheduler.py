@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from dledger.sim.invariants import Violation
 
-
 SPIN_EVENTS = 1 << 14
 SPIN_S = 0.4
 """So many events in so little time are no work any more, but messages that answer each other for ever."""

@@ -91,7 +91,7 @@ class Workload:
 
         pending = Pending(operation, resolve)
         try:
-            pending.position = life.replica.stage(len(unit), lambda position: (unit,), b"", pending)
+            pending.position = life.replica.stage(len(unit), lambda _position: (unit,), b"", pending)
         except NotLeaderError as error:
             self.failed += 1
             witness.answered_fail(operation)
@@ -116,8 +116,12 @@ class Workload:
             written = life.machine.registers.get(key)
             position = -1 if written is None else written.position
             require(
-                position >= floor, "a read returns at least what was acknowledged before it began",
-                node=life.node.name, key=key, found=position, floor=floor,
+                position >= floor,
+                "a read returns at least what was acknowledged before it began",
+                node=life.node.name,
+                key=key,
+                found=position,
+                floor=floor,
             )
             self._floors[key] = max(self._floors.get(key, -1), position)
             self.reads += 1

@@ -100,9 +100,7 @@ class CoreGroup:
     ) -> None:
         """`strangers` run but are no members."""
         self.settings = RaftSettings(max_run_bytes=ENTRY_BYTES) if one_entry_a_message else RaftSettings()
-        self.membership = Membership(
-            tuple(replica(name) for name in voters), tuple(replica(name) for name in learners)
-        )
+        self.membership = Membership(tuple(replica(name) for name in voters), tuple(replica(name) for name in learners))
         self.now = 10.0
         self.auto_save = True
         self.auto_sync = True
@@ -112,7 +110,7 @@ class CoreGroup:
         self.held: list[Envelope] = []
         self._random = Random(seed)
         self._cut: set[tuple[str, str]] = set()
-        self._hold: Callable[[Envelope], bool] = lambda envelope: False
+        self._hold: Callable[[Envelope], bool] = lambda _envelope: False
         self.cores: dict[str, Core] = {}
         for name in (*voters, *learners, *strangers):
             core = Core(name, self._raft(name, LogTable(base_membership=self.membership), HardState(), -1))
@@ -149,7 +147,7 @@ class CoreGroup:
             self.tick(name, STEP_S)
             if raft.role in (Role.PRE_CANDIDATE, Role.CANDIDATE) or raft.is_leader:
                 return
-        invariant(False, "a core without a leader campaigns", name=name, sent=len(self.wire) - before)
+        invariant(condition=False, what="a core without a leader campaigns", name=name, sent=len(self.wire) - before)
 
     def tick(self, name: str, after_s: float = 0.0) -> None:
         """Tick one core, `after_s` seconds later."""
@@ -180,7 +178,7 @@ class CoreGroup:
             if not self.wire:
                 return
             self.deliver(self.wire.pop(0))
-        invariant(False, "messages come to an end", left=len(self.wire))
+        invariant(condition=False, what="messages come to an end", left=len(self.wire))
 
     def deliver(self, envelope: Envelope) -> None:
         """Hand one message over."""
@@ -224,7 +222,7 @@ class CoreGroup:
 
     def release(self) -> None:
         """Put what was held onto the wire, and hold nothing any more."""
-        self._hold = lambda envelope: False
+        self._hold = lambda _envelope: False
         self.wire += self.held
         self.held = []
 
@@ -407,6 +405,4 @@ def replica(name: str) -> ReplicaId:
 
 def entries(*terms: int, first: int = 0) -> tuple[EntryMeta, ...]:
     """Entries of these terms, from index `first` on."""
-    return tuple(
-        EntryMeta(index, term, index * ENTRY_BYTES, ENTRY_BYTES) for index, term in enumerate(terms, first)
-    )
+    return tuple(EntryMeta(index, term, index * ENTRY_BYTES, ENTRY_BYTES) for index, term in enumerate(terms, first))
