@@ -1,10 +1,11 @@
-"""Schedules by hand on the real code; `schedules.py` and `disk_schedules.py` tell their stories."""
+"""Schedules by hand on the real code; `schedules.py`, `group_schedules.py` and `disk_schedules.py` tell their stories."""
 
 from collections.abc import Callable
 
 import pytest
 from disk_schedules import cache_after_a_failed_sync, mark_below_a_truncation, vote_after_power_loss
-from schedules import CORE_SCHEDULES, GROUP_SCHEDULES
+from group_schedules import GROUP_SCHEDULES
+from schedules import CORE_SCHEDULES
 
 STORE_SCHEDULES = (cache_after_a_failed_sync, mark_below_a_truncation, vote_after_power_loss)
 

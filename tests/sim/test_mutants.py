@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import disk_schedules
+import group_schedules
 import pytest
 import schedules
 
@@ -30,7 +31,7 @@ SCHEDULES: dict[str, Callable[[], None]] = {
     "commit-older-term": schedules.figure_8,
     "conflict-at-base": schedules.conflict_at_the_compacted_base,
     "follower-commits-last-index": schedules.overtaking_heartbeat,
-    "lost-files-forgiven": schedules.lost_files,
+    "lost-files-forgiven": group_schedules.lost_files,
     "member-only-votes": schedules.void_removal,
     "mark-not-lowered": disk_schedules.mark_below_a_truncation,
     "membership-before-own-commit": schedules.membership_change_before_own_commit,

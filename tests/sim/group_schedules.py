@@ -1,0 +1,126 @@
+"""Schedules by hand for whole replicas on simulated disks, links and clocks."""
+
+from collections.abc import Callable
+from random import Random
+
+from dledger.sim.faults import LoseFiles
+from dledger.sim.group import GroupSettings, SimGroup
+from dledger.sim.scheduler import Scheduler
+from dledger.sim.workload import Workload, WorkloadSettings
+from dledger.types import Membership
+
+
+def _running_group(seed: int = 5, clients: int = 3) -> tuple[SimGroup, Workload]:
+    scheduler = Scheduler()
+    group = SimGroup(scheduler, Random(seed), GroupSettings())
+    workload = Workload(group, Random(seed + 1), WorkloadSettings(clients=clients))
+    for name in group.nodes:
+        group.start(name)
+    scheduler.run_until(2.0)
+    workload.start()
+    scheduler.run_until(3.0)
+    assert group.leader is not None
+    return group, workload
+
+
+def _until(group: SimGroup, holds: Callable[[], bool], seconds: float) -> None:
+    deadline = group.scheduler.now + seconds
+    while not holds():
+        assert group.scheduler.now < deadline, "it happens in time"
+        group.scheduler.run_until(group.scheduler.now + 0.05)
+
+
+def wiped_node() -> None:
+    """A node that lost its directory is another incarnation: no vote until it has caught up and been promoted."""
+    group, workload = _running_group()
+    leader = group.leader
+    assert leader is not None
+    victim = next(node for node in group.nodes.values() if node is not leader)
+    assert victim.life is not None
+    old = victim.life.replica_id
+    group.wipe(victim.name)
+    group.start(victim.name)
+    life = victim.life
+    assert life is not None
+    assert life.replica_id.incarnation != old.incarnation
+    assert not life.replica.engine.is_voter
+    group.scheduler.run_until(group.scheduler.now + 5.0)
+    assert not life.replica.engine.is_voter, "the old incarnation is replaced only after ten silent seconds"
+    _until(group, lambda: life.replica_id in _membership(group).learners, 10.0)
+    _until(group, lambda: life.replica_id in _membership(group).voters, 10.0)
+    assert old not in _membership(group).members
+    workload.stop()
+    _until(group, group.healthy, 5.0)
+
+
+def lost_files() -> None:
+    """A directory that lost its log and votes, but not its name, must not pass for the member it was."""
+    group, workload = _running_group()
+    victim = next(node for node in group.nodes.values() if node is not group.leader)
+    assert victim.life is not None
+    old = victim.life.replica_id
+    fault = LoseFiles(victim.name, 0.1)
+    workload.stop()
+    _until(group, lambda: fault.inject(group), 5.0)
+    fault.heal(group)
+    assert victim.life is not None
+    assert victim.life.replica_id != old
+    assert victim.disk.exists("aside-0")
+    _until(group, group.healthy, 20.0)
+
+
+def _membership(group: SimGroup) -> Membership:
+    leader = group.leader
+    if leader is None or leader.replica is None:
+        return Membership()
+    return leader.replica.engine.table.membership
+
+
+def slow_sync_hands_over() -> None:
+    """A leader whose fdatasync takes longer than a second hands over; the group goes on."""
+    group, workload = _running_group()
+    leader = group.leader
+    assert leader is not None
+    leader.sync_delay_s = 4.0
+    _until(group, lambda: group.leader is not None and group.leader is not leader, 6.0)
+    acknowledged = workload.ok
+    group.scheduler.run_until(group.scheduler.now + 3.0)
+    assert workload.ok > acknowledged
+
+
+def stopped_process_comes_back() -> None:
+    """SIGSTOP of the leader for longer than any time-out: another one leads, and the old one follows when it wakes."""
+    group, workload = _running_group()
+    leader = group.leader
+    assert leader is not None
+    assert leader.life is not None
+    leader.life.environment.pause(group.scheduler.now + 10.0)
+    _until(group, lambda: group.leader is not None and group.leader is not leader, 8.0)
+    acknowledged = workload.ok
+    group.scheduler.run_until(group.scheduler.now + 10.0)
+    assert workload.ok > acknowledged
+    workload.stop()
+    _until(group, group.healthy, 5.0)
+
+
+def transfer_between_replicas() -> None:
+    """Ten transfers under load: each is over within a second, and every write is either answered or unknown."""
+    group, workload = _running_group(clients=6)
+    for _ in range(10):
+        leader = group.leader
+        assert leader is not None
+        assert leader.replica is not None
+        term = leader.replica.engine.term
+        leader.replica.transfer(None)
+        _until(group, lambda term=term: _term(group) > term, 1.0)  # type: ignore[misc]
+        group.scheduler.run_until(group.scheduler.now + 0.3)
+    workload.stop()
+    _until(group, group.healthy, 5.0)
+
+
+def _term(group: SimGroup) -> int:
+    leader = group.leader
+    return 0 if leader is None or leader.replica is None else leader.replica.engine.term
+
+
+GROUP_SCHEDULES = (wiped_node, lost_files, slow_sync_hands_over, stopped_process_comes_back, transfer_between_replicas)
