@@ -148,9 +148,10 @@ class Raft:
         late = now - self._last_tick
         self._last_tick = now
         if late > self._settings.heartbeat_s:
-            self._election_deadline += late
+            # A message that was handled before this tick has moved them already: never past what "now" allows.
+            self._election_deadline = min(self._election_deadline + late, now + self._settings.election_max_s)
             for progress in self.progress.values():
-                progress.contact_at += late
+                progress.contact_at = min(progress.contact_at + late, now)
         if self.role is Role.LEADER:
             self._tick_leader(now)
         elif now >= self._election_deadline:
