@@ -1,4 +1,4 @@
-"""Schedules by hand on the real code; `schedules.py`, `group_schedules.py` and `disk_schedules.py` tell their stories."""
+"""Schedules by hand on the real code; `schedules.py`, `group_schedules.py`, `disk_schedules.py` tell the stories."""
 
 from collections.abc import Callable
 

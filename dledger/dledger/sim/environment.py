@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import TypeVar
 
 from dledger.environment import COLD, FLUSH, HARD_STATE
-from dledger.errors import LogError
 from dledger.sim.scheduler import Scheduler, Timer
 
 T = TypeVar("T")
@@ -66,10 +66,8 @@ class SimEnvironment:
         """An orderly end: what was submitted to threads still takes effect, but nothing is told of it."""
         self.kill()
         for work in self._unfinished.values():
-            try:
+            with suppress(Exception):  # as on a thread: nobody is there any more to be told
                 work()
-            except (LogError, OSError):
-                pass  # as on a thread: nobody is there any more to be told
 
     def pause(self, until: float) -> None:
         """Nothing happens here before `until`.  A pause never ends early: what waits for its end would be overtaken."""
