@@ -92,9 +92,7 @@ class KeySearch:
             try:
                 await self.save(slots=True)
             except OSError as error:
-                _logger.warning(
-                    "the key index stands at %d, the rest comes again: %s", self._saved_position, error
-                )
+                _logger.warning("the key index stands at %d, the rest comes again: %s", self._saved_position, error)
         await self._work(self._index.close)
 
     async def load(self) -> None:
