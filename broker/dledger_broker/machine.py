@@ -145,6 +145,7 @@ class BrokerMachine:
         self._disk = disk or OsDisk(data_dir)
         self._log: ReplicatedLog | None = None
         self._batch = 0
+        self._overlay_term = 0
         self._restored = False
         self._recovering = False
         self._writer = ViewWriter(env)
@@ -250,8 +251,11 @@ class BrokerMachine:
     def on_leadership(self, leadership: Leadership) -> None:
         """See `StateMachine.on_leadership`."""
         before, self.leadership = self.leadership, leadership
-        if (before.term, before.ready) != (leadership.term, leadership.ready):
+        if not leadership.is_leader or (leadership.ready and leadership.term != self._overlay_term):
+            # Not when a handover fails: what is in flight then is still this leader's, and keeps its offsets.
+            self._overlay_term = leadership.term if leadership.is_leader else 0
             self.state.reset_staged()
+        if (before.term, before.ready) != (leadership.term, leadership.ready):
             if leadership.ready:
                 self._finish_recovery()
                 self._advertise_features()
