@@ -82,3 +82,39 @@ def test_a_directory_that_lost_a_promise_becomes_another_incarnation(tmp_path, l
     assert second.identity.initial is None
     assert (tmp_path / "aside-0").is_dir()
     assert len(second.notes) == 1
+
+
+def test_a_lost_mark_is_not_made_good_by_a_start_that_is_cut_short(tmp_path, monkeypatch):
+    first = start(OsDisk(str(tmp_path)))
+    (tmp_path / "raft/mark").write_bytes(bytes(8192))
+
+    def killed(*_: object) -> None:
+        raise OSError(errno.EIO, "the power is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dledger.store.log.recover", killed)
+        with pytest.raises(StorageError):
+            start(OsDisk(str(tmp_path)))
+    assert start(OsDisk(str(tmp_path))).identity.incarnation != first.identity.incarnation
+
+
+def test_a_directory_that_lost_its_mark_and_its_log_becomes_another_incarnation(tmp_path):
+    first = start(OsDisk(str(tmp_path)))
+    (tmp_path / "raft/mark").unlink()
+    for segment in (tmp_path / "commitlog").iterdir():
+        segment.unlink()
+    assert start(OsDisk(str(tmp_path))).identity.incarnation != first.identity.incarnation
+
+
+@pytest.mark.parametrize("lives", range(12))
+def test_setting_a_log_aside_can_be_cut_short_anywhere(tmp_path, lives):
+    first = start(OsDisk(str(tmp_path)))
+    (tmp_path / "raft/mark").unlink()
+    try:
+        start(FailingDisk(str(tmp_path), lives))
+    except (OSError, StorageError):
+        pass
+    second = start(OsDisk(str(tmp_path)))
+    assert second.identity.incarnation != first.identity.incarnation
+    assert second.store.last_index == -1
+    assert second.hard_state == HardState()

@@ -17,6 +17,7 @@ from dledger.store.disk import Disk
 from dledger.store.hardstate import HardStateFile
 from dledger.store.identity import Identity, check_identity, read_identity, write_identity
 from dledger.store.log import LogStore
+from dledger.store.mark import DurableMark
 from dledger.store.recovery import Recovery
 from dledger.store.snapshots import SnapshotStore
 from dledger.types import HardState, Membership, ReplicaId
@@ -24,7 +25,8 @@ from dledger.types import HardState, Membership, ReplicaId
 IDENTITY_FORMAT = 1
 STARTED = "started"
 """Made once the first start has everything on disk: with it an empty directory is one that lost its log."""
-LOG_DIRECTORIES = ("commitlog", "index", "raft", "snapshots")
+LOG_DIRECTORIES = ("raft", "commitlog", "index", "snapshots")
+"""In the order in which they are set aside: a mark or a hard state without its log would be believed."""
 DATA_DIRECTORIES = ("commitlog", "index", "snapshots")
 
 
@@ -94,15 +96,15 @@ def open_directory(
         hard_state_file.close()
         notes.append("no valid copy of term and vote: rejoining as another incarnation")
         return _reopen_aside(disk, config, identity, mint, boot_id, name, notes)
+    if not fresh and DurableMark.read(disk) is None:
+        # Before the log is opened, for that makes a mark: a start that is cut short must find it missing again.
+        hard_state_file.close()
+        notes.append("no valid durable mark: rejoining as another incarnation")
+        return _reopen_aside(disk, config, identity, mint, boot_id, name, notes)
     snapshots = SnapshotStore.open(disk)
     store, recovery = LogStore.open(
         disk, segment_bytes=config.segment_bytes, snapshots=snapshots, reserve_bytes=config.reserve_bytes
     )
-    if not recovery.mark_valid and not fresh:
-        store.close()
-        hard_state_file.close()
-        notes.append("no valid durable mark: rejoining as another incarnation")
-        return _reopen_aside(disk, config, identity, mint, boot_id, name, notes)
     if fresh:
         disk.open(STARTED, create=True).close()
         disk.sync_dir(".")
