@@ -12,7 +12,7 @@ from dledger.environment import Environment
 from dledger.errors import LogFullError, NotLeaderError
 from dledger.format import HEADER_BYTES, MAX_ENTRY_BODY_BYTES
 from dledger.replica.marks import Marks
-from dledger.replica.proposer import Contexts, Fill, Proposer, SealedEntry, check_room
+from dledger.replica.proposer import MARK_BYTES, Contexts, Fill, Proposer, SealedEntry, check_room
 from dledger.statemachine import StateMachine
 from dledger.store.log import LogStore
 from dledger.types import EntryKind, Membership, ReplicaId, Role
@@ -154,10 +154,9 @@ class Leading:
         """Where an entry of `size` bytes goes, once there is space for it and for what may join it in its turn."""
         store = self._store
         position = store.next_position(size)
-        end = position + size
-        if not privileged:
-            segment_end = position - position % store.segment_bytes + store.segment_bytes
-            end = max(end, min(position + HEADER_BYTES + MAX_ENTRY_BODY_BYTES, segment_end))
+        segment_end = position - position % store.segment_bytes + store.segment_bytes
+        growth = size + MARK_BYTES if privileged else max(size + MARK_BYTES, HEADER_BYTES + MAX_ENTRY_BODY_BYTES)
+        end = min(position + growth, segment_end)
         store.ensure_space_to(end, privileged=privileged)
         return position
 

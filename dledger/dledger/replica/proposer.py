@@ -29,6 +29,8 @@ Fill = Callable[[int], Sequence[Buffer]]
 _PRIVILEGED = True
 _PLACEHOLDER = bytes(HEADER_BYTES)
 _MARK = encode_command(SNAPSHOT_MARK, b"")
+MARK_BYTES = len(_MARK)
+"""By how much the first entry of a segment may grow after its place was found."""
 
 
 class SealedEntry:
@@ -108,7 +110,7 @@ class Proposer:
         return left == 0 or left >= BLANK_BYTES
 
     def _open(self, term: int, need: int, privileged: bool) -> None:
-        if need > MAX_UNIT_BYTES or need + len(_MARK) + HEADER_BYTES + BLANK_BYTES > self._segment_bytes:
+        if need > MAX_UNIT_BYTES or need + MARK_BYTES + HEADER_BYTES + BLANK_BYTES > self._segment_bytes:
             raise TooLargeError(
                 f"a unit of {need} bytes does not fit: the limit is {min(MAX_UNIT_BYTES, self._segment_bytes)} bytes"
                 " (a unit of at most 8 MiB, in one segment)"
@@ -116,11 +118,10 @@ class Proposer:
         position = self._next_position(HEADER_BYTES + need, privileged)
         self._size = self._records_size = 0
         if position % self._segment_bytes == 0 and position > 0 and self._wants_mark():
-            # Only the first entry of a segment grows by a mark, and a fresh segment has room for it: where an entry
-            # goes is decided by the size it has, or the blank behind it could come out shorter than a blank can be.
-            position = self._next_position(HEADER_BYTES + need + len(_MARK), privileged)
+            # Only the first entry of a segment grows by a mark, and a fresh segment has room for it.  The mark has no say
+            # in where the entry goes: with it, the entry could just fill what the segment before has left.
             self._commands.append(_MARK)
-            self._size = len(_MARK)
+            self._size = MARK_BYTES
         self._position = position
         self._privileged = privileged
         self._term = term
