@@ -118,8 +118,8 @@ class Proposer:
         position = self._next_position(HEADER_BYTES + need, privileged)
         self._size = self._records_size = 0
         if position % self._segment_bytes == 0 and position > 0 and self._wants_mark():
-            # Only the first entry of a segment grows by a mark, and a fresh segment has room for it.  The mark has no say
-            # in where the entry goes: with it, the entry could just fill what the segment before has left.
+            # Only the first entry of a segment grows by a mark, and a fresh segment has room for it.  The mark has no
+            # say in where the entry goes: with it, the entry could just fill what the segment before has left.
             self._commands.append(_MARK)
             self._size = MARK_BYTES
         self._position = position
