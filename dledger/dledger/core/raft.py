@@ -607,11 +607,14 @@ class Raft:
         self._note_contact(progress, reply, now)
         if reply.rejected:
             rejected = reply.rejected_index
-            stale = rejected <= progress.match_index or (
-                rejected != progress.next_index - 1 if progress.mode is Mode.PROBE else rejected >= progress.next_index
-            )
+            if progress.mode is Mode.PROBE:
+                stale = rejected != progress.next_index - 1
+            else:
+                stale = rejected <= progress.match_index or rejected >= progress.next_index
             if stale or progress.mode is Mode.SNAPSHOT:
                 return
+            # A follower that syncs later than it acknowledges may have come back without what it acknowledged.
+            progress.match_index = min(progress.match_index, reply.match_index)
             progress.verified_index = progress.match_index
             progress.restart(max(self._next_after_conflict(reply), progress.match_index + 1))
             self._replicate(sender, progress, now)
