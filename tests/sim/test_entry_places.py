@@ -35,7 +35,7 @@ class Log:
 @pytest.mark.parametrize("marks", [False, True])
 @pytest.mark.parametrize("body_bytes", [1, 50, 51, 100])
 def test_entries_fit_their_segment_and_marks_stand_at_its_start(marks: bool, body_bytes: int) -> None:
-    for left in range(1, HEADER_BYTES + 3 * body_bytes + 2 * MARK_BYTES + BLANK_BYTES):
+    for left in range(BLANK_BYTES, HEADER_BYTES + 3 * body_bytes + 2 * MARK_BYTES + BLANK_BYTES):
         log = Log(2 * SEGMENT_BYTES - left, marks=marks)
         for _ in range(3):
             log.proposer.stage(1, body_bytes, lambda _position: (bytes(body_bytes),), b"", None)
