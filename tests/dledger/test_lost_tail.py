@@ -16,7 +16,8 @@ def test_a_follower_that_lost_its_tail_is_brought_up_to_date_by_the_same_leader(
     group.heal()
     group.settle()
     assert group.cores["b"].terms == group.cores["a"].terms
-    assert leader.is_leader and known.match_index == last
+    assert leader.is_leader
+    assert known.match_index == last
     group.propose("a")
     group.settle()
     group.pass_time(0.5)

@@ -28,7 +28,14 @@ from dledger_broker.views.dispatch import tag_code_of
 from dledger_remoting.batch import decode_batch
 from dledger_remoting.checksum import crc32
 from dledger_remoting.codes import RequestCode
-from dledger_remoting.errors import InvalidParameter, MessageIllegal, NoPermission, OutcomeUnknown, QuorumTimeout
+from dledger_remoting.errors import (
+    InvalidParameter,
+    MessageIllegal,
+    NoPermission,
+    OutcomeUnknown,
+    QuorumTimeout,
+    TopicNotExist,
+)
 from dledger_remoting.headers import SendMessageHeader
 from dledger_remoting.hosts import HostAddress, pack_host
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame
@@ -257,6 +264,12 @@ class SendProcessor:
             return
         pending, self._pending = self._pending, []
         size, self._pending_bytes = self._pending_bytes, 0
+        deleting = self._machine.proposals.topic_deleting
+        if any(entry[3].dropped or deleting(entry[3].topic) for entry in pending):
+            pending = self._without_deleted(pending)
+            size = sum(RECORD_HEAD_BYTES + len(body) + len(tail) for entry in pending for body, tail, _, _ in entry[5])
+            if not pending:
+                return
         unit = SendUnit(self, pending, self._env.now() + self._limits.quorum_timeout_ms / 1000)
 
         def fill(position: int) -> list[bytes]:
@@ -272,6 +285,21 @@ class SendProcessor:
         self._flying.append(unit)
         if self._sweep is None:
             self._sweep = self._env.call_later(SWEEP_S, self._on_sweep)
+
+    def _without_deleted(self, pending: list[_Pending]) -> list[_Pending]:
+        """What remains once the sends whose topic was deleted since they were added look for a topic again.
+
+        Staged, they would be lost, or be taken for records of a topic that is created anew before them in the log.
+        """
+        deleting = self._machine.proposals.topic_deleting
+        kept: list[_Pending] = []
+        for entry in pending:
+            name = entry[3].topic
+            if entry[3].dropped or deleting(name):
+                self.fail(entry[0], TopicNotExist(f"topic {name} does not exist: create it first"))
+            else:
+                kept.append(entry)
+        return kept
 
     def forget_settled(self) -> None:
         """Let go of units that were answered, so that their bodies do not stay in memory."""

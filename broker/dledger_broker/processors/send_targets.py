@@ -98,7 +98,7 @@ class SendTargets:
     def get(self, request: Request, fields: SendV2Fields) -> SendTarget | None:
         """The target of a send; None if the request waits for it. Raises `RemotingError`."""
         target = self._targets.get(fields.topic)
-        if target is None:
+        if target is None or self._machine.proposals.topic_deleting(fields.topic):
             target = self._find(request, fields)
             if target is None:
                 return None
