@@ -147,7 +147,8 @@ class PullProcessor:
                 "refresh the route"
             )
         tag_filter = self._filter(fields, group)
-        if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0:
+        if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0 and not request.confirmed:
+            # Once: while the leader was confirmed the client may have committed a newer one.
             self._offsets.commit_by_pull(request, fields)
         self._read(request, fields, topic.queue(fields.queue_id), tag_filter)
 

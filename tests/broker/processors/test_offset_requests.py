@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from served_broker import FakeClient, ServedBroker
+from served_broker import FakeClient, ServedBroker, pull_ext
 
 from dledger_broker.forward import Envelope, ForwardedOrigin
 from dledger_broker.processors.offsets import LATE_COMMIT_S, RecentCommits
@@ -85,6 +85,14 @@ def test_a_pull_commits_the_offset_that_it_carries(client: FakeClient) -> None:
     assert committed(client) == "4"
     client.pull("T1", sysFlag="4", commitOffset="9")
     assert committed(client) == "4"
+
+
+def test_a_pull_that_is_confirmed_first_does_not_commit_again(broker: ServedBroker, client: FakeClient) -> None:
+    pull = client.send(11, pull_ext("T1", offset=99, sysFlag="5", commitOffset="4"))
+    client.send(15, offset_ext(7), oneway=True)
+    broker.settle()
+    assert client.answered(pull).code == 21
+    assert committed(client) == "7"
 
 
 def test_offsets_and_times_of_a_queue(broker: ServedBroker, client: FakeClient) -> None:
