@@ -96,7 +96,11 @@ class OffsetBuffer:
         rows = [(*key, offset) for key, offset in flight.offsets.items()]
         starts = range(0, len(rows), MAX_OFFSETS_PER_COMMAND)
         for start in starts[:-1]:
-            self._propose(CommitOffsets(tuple(rows[start : start + MAX_OFFSETS_PER_COMMAND])), lambda _: None)
+            outcomes: list[LogError | None] = []
+            self._propose(CommitOffsets(tuple(rows[start : start + MAX_OFFSETS_PER_COMMAND])), outcomes.append)
+            if outcomes and outcomes[0] is not None:  # refused, so the rest is not proposed either
+                self._landed(flight, outcomes[0])
+                return
         self._propose(CommitOffsets(tuple(rows[starts[-1] :])), partial(self._landed, flight))
 
     def _landed(self, flight: _Flight, error: LogError | None) -> None:
