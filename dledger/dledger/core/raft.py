@@ -111,6 +111,10 @@ class Raft:
         self._after_sync: list[SendMessage | SendEntries | SendCatchUp] = []
         self._election_deadline = 0.0
         self._arm_election(now)
+        if self.term > hard_state.term:
+            # The last entry was durable before the term it came in; it could be truncated, the term must not be.
+            self._unsaved = True
+            self._effects.append(SaveHardState(HardState(self.term, None)))
 
     # ---------------------------------------------------------------- what the driver asks
 
