@@ -63,6 +63,19 @@ def test_a_restart_remembers_term_vote_and_log() -> None:
     assert (group["a"].term, group["a"].vote, group.cores["a"].terms) == (2, replica("c"), [1, 1])
 
 
+def test_a_term_known_from_the_log_only_is_saved_before_anything_is_said_in_it() -> None:
+    group = CoreGroup("a", "b", "c")
+    group.auto_save = False
+    group.send("b", "a", Append(4, -1, 0, -1, 1), entries(4))
+    group.crash("a")
+    assert (group["a"].term, group.cores["a"].hard_state) == (4, HardState())
+    group.run("a")
+    assert group.send("b", "a", Heartbeat(4, -1)) == []
+    group.save("a")
+    assert group.cores["a"].hard_state == HardState(4, None)
+    assert isinstance(group.wire.pop().message, HeartbeatReply)
+
+
 # State, volatile
 
 
