@@ -147,11 +147,12 @@ class Raft:
         """Let time pass; to be called a few times per heartbeat interval.
 
         A process that was stopped or starved finds its timers expired although nobody was silent: the messages that
-        prove it are still unread.  A late tick therefore moves the timers by what it is late.
+        prove it are still unread.  A late tick therefore moves the timers by what it is late; a heartbeat
+        interval still counts, or a process whose every tick is late would wait for ever.
         """
-        late = now - self._last_tick
+        late = now - self._last_tick - self._settings.heartbeat_s
         self._last_tick = now
-        if late > self._settings.heartbeat_s:
+        if late > 0:
             # A message that was handled before this tick has moved them already: never past what "now" allows.
             self._election_deadline = min(self._election_deadline + late, now + self._settings.election_max_s)
             for progress in self.progress.values():
