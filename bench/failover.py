@@ -70,7 +70,8 @@ async def measure_failover(cluster: BenchCluster, topic: str, kills: int) -> Fai
                 leader = await asyncio.to_thread(cluster.leader)
                 killed_at = time.monotonic()
                 cluster.kill(leader)
-                answered_at = await asyncio.wait_for(sender.await_send_begun_after(killed_at), _GAP_LIMIT_S)
+                async with asyncio.timeout(_GAP_LIMIT_S):
+                    answered_at = await sender.await_send_begun_after(killed_at)
                 gaps_ms.append(round((answered_at - killed_at) * 1000, 1))
                 await asyncio.to_thread(cluster.restart, leader)
                 await asyncio.to_thread(cluster.await_equal)

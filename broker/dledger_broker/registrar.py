@@ -217,7 +217,8 @@ class _Link:
     @staticmethod
     async def _wait(event: asyncio.Event, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await event.wait()
 
     async def _is_unknown(self) -> bool:
         """Show that this node lives; True if the name server has another table of it, or none."""

@@ -96,7 +96,8 @@ async def _all_received(bars: Bars, rebuilder: Rebuilder) -> None:
     while not bars.all_received.is_set():
         before = rebuilder.messages
         try:
-            await asyncio.wait_for(bars.all_received.wait(), STALL_TIMEOUT_S)
+            async with asyncio.timeout(STALL_TIMEOUT_S):
+                await bars.all_received.wait()
         except TimeoutError:
             if rebuilder.messages == before:
                 raise AdminError(

@@ -220,3 +220,17 @@ async def test_leaving_unregisters_everywhere_and_stays_away(servers: list[FakeN
     setup.group.on_leadership(Leadership(4, NODE_ID, is_leader=True, ready=True))
     assert setup.registrar.registered == 0
     await setup.registrar.stop()
+
+
+async def test_leaving_in_the_very_moment_of_a_handover_still_ends(servers: list[FakeNameServer]) -> None:
+    setup = Setup(servers)
+    for server in servers:
+        await server.registration()
+    while setup.registrar.registered < len(servers):  # noqa: ASYNC110 -- there is no event for an answer that came
+        await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)  # the links begin to wait for a change
+    setup.group.on_leadership(Leadership(4, None, is_leader=False, ready=False))
+    await asyncio.sleep(0)  # their waits are over, the links do not know it yet
+    async with asyncio.timeout(10):
+        await setup.registrar.leave()
