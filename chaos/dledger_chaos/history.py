@@ -1,0 +1,284 @@
+"""What clients asked and were told, and what happened to the cluster meanwhile.
+
+A run leaves two files of JSON lines, each line one record of this module:
+
+| file | record | written |
+|---|---|---|
+| `history.jsonl` | `Operation` | when the operation ends; those that never end, when the recorder is closed |
+| `events.jsonl` | `Event` | at once |
+
+All times are nanoseconds of one clock, the machine's `CLOCK_MONOTONIC`, which every process of the machine shares.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final, Literal, Self, TypeAlias, TypeVar
+
+import msgspec
+
+from dledger.invariants import invariant
+
+HISTORY_FILE: Final = "history.jsonl"
+EVENTS_FILE: Final = "events.jsonl"
+BUFFER_BYTES: Final = 256 * 1024
+
+Outcome: TypeAlias = Literal["ok", "fail", "info"]
+"""`ok`: it took effect as the answer says. `fail`: certainly without effect. `info`: nobody knows, not even later."""
+
+_RecordT = TypeVar("_RecordT")
+_LARGEST_EDN_INTEGER: Final = 2**63 - 1
+
+
+class HistoryError(Exception):
+    """A history file cannot be read; the text names file and line."""
+
+
+class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One operation of one client, from its call to its end.
+
+    `process` names the logical client within the workload; operations of one process may overlap. `f` is what was done
+    (`send`, `commit`, `read`, …), `key` what it was done to (a queue `topic/broker group/queue id`, a register, a
+    group), `value` what was asked for, for reads what was found. `extras` holds what the answer said besides.
+    `complete_ns` is None if no end was seen; the outcome is `info` then. `code` is the response code of a refusal.
+    """
+
+    id: int
+    workload: str
+    process: str
+    f: str
+    key: str
+    value: object
+    outcome: Outcome
+    invoke_ns: int
+    complete_ns: int | None = None
+    error: str = ""
+    code: int | None = None
+    extras: dict[str, object] = {}
+
+
+EventKind: TypeAlias = Literal["fault-begin", "fault-end", "status", "usage", "process", "phase", "note"]
+"""What an event tells; see `Event`."""
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that happened to the cluster, or was seen of it.
+
+    | kind | name | fields |
+    |---|---|---|
+    | `fault-begin` | the fault's registry name | `id`, `class`, `nodes`, `fault` (its JSON form) |
+    | `fault-end` | the same | `id` |
+    | `status` | | `role`, `term`, `commit_index`, `ready`: a sample of `node` |
+    | `usage` | | `resident_bytes`, `open_files`: a sample of `node` |
+    | `process` | `started`, `ended` | `pid`, at the end `exit_code`, `expected` |
+    | `phase` | `workloads`, `heal`, `converged`, `final-reads`, `stopped` | |
+    | `note` | free text | anything |
+    """
+
+    kind: EventKind
+    time_ns: int
+    name: str = ""
+    node: str = ""
+    fields: dict[str, object] = {}
+
+
+class Invocation:
+    """An operation under way; exactly one of `ok`, `fail` and `info` ends it."""
+
+    __slots__ = ("_open", "_operation", "_recorder")
+
+    def __init__(self, recorder: Recorder, operation: Operation) -> None:
+        self._recorder = recorder
+        self._operation = operation
+        self._open = True
+
+    @property
+    def value(self) -> object:
+        """What was asked for."""
+        return self._operation.value
+
+    def ok(self, value: object = msgspec.UNSET, **extras: object) -> None:
+        """It took effect. `value` replaces what was asked for by what was found; `extras` is what else was answered."""
+        changes: dict[str, object] = {} if value is msgspec.UNSET else {"value": value}
+        self._end("ok", changes, extras)
+
+    def fail(self, error: str = "", code: int | None = None, **extras: object) -> None:
+        """It certainly has no effect, and never will have."""
+        self._end("fail", {"error": error, "code": code}, extras)
+
+    def info(self, error: str = "", code: int | None = None, **extras: object) -> None:
+        """It may have taken effect, or may still do so."""
+        self._end("info", {"error": error, "code": code}, extras)
+
+    def abandon(self) -> Operation:
+        """The record of an operation whose end nobody saw; for the recorder only."""
+        self._open = False
+        return msgspec.structs.replace(self._operation, error="no end was seen")
+
+    def _end(self, outcome: Outcome, changes: dict[str, object], extras: dict[str, object]) -> None:
+        invariant(self._open, "an operation ends once", id=self._operation.id, f=self._operation.f)
+        self._open = False
+        self._recorder.complete(self._operation, outcome, changes, extras)
+
+
+class Recorder:
+    """Writes the history of one run into `directory`; use it as a context manager, from one thread.
+
+    `clock` returns nanoseconds. `counts` has the number of ended operations by outcome.
+    """
+
+    def __init__(self, directory: Path, *, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.clock = clock
+        self.counts: dict[Outcome, int] = {"ok": 0, "fail": 0, "info": 0}
+        self._history = _LineFile(directory / HISTORY_FILE)
+        self._events = _LineFile(directory / EVENTS_FILE)
+        self._pending: dict[int, Invocation] = {}
+        self._next_id = 0
+
+    def invoke(self, workload: str, process: str, f: str, key: str = "", value: object = None) -> Invocation:
+        """An operation begins now."""
+        operation = Operation(self._next_id, workload, process, f, key, value, "info", self.clock())
+        self._next_id += 1
+        invocation = Invocation(self, operation)
+        self._pending[operation.id] = invocation
+        return invocation
+
+    def complete(
+        self, operation: Operation, outcome: Outcome, changes: dict[str, object], extras: dict[str, object]
+    ) -> None:
+        """Write an operation that ends now; called by its `Invocation`."""
+        del self._pending[operation.id]
+        self.counts[outcome] += 1
+        ended = msgspec.structs.replace(operation, outcome=outcome, complete_ns=self.clock(), extras=extras, **changes)
+        self._history.write(ended)
+
+    def event(
+        self, kind: EventKind, name: str = "", *, node: str = "", time_ns: int | None = None, **fields: object
+    ) -> None:
+        """Something happened, now or at `time_ns`."""
+        self._events.write(Event(kind, self.clock() if time_ns is None else time_ns, name, node, fields))
+        self._events.flush()
+
+    def close(self) -> None:
+        """Write operations that have not ended as `info`, and close the files."""
+        for invocation in list(self._pending.values()):
+            self._history.write(invocation.abandon())
+        self._pending.clear()
+        self._history.close()
+        self._events.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _LineFile:
+    """JSON lines, appended through a buffer."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: BinaryIO = path.open("wb", buffering=BUFFER_BYTES)
+        self._encoder = msgspec.json.Encoder()
+
+    def write(self, record: Operation | Event) -> None:
+        self._file.write(self._encoder.encode(record) + b"\n")
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_operations(directory: Path) -> list[Operation]:
+    """The operations of a run in the order of their calls. Raises `HistoryError`."""
+    operations = list(_read(directory / HISTORY_FILE, Operation))
+    operations.sort(key=lambda operation: operation.id)
+    return operations
+
+
+def read_events(directory: Path) -> list[Event]:
+    """The events of a run in the order of their times. Raises `HistoryError`."""
+    events = list(_read(directory / EVENTS_FILE, Event))
+    events.sort(key=lambda event: event.time_ns)
+    return events
+
+
+def _read(path: Path, kind: type[_RecordT]) -> Iterator[_RecordT]:
+    decoder = msgspec.json.Decoder(kind)
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield decoder.decode(line)
+                except msgspec.DecodeError as error:
+                    raise HistoryError(f"{path}, line {number}: {error}") from error
+    except OSError as error:
+        raise HistoryError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def edn_lines(operations: Iterable[Operation]) -> Iterator[str]:
+    """The history as Jepsen writes it, one map per invocation and per completion, for Knossos and Elle.
+
+    Values are `[key value]` pairs, as `jepsen.independent` has them. Knossos lets a process do one thing at a time and
+    none after an `info`, so that processes are numbered anew: an operation gets the lowest number that is free.
+    """
+    moments: list[tuple[int, int, Operation]] = []
+    for operation in operations:
+        moments.append((operation.invoke_ns, 1, operation))
+        if operation.complete_ns is not None:
+            moments.append((operation.complete_ns, 0, operation))
+    # A completion at the nanosecond of another's call comes after it: the two overlap, which says less.
+    moments.sort(key=lambda moment: (moment[0], -moment[1], moment[2].id))
+    free: list[int] = []
+    processes: dict[int, int] = {}
+    named = 0
+    for index, (moment_ns, is_call, operation) in enumerate(moments):
+        if is_call:
+            if free:
+                free.sort(reverse=True)
+                processes[operation.id] = free.pop()
+            else:
+                processes[operation.id] = named
+                named += 1
+        process = processes[operation.id]
+        if not is_call and operation.outcome != "info":
+            free.append(process)
+        kind = "invoke" if is_call else operation.outcome
+        value = None if is_call and operation.f == "read" else operation.value
+        yield (
+            f"{{:index {index}, :type :{kind}, :process {process}, :f :{operation.f}, "
+            f":value [{_edn(operation.key)} {_edn(value)}], :time {moment_ns}}}"
+        )
+
+
+def write_edn(operations: Iterable[Operation], path: Path) -> None:
+    """Write `edn_lines` into a file."""
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in edn_lines(operations))
+
+
+def _edn(value: object) -> str:
+    if value is None:
+        return "nil"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value) if abs(value) <= _LARGEST_EDN_INTEGER else f"{value}N"
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    if isinstance(value, list | tuple):
+        return "[" + " ".join(map(_edn, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_edn(name)} {_edn(item)}" for name, item in value.items()) + "}"
+    raise HistoryError(f"{value!r} has no EDN form")

@@ -1,0 +1,82 @@
+"""What a workload is given and what it must do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+from dledger_chaos.history import Recorder
+
+TargetKind: TypeAlias = Literal["broker", "register"]
+"""`broker`: RocketMQ's protocol; `register`: nodes that speak the line protocol of `subjects/`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddresses:
+    """Where clients reach one node, as `host:port`.
+
+    `client` leads through the proxy. `http` does not, so that observations go on while clients are cut off; it is empty
+    if the node has none.
+    """
+
+    node_id: str
+    group: str
+    client: str
+    http: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadContext:
+    """What a workload may use. `rng` is its own and seeded; `directory` is its own and exists.
+
+    `capabilities` are those of the target. When `stopping` is set, `run` ends within the deadline of its operations.
+    """
+
+    namesrv: str
+    nodes: Sequence[NodeAddresses]
+    rng: random.Random
+    recorder: Recorder
+    stopping: asyncio.Event
+    capabilities: frozenset[str]
+    directory: Path
+
+
+class Workload(Protocol):
+    """Clients of one kind. The three methods are awaited once each, in this order, all on one event loop."""
+
+    @property
+    def name(self) -> str:
+        """The name in the registry, and of all recorded operations."""
+        ...
+
+    async def setup(self, ctx: WorkloadContext) -> None:
+        """Make topics and start clients, before the first fault. An exception ends the run as unknown."""
+        ...
+
+    async def run(self, ctx: WorkloadContext) -> None:
+        """Work until `ctx.stopping` is set, whatever happens to the cluster."""
+        ...
+
+    async def finish(self, ctx: WorkloadContext) -> None:
+        """Read what is there, once all faults are healed and all nodes have caught up; then stop the clients.
+
+        It is awaited even if `run` failed. What cannot be read is recorded; the checkers call the run unknown then.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadEntry:
+    """A line of the registry. `needs` are capabilities that the target must have; `unavailable` says why the workload
+    cannot run on this machine, or returns an empty text."""
+
+    name: str
+    summary: str
+    target: TargetKind
+    make: Callable[[], Workload]
+    needs: frozenset[str] = frozenset()
+    unavailable: Callable[[], str] = str
