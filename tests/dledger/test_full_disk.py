@@ -4,9 +4,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from node_group import SECRET, SEGMENT_BYTES, Journal, until
+from node_group import SECRET, SEGMENT_BYTES, Group, Journal, until
 
 from dledger import Node, NodeConfig
+from dledger.core.messages import DISK_FULL
 from dledger.errors import LogFullError
 from dledger.format import encode_command
 from dledger.store.log import LogStore
@@ -14,16 +15,20 @@ from dledger.types import Role
 
 
 class FullDisk:
-    """Lets a log find no space while `is_full`; `privileged` entries find some unless `is_reserve_gone`."""
+    """Lets a log find no space while `is_full`; `privileged` entries find some unless `is_reserve_gone`.
+
+    Logs in `spared` always find some.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_full = False
         self.is_reserve_gone = False
         self.refusals = 0
+        self.spared: list[LogStore] = []
         ensure_space_to = LogStore.ensure_space_to
 
         def refuse(log: LogStore, end: int, *, privileged: bool = False) -> None:
-            if self.is_full and (self.is_reserve_gone or not privileged):
+            if self.is_full and log not in self.spared and (self.is_reserve_gone or not privileged):
                 self.refusals += 1
                 raise LogFullError("no space")
             ensure_space_to(log, end, privileged=privileged)
@@ -65,3 +70,39 @@ async def test_appends_are_refused_and_commands_that_make_room_are_not(tmp_path:
         assert node.reserve_left == 1.0
         disk.is_full = False
         await asyncio.wait_for(node.append(b"after"), 10)
+
+
+async def test_a_leader_whose_followers_disks_are_full_refuses_instead_of_leaving_the_outcome_open(
+    tmp_path: Path, disk: FullDisk
+):
+    group = Group(tmp_path)
+    await group.start()
+    try:
+        leader = await group.leader()
+        await leader.append(b"before")
+        disk.spared.append(leader.replica.store)
+        disk.is_full = True
+        await until(lambda: all(peer.disk_used == DISK_FULL for peer in leader.status().peers), "word of both disks")
+        last = leader.status().last_index
+        with pytest.raises(LogFullError, match="no space on n., n., too few replicas"):
+            await leader.append(b"refused")
+        assert leader.status().last_index == last
+        disk.is_full = False
+        await until(lambda: all(peer.disk_used < DISK_FULL for peer in leader.status().peers), "word of space")
+        await leader.append(b"after")
+    finally:
+        await group.stop()
+
+
+async def test_one_full_follower_does_not_stop_a_leader(tmp_path: Path, disk: FullDisk):
+    group = Group(tmp_path)
+    await group.start()
+    try:
+        leader = await group.leader()
+        full = next(node for node in group.nodes.values() if node is not leader)
+        disk.spared.extend(node.replica.store for node in group.nodes.values() if node is not full)
+        disk.is_full = True
+        await until(lambda: DISK_FULL in [peer.disk_used for peer in leader.status().peers], "word of the full disk")
+        await leader.append(b"stored")
+    finally:
+        await group.stop()

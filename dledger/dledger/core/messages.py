@@ -6,6 +6,8 @@ followed on the wire by the raw bytes of its entries.  Clock values are informat
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from dledger.types import Membership
@@ -29,6 +31,10 @@ class VoteReply(msgspec.Struct, frozen=True, tag="voted", array_like=True):
     pre: bool = False
 
 
+DISK_FULL: Final = 1000
+"""The `disk_used` of a replica that takes no more ordinary entries."""
+
+
 class Append(msgspec.Struct, frozen=True, tag="append", array_like=True):
     """Entries `prev_index + 1 … prev_index + count`, raw bytes alongside; `count` 0 is a probe."""
 
@@ -44,7 +50,8 @@ class AppendReply(msgspec.Struct, frozen=True, tag="appended", array_like=True):
 
     `match_index` is durable and known to equal the leader's log; `verified_index` likewise but perhaps not yet
     durable.  A rejection names the `prev_index` it rejects and hints at the last entry that could match.
-    `disk_used` is the fullness of the sender's disk in 1/1000, `wall_ms` its wall clock.
+    `disk_used` is the fullness of the sender's disk in 1/1000, `DISK_FULL` if it has no space for further ordinary
+    entries; `wall_ms` is its wall clock.
     """
 
     term: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from dledger.core.messages import DISK_FULL
 from dledger.engines import Engine
 from dledger.environment import COLD, Environment
 from dledger.errors import LogFullError, StorageError
@@ -52,7 +53,8 @@ class Housekeeping:
     def run(self) -> None:
         """Do what is due."""
         engine, store = self._engine(), self._store
-        engine.disk_used = int(store.disk_ratio() * 1000)
+        has_room = store.has_room(store.end_position)
+        engine.disk_used = min(int(store.disk_ratio() * DISK_FULL), DISK_FULL - 1) if has_room else DISK_FULL
         engine.wall_ms = self._environment.wall_ms()
         if engine.commit_index > self._saved_commit:
             self._saved_commit = engine.commit_index

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from dledger.core.messages import Append, InstallSnapshot, Message
+from dledger.core.messages import DISK_FULL, Append, InstallSnapshot, Message
 from dledger.engines import Engine
 from dledger.environment import Environment
 from dledger.errors import BusyError, CorruptionError, LogFullError
@@ -66,12 +66,15 @@ class Inbox:
                     meta.kind != EntryKind.GROUP or meta.channel == meta.size - HEADER_BYTES for meta in metas
                 )
                 self._store.ensure_space_to(metas[-1].end, privileged=privileged)
+                if not self._store.has_room(metas[-1].end):
+                    self._engine().disk_used = DISK_FULL  # the leader learns it with the answer to this append
             except CorruptionError:
                 self.corrupt_messages += 1
                 return
             except LogFullError:
                 # No answer: what follows would only be rejected for the gap and sent again at once, over and over.
                 self._deaf_until = self._environment.now() + FULL_PAUSE_S
+                self._engine().disk_used = DISK_FULL
                 return
         self._engine().step(sender, message, self._environment.now(), metas, payload)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from dledger.config import ReplicaConfig
 from dledger.core.effects import Output
+from dledger.core.messages import DISK_FULL
 from dledger.engines import Engine
 from dledger.environment import Environment
 from dledger.errors import LogFullError, NotLeaderError
@@ -158,7 +159,19 @@ class Leading:
         growth = size + MARK_BYTES if privileged else max(size + MARK_BYTES, HEADER_BYTES + MAX_ENTRY_BODY_BYTES)
         end = min(position + growth, segment_end)
         store.ensure_space_to(end, privileged=privileged)
+        if not privileged:
+            self._require_followers_room()
         return position
+
+    def _require_followers_room(self) -> None:
+        """Refuse what could not be committed: raises `LogFullError` when too many voters have full disks."""
+        engine = self._engine()
+        membership, progress = engine.table.membership, engine.progress
+        full = [
+            peer.node_id for peer in membership.voters if peer in progress and progress[peer].disk_used >= DISK_FULL
+        ]
+        if len(membership.voters) - len(full) < membership.quorum:
+            raise LogFullError(f"no space on {', '.join(sorted(full))}, too few replicas could store it")
 
     def _seal(self) -> None:
         self._seal_scheduled = False

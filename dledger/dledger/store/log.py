@@ -37,7 +37,8 @@ RESERVE_BYTES = 64 << 20
 """Kept back for no-ops, membership entries and trims when the disk is full; at most a quarter of a segment."""
 RESERVE_UNITS = 1024
 """Index units kept back for them."""
-
+ROOM_BYTES = 4 << 20
+"""A log without so much space more counts as full before it is, so that a leader hears of it in time."""
 
 INDEX_BATCH_ENTRIES = 1024
 """Index units that memory holds back before they are written."""
@@ -157,6 +158,14 @@ class LogStore(LogReader):
         self._reserve_units(self.last_index + units)
         if end > self._space.reserved_end:
             self._space.cover(end)
+
+    def has_room(self, end: int) -> bool:
+        """Whether ordinary entries of `ROOM_BYTES` more can follow those that end at `end`."""
+        try:
+            self.ensure_space_to(end + min(ROOM_BYTES, self.segment_bytes // 4))
+        except LogFullError:
+            return False
+        return True
 
     @property
     def reserve_left(self) -> float:
