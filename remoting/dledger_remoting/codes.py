@@ -161,6 +161,18 @@ class RequestCode(IntEnum):
     DLEDGER_ROUTE_WATCH = 20001
     """Long poll at a name server: `RouteWatchHeader` names topics and the route version last seen. The answer comes
     when the route of one of them has changed since, or when the time is up; its ext `version` is the present one."""
+    READ_PLAN = 20010
+    """What of a group's log can be read, and where to cut it: `ReadPlanHeader`; the answer's body is a `ReadPlan`."""
+    READ_RANGE = 20011
+    """Raw committed bytes of the log: `ReadRangeHeader`, answered with `ReadRangeResponseHeader`."""
+    READ_COMMIT = 20012
+    """How far the log is committed, from a confirmed leader: no header, answered with `ReadCommitResponseHeader`."""
+    PIN_LOG = 20013
+    """Keep the log from a position on, for a while: `PinHeader`, answered with `PinResponseHeader`."""
+    UNPIN_LOG = 20014
+    """Give up a pin: `PinNameHeader`."""
+    LIST_PINS = 20015
+    """All pins of a group; the answer's body is a `PinList`."""
 
 
 class ResponseCode(IntEnum):
@@ -211,6 +223,13 @@ class ResponseCode(IntEnum):
     GO_AWAY = 1500
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
+
+    READ_ROLE_REFUSED = 20110
+    """A range read whose accepted roles do not include this node's present one."""
+    READ_BEHIND = 20111
+    """A range read of what this node has not applied yet."""
+    READ_TRIMMED = 20112
+    """A range read of what this node no longer keeps."""
 
 
 class LanguageCode(IntEnum):

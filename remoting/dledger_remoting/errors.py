@@ -197,6 +197,26 @@ class ConsumeMessageTimeout(RemotingError):
     response_code = ResponseCode.CONSUME_MSG_TIMEOUT
 
 
+class ReadRoleRefused(RemotingError):
+    """The node's present role is not one that the reader accepts; another node of the group may do."""
+
+    response_code = ResponseCode.READ_ROLE_REFUSED
+    refresh_route = True
+
+
+class ReadBehind(RemotingError):
+    """The node has not applied so much of the log yet; another node, or this one a little later, may do."""
+
+    response_code = ResponseCode.READ_BEHIND
+    retryable = True
+
+
+class ReadTrimmed(RemotingError):
+    """The node no longer keeps that part of the log."""
+
+    response_code = ResponseCode.READ_TRIMMED
+
+
 class UnexpectedResponse(RemotingError):
     """A response code that has no class of its own; `code` holds it."""
 
@@ -219,6 +239,9 @@ _CLASS_BY_CODE: Final[Mapping[int, type[RemotingError]]] = {
         InvalidParameter,
         ConsumerNotOnline,
         ConsumeMessageTimeout,
+        ReadRoleRefused,
+        ReadBehind,
+        ReadTrimmed,
     )
 }
 

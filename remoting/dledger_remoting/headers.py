@@ -1,7 +1,8 @@
 """Request and response headers as typed structs; `decode_ext` reads one from ext fields, `encode_ext` writes it.
 
 Field names on the wire are the camel case of the attribute names unless a field says otherwise. The structs live in
-modules by family (`headers_send`, `headers_consume`, `headers_query`, `headers_admin`, `headers_namesrv`) and are all
+modules by family (`headers_send`, `headers_consume`, `headers_query`, `headers_range`, `headers_admin`,
+`headers_namesrv`) and are all
 exported here; `hotpath` holds the fast forms of sends and pulls. Field names and types: RocketMQ's
 `CommandCustomHeader` classes.
 """
@@ -50,6 +51,15 @@ from .headers_query import (
     TimestampResponseHeader,
     ViewMessageHeader,
 )
+from .headers_range import (
+    PinHeader,
+    PinNameHeader,
+    PinResponseHeader,
+    ReadCommitResponseHeader,
+    ReadPlanHeader,
+    ReadRangeHeader,
+    ReadRangeResponseHeader,
+)
 from .headers_send import (
     CheckTransactionStateHeader,
     ConsumerSendBackHeader,
@@ -76,6 +86,9 @@ __all__ = [
     "KVNamespaceHeader",
     "MaxOffsetHeader",
     "OffsetResponseHeader",
+    "PinHeader",
+    "PinNameHeader",
+    "PinResponseHeader",
     "PullMessageHeader",
     "PullResponseHeader",
     "PutKVHeader",
@@ -84,6 +97,10 @@ __all__ = [
     "QueryMessageHeader",
     "QueryMessageResponseHeader",
     "QueueHeader",
+    "ReadCommitResponseHeader",
+    "ReadPlanHeader",
+    "ReadRangeHeader",
+    "ReadRangeResponseHeader",
     "RegisterBrokerHeader",
     "RegisterBrokerResponseHeader",
     "RouteHeader",
