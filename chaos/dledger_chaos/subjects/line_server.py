@@ -1,0 +1,136 @@
+"""The TCP port of a subject: one request a line of JSON, one answer a line of JSON.
+
+Requests of one connection run beside each other, so answers come in any order; `id` tells which is which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import NamedTuple, Protocol
+
+from dledger_chaos.subjects.registers import WRITES, Json
+
+MAX_LINE_BYTES = 1 << 20
+MAX_RUNNING = 1024
+"""Requests of one connection that run at a time; more wait in its socket."""
+
+FAIL = "fail"
+"""Certainly never takes effect."""
+INFO = "info"
+"""May have taken effect, may take effect later, or never."""
+
+
+class Answer(NamedTuple):
+    """What a client is told.  `outcome` is None if `ok`, else `FAIL` or `INFO`."""
+
+    ok: bool
+    value: Json = None
+    outcome: str | None = None
+    leader: str | None = None
+    error: str | None = None
+
+    def to_json(self, number: Json) -> dict[str, Json]:
+        """As a line carries it; what is None is left out, but for the value of what is ok."""
+        line: dict[str, Json] = {"id": number, "ok": self.ok}
+        if self.ok or self.value is not None:
+            line["value"] = self.value
+        texts = {"outcome": self.outcome, "leader": self.leader, "error": self.error}
+        return line | {name: text for name, text in texts.items() if text is not None}
+
+
+class Subject(Protocol):
+    """A replicated map as its port sees it."""
+
+    async def read(self, key: str) -> Answer:
+        """The newest value."""
+
+    async def write(self, operation: str, key: str, value: Json) -> Answer:
+        """`write`, `cas` or `append`."""
+
+    def status(self) -> dict[str, Json]:
+        """What this node is now, from its own memory."""
+
+    def dump(self) -> dict[str, Json]:
+        """All that this node has applied, from its own memory."""
+
+
+class LineServer:
+    """Serves a subject on `address`; `start` raises `OSError` if it is in use."""
+
+    def __init__(self, subject: Subject, address: tuple[str, int]) -> None:
+        self._subject = subject
+        self._address = address
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        return self._address
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await asyncio.start_server(self._connected, *self._address, limit=MAX_LINE_BYTES)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self._address = (host, port)
+
+    async def stop(self) -> None:
+        """Close the port and all connections; what runs for them is cancelled."""
+        if self._server is not None:
+            self._server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+        running: set[asyncio.Task[None]] = set()
+        room = asyncio.Semaphore(MAX_RUNNING)
+        try:
+            while line := await reader.readline():
+                await room.acquire()
+                request = asyncio.create_task(self._serve(line, writer))
+                running.add(request)
+                request.add_done_callback(running.discard)
+                request.add_done_callback(lambda _: room.release())
+        except (ConnectionError, ValueError):
+            pass  # gone, or a line longer than the limit: there is no way to tell where the next one begins
+        finally:
+            for request in running:
+                request.cancel()
+            writer.close()
+
+    async def _serve(self, line: bytes, writer: asyncio.StreamWriter) -> None:
+        number: Json = None
+        try:
+            request = json.loads(line)
+            if not isinstance(request, dict):
+                raise TypeError("a request is an object")
+            number = request.get("id")
+            answer = await self._answer(request)
+        except (ValueError, TypeError, KeyError) as error:
+            answer = Answer(ok=False, outcome=FAIL, error=f"bad request: {error!r}")
+        if not writer.is_closing():
+            writer.write(json.dumps(answer.to_json(number), separators=(",", ":")).encode() + b"\n")
+
+    async def _answer(self, request: dict[str, Json]) -> Answer:
+        operation = request["op"]
+        if operation == "status":
+            return Answer(ok=True, value=self._subject.status())
+        if operation == "dump":
+            return Answer(ok=True, value=self._subject.dump())
+        key = request["key"]
+        if not isinstance(key, str):
+            raise TypeError("a key is a string")
+        if operation == "read":
+            return await self._subject.read(key)
+        if operation not in WRITES or not isinstance(operation, str):
+            raise ValueError(f"op is {operation!r}: use read, write, cas, append, status or dump")
+        value = request["value"]
+        if operation == "cas" and not (isinstance(value, list) and len(value) == 2):
+            raise ValueError("the value of cas is [expected, new]")
+        return await self._subject.write(operation, key, value)
