@@ -1,4 +1,4 @@
-"""Proof on real processes: a cluster behind proxies, faults drawn from a seed, workloads, histories, checkers, a report.
+"""Proof on real processes: a cluster behind proxies, faults from one seed, workloads, histories, checkers, a report.
 
 Start reading at `run.py`, which is one run from the first process to the verdict.  `target.py` says what workloads and
 faults may ask of a cluster, `faults/` holds every fault, `nemesis.py` decides when which one strikes.  Nothing here is

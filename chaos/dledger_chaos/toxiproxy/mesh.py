@@ -1,0 +1,195 @@
+"""The proxied links of a cluster, and what faults do to them.
+
+A link is a proxy: whoever dials its target finds the proxy's address in its configuration.  A group of three nodes has
+twelve: six between the nodes (A dials B at one address, C dials B at another), one from the clients to each node, one
+from each node to the name server.
+
+A proxy sees connections, each with two streams: *upstream* from the dialler to the dialled, *downstream* back.  What A
+says to B travels upstream on A's link to B and downstream on B's link to A, so cutting one direction takes both.
+
+Toxics are named after the fault that holds them, so that faults overlap freely and each is healed by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from threading import Lock
+from typing import Final, Literal, NamedTuple
+
+from toxiproxy import Proxy
+from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
+
+from ..errors import TargetError
+from .server import HOST, ToxiproxyServer
+
+CLIENTS: Final = "clients"
+"""The end of a link at which all clients are."""
+
+NAMESRV: Final = "namesrv"
+"""The end of a link at which the name server is."""
+
+Stream = Literal["upstream", "downstream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One proxy: `source` dials it on port `listen`, and it dials `upstream` (host:port) of `target`."""
+
+    source: str
+    target: str
+    listen: int
+    upstream: str
+
+    @property
+    def name(self) -> str:
+        """The proxy's name, fit for a URL."""
+        return f"{self.source}-to-{self.target}"
+
+    @property
+    def address(self) -> str:
+        """Where `source` dials."""
+        return f"{HOST}:{self.listen}"
+
+
+class Direction(NamedTuple):
+    """All bytes that `source` sends to `target`, whoever dialled."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Toxic:
+    """What happens to a direction, in toxiproxy's terms; see its documentation for the attributes' units.
+
+    Three ways to cut: `timeout` with `timeout=0` swallows what is sent and ends the connections when healed;
+    `bandwidth` with `rate=0` holds it and delivers it when healed; a refused link (see `Mesh.refuse`) ends them at once.
+    """
+
+    kind: str
+    attributes: Mapping[str, int] = field(default_factory=dict)
+    toxicity: float = 1.0
+
+
+class _Placed(NamedTuple):
+    proxy: str
+    toxic: str
+
+
+class Mesh:
+    """The links of a running cluster.  `start` creates the proxies; the server has to run until `stop`."""
+
+    def __init__(self, server: ToxiproxyServer, links: Iterable[Link]) -> None:
+        self.links = {link.name: link for link in links}
+        self._server = server
+        self._proxies: dict[str, Proxy] = {}
+        self._serial = count(1)
+        self._placed: dict[Hashable, list[_Placed]] = {}
+        self._refused: dict[Hashable, tuple[str, ...]] = {}
+        self._lock = Lock()
+
+    def start(self) -> None:
+        """Create all proxies in one call; blocks.  Raises `TargetError`, for one if a port is in use."""
+        self._server.call(
+            "POST",
+            "/populate",
+            [
+                {"name": link.name, "listen": link.address, "upstream": link.upstream, "enabled": True}
+                for link in self.links.values()
+            ],
+        )
+        self._proxies = self._server.client.proxies()
+
+    def address(self, source: str, target: str) -> str:
+        """Where `source` dials `target`."""
+        return self.links[f"{source}-to-{target}"].address
+
+    def streams(self, direction: Direction) -> Iterator[tuple[Link, Stream]]:
+        """Yield the streams that carry a direction: of the links that either end dialled."""
+        for name, stream in (
+            (f"{direction.source}-to-{direction.target}", "upstream"),
+            (f"{direction.target}-to-{direction.source}", "downstream"),
+        ):
+            if name in self.links:
+                yield self.links[name], "upstream" if stream == "upstream" else "downstream"
+
+    async def spoil(self, holder: Hashable, directions: Iterable[Direction], toxic: Toxic) -> None:
+        """Put a toxic on directions, in the name of `holder`, until `release(holder)`."""
+        streams = dict.fromkeys(pair for direction in directions for pair in self.streams(direction))
+        await asyncio.to_thread(self._add, holder, list(streams), toxic)
+
+    async def refuse(self, holder: Hashable, directions: Iterable[Direction]) -> None:
+        """Close every link that a direction uses, both ways: connections end, new ones are refused."""
+        names = tuple(dict.fromkeys(link.name for direction in directions for link, _ in self.streams(direction)))
+        await asyncio.to_thread(self._disable, holder, names)
+
+    async def release(self, holder: Hashable) -> None:
+        """Heal what `holder` did to any link; nothing happens if that is nothing."""
+        await asyncio.to_thread(self._release, holder)
+
+    async def release_all(self) -> None:
+        """Heal every link, whoever spoiled it."""
+        await asyncio.to_thread(self._reset)
+
+    def _add(self, holder: Hashable, streams: list[tuple[Link, Stream]], toxic: Toxic) -> None:
+        with self._lock:
+            placed = self._placed.setdefault(holder, [])
+            for link, stream in streams:
+                name = f"fault-{next(self._serial)}"
+                try:
+                    self._proxies[link.name].add_toxic(
+                        type=toxic.kind,
+                        stream=stream,
+                        name=name,
+                        toxicity=toxic.toxicity,
+                        attributes=dict(toxic.attributes),
+                    )
+                except (InvalidToxic, NotFound, ProxyExists, OSError) as error:
+                    raise TargetError(f"toxiproxy refused {toxic} on {link.name}: {error}") from error
+                placed.append(_Placed(link.name, name))
+
+    def _disable(self, holder: Hashable, names: tuple[str, ...]) -> None:
+        with self._lock:
+            self._refused[holder] = names
+            for name in names:
+                self._proxies[name].disable()
+
+    def _release(self, holder: Hashable) -> None:
+        with self._lock:
+            for placed in self._placed.pop(holder, []):
+                try:
+                    self._proxies[placed.proxy].destroy_toxic(placed.toxic)
+                except (NotFound, OSError) as error:
+                    raise TargetError(f"toxiproxy kept {placed.toxic} of {placed.proxy}: {error}") from error
+            names = self._refused.pop(holder, ())
+            still_refused = {name for others in self._refused.values() for name in others}
+            for name in names:
+                if name not in still_refused:
+                    self._proxies[name].enable()
+
+    def _reset(self) -> None:
+        with self._lock:
+            self._placed.clear()
+            self._refused.clear()
+            self._server.client.reset()
+
+
+def group_links(
+    nodes: Mapping[str, tuple[str, str]], namesrv: str, listen: Iterator[int], *, members: Iterable[tuple[str, ...]]
+) -> list[Link]:
+    """Return the links of a cluster.
+
+    `nodes` gives each node's (client address, peer address), `members` the node ids of each group, `listen` a port for
+    each link.
+    """
+    links: list[Link] = []
+    for group in members:
+        for node in group:
+            client, peer = nodes[node]
+            links += [Link(other, node, next(listen), peer) for other in group if other != node]
+            links.append(Link(CLIENTS, node, next(listen), client))
+            links.append(Link(node, NAMESRV, next(listen), namesrv))
+    return links

@@ -1,0 +1,251 @@
+"""What a process had not synced is gone after a power loss, what it had is there; and its disk fails as it is told."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from dledger_chaos.disk.build import disk_shim
+from dledger_chaos.disk.control import FULL_DISK, DiskControl, Rule, shim_environment
+from dledger_chaos.disk.undo import forget, lose_power
+
+NODE = "broker-a-n0"
+HELPERS = """
+import ctypes, os, signal, sys, threading, time
+os.chdir(os.path.dirname(sys.argv[1]))
+def opened(name, flags=os.O_RDWR | os.O_CREAT): return os.open(name, flags, 0o644)
+def sync_dir(name="."):
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY); os.fsync(fd); os.close(fd)
+def attempt(call, *arguments):
+    try: call(*arguments)
+    except OSError as error: return error.errno
+    return 0
+"""
+DIE = "\nos.kill(os.getpid(), signal.SIGKILL)\n"
+
+
+FILLING = """
+fd = opened("data"); os.pwrite(fd, bytes(4096), 0); print("ready", flush=True)
+for _ in sys.stdin:
+    calls = [(os.pwrite, fd, b"x", 0), (os.pwrite, fd, b"x", 4096), (os.posix_fallocate, fd, 0, 8192), (opened, "new")]
+    print(*[attempt(*call) for call in calls], flush=True); os.ftruncate(fd, 4096)
+"""
+
+
+class Machine:
+    """A node's directory and the shim's state beside it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "data"
+        self.state = root / "state"
+        self.node = self.root / NODE
+        self.node.mkdir(parents=True)
+        self.control = DiskControl(self.state / NODE)
+
+    def command(self, program: str) -> list[str]:
+        return [sys.executable, "-S", "-c", HELPERS + program, f"{self.node}/broker.toml"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return os.environ | shim_environment(disk_shim(), self.root, self.state)
+
+    def run(self, program: str, *, die: bool = False) -> str:
+        """Run a program as the node, which kills itself at the end if it is to die; what it printed."""
+        command = self.command(textwrap.dedent(program) + DIE * die)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=30, check=False)
+        assert not done.stderr, done.stderr
+        return done.stdout.strip()
+
+    def lose_power(self, **how: object):
+        return lose_power(self.state / NODE, self.node, **how)
+
+    def read(self, name: str) -> bytes:
+        return (self.node / name).read_bytes()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_what_was_synced_stays_and_what_was_not_is_gone(machine):
+    machine.run(
+        """
+        fd = opened("data"); sync_dir()
+        os.pwrite(fd, b"a" * 10000, 0); os.fdatasync(fd)
+        os.pwrite(fd, b"b" * 5000, 2000); os.pwrite(fd, b"c" * 5000, 9000); os.ftruncate(fd, 12000)
+        """,
+        die=True,
+    )
+    assert machine.read("data") == b"a" * 2000 + b"b" * 5000 + b"a" * 2000 + b"c" * 3000
+    assert machine.lose_power().writes == 3
+    assert machine.read("data") == b"a" * 10000
+
+
+def test_every_way_to_write_is_taken_back(machine):
+    machine.run(
+        """
+        with open("text", "wb") as file: file.write(b"old"); file.flush(); os.fsync(file.fileno())
+        fd = opened("reserved"); os.pwrite(fd, b"12345678", 0); os.fdatasync(fd); sync_dir()
+        os.posix_fallocate(fd, 0, 100000)
+        os.pwritev(fd, [b"ab", b"cd"], 0); os.lseek(fd, 6, os.SEEK_SET)
+        os.writev(fd, [b"x", b"yz"]); os.write(fd, b"!")
+        with open("text", "ab") as file: file.write(b" and more")
+        with open("text", "wb") as file: file.write(b"all else")
+        """,
+        die=True,
+    )
+    assert (machine.read("text"), machine.read("reserved")[:10]) == (b"all else", b"abcd56xyz!")
+    machine.lose_power()
+    assert (machine.read("text"), machine.read("reserved")) == (b"old", b"12345678")
+
+
+def test_a_sync_covers_what_was_written_before_it_began_and_nothing_later(machine):
+    machine.control.hold("slow", [Rule("sync", delay_ms=300, part="n0/data")])
+    machine.run(
+        """
+        NANOSLEEP = ("230", "115")  # x86-64, arm64
+        fd = opened("data")
+        os.pwrite(fd, b"before", 0)
+        thread = threading.Thread(target=os.fdatasync, args=(fd,)); thread.start()
+        while open(f"/proc/self/task/{thread.native_id}/syscall").read().split()[0] not in NANOSLEEP: pass
+        os.pwrite(fd, b"during", 100); thread.join(); sync_dir()
+        """,
+        die=True,
+    )
+    machine.lose_power()
+    assert machine.read("data") == b"before"
+
+
+def test_a_sync_that_fails_makes_nothing_durable(machine):
+    machine.control.hold("eio", [Rule("sync", errno.EIO, part="n0/data")])
+    program = 'fd = opened("data"); os.pwrite(fd, b"x", 0); print(attempt(os.fdatasync, fd), flush=True); sync_dir()'
+    assert machine.run(program, die=True) == str(errno.EIO)
+    machine.lose_power()
+    assert machine.read("data") == b""
+
+
+def test_names_change_for_good_when_their_directory_is_synced(machine):
+    program = """
+        os.mkdir("kept"); os.mkdir("lost"); opened("old"); opened("target"); os.pwrite(opened("gone"), b"here", 0)
+        for name in ("old", "target", "gone"): os.fsync(opened(name))
+        sync_dir()
+        os.rename("old", "target"); os.unlink("gone"); opened("made"); os.rmdir("lost"); os.mkdir("new")
+        """
+    machine.run(program, die=True)
+    assert sorted(path.name for path in machine.node.iterdir()) == ["kept", "made", "new", "target"]
+    machine.lose_power()
+    assert sorted(path.name for path in machine.node.iterdir()) == ["gone", "kept", "lost", "old", "target"]
+    assert machine.read("gone") == b"here"
+
+
+def test_names_that_were_synced_stay_changed(machine):
+    machine.run(
+        """
+        os.mkdir("snapshot.tmp"); fd = opened("snapshot.tmp/state"); os.pwrite(fd, b"all", 0); os.fsync(fd)
+        sync_dir("snapshot.tmp"); os.rename("snapshot.tmp", "snapshot"); opened("spare"); os.rename("spare", "segment")
+        sync_dir(); os.unlink("segment"); sync_dir()
+        """,
+        die=True,
+    )
+    assert machine.lose_power().names == 0
+    assert [path.name for path in machine.node.iterdir()] == ["snapshot"]
+    assert machine.read("snapshot/state") == b"all"
+    assert list((machine.state / NODE / "kept").iterdir()) == []
+
+
+def test_a_torn_power_loss_keeps_whole_sectors_of_some_writes(machine):
+    machine.run(
+        """
+        fd = opened("data"); os.pwrite(fd, b"o" * (64 << 10), 0); os.fdatasync(fd); sync_dir()
+        os.pwrite(fd, b"n" * (32 << 10), 16 << 10)
+        """,
+        die=True,
+    )
+    machine.lose_power(kept_share=0.5, rng=random.Random(1))
+    torn = machine.read("data")
+    sectors = [torn[start : start + 512] for start in range(0, len(torn), 512)]
+    assert set(sectors) == {b"o" * 512, b"n" * 512}
+    assert set(sectors[:32]) | set(sectors[96:]) == {b"o" * 512}
+
+
+def test_without_a_power_loss_everything_stays(machine):
+    machine.run('os.pwrite(opened("data"), b"x", 0)', die=True)
+    forget(machine.state / NODE)
+    assert machine.read("data") == b"x"
+    machine.run('os.pwrite(opened("data"), b"y", 1)', die=True)
+    machine.lose_power()
+    assert machine.read("data") == b"x"
+
+
+def test_what_is_synced_all_the_time_leaves_a_small_record(machine):
+    machine.run(
+        """
+        fd, other = opened("data"), opened("busy"); sync_dir()
+        for number in range(2000):
+            os.pwrite(fd, bytes([1 + number % 255]) * 16384, number % 100 * 16384); os.fdatasync(fd)
+        """,
+        die=True,
+    )
+    assert sum(path.stat().st_size for path in (machine.state / NODE / "undo").iterdir()) < 1 << 20
+    assert machine.lose_power().writes == 0
+
+
+def test_a_full_disk_refuses_what_needs_space_until_it_has_some(machine):
+    process = subprocess.Popen(
+        machine.command(FILLING),
+        env=machine.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout.readline() == "ready\n"
+        answers = []
+        for change in (lambda: machine.control.hold("full", FULL_DISK), lambda: machine.control.release("full")):
+            change()
+            print(file=process.stdin, flush=True)
+            answers.append(process.stdout.readline().split())
+        process.stdin.close()
+    assert answers == [["0", "28", "28", "28"], ["0", "0", "0", "0"]]
+
+
+def test_rules_touch_the_files_whose_path_they_name(machine):
+    machine.control.hold("eio", [Rule("write", errno.EIO, part="/commitlog/"), Rule("read", errno.EIO, part="/index/")])
+    said = machine.run(
+        """
+        os.mkdir("commitlog"); os.mkdir("index"); log, index = opened("commitlog/0"), opened("index/0")
+        print(attempt(os.pwrite, log, b"x", 0), attempt(os.pwrite, index, b"x", 0),
+              attempt(os.pread, log, 1, 0), attempt(os.pread, index, 1, 0))
+        """
+    )
+    assert said.split() == [str(errno.EIO), "0", "0", str(errno.EIO)]
+
+
+def test_the_wall_clock_jumps_and_drifts_and_the_other_clock_does_not(machine):
+    program = "print(time.time(), time.monotonic())"
+    machine.control.set_clock(offset_s=-3600.0)
+    wall, monotonic = map(float, machine.run(program).split())
+    assert time.time() - wall == pytest.approx(3600, abs=20)
+    assert time.monotonic() - monotonic == pytest.approx(0, abs=20)
+    machine.control.set_clock(drift_ppm=500_000)
+    said = machine.run(
+        "a = time.time(); b = time.monotonic(); time.sleep(0.2); print((time.time() - a) / (time.monotonic() - b))"
+    )
+    assert float(said) == pytest.approx(1.5, abs=0.05)
+
+
+def test_other_processes_and_ignored_names_are_left_alone(machine):
+    machine.run('os.mkdir("log"); os.pwrite(opened("log/broker.log"), b"line", 0)', die=True)
+    command = [sys.executable, "-S", "-c", f"open('{machine.node}/identity', 'w').write('x')", str(machine.root)]
+    subprocess.run(command, env=machine.environment, check=True, timeout=30)
+    machine.lose_power()
+    assert (machine.read("log/broker.log"), machine.read("identity")) == (b"line", b"x")
