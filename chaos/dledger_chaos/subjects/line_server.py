@@ -1,6 +1,21 @@
-"""The TCP port of a subject: one request a line of JSON, one answer a line of JSON.
+"""The TCP port of a subject: one request is one line of JSON (UTF-8, at most 1 MiB), so is one answer.
 
-Requests of one connection run beside each other, so answers come in any order; `id` tells which is which.
+| request | `value` of an ok answer |
+|---|---|
+| `{"id": 1, "op": "read", "key": "x"}` | the register's value, the log's values in order, or null |
+| `{"id": 2, "op": "write", "key": "x", "value": 5}` | null |
+| `{"id": 3, "op": "cas", "key": "x", "value": [5, 6]}` | true if it replaced 5 by 6, false if the value was another |
+| `{"id": 4, "op": "append", "key": "l", "value": "v7"}` | the place, from 0, at which the value stands in the log |
+| `{"id": 5, "op": "status"}` | node_id, role, term, leader_id, ready, voters, commit_index, applied_index |
+| `{"id": 6, "op": "dump"}` | registers, logs, history (a digest of all commands in order) as applied on this node |
+
+An answer is `{"id": 1, "ok": true, "value": 5}`, or `{"id": 1, "ok": false, "outcome": …, "error": …, "leader": "b"}`:
+`fail` certainly never takes effect, `info` may have, may later, or never.  `leader` is given where one is known.
+Requests of one connection run beside each other and are answered in any order; `id` tells which is which.  A connection
+that ends leaves all that was unanswered on it `info`.
+
+`read`, `write`, `cas` and `append` are linearizable; `status` and `dump` are this node's own view and promise nothing.
+Values are any JSON.  A key that was appended to is a log from then on: `write` and `cas` on it `fail`.
 """
 
 from __future__ import annotations
