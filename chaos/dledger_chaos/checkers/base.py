@@ -12,6 +12,8 @@ import msgspec
 
 from dledger_chaos.history import Event, Operation, Outcome, read_events, read_operations
 
+from .messages import Messages
+
 RUN_FILE: Final = "run.json"
 EXAMPLES: Final = 10
 
@@ -70,6 +72,11 @@ class RunData:
         for operation in self.operations:
             found.setdefault((operation.workload, operation.f), []).append(operation)
         return found
+
+    @cached_property
+    def messages(self) -> Messages:
+        """What was sent, and what lay in the queues at the end."""
+        return Messages(self.operations)
 
     def of(self, workload: str, *functions: str, outcome: Outcome | None = None) -> list[Operation]:
         """A workload's operations of these functions in the order of their calls."""
@@ -139,18 +146,21 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A line of the registry: `judge` holds `promise` against runs of any of `workloads`; none named: against any run.
+    """A line of the registry: `judge` holds `promise` against runs of any of `workloads` on any of `targets`.
 
-    `name` is also the promise's id in `docs/promises.md`; `promise` says it in a sentence.
+    Where none is named, any will do. `name` is also the promise's id in `docs/promises.md`, where `promise` stands.
     """
 
     name: str
     promise: str
     judge: Callable[[RunData], Judgement]
     workloads: frozenset[str] = frozenset()
+    targets: frozenset[str] = frozenset()
 
     def applies(self, run: RunData) -> bool:
         """Whether the run had what this judges."""
+        if self.targets and run.info.target not in self.targets:
+            return False
         return not self.workloads or not self.workloads.isdisjoint(run.info.workloads)
 
     def check(self, run: RunData) -> Verdict:

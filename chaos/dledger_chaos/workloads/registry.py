@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from . import append
 from .base import WorkloadEntry
 
-WORKLOADS: Final[dict[str, WorkloadEntry]] = {}
+WORKLOADS: Final[dict[str, WorkloadEntry]] = {entry.name: entry for entry in (append.ENTRY,)}

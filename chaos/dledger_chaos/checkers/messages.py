@@ -1,0 +1,152 @@
+"""Everything a run knows of its messages: what was sent, and what lay in the queues at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import msgspec
+
+from dledger_chaos.history import Operation, Outcome
+from dledger_chaos.workloads.records import Seen, Stored, StoredBatch, extras, seen
+
+SINGLE_SENDS: Final = frozenset({"send", "send-repeating", "send-ordered", "send-oneway"})
+AT_MOST_ONCE: Final = frozenset({"send", "send-batch", "send-oneway"})
+"""Sends whose client makes one attempt of unknown outcome at most."""
+
+Place: TypeAlias = tuple[str, int]
+"""A queue's key and a queue offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One message that a client tried to send; `place` and `position` are what an acknowledgement said."""
+
+    value: str
+    operation: Operation
+    place: Place | None = None
+    position: int = -1
+
+    @property
+    def outcome(self) -> Outcome:
+        """How its send ended."""
+        return self.operation.outcome
+
+    def __str__(self) -> str:
+        where = "" if self.place is None else f" at {self.place[0]}@{self.place[1]}"
+        return f"{self.value} (operation {self.operation.id}, {self.outcome}{where})"
+
+
+@dataclass(slots=True)
+class Queue:
+    """One queue at the end of a run. `bounds` are its first and end offset, None if they could not be read."""
+
+    key: str
+    bounds: tuple[int, int] | None = None
+    nodes: dict[str, dict[int, Seen]] = field(default_factory=dict)
+
+    @property
+    def contents(self) -> Mapping[int, Seen]:
+        """What the node that showed most had; whether nodes differ is another check's business."""
+        return max(self.nodes.values(), key=len, default={})
+
+    def read_through(self, node: str) -> bool:
+        """Whether a node showed its queue to the end; only then its silence about an offset says something."""
+        if self.bounds is None:
+            return False
+        first, end = self.bounds
+        return first >= end or max(self.nodes[node], default=-1) >= end - 1
+
+    def unread(self) -> str:
+        """Why the queue is not known as a whole, empty if it is."""
+        if self.bounds is None:
+            return f"the offsets of {self.key} could not be read"
+        if not self.nodes and self.bounds[0] < self.bounds[1]:
+            return f"{self.key} was not read"
+        unread = [node for node in self.nodes if not self.read_through(node)]
+        return f"{self.key} was not read to its end {self.bounds[1]} on {', '.join(unread)}" if unread else ""
+
+
+class Messages:
+    """Built once for all checks."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self.sent: dict[str, Sent] = {}
+        self.queues: dict[str, Queue] = {}
+        for operation in operations:
+            if operation.f in SINGLE_SENDS:
+                self._add_single(operation)
+            elif operation.f == "send-batch":
+                self._add_batch(operation)
+            elif operation.f == "bounds":
+                self._add_bounds(operation)
+            elif operation.f == "scan":
+                self._add_scan(operation)
+
+    def acknowledged(self) -> Iterator[Sent]:
+        """Messages whose clients were told that they are stored, and where."""
+        return (sent for sent in self.sent.values() if sent.outcome == "ok")
+
+    def places(self) -> dict[str, list[Place]]:
+        """Where each value lay at the end."""
+        places: dict[str, list[Place]] = {}
+        for queue in self.queues.values():
+            for one in queue.contents.values():
+                places.setdefault(one.value, []).append((queue.key, one.offset))
+        return places
+
+    def read_topics(self) -> set[str]:
+        """Topics whose queues were read at the end."""
+        return {key.partition("/")[0] for key in self.queues}
+
+    def unread(self, topics: Iterable[str]) -> list[str]:
+        """Why the contents of these topics are not known as a whole."""
+        reasons = []
+        for topic in sorted(set(topics)):
+            queues = [queue for key, queue in self.queues.items() if key.startswith(f"{topic}/")]
+            reasons += [reason for queue in queues if (reason := queue.unread())]
+            if not queues:
+                reasons.append(f"topic {topic} was not read at the end")
+        return reasons
+
+    def _add_single(self, operation: Operation) -> None:
+        value = str(operation.value)
+        if operation.outcome == "ok":
+            stored = extras(operation, Stored)
+            self.sent[value] = Sent(value, operation, (stored.queue, stored.offset), stored.position)
+        else:
+            self.sent[value] = Sent(value, operation)
+
+    def _add_batch(self, operation: Operation) -> None:
+        values = msgspec.convert(operation.value, list[str])
+        if operation.outcome != "ok":
+            self.sent.update((value, Sent(value, operation)) for value in values)
+            return
+        stored = extras(operation, StoredBatch)
+        for value, offset, position in zip(values, stored.offsets, stored.positions, strict=True):
+            self.sent[value] = Sent(value, operation, (stored.queue, offset), position)
+
+    def _add_bounds(self, operation: Operation) -> None:
+        queue = self._queue(operation.key)
+        if operation.outcome == "ok":
+            first, end = msgspec.convert(operation.value, tuple[int, int])
+            queue.bounds = first, end
+
+    def _add_scan(self, operation: Operation) -> None:
+        node = operation.extras.get("node")
+        if node is None:
+            return  # the topic's queues could not even be listed
+        found = self._queue(operation.key).nodes.setdefault(str(node), {})
+        if operation.outcome == "ok":
+            found.update((one.offset, one) for one in seen(operation))
+
+    def _queue(self, key: str) -> Queue:
+        return self.queues.setdefault(key, Queue(key))
+
+
+def topic_of(sent: Sent) -> str:
+    """The topic that a message was sent to; empty if only its key is known and it was not stored."""
+    if sent.place is not None:
+        return sent.place[0].partition("/")[0]
+    return "" if sent.operation.f == "send-ordered" else sent.operation.key

@@ -1,0 +1,57 @@
+"""Checks of the order of stored messages."""
+
+from __future__ import annotations
+
+from .base import Findings, Judgement, RunData
+from .messages import Sent
+
+
+def reordered(run: RunData) -> Judgement:
+    """A message that was sent after another's acknowledgement lies behind it in their queue."""
+    findings = Findings()
+    queues: dict[str, list[Sent]] = {}
+    for sent in run.messages.acknowledged():
+        assert sent.place is not None
+        queues.setdefault(sent.place[0], []).append(sent)
+    checked = 0
+    for messages in queues.values():
+        messages.sort(key=_offset)
+        checked += len(messages)
+        earliest: Sent | None = None  # acknowledged first among those at higher offsets
+        for sent in reversed(messages):
+            if earliest is not None and _completed(earliest) < sent.operation.invoke_ns:
+                findings.violation(f"{sent} was sent after {earliest} was acknowledged, but lies before it")
+            if earliest is None or _completed(sent) < _completed(earliest):
+                earliest = sent
+    return findings.judged(checked, "acknowledged messages")
+
+
+def reordered_by_key(run: RunData) -> Judgement:
+    """Messages with one ordering key lie in one queue, in the order of the calls, over repeated attempts."""
+    findings, checked = Findings(), 0
+    places = run.messages.places()
+    last: dict[str, tuple[Sent, str, int]] = {}
+    calls = (sent for sent in run.messages.acknowledged() if sent.operation.f == "send-ordered")
+    for sent in sorted(calls, key=lambda sent: sent.operation.id):
+        where = places.get(sent.value)
+        if not where:
+            continue  # lost, or trimmed: judged there
+        checked += 1
+        queue, offset = min(where, key=lambda place: place[1])
+        before = last.get(sent.operation.key)
+        if before is not None and (before[1] != queue or before[2] > offset):
+            findings.violation(
+                f"key {sent.operation.key}: {sent.value} lies first at {queue}@{offset}, "
+                f"{before[0].value}, which was sent before it, at {before[1]}@{before[2]}"
+            )
+        last[sent.operation.key] = sent, queue, offset
+    return findings.judged(checked, "acknowledged messages with an ordering key", keys=len(last))
+
+
+def _offset(sent: Sent) -> int:
+    assert sent.place is not None
+    return sent.place[1]
+
+
+def _completed(sent: Sent) -> int:
+    return sent.operation.complete_ns or 0

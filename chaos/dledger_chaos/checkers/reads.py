@@ -1,0 +1,150 @@
+"""Checks of what was read while faults struck."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+import msgspec
+
+from dledger_chaos.history import Operation
+from dledger_chaos.workloads.records import Found, Pulled, Seen, extras, seen
+from dledger_remoting.codes import ResponseCode
+
+from .base import Findings, Judgement, RunData
+from .messages import Place
+
+
+def two_values(run: RunData) -> Judgement:
+    """Whoever reads a queue offset, whenever and on whichever node, finds the same message at the same byte."""
+    findings, checked = Findings(), 0
+    held: dict[Place, Seen] = {}
+    for operation, one in _reads(run, "pull", "scan", "deliver"):
+        checked += 1
+        before = held.setdefault((operation.key, one.offset), one)
+        if (before.value, before.position) != (one.value, one.position):
+            findings.violation(
+                f"{operation.key}@{one.offset} held {before.value} at byte {before.position} and {one.value} at byte "
+                f"{one.position} (read by {operation.process}, operation {operation.id})"
+            )
+    return findings.judged(checked, "reads of a message", offsets=len(held))
+
+
+def dirty(run: RunData) -> Judgement:
+    """What was read, of any node at any time, is there at the end: nothing uncommitted is ever shown."""
+    findings, checked, trimmed = Findings(), 0, 0
+    for reason in run.messages.unread({key.partition("/")[0] for key in _read_keys(run)}):
+        findings.doubt(reason)
+    for operation, one in _reads(run, "pull", "deliver"):
+        queue = run.messages.queues.get(operation.key)
+        if queue is None or queue.bounds is None:
+            continue
+        checked += 1
+        if one.offset < queue.bounds[0]:
+            trimmed += 1
+            continue
+        now = queue.contents.get(one.offset)
+        if now is None or now.value != one.value:
+            there = "nothing" if now is None else now.value
+            findings.violation(
+                f"{operation.process} read {one.value} at {operation.key}@{one.offset} (operation {operation.id}); "
+                f"at the end it holds {there}"
+            )
+    return findings.judged(checked, "reads of a message", trimmed=trimmed)
+
+
+def unreadable(run: RunData) -> Judgement:
+    """A message can be found by id, by key and below its queue's end as soon as it is acknowledged."""
+    findings, checked = Findings(), 0
+    ends = _AcknowledgedEnds(run)
+    for operation in run.operations:
+        if operation.outcome != "ok":
+            continue
+        if operation.f == "view":
+            checked += 1
+            offset, value = msgspec.convert(operation.value, tuple[int, str])
+            answer = extras(operation, Found)
+            if answer.found != value:
+                findings.violation(
+                    f"{value} at {operation.key}@{offset} was looked for by {answer.by}: found {answer.found} "
+                    f"(operation {operation.id})"
+                )
+        elif operation.f in {"end", "pull"}:
+            at_least = ends.before(operation.key, operation.invoke_ns)
+            if operation.f == "end":
+                told = int(str(operation.value))
+            else:
+                pulled = extras(operation, Pulled)
+                if pulled.code != ResponseCode.PULL_OFFSET_MOVED or pulled.next_offset >= pulled.offset:
+                    continue
+                told = pulled.next_offset
+            checked += 1
+            if told < at_least:
+                findings.violation(
+                    f"{operation.key}: the end was said to be {told} by operation {operation.id}, "
+                    f"after offset {at_least - 1} had been acknowledged"
+                )
+    return findings.judged(checked, "look-ups")
+
+
+def retention(run: RunData) -> Judgement:
+    """A read below a queue's first offset is answered 21 with the offset to go on at; nothing else is trimmed."""
+    findings, checked = Findings(), 0
+    for operation in run.operations:
+        if operation.f != "pull" or operation.outcome != "ok":
+            continue
+        pulled = extras(operation, Pulled)
+        queue = run.messages.queues.get(operation.key)
+        if queue is None or queue.bounds is None:
+            continue
+        found = seen(operation)
+        if found and found[0].offset != pulled.offset:
+            findings.violation(
+                f"operation {operation.id} asked {pulled.node} for {operation.key}@{pulled.offset} and was given "
+                f"{found[0].offset}"
+            )
+        if pulled.code == ResponseCode.PULL_OFFSET_MOVED and pulled.next_offset > pulled.offset:
+            checked += 1
+            if pulled.next_offset > queue.bounds[0]:
+                findings.violation(
+                    f"operation {operation.id} was sent to {operation.key}@{pulled.next_offset}, behind the first kept "
+                    f"offset {queue.bounds[0]}"
+                )
+    return findings.judged(checked, "reads below the first offset")
+
+
+def _reads(run: RunData, *functions: str) -> Iterator[tuple[Operation, Seen]]:
+    for operation in run.operations:
+        if operation.f in functions and operation.outcome == "ok":
+            if operation.f == "deliver":
+                yield operation, msgspec.convert(operation.value, Seen)
+            else:
+                for one in seen(operation):
+                    yield operation, one
+
+
+def _read_keys(run: RunData) -> set[str]:
+    return {operation.key for operation in run.operations if operation.f in {"pull", "deliver"}}
+
+
+class _AcknowledgedEnds:
+    """By queue and time: the end offset that acknowledgements have proved by then."""
+
+    def __init__(self, run: RunData) -> None:
+        moments: dict[str, list[tuple[int, int]]] = {}
+        for sent in run.messages.acknowledged():
+            assert sent.place is not None
+            assert sent.operation.complete_ns is not None
+            moments.setdefault(sent.place[0], []).append((sent.operation.complete_ns, sent.place[1] + 1))
+        self._times: dict[str, list[int]] = {}
+        self._ends: dict[str, list[int]] = {}
+        for key, found in moments.items():
+            found.sort()
+            highest = 0
+            self._times[key] = [time_ns for time_ns, _ in found]
+            self._ends[key] = [highest := max(highest, end) for _, end in found]
+
+    def before(self, key: str, time_ns: int) -> int:
+        """The highest end offset acknowledged before a time, 0 if none was."""
+        count = bisect_left(self._times.get(key, []), time_ns)
+        return self._ends[key][count - 1] if count else 0

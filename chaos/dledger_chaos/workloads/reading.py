@@ -1,0 +1,145 @@
+"""Reads that are recorded: single pulls from chosen nodes, and whole topics at the end of a run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import msgspec
+
+from dledger_chaos.history import Recorder
+from dledger_client import ClientError, MessageQueue
+from dledger_client.core import ClientCore
+from dledger_client.errors import refusal
+from dledger_client.fetcher import PullResult, Subscription, pull
+from dledger_client.offsets import QueueOffsets
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.errors import RemotingError
+
+from .base import NodeAddresses
+from .records import Pulled, seen_of
+
+READER_GROUP: Final = "chaos-reader"
+DEADLINE_SECONDS: Final = 10.0
+SCAN_SECONDS: Final = 120.0
+"""How long the final read of one queue on one node may take; it is slow only if something is wrong."""
+
+_MAX_MESSAGES: Final = 512
+_PAUSE_SECONDS: Final = 0.1
+
+_ResultT = TypeVar("_ResultT")
+
+
+class TopicReader:
+    """Reads queues for one workload and records what it finds; use it as an async context manager."""
+
+    def __init__(self, namesrv: str, recorder: Recorder, workload: str) -> None:
+        self._namesrv = namesrv
+        self._recorder = recorder
+        self._workload = workload
+        self._core: ClientCore | None = None
+
+    async def __aenter__(self) -> Self:
+        self._core = ClientCore(self._namesrv)
+        self._core.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._started().close()
+
+    async def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues of a topic. Raises `ClientError`."""
+        core = self._started()
+        return (await core.routes.get(topic, self._deadline())).readable
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, node: NodeAddresses, *, f: str = "pull", suspend_seconds: float = 0.0
+    ) -> PullResult | None:
+        """One pull from one node, recorded; None if it failed."""
+        invocation = self._recorder.invoke(self._workload, f"{f}-{node.node_id}", f, str(queue), [])
+        try:
+            result = await self._pull(queue, offset, node.client, suspend_seconds)
+        except ClientError as error:
+            invocation.fail(str(error), node=node.node_id, offset=offset)
+            return None
+        found = [seen_of(message) for message in result.messages]
+        answer = Pulled(node.node_id, offset, result.code, result.next_offset)
+        invocation.ok(found, **msgspec.structs.asdict(answer))
+        return result
+
+    async def bounds(self, queue: MessageQueue) -> tuple[int, int] | None:
+        """First kept offset and end of a queue, recorded; None if they could not be learned."""
+        invocation = self._recorder.invoke(self._workload, "bounds", "bounds", str(queue), None)
+        offsets = QueueOffsets(self._started())
+        try:
+            first = await self._insist(lambda: offsets.first(queue, self._deadline()))
+            end = await self._insist(lambda: offsets.end(queue, self._deadline()))
+        except ClientError as error:
+            invocation.fail(str(error))
+            return None
+        invocation.ok([first, end])
+        return first, end
+
+    async def scan(self, topic: str, nodes: Sequence[NodeAddresses]) -> None:
+        """Read a whole topic from each of the nodes of its queues' groups, from first to end offset."""
+        try:
+            queues = await self._insist(lambda: self.queues(topic))
+        except ClientError as error:
+            self._recorder.invoke(self._workload, "scan", "scan", topic).fail(str(error))
+            return
+        for queue in queues:
+            bounds = await self.bounds(queue)
+            if bounds is not None:
+                members = [node for node in nodes if node.group == queue.broker_group]
+                await asyncio.gather(*(self._scan_queue(queue, *bounds, node) for node in members))
+
+    async def _scan_queue(self, queue: MessageQueue, offset: int, end: int, node: NodeAddresses) -> None:
+        deadline = self._started().loop.time() + SCAN_SECONDS
+        while offset < end and self._started().loop.time() < deadline:
+            result = await self.pull(queue, offset, node, f="scan")
+            if result is None or result.next_offset <= offset:
+                await asyncio.sleep(_PAUSE_SECONDS)
+            else:
+                offset = result.next_offset
+
+    async def _pull(self, queue: MessageQueue, offset: int, address: str, suspend_seconds: float) -> PullResult:
+        try:
+            return await pull(
+                self._started(),
+                address,
+                READER_GROUP,
+                queue,
+                offset,
+                Subscription(queue.topic, "*", 0),
+                max_messages=_MAX_MESSAGES,
+                suspend_seconds=suspend_seconds,
+            )
+        except RemotingError as error:
+            raise refusal(error) from error
+
+    async def _insist(self, ask: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
+        """Repeat a question for a while: it is asked when nothing stands in the way any more."""
+        deadline = self._started().loop.time() + SCAN_SECONDS
+        while True:
+            try:
+                return await ask()
+            except ClientError:
+                if self._started().loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _deadline(self) -> float:
+        return self._started().loop.time() + DEADLINE_SECONDS
+
+    def _started(self) -> ClientCore:
+        assert self._core is not None, "use 'async with TopicReader(...)'"
+        return self._core
+
+
+def moved(result: PullResult) -> bool:
+    """Whether the offset that was asked for lies outside the queue."""
+    return result.code == ResponseCode.PULL_OFFSET_MOVED

@@ -1,0 +1,118 @@
+"""The shapes of what workloads on brokers record, shared with the checkers.
+
+| function | key | value | extras of an ok |
+|---|---|---|---|
+| `send` | topic | the message's value; it is stored at most once | `Stored` |
+| `send-repeating` | topic | the same; attempts of unknown outcome are repeated | `Stored` |
+| `send-ordered` | ordering key | the same, behind all earlier ones of its key | `Stored` |
+| `send-batch` | topic | list of values | `StoredBatch` |
+| `send-oneway` | topic | value; always `info` | |
+| `pull` | queue | list of `Seen` | `Pulled` |
+| `scan` | queue | list of `Seen`; as `pull`, after everything has healed | `Pulled` |
+| `bounds` | queue | [first kept offset, end offset] | |
+| `view` | queue | [offset, value] looked for | `Found` |
+| `end` | queue | the offset that the next message will get | |
+| `deliver` | queue | `Seen`: one message given to a member of a consumer group, `process` | |
+| `commit` | group@queue | offset | |
+| `committed` | group@queue | the committed offset read, null if there is none | |
+| `create`, `delete` | `topic:NAME` or `group:NAME` | null | |
+| `exists` | the same | true or false | |
+
+A queue's key is `topic/broker group/queue id`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from dledger_chaos.history import Operation
+from dledger_client import MessageQueue, ReceivedMessage, SendResult
+from dledger_remoting.errors import InvalidParameter
+from dledger_remoting.ids import parse_offset_message_id
+
+from .payload import decode_payload
+
+_ExtrasT = TypeVar("_ExtrasT")
+
+
+class Seen(NamedTuple):
+    """A message that was read: its queue offset, its value (see `payload`), its byte position in the log."""
+
+    offset: int
+    value: str
+    position: int
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """Where an acknowledgement said that a message lies. `position` is -1 if the answer did not name it."""
+
+    queue: str
+    offset: int
+    position: int = -1
+
+
+class StoredBatch(msgspec.Struct, frozen=True):
+    """The same for the messages of a batch, in their order."""
+
+    queue: str
+    offsets: list[int]
+    positions: list[int]
+
+
+class Pulled(msgspec.Struct, frozen=True):
+    """`offset` is what was asked for, `code` the answer's, `next_offset` where it said to go on; `node` answered."""
+
+    node: str
+    offset: int
+    code: int
+    next_offset: int
+
+
+class Found(msgspec.Struct, frozen=True):
+    """`found` is the value of the message where one was looked for, None if there was none; `by` says how."""
+
+    found: str | None
+    by: str
+
+
+def extras(operation: Operation, kind: type[_ExtrasT]) -> _ExtrasT:
+    """An operation's extras in their shape. Raises `msgspec.ValidationError`."""
+    return msgspec.convert(operation.extras, kind)
+
+
+def seen(operation: Operation) -> list[Seen]:
+    """What a `pull` or `scan` found. Raises `msgspec.ValidationError`."""
+    return msgspec.convert(operation.value, list[Seen])
+
+
+def stored(result: SendResult) -> Stored:
+    """What a send was told."""
+    return Stored(queue_key_of(result), result.queue_offset, _position(result.message_id))
+
+
+def queue_key_of(result: SendResult) -> str:
+    """The key of the queue that a send was told."""
+    return str(MessageQueue(result.topic, result.broker_group, result.queue_id))
+
+
+def stored_batch(results: list[SendResult]) -> StoredBatch:
+    """What the send of a batch was told."""
+    return StoredBatch(
+        queue_key_of(results[0]),
+        [result.queue_offset for result in results],
+        [_position(result.message_id) for result in results],
+    )
+
+
+def seen_of(message: ReceivedMessage) -> Seen:
+    """A message as it is recorded."""
+    return Seen(message.queue_offset, decode_payload(message.body), message.physical_offset)
+
+
+def _position(message_id: str) -> int:
+    try:
+        return parse_offset_message_id(message_id)[1]
+    except InvalidParameter:
+        return -1

@@ -1,0 +1,148 @@
+"""Each check convicts a history that breaks its promise, and lets one pass that keeps it."""
+
+import pytest
+from histories import QUEUE, History, verdict
+
+from dledger_chaos.checkers.base import Check, Judgement
+from dledger_chaos.checkers.judge import judge, overall
+from dledger_chaos.checkers.messages import Messages
+
+
+def clean():
+    """Three messages one after the other, the last of unknown outcome; a batch; all of it read at the end."""
+    return History().send("a", 0).send("b", 1).batch(["c", "d"], 2).send("e").end(["a", "b", "c", "d", "e"])
+
+
+MESSAGE_CHECKS = (
+    "lost", "phantom", "refused", "duplicated", "offset-given-twice", "gaps", "torn-batch", "reordered", "two-values",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MESSAGE_CHECKS)
+def test_a_history_without_a_fault_is_valid(name):
+    found = verdict(name, clean().run())
+    assert found.result == "valid", found
+    assert found.figures["checked"] > 0
+
+
+VIOLATIONS = {
+    "an acknowledged message is nowhere": ("lost", History().send("a", 0).send("b", 1).end(["a"])),
+    "one is gone from the middle": ("lost", History().send("a", 0).send("b", 1).send("c", 2).end(["a", None, "c"])),
+    "one is gone from one node": ("lost", History().send("a", 0).send("b", 1).end(["a", "b"], n1=[None, "b"])),
+    "one lies elsewhere": ("lost", History().send("a", 0).send("b", 1).end(["b", "a"])),
+    "one of a batch is gone": ("lost", History().batch(["a", "b"], 0).send("c", 2).end(["a", None, "c"])),
+    "a message nobody sent": ("phantom", History().send("a", 0).end(["a", "x"])),
+    "a damaged body": ("phantom", History().send("a", 0).end(["damaged:9:00"])),
+    "a message nobody sent, on one node": ("phantom", History().send("a", 0).end(["a"], n2=["x"])),
+    "refused with 14, and stored": ("refused", History().send("a", outcome="fail", code=14).end(["a"])),
+    "one send, two messages": ("duplicated", History().send("a", 0).end(["a", "a"])),
+    "one of unknown outcome twice": ("duplicated", History().send("a").end(["a", "a"])),
+    "one way, twice": ("duplicated", History().send("a", f="send-oneway").end(["a", "a"])),
+    "one offset for two": ("offset-given-twice", History().send("a", 0).send("b", 0).end(["b"])),
+    "one offset for a message and one of a batch": ("offset-given-twice", History().send("a", 1).batch(["b", "c"], 0)),
+    "an empty offset": ("gaps", History().send("a", 0).end(["a", None, "b"])),
+    "half a batch": ("torn-batch", History().batch(["a", "b"]).end(["a"])),
+    "a batch with something between": ("torn-batch", History().batch(["a", "b"]).send("x").end(["a", "x", "b"])),
+    "a batch backwards": ("torn-batch", History().batch(["a", "b"]).end(["b", "a"])),
+    "later, but before": ("reordered", History().send("a", 1).send("b", 0).end(["b", "a"])),
+    "two readers see different messages": ("two-values", History().pull(["a"]).pull(["b"]).end(["b"])),
+    "two nodes differ at the end": ("two-values", History().send("a", 0).end(["a"], n1=["b"])),
+    "one message lies at two bytes": ("two-values", History().pull(["a"]).add("pull", QUEUE, [(0, "a", 77)], node="n",
+        offset=0, code=0, next_offset=1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("story", VIOLATIONS)
+def test_a_history_that_breaks_a_promise_is_invalid(story):
+    name, history = VIOLATIONS[story]
+    found = verdict(name, history.run())
+    assert found.result == "invalid", found
+    assert found.examples
+
+
+ALLOWED = {
+    "a repeated message lies twice": ("duplicated", History().send("a", 1, f="send-repeating").end(["a", "a"])),
+    "messages under way at the same time lie anyhow": (
+        "reordered", History().send("a", 1, begin=1, end=20).send("b", 0, begin=5, end=9).end(["b", "a"]),
+    ),
+    "later messages in other queues": ("reordered", History().send("a", 1).send("b", 0, queue="T/broker-a/1")),
+    "retention has taken the first": ("lost", History().send("a", 0).send("b", 1).end(["b"], first=1)),
+    "an unknown batch is nowhere": ("torn-batch", History().batch(["a", "b"]).send("x", 0).end(["x"])),
+    "retention has taken half a batch": ("torn-batch", History().batch(["a", "b"], 0).end(["b"], first=1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("story", ALLOWED)
+def test_what_is_allowed_is_valid(story):
+    name, history = ALLOWED[story]
+    found = verdict(name, history.run())
+    assert found.result == "valid", found
+
+
+def test_what_retention_took_is_counted():
+    found = verdict("lost", History().send("a", 0).send("b", 1).end(["b"], first=1).run())
+    assert found.figures["trimmed"] == 1
+
+
+UNREAD = {
+    "nothing was read": History().send("a", 0),
+    "the end is not known": History().send("a", 0).add("bounds", QUEUE, None, "fail"),
+    "a node was not read to the end": History().send("a", 0).send("b", 1).end(["a", "b"], n1=["a"]),
+    "a node did not answer": History().send("a", 0).end(["a"]).add("scan", QUEUE, [], "fail", node="n1", offset=0),
+}
+
+
+@pytest.mark.parametrize("story", UNREAD)
+def test_what_was_not_read_is_unknown(story):
+    assert verdict("lost", UNREAD[story].run()).result == "unknown"
+
+
+@pytest.mark.parametrize("name", MESSAGE_CHECKS)
+def test_an_empty_history_proves_nothing(name):
+    assert verdict(name, History().run()).result == "unknown"
+
+
+def test_ten_examples_are_shown_and_all_violations_counted():
+    history = History()
+    for number in range(12):
+        history.send(f"m{number}", number)
+    found = verdict("lost", history.end([None] * 12 + ["x"]).run())
+    assert (found.summary.split()[0], len(found.examples)) == ("12", 10)
+
+
+def test_the_run_is_as_bad_as_its_worst_verdict():
+    def says(name, result):
+        return Check(name, "", lambda _: Judgement(result, ""))
+
+    run = clean().run()
+    good, bad, unsure = says("a", "valid"), says("b", "invalid"), says("c", "unknown")
+    assert overall(judge(run, [good, good])) == "valid"
+    assert overall(judge(run, [good, unsure])) == "unknown"
+    assert overall(judge(run, [unsure, bad])) == "invalid"
+    assert overall(judge(run, [])) == "unknown"
+
+
+def test_a_checker_that_fails_is_unknown():
+    def broken(_):
+        raise KeyError("offset")
+
+    (found,) = judge(clean().run(), [Check("broken", "", broken)])
+    assert (found.result, "KeyError" in found.summary) == ("unknown", True)
+
+
+def test_a_check_only_judges_what_it_is_about():
+    (check,) = [Check("only", "", lambda _: Judgement("valid", ""), frozenset({"offsets"}), frozenset({"local"}))]
+    assert not check.applies(clean().run())
+    assert not check.applies(History("offsets").run(target="rocketmq"))
+    assert check.applies(History("offsets").run())
+
+
+def test_batches_and_single_messages_are_found_where_they_were_acknowledged():
+    messages = Messages(clean().run().operations)
+    assert {value: sent.place for value, sent in messages.sent.items()} == {
+        "a": (QUEUE, 0),
+        "b": (QUEUE, 1),
+        "c": (QUEUE, 2),
+        "d": (QUEUE, 3),
+        "e": None,
+    }
