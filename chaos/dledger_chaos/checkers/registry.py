@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import order, reads, stored
+from . import linearizability, order, reads, stored
 from .base import Check
 
 _MESSAGES: Final = frozenset({"append", "ordered", "consumers", "followers", "retention", "cpp"})
@@ -20,4 +20,10 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("reordered", "what is sent after an acknowledgement lies behind it", order.reordered, _MESSAGES),
     Check("two-values", "a queue offset holds one message for ever", reads.two_values, _MESSAGES),
     Check("unreadable", "an acknowledged message can be read at once", reads.unreadable, frozenset({"append"})),
+    Check(
+        "linearizable",
+        "registers and logs behave like one copy",
+        linearizability.linearizable,
+        frozenset({"registers"}),
+    ),
 )

@@ -1,0 +1,61 @@
+"""Registers and logs behave as if there were one copy and one operation at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+from dledger_chaos.history import Operation
+from dledger_chaos.linear import LOG, REGISTER, STEP_LIMIT, Call, Model, check_linearizable, shortest
+from dledger_chaos.linear.checker import UNKNOWN
+
+from .base import Findings, Judgement, RunData
+
+_ANSWERS: Final = {"cas": "swapped", "append": "place"}
+"""Where an operation's answer stands in its extras."""
+
+
+def linearizable(run: RunData) -> Judgement:
+    """Each key's history is linearizable."""
+    findings, checked, steps = Findings(), 0, 0
+    histories: dict[str, list[Call]] = {}
+    for operation in run.operations:
+        call = call_of(operation) if operation.workload == "registers" else None
+        if call is not None:
+            histories.setdefault(operation.key, []).append(call)
+    for key, calls in histories.items():
+        checked += len(calls)
+        model = model_of(key)
+        found = check_linearizable(calls, model)
+        steps += found.steps
+        if found.result == "unknown":
+            findings.doubt(f"{key}: not decided in {STEP_LIMIT} steps")
+        elif found.result == "invalid":
+            story = shortest(calls, model)
+            findings.violation(f"{key}: no order of " + ", ".join(map(str, story[-12:])))
+    return findings.judged(checked, "operations", keys=len(histories), steps=steps)
+
+
+def model_of(key: str) -> Model:
+    """What kind of object a key is."""
+    return LOG if key.startswith("log") else REGISTER
+
+
+def call_of(operation: Operation) -> Call | None:
+    """An operation as the linearizability checker takes it; None if it certainly had no effect, or nobody saw what it
+    read.
+    """
+    if operation.outcome == "fail" or (operation.outcome == "info" and operation.f == "read"):
+        return None
+    argument = None if operation.f == "read" else _hashable(operation.value)
+    if operation.outcome == "info":
+        return Call(operation.id, operation.f, argument, UNKNOWN, operation.invoke_ns, None)
+    answer = operation.value if operation.f == "read" else operation.extras.get(_ANSWERS.get(operation.f, ""))
+    return Call(operation.id, operation.f, argument, _hashable(answer), operation.invoke_ns, operation.complete_ns)
+
+
+def _hashable(value: object) -> Hashable:
+    if isinstance(value, list):
+        return tuple(map(_hashable, value))
+    assert isinstance(value, Hashable)
+    return value
