@@ -17,6 +17,7 @@ from dledger.statemachine import Leadership
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import ConfigError, StartError
 from dledger_broker.forward import FORWARD_CHANNEL
+from dledger_broker.founding import Founding
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.metrics import BrokerCounters
@@ -195,6 +196,7 @@ class Broker:
             "held_pulls": len(self.processors.pulls.held),
             "forwards_waiting": self.processors.forwarder.waiting,
             "name_servers_registered": self.registrar.registered,
+            "pins": len(self.machine.state.pins),
         }
 
     # ---------------------------------------------------------------- inside
@@ -249,7 +251,8 @@ class Broker:
             config.node_id, config, self.counter, parts.requests.on_frames, parts.presence.local.channel_lost
         )
         self.registrar = Registrar(machine, group, config)
-        self._retention = Retention(machine, self.node, env, _retention_policy(config))
+        Founding(machine, config.group_ordinal)
+        self._retention = Retention(machine, self.node, env, _retention_policy(config), self.counter)
         machine.on_leadership_changed.append(self._on_leadership)
         machine.on_arrival = self._on_arrival
 

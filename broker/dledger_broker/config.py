@@ -43,6 +43,8 @@ class BrokerConfig:
     Identity
       cluster                    name of the cluster that name servers list the group under
       broker_group               name of the Raft group, `brokerName` to RocketMQ's clients
+      group_ordinal              number of the group in its cluster, recorded in the group when it is founded and kept;
+                                 readers of several groups tell their queues apart by it, so no two have the same
       node_id                    name of this node, unique in its group
       broker_id_when_follower    broker id to register while another node leads; by default the number at the end of
                                  `node_id` plus 1 (the leader always registers 0)
@@ -98,6 +100,7 @@ class BrokerConfig:
     node_id: str
     data_dir: Path
     cluster: str = "DefaultCluster"
+    group_ordinal: int = 0
     broker_id_when_follower: int = 0
     secret_file: Path | None = None
 
@@ -249,6 +252,7 @@ class BrokerConfig:
 _DAY_MS: Final = 86_400_000
 _BOUNDS: Final[tuple[tuple[str, float, float], ...]] = (
     ("broker_id_when_follower", 1, 2**31 - 1),
+    ("group_ordinal", 0, 32_767),
     ("segment_bytes", MIB, 1 << 40),
     ("heartbeat_ms", 10, 60_000),
     ("election_min_ms", 50, 600_000),

@@ -61,6 +61,8 @@ READ_ONLY_CODES: Final = frozenset(
         RequestCode.GET_TOPIC_CONFIG,
         RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG,
         RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG,
+        RequestCode.READ_COMMIT,
+        RequestCode.LIST_PINS,
     }
 )
 """These take no effect: without an answer nothing is unknown."""

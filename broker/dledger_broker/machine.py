@@ -25,26 +25,14 @@ import msgspec
 
 from dledger.environment import Environment
 from dledger.errors import NotLeaderError
-from dledger.format import iter_commands
 from dledger.invariants import invariant
 from dledger.statemachine import CommittedEntry, Leadership
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.identity import read_identity
 from dledger.store.log import SegmentInfo
 from dledger.types import Membership, SnapshotMeta
-from dledger_broker.state.commands import (
-    KINDS,
-    Command,
-    CommitOffsets,
-    DeleteGroup,
-    DeleteOffsets,
-    DeleteTopic,
-    Features,
-    PutGroup,
-    PutTopic,
-    TrimQueues,
-    decode,
-)
+from dledger_broker.state.applying import Applied, apply_commands
+from dledger_broker.state.commands import Command, Features, kind_of_type, understood_kinds
 from dledger_broker.state.contexts import Done, StagedContext, StagedRecord
 from dledger_broker.state.offset_buffer import OffsetBuffer
 from dledger_broker.state.proposals import Proposals
@@ -65,10 +53,8 @@ from dledger_broker.views.units import UNITS_PER_FILE
 from dledger_broker.views.writer import ViewWriter
 from dledger_remoting.tags import TagFilter
 
-FIRST_KIND = min(KINDS)
 RESERVE_BEYOND_OFFSETS = 0.5
 """Share of the disk space kept back that commits of consumer offsets leave to trims, which make room."""
-"""Command kinds below belong to the log."""
 
 
 class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +112,9 @@ class BrokerMachine:
 
     `on_arrival(queues)` is called after each batch of entries with the queues that got messages, which can be read by
     then.  The callbacks in `on_topics_changed` and `on_groups_changed` come before the contexts of the change, and when
-    a snapshot replaced everything; those in `on_leadership_changed` at every change of role, term or leader.
+    a snapshot replaced everything; those in `on_features_changed` when a member understands other command kinds; those
+    in `on_leadership_changed` at every change of role, term or leader. `trim_decided` is the highest position below
+    which retention has decided to trim while this replica led.
     """
 
     def __init__(
@@ -137,15 +125,19 @@ class BrokerMachine:
         self.env = env
         self.state = BrokerState()
         self.applied_position = 0
+        self.trim_decided = 0
         self.leadership = Leadership(0, None, is_leader=False, ready=False)
         self.on_arrival: Callable[[list[QueueState]], None] = _nobody_waits
         self.on_topics_changed: list[Callable[[], None]] = []
         self.on_groups_changed: list[Callable[[], None]] = []
+        self.on_features_changed: list[Callable[[], None]] = []
         self.on_leadership_changed: list[Callable[[Leadership], None]] = []
         self._disk = disk or OsDisk(data_dir)
         self._log: ReplicatedLog | None = None
         self._batch = 0
         self._overlay_term = 0
+        self._features_told = {self.config.node_id: understood_kinds()} if self.config.node_id else {}
+        self._features_on_their_way: set[str] = set()
         self._restored = False
         self._recovering = False
         self._writer = ViewWriter(env)
@@ -213,21 +205,25 @@ class BrokerMachine:
         self._finish_recovery()
         self._batch += 1
         touched: list[QueueState] = []
-        topic_version, groups_changed = self.state.topic_version, False
+        topic_version, applied = self.state.topic_version, Applied()
         for entry in entries:
             if len(entry.records):
                 dispatch(self._records_of(entry), self._batch, touched)
             if len(entry.commands):
-                groups_changed |= self._apply_commands(entry)
+                apply_commands(self.state, entry, applied)
             self.applied_position = entry.end
+        for deleted in applied.deleted_topics:
+            self.queues.delete_topic(deleted.config.topic_name, deleted.created_position)
         if touched:
             for queue in touched:
                 self.state.queue_changed(queue)
             self.queues.appended(touched)
         if self.state.topic_version != topic_version:
             _call(self.on_topics_changed)
-        if groups_changed:
+        if applied.groups_changed:
             _call(self.on_groups_changed)
+        if applied.features_changed:
+            _call(self.on_features_changed)
         for entry in entries:
             for context in cast(Sequence[StagedContext], entry.contexts):
                 context.applied()
@@ -258,7 +254,8 @@ class BrokerMachine:
         if (before.term, before.ready) != (leadership.term, leadership.ready):
             if leadership.ready:
                 self._finish_recovery()
-                self._advertise_features()
+                for node_id in list(self._features_told):
+                    self._record_features(node_id)
             else:
                 self.offset_buffer.discard(NotLeaderError(leadership.leader_id, leadership.term))
         for callback in self.on_leadership_changed:
@@ -361,6 +358,22 @@ class BrokerMachine:
         """
         self.proposals.stage_command(command, done, privileged=privileged)
 
+    def understood_by_all(self, command: type[Command]) -> bool:
+        """True if every member of the group understands a command, so that it may be proposed."""
+        members = [member.node_id for member in self.log.membership.members]
+        return self.state.understood_by_all(kind_of_type(command), members)
+
+    def learn_features(self, node_id: str, kinds: tuple[int, ...]) -> None:
+        """A member has told which command kinds it understands: the leader records it, this one or a later one."""
+        self._features_told[node_id] = kinds
+        if self.leadership.ready:
+            self._record_features(node_id)
+
+    @property
+    def kept_from(self) -> int:
+        """Leader: the position below which the log is trimmed, or about to be."""
+        return max(self.log.first_position, self.trim_decided)
+
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int, done: Done | None = None) -> None:
         """Leader: commit a consumer offset within `offset_flush_ms`; `done` is told when it is applied."""
         self.offset_buffer.commit(group, topic, queue_id, offset, done)
@@ -401,42 +414,12 @@ class BrokerMachine:
                     return records
         return scan_entry(self.state, entry)
 
-    def _apply_commands(self, entry: CommittedEntry) -> bool:
-        """Apply the entry's commands in order; True if a consumer group changed."""
-        state, groups_changed = self.state, False
-        for kind, payload in iter_commands(entry.commands):
-            if kind < FIRST_KIND:
-                continue
-            match decode(kind, payload):
-                case CommitOffsets(offsets=offsets):
-                    for group, topic, queue_id, offset in offsets:
-                        state.offsets.commit(group, topic, queue_id, offset)
-                case PutTopic(config=topic_config):
-                    state.put_topic(topic_config, entry.end)
-                case DeleteTopic(topic=name):
-                    deleted = state.delete_topic(name)
-                    if deleted is not None:
-                        self.queues.delete_topic(name, deleted.created_position)
-                case PutGroup(config=group_config):
-                    state.put_group(group_config)
-                    groups_changed = True
-                case DeleteGroup(group=name, clean_offsets=clean):
-                    state.delete_group(name, clean_offsets=clean)
-                    groups_changed = True
-                case DeleteOffsets(pairs=pairs):
-                    for group, topic in pairs:
-                        state.offsets.remove(group, topic)
-                case TrimQueues(first_offsets=first_offsets):
-                    for row in first_offsets:
-                        state.trim_queue(*row)
-                case Features(node_id=node_id, kinds=kinds):
-                    state.put_features(node_id, kinds)
-        return groups_changed
-
-    def _advertise_features(self) -> None:
-        kinds = tuple(sorted(KINDS))
-        if self.config.node_id and self.state.features.get(self.config.node_id) != kinds:
-            self.stage_command(Features(self.config.node_id, kinds), _ignore)
+    def _record_features(self, node_id: str) -> None:
+        """Record what a member understands, unless that is recorded or on its way."""
+        kinds = self._features_told[node_id]
+        if self.state.features.get(node_id) != kinds and node_id not in self._features_on_their_way:
+            self._features_on_their_way.add(node_id)
+            self.stage_command(Features(node_id, kinds), lambda _error: self._features_on_their_way.discard(node_id))
 
     def _finish_recovery(self) -> None:
         """All entries below the restored state were passed to `rebuild`: what views still lack, the log lacks too."""
@@ -471,10 +454,6 @@ def _nobody_waits(_queues: list[QueueState]) -> None:
 
 def _nothing() -> None:
     """For whoever needs no answer."""
-
-
-def _ignore(_error: object) -> None:
-    """For whoever tries again anyway."""
 
 
 def _call(callbacks: list[Callable[[], None]]) -> None:

@@ -23,6 +23,12 @@ class BrokerCounters:
     forward_held: int = 0
     forward_expired: int = 0
     cold_reads: int = 0
+    range_reads: int = 0
+    range_reads_refused: int = 0
+    range_bytes_leader: int = 0
+    range_bytes_follower: int = 0
+    range_bytes_learner: int = 0
+    pins_overridden: int = 0
     max_connections: int = 0
     max_in_flight: int = 0
     max_held_pulls: int = 0
@@ -32,6 +38,16 @@ class BrokerCounters:
     slow_reader_timeout: int = 0
     idle_timeout: int = 0
     max_forward_bytes: int = 0
+
+    def count_range_read(self, role: str, size: int) -> None:
+        """A range read was answered by this node in the role of leader, follower or learner."""
+        self.range_reads += 1
+        if role == "leader":
+            self.range_bytes_leader += size
+        elif role == "follower":
+            self.range_bytes_follower += size
+        else:
+            self.range_bytes_learner += size
 
     def as_dict(self) -> dict[str, int]:
         """All of them by name."""

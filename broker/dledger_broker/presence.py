@@ -22,6 +22,7 @@ from dledger.net.errors import PeerError
 from dledger.types import ReplicaId
 from dledger_broker.clients import ClientRow, LocalClients, MergedClients
 from dledger_broker.group import Group
+from dledger_broker.state.commands import understood_kinds
 
 PRESENCE_CHANNEL: Final = 2
 
@@ -45,7 +46,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
 class Table(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Clients of a node: all of them if `whole`, otherwise those that changed and those that left.
 
-    `holds_pulls` says that the node has long polls waiting, so that the leader tells it of commits at once.
+    `holds_pulls` says that the node has long polls waiting, so that the leader tells it of commits at once; `kinds` are
+    the command kinds that the node understands.
     """
 
     address: str
@@ -53,6 +55,7 @@ class Table(msgspec.Struct, frozen=True, array_like=True, tag=2):
     rows: tuple[ClientRow, ...]
     removed: tuple[str, ...]
     holds_pulls: bool
+    kinds: tuple[int, ...] = ()
 
 
 class GroupsChanged(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -78,8 +81,8 @@ class Presence:
     """One node's part in the exchange.
 
     `notify(groups)` tells the clients of this node that consumer groups changed; `joined(rows)` is told on the leader
-    which clients came or changed, so that their groups get what they need; `holds_pulls()` says whether long polls wait
-    on this node.
+    which clients came or changed, so that their groups get what they need; `learned(node, kinds)` which command kinds
+    another node understands; `holds_pulls()` says whether long polls wait on this node.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Presence:
         *,
         notify: Callable[[set[str]], None],
         joined: Callable[[list[ClientRow]], None],
+        learned: Callable[[str, tuple[int, ...]], None],
         holds_pulls: Callable[[], bool],
     ) -> None:
         self._env = env
@@ -97,6 +101,7 @@ class Presence:
         self._peers = tuple(peers)
         self._notify = notify
         self._joined = joined
+        self._learned = learned
         self._holds_pulls = holds_pulls
         self.local = LocalClients(self._local_changed)
         self.merged = MergedClients(group.node_id, self.local.index)
@@ -204,6 +209,7 @@ class Presence:
             tuple(rows[client_id] for client_id in ids if client_id in rows),
             tuple(client_id for client_id in ids if client_id not in rows),
             self._told_holding,
+            understood_kinds(),
         )
         self._telling = channel.submit(leader, _encode(table), partial(self._table_told, target), EXCHANGE_TIMEOUT_S)
         self._told = target if self._telling else None
@@ -244,6 +250,7 @@ class Presence:
             changed = self.merged.replace(node_id, table.rows)
         else:
             changed = self.merged.update(node_id, table.rows, table.removed)
+        self._learned(node_id, table.kinds)
         if self._group.ready:
             if table.rows:
                 self._joined(list(table.rows))

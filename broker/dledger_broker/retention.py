@@ -1,7 +1,8 @@
 """Which part of the log goes: by age, by size, by how full the fullest disk is.
 
 Only the leader decides.  It finds the first offset that every queue keeps, has that applied (`TrimQueues`), and then
-proposes the trim itself, so that all replicas keep the same range and no queue offset is issued twice.
+proposes the trim itself, so that all replicas keep the same range and no queue offset is issued twice.  It also ends
+the leases of pins, which keep what their readers still need unless a disk is too full.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from dledger.errors import LogError
 from dledger.replica.status import NodeStatus
 from dledger.store.log import SegmentInfo
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.state.commands import MAX_OFFSETS_PER_COMMAND, TrimQueues
+from dledger_broker.metrics import BrokerCounters
+from dledger_broker.state.commands import MAX_OFFSETS_PER_COMMAND, DeletePins, TrimQueues
 
 CHECK_PERIOD_S: Final = 10.0
 MAX_SEGMENTS_PER_ROUND: Final = 10
@@ -81,10 +83,12 @@ def choose_trim(
     now_ms: int,
     disk_ratio: float,
     clock_trusted: bool,
+    pinned: int | None = None,
 ) -> int | None:
     """The position before which the log should go now, or None.
 
-    The segment that is being written always stays, and a round drops at most `MAX_SEGMENTS_PER_ROUND`.
+    The segment that is being written always stays, and a round drops at most `MAX_SEGMENTS_PER_ROUND`. What lies at or
+    above `pinned` goes for a full disk only.
     """
     removable = segments[:-1][:MAX_SEGMENTS_PER_ROUND]
     drop = 0
@@ -96,6 +100,9 @@ def choose_trim(
         while drop < len(removable) and kept > policy.max_log_bytes:
             kept -= removable[drop].end_position - removable[drop].start_position
             drop += 1
+    if pinned is not None:
+        while drop and segments[drop].start_position > pinned:
+            drop -= 1
     if disk_ratio > policy.disk_max_used_ratio:
         drop = max(drop, min(MAX_FORCED_SEGMENTS_PER_ROUND, len(removable)))
     if drop == 0:
@@ -108,12 +115,18 @@ class Retention:
     """Looks every ten seconds, while this node leads."""
 
     def __init__(
-        self, machine: BrokerMachine, log: RetainedLog, env: Environment, policy: RetentionPolicy | None = None
+        self,
+        machine: BrokerMachine,
+        log: RetainedLog,
+        env: Environment,
+        policy: RetentionPolicy | None = None,
+        counters: BrokerCounters | None = None,
     ) -> None:
         self._machine = machine
         self._log = log
         self._env = env
         self._policy = policy or RetentionPolicy()
+        self._counters = counters or BrokerCounters()
         self._timer: Cancellable | None = None
         self._busy = False
 
@@ -131,7 +144,9 @@ class Retention:
         """Trim if it is time and nothing is under way."""
         if self._busy or not self._log.is_ready:
             return
+        self._end_leases()
         status = self._log.status()
+        pinned = self._machine.state.pins.lowest(self._env.wall_ms())
         position = choose_trim(
             self._log.segments(),
             self._log.trim_candidates(),
@@ -139,13 +154,24 @@ class Retention:
             now_ms=self._env.wall_ms(),
             disk_ratio=fullest_disk_ratio(status),
             clock_trusted=clocks_agree(status),
+            pinned=pinned,
         )
         if position is not None:
+            if pinned is not None and position > pinned:
+                self._counters.pins_overridden += 1
+                _logger.warning("event=pin_overridden position=%d pinned=%d: the disk is too full", position, pinned)
             self.trim(position)
+
+    def _end_leases(self) -> None:
+        """Give up the pins that nobody has renewed."""
+        names = self._machine.state.pins.expired(self._env.wall_ms())
+        if names:
+            self._machine.stage_command(DeletePins(names), _tried_again, privileged=True)
 
     def trim(self, position: int) -> None:
         """Leader: have the log below `position`, one of its trim candidates, dropped by every replica."""
         self._busy = True
+        self._machine.trim_decided = max(self._machine.trim_decided, position)
         searches: list[tuple[str, int, int, Callable[[], int]]] = [
             (name, topic.created_position, queue.queue_id, self._machine.queues.first_kept(queue, position))
             for name, topic in self._machine.state.topics.items()
@@ -191,3 +217,7 @@ class Retention:
 
 def _outcome_of_the_last_counts(_error: object) -> None:
     """Commands are applied in order, so what holds for the last one of a trim holds for those before."""
+
+
+def _tried_again(_error: object) -> None:
+    """The next look finds what is still there."""

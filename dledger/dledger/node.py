@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from dledger.config import NodeConfig
 from dledger.engines import EngineFactory, native
@@ -41,7 +41,10 @@ from dledger.statemachine import CommittedEntry, Leadership, StateMachine
 from dledger.store.disk import OsDisk
 from dledger.store.identity import DirectoryLock
 from dledger.store.log import Pin, SegmentInfo
+from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, read_run, record_spans
 from dledger.types import Membership, Position, ReplicaId, SnapshotMeta
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -337,9 +340,24 @@ class Node:
         """Raw log bytes inside one segment, on a bounded pool.  Raises `TrimmedError`, `BusyError`."""
         if position < self.first_position:
             raise TrimmedError(f"position {position} is below the first kept one, {self.first_position}")
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        return await self._cold(partial(self.replica.store.read, position, size))
 
-        def done(result: bytes | BaseException) -> None:
+    async def cuts(self, start: int, end: int, slice_bytes: int) -> list[LogCut]:
+        """Where to cut a committed range for readers, see `dledger.store.ranges`.  Raises as `read`."""
+        return await self._cold(partial(find_cuts, self.replica.store, start, end, slice_bytes))
+
+    async def read_run(self, start: int, end: int, max_bytes: int) -> EntryRun:
+        """Whole raw entries of a committed range, unverified, see `dledger.store.ranges`.  Raises as `read`."""
+        return await self._cold(partial(read_run, self.replica.store, start, end, max_bytes))
+
+    async def record_spans(self, start: int, end: int) -> list[RecordSpan]:
+        """Where the first and the last records of each term in a range lie.  Raises as `read`."""
+        return await self._cold(partial(record_spans, self.replica.store, start, end))
+
+    async def _cold(self, work: Callable[[], T]) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def done(result: T | BaseException) -> None:
             if future.done():
                 return
             if isinstance(result, BaseException):
@@ -347,7 +365,7 @@ class Node:
             else:
                 future.set_result(result)
 
-        self.env.run_blocking(COLD, partial(self.replica.store.read, position, size), done)
+        self.env.run_blocking(COLD, work, done)
         return await future
 
     def pin(self, position: int) -> Pin:

@@ -25,7 +25,7 @@ from .toml_text import TomlTable, TomlValue, dump, merge
 
 OVERRIDES_FILE = "overrides.toml"
 
-_FROM_LAYOUT = ("node_id", "broker_group", "data_dir", "secret_file", "broker_id_when_follower")
+_FROM_LAYOUT = ("node_id", "broker_group", "group_ordinal", "data_dir", "secret_file", "broker_id_when_follower")
 _PER_NODE = ("host", "port", "peer_host", "peer_port", "http_port", "advertised_host", "advertised_port", "peers")
 _IDENTITY_KEYS = ("cluster", "segment_bytes")
 DEFAULT_SEGMENT_BYTES = 1 << 30
@@ -95,6 +95,7 @@ def broker_table(layout: ClusterLayout, manifest: Manifest, place: NodePlace, ov
     computed: TomlTable = {
         "cluster": manifest.cluster,
         "broker_group": place.group,
+        "group_ordinal": layout.group_names().index(place.group),
         "node_id": place.node_id,
         "broker_id_when_follower": place.follower_broker_id,
         "data_dir": str(place.directory),

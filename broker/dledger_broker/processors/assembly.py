@@ -17,8 +17,10 @@ from dledger_broker.metrics import BrokerCounters
 from dledger_broker.presence import Presence
 from dledger_broker.processors.membership import MembershipProcessor
 from dledger_broker.processors.offsets import OffsetProcessor
+from dledger_broker.processors.pins import PinProcessor
 from dledger_broker.processors.pull import LogBytes, PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
+from dledger_broker.processors.ranges import RangeLog, RangeProcessor
 from dledger_broker.processors.requests import ConfirmedReads, Requests
 from dledger_broker.processors.send import SendProcessor, Staging
 from dledger_broker.processors.send_targets import SendTargets
@@ -29,7 +31,7 @@ from dledger_remoting.hosts import HostAddress
 from dledger_remoting.ids import UniqueKeyGenerator
 
 
-class ServedLog(ConfirmedReads, Staging, LogBytes, Protocol):
+class ServedLog(ConfirmedReads, Staging, LogBytes, RangeLog, Protocol):
     """What requests need of `dledger.node.Node`."""
 
 
@@ -64,6 +66,7 @@ def assemble(
         config.peers,
         notify=membership.notify,
         joined=membership.ensure_all,
+        learned=machine.learn_features,
         holds_pulls=lambda: len(pulls.held) > 0,
     )
     membership.connect(presence)
@@ -76,5 +79,7 @@ def assemble(
     )
     topics = TopicProcessor(machine, group, requests)
     queries = QueryProcessor(machine, requests)
-    requests.connect(forwarder, sends, pulls, routes(sends, pulls, offsets, membership, topics, queries))
+    pins = PinProcessor(machine, env, group, requests, forwarder.pass_on)
+    ranges = RangeProcessor(machine, log, env, group, config.broker_group, counters, requests, pins)
+    requests.connect(forwarder, sends, pulls, routes(sends, pulls, offsets, membership, topics, queries, ranges, pins))
     return Processors(requests, forwarder, presence, sends, pulls)

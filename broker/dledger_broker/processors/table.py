@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 from dledger_broker.processors.membership import MembershipProcessor
 from dledger_broker.processors.offsets import OffsetProcessor
+from dledger_broker.processors.pins import PinProcessor
 from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
+from dledger_broker.processors.ranges import RangeProcessor
 from dledger_broker.processors.requests import Needs, Route
 from dledger_broker.processors.send import SendProcessor
 from dledger_broker.processors.topics import TopicProcessor
@@ -21,6 +23,8 @@ def routes(
     membership: MembershipProcessor,
     topics: TopicProcessor,
     queries: QueryProcessor,
+    ranges: RangeProcessor,
+    pins: PinProcessor,
 ) -> Mapping[int, Route]:
     """All codes; every other one is answered 3."""
     return {
@@ -49,4 +53,10 @@ def routes(
         RequestCode.DELETE_SUBSCRIPTION_GROUP: Route(topics.delete_group, Needs.LEADER),
         RequestCode.QUERY_MESSAGE: Route(queries.by_key, Needs.NOTHING),
         RequestCode.VIEW_MESSAGE_BY_ID: Route(queries.by_offset, Needs.NOTHING),
+        RequestCode.READ_PLAN: Route(ranges.plan, Needs.NOTHING),
+        RequestCode.READ_RANGE: Route(ranges.read, Needs.NOTHING),
+        RequestCode.READ_COMMIT: Route(ranges.commit, Needs.CONFIRMED_LEADER),
+        RequestCode.PIN_LOG: Route(pins.pin, Needs.LEADER),
+        RequestCode.UNPIN_LOG: Route(pins.unpin, Needs.LEADER),
+        RequestCode.LIST_PINS: Route(pins.list, Needs.CONFIRMED_LEADER),
     }

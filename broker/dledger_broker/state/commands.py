@@ -11,6 +11,9 @@ Each is a MessagePack map in the command section of an entry (`dledger.format.en
       21  DeleteOffsets   forget the offsets of groups on topics
       22  TrimQueues      the first kept offset of queues whose messages are about to be trimmed
       23  Features        the command kinds that one member understands
+      24  SetOrdinal      the group's number among the groups of its cluster, once
+      25  PutPin          keep the log from a position on, or go on keeping it
+      26  DeletePins      give pins up
 
 Kinds below 16 belong to the log.  Fields may be added with defaults; an unknown field is ignored, an unknown kind stops
 the replica, so a kind above `LAST_BASE_KIND` is proposed only once every member advertises it (`Features`).
@@ -83,8 +86,42 @@ class Features(msgspec.Struct, frozen=True):
     kinds: tuple[int, ...]
 
 
+class SetOrdinal(msgspec.Struct, frozen=True):
+    """The group's number among the groups of its cluster; a second one changes nothing."""
+
+    ordinal: int
+
+
+class PutPin(msgspec.Struct, frozen=True):
+    """Keep the log from `position` on for `lease_ms` after `renewed_ms`, the leader's clock when it decided.
+
+    Of a pin that exists, the lower position stays and the lease starts anew.
+    """
+
+    name: str
+    position: int
+    lease_ms: int
+    renewed_ms: int
+
+
+class DeletePins(msgspec.Struct, frozen=True):
+    """Give pins up; a name without a pin is no error."""
+
+    names: tuple[str, ...]
+
+
 Command: TypeAlias = (
-    PutTopic | DeleteTopic | PutGroup | DeleteGroup | CommitOffsets | DeleteOffsets | TrimQueues | Features
+    PutTopic
+    | DeleteTopic
+    | PutGroup
+    | DeleteGroup
+    | CommitOffsets
+    | DeleteOffsets
+    | TrimQueues
+    | Features
+    | SetOrdinal
+    | PutPin
+    | DeletePins
 )
 
 KINDS: Final[dict[int, type[Command]]] = {
@@ -96,6 +133,9 @@ KINDS: Final[dict[int, type[Command]]] = {
     21: DeleteOffsets,
     22: TrimQueues,
     23: Features,
+    24: SetOrdinal,
+    25: PutPin,
+    26: DeletePins,
 }
 """Every kind that this version understands."""
 
@@ -113,6 +153,16 @@ _encode = msgspec.msgpack.Encoder().encode
 def kind_of(command: Command) -> int:
     """The kind under which a command is written."""
     return _KIND_OF[type(command)]
+
+
+def kind_of_type(command: type[Command]) -> int:
+    """The kind under which commands of a type are written."""
+    return _KIND_OF[command]
+
+
+def understood_kinds() -> tuple[int, ...]:
+    """The kinds that this version understands, ascending."""
+    return tuple(sorted(KINDS))
 
 
 def encode(command: Command) -> bytes:

@@ -1,8 +1,8 @@
 """The replicated state as a stream of bytes.
 
 A stream is a sequence of frames, each a length (4 bytes, big-endian) and a MessagePack map that names its kind: one
-`start`, then any number of `topics`, `queues`, `groups`, `offsets` and `features`, then one `end` with the digest of
-the state.  How the stream is cut into chunks means nothing.
+`start`, then any number of `topics`, `queues`, `groups`, `offsets` and `features`, `ordinal` and `pins` if there are
+any, then one `end` with the digest of the state.  How the stream is cut into chunks means nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from dledger.errors import CorruptionError
+from dledger_broker.state.pins import Pin
 from dledger_broker.state.tables import BrokerState, QueueState, TopicState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
@@ -55,11 +56,19 @@ class _Features(msgspec.Struct, frozen=True, tag="features"):
     rows: dict[str, tuple[int, ...]]
 
 
+class _Ordinal(msgspec.Struct, frozen=True, tag="ordinal"):
+    ordinal: int
+
+
+class _Pins(msgspec.Struct, frozen=True, tag="pins"):
+    rows: list[Pin]
+
+
 class _End(msgspec.Struct, frozen=True, tag="end"):
     digest: int
 
 
-_Frame: TypeAlias = _Start | _Topics | _Queues | _Groups | _Offsets | _Features | _End
+_Frame: TypeAlias = _Start | _Topics | _Queues | _Groups | _Offsets | _Features | _Ordinal | _Pins | _End
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Frame).decode
 
@@ -79,6 +88,7 @@ def encode_state(state: BrokerState) -> Iterator[bytes]:
     offsets = state.offsets.capture()
     start, end = _Start(FORMAT, state.topic_version), _End(state.digest())
     features = dict(state.features)
+    ordinal, pins = state.ordinal, list(state.pins)
 
     def frames() -> Iterator[_Frame]:
         yield start
@@ -92,6 +102,10 @@ def encode_state(state: BrokerState) -> Iterator[bytes]:
             rows = offsets[begin : begin + ROWS_PER_FRAME]
             yield _Offsets([(group, topic, dict(values)) for (group, topic), values in rows])
         yield _Features(features)
+        if ordinal is not None:
+            yield _Ordinal(ordinal)
+        for begin in _slices(pins):
+            yield _Pins(pins[begin : begin + ROWS_PER_FRAME])
         yield end
 
     return map(_framed, frames())
@@ -124,6 +138,11 @@ def decode_state(chunks: Iterable[bytes]) -> BrokerState:
             case _Features():
                 for node_id, kinds in frame.rows.items():
                     state.put_features(node_id, kinds)
+            case _Ordinal():
+                state.set_ordinal(frame.ordinal)
+            case _Pins():
+                for pin in frame.rows:
+                    state.pins.put(pin)
             case _End():
                 ended = frame
     state.topic_version = topic_version

@@ -9,6 +9,7 @@ import msgspec
 from dledger.invariants import invariant
 from dledger_broker.state.digest import MASK, item_hash, mix
 from dledger_broker.state.offsets import OffsetTable
+from dledger_broker.state.pins import PinTable
 from dledger_broker.views.queueview import QueueView
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
@@ -90,7 +91,7 @@ class TopicState:
 
 
 class BrokerState:
-    """Topics, groups, offsets and what members understand.
+    """Topics, groups, offsets, pins, the group's ordinal and what members understand.
 
     Two replicas that applied the same entries have equal states and equal digests; queues in which nothing was ever
     stored count for nothing.  `topic_version` counts changes of topics, for registrations.
@@ -102,6 +103,8 @@ class BrokerState:
         self.groups: dict[str, SubscriptionGroupConfig] = {}
         self.offsets = OffsetTable()
         self.features: dict[str, tuple[int, ...]] = {}
+        self.pins = PinTable()
+        self.ordinal: int | None = None
         self.topic_version = 0
         self._sum = 0
         self._hash_due: list[QueueState] = []
@@ -158,6 +161,12 @@ class BrokerState:
         """True if every member advertises the command kind."""
         return all(kind in self.features.get(member, ()) for member in members)
 
+    def set_ordinal(self, ordinal: int) -> None:
+        """Number the group, once: what is set stays."""
+        if self.ordinal is None:
+            self.ordinal = ordinal
+            self._replace(0, item_hash("ordinal", ordinal))
+
     def trim_queue(self, name: str, created_position: int, queue_id: int, first_offset: int) -> None:
         """Raise a queue's first kept offset; another incarnation of the topic, or a lower offset, changes nothing."""
         topic = self.topics.get(name)
@@ -186,7 +195,7 @@ class BrokerState:
     def digest(self) -> int:
         """The order-independent 64-bit digest of the state."""
         self._settle()
-        return (self._sum + self.offsets.digest) & MASK
+        return (self._sum + self.offsets.digest + self.pins.digest) & MASK
 
     def _settle(self) -> None:
         for queue in self._hash_due:

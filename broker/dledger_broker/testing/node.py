@@ -13,6 +13,7 @@ from dledger.replica.status import NodeStatus
 from dledger.statemachine import CommittedEntry, Leadership, StateMachine
 from dledger.store.disk import Buffer
 from dledger.store.log import SegmentInfo
+from dledger.store.ranges import EntryRun, LogCut, RecordSpan
 from dledger.types import EntryKind, EntryMeta, Membership, ReplicaId, SnapshotMeta
 
 NODE_ID = "fake-n0"
@@ -210,6 +211,41 @@ class FakeNode:
     async def read(self, position: int, size: int) -> bytes:
         """See `Node.read`."""
         return self._read(position, size)
+
+    async def cuts(self, start: int, end: int, slice_bytes: int) -> list[LogCut]:
+        """See `Node.cuts`."""
+        cuts: list[LogCut] = []
+        chain = 0
+        for meta in self.log.entries:
+            due = (
+                not cuts or meta.position >= cuts[-1].position + slice_bytes or meta.position in self.log.segment_starts
+            )
+            if meta.end > max(start, self.log.first_position) and meta.position < end and due:
+                cuts.append(LogCut(meta.position, meta.index, chain))
+            chain = meta.chain_crc
+        return cuts
+
+    async def read_run(self, start: int, end: int, max_bytes: int) -> EntryRun:
+        """See `Node.read_run`."""
+        self._read(start, 0)
+        data, stop = b"", start
+        for meta in self.log.entries:
+            if start <= meta.position < end and meta.position == stop and (not data or meta.end - start <= max_bytes):
+                data += self._read(meta.position, meta.size)
+                stop = meta.end
+        following = (meta.position for meta in self.log.entries if meta.position >= stop)
+        return EntryRun(data, min(next(following, stop), end))
+
+    async def record_spans(self, start: int, end: int) -> list[RecordSpan]:
+        """See `Node.record_spans`."""
+        spans: dict[int, RecordSpan] = {}
+        for meta in self.log.entries:
+            size = meta.size - HEADER_BYTES - meta.channel
+            if meta.kind == EntryKind.GROUP and size and start <= meta.position < end:
+                begin = meta.position + HEADER_BYTES
+                first = spans[meta.term].first_position if meta.term in spans else begin
+                spans[meta.term] = RecordSpan(first, begin, size)
+        return list(spans.values())
 
     def segments(self) -> list[SegmentInfo]:
         """See `Node.segments`."""

@@ -138,9 +138,8 @@ class LogReader:
         return low
 
     def _last_index_of(self, segment: Segment) -> int:
-        segments = self._table.segments
-        at = segments.index(segment)
-        return segments[at + 1].first_index - 1 if at + 1 < len(segments) else self.last_index
+        following = (other.first_index for other in self._table.segments if other.start > segment.start)
+        return next(following, self.last_index + 1) - 1
 
     def _check_kept(self, index: int) -> None:
         if index < self.first_index:

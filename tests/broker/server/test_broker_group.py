@@ -3,102 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest_asyncio
-from broker_in_process import Client, free_ports, node_config
+from broker_group import BrokerGroup, client_of
 
-from dledger.store.disk import OsDisk
-from dledger.store.identity import FORMAT, Identity, write_identity
-from dledger.types import Membership, ReplicaId
-from dledger_broker.broker import Broker
 from dledger_broker.processors.membership import LEADER_CHANGED_CODE
 from dledger_remoting.record import iter_records
-
-NODE_IDS = ("broker-a-n0", "broker-a-n1", "broker-a-n2")
-
-
-class BrokerGroup:
-    """Three nodes in this process."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        ports = dict(zip(NODE_IDS, free_ports(3), strict=True))
-        voters = tuple(ReplicaId(node_id, uuid.uuid4().hex) for node_id in NODE_IDS)
-        secret = tmp_path / "secret"
-        secret.write_bytes(b"s" * 32)
-        secret.chmod(0o600)
-        self.brokers: dict[str, Broker] = {}
-        self._changed = asyncio.Condition()
-        self._tasks: set[asyncio.Task[None]] = set()
-        for voter in voters:
-            directory = tmp_path / voter.node_id
-            directory.mkdir()
-            config = node_config(
-                tmp_path,
-                node_id=voter.node_id,
-                data_dir=str(directory),
-                peer_port=ports[voter.node_id],
-                secret_file=str(secret),
-                drain_ms=60_000,
-                peers={
-                    node_id: {"address": f"127.0.0.1:{port}"}
-                    for node_id, port in ports.items()
-                    if node_id != voter.node_id
-                },
-            )
-            write_identity(
-                OsDisk(str(directory)),
-                Identity(
-                    FORMAT,
-                    config.cluster,
-                    config.broker_group,
-                    voter.node_id,
-                    voter.incarnation,
-                    config.segment_bytes,
-                    Membership(voters),
-                ),
-            )
-            broker = Broker(config)
-            broker.group.listeners.append(self._announce)
-            self.brokers[voter.node_id] = broker
-
-    def _announce(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._notify())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
-
-    async def leader(self, *, other_than: Broker | None = None) -> Broker:
-        """The node that leads, once the others know its address."""
-        async with asyncio.timeout(30), self._changed:
-            while True:
-                ready = [broker for broker in self.brokers.values() if broker.group.ready]
-                if ready and ready[0] is not other_than:
-                    known = [broker.group.leader_address for broker in self.brokers.values()]
-                    if known.count(str(ready[0].config.advertised)) >= len(known) - (other_than is not None):
-                        return ready[0]
-                await self._changed.wait()
-
-    async def followers(self) -> list[Broker]:
-        leader = await self.leader()
-        return [broker for broker in self.brokers.values() if broker is not leader]
-
-
-@pytest_asyncio.fixture
-async def group(tmp_path: Path) -> AsyncIterator[BrokerGroup]:
-    made = BrokerGroup(tmp_path)
-    await asyncio.gather(*(broker.start() for broker in made.brokers.values()))
-    yield made
-    await asyncio.gather(*(broker.stop() for broker in made.brokers.values()))
-
-
-async def client_of(broker: Broker) -> Client:
-    return await Client.connect(broker.listener.port)
 
 
 async def test_a_follower_takes_every_request_of_a_client(group: BrokerGroup) -> None:

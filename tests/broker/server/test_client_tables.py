@@ -12,6 +12,7 @@ from dledger.types import ReplicaId
 from dledger_broker.clients import CLIENT_TIMEOUT_S, ClientRow
 from dledger_broker.group import Group
 from dledger_broker.presence import NODE_TIMEOUT_S, Presence
+from dledger_broker.state.commands import understood_kinds
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from dledger_remoting.hosts import HostAddress
@@ -57,6 +58,7 @@ class Node:
         self.group = Group(node_id, f"10.0.0.1:{node_id[1:]}")
         self.notified: list[set[str]] = []
         self.joined: list[ClientRow] = []
+        self.learned: dict[str, tuple[int, ...]] = {}
         self.holding = False
         self.presence = Presence(
             network.env,
@@ -64,6 +66,7 @@ class Node:
             [other for other in node_ids if other != node_id],
             notify=self.notified.append,
             joined=self.joined.extend,
+            learned=lambda node_id, kinds: self.learned.update({node_id: kinds}),
             holds_pulls=lambda: self.holding,
         )
 
@@ -278,3 +281,7 @@ def test_the_newest_version_of_a_subscription_counts(network: Network) -> None:
     found = leader.presence.merged.subscription("CG", "T1")
     assert found is not None
     assert found.sub_string == "new"
+
+
+def test_the_leader_hears_which_commands_the_other_nodes_understand(network: Network) -> None:
+    assert network.nodes["n0"].learned == {"n1": understood_kinds(), "n2": understood_kinds()}

@@ -11,10 +11,13 @@ from dledger_broker.state.commands import (
     CommitOffsets,
     DeleteGroup,
     DeleteOffsets,
+    DeletePins,
     DeleteTopic,
     Features,
     PutGroup,
+    PutPin,
     PutTopic,
+    SetOrdinal,
     TrimQueues,
     decode,
     encode,
@@ -30,6 +33,9 @@ COMMANDS = [
     DeleteOffsets((("g", "orders"),)),
     TrimQueues(1 << 40, (("orders", 48, 3, 12),)),
     Features("n0", (16, 17)),
+    SetOrdinal(3),
+    PutPin("job", 1 << 40, 3_600_000, 1_700_000_000_000),
+    DeletePins(("job", "other")),
 ]
 
 
@@ -39,8 +45,9 @@ def test_a_command_comes_out_of_an_entry_as_it_went_in(command):
     assert [decode(kind, payload) for kind, payload in iter_commands(section)] == [command, DeleteTopic("other")]
 
 
-def test_every_kind_is_above_those_of_the_log_and_within_the_base():
-    assert all(16 <= kind <= LAST_BASE_KIND for kind in KINDS)
+def test_kinds_follow_those_of_the_log_without_a_gap():
+    assert sorted(KINDS) == list(range(16, 16 + len(KINDS)))
+    assert LAST_BASE_KIND == 23
     assert {type(command) for command in COMMANDS} == set(KINDS.values())
 
 

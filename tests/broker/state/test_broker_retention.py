@@ -3,6 +3,8 @@ from msgspec.structs import replace
 
 from dledger.replica.status import PeerStatus
 from dledger.store.log import SegmentInfo
+from dledger_broker.founding import Founding
+from dledger_broker.metrics import BrokerCounters
 from dledger_broker.retention import (
     CHECK_PERIOD_S,
     MAX_SEGMENTS_PER_ROUND,
@@ -12,7 +14,9 @@ from dledger_broker.retention import (
     clocks_agree,
     fullest_disk_ratio,
 )
+from dledger_broker.state.commands import PutPin
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message
+from dledger_broker.testing.environment import START_MS
 
 NOW = 1_000_000
 
@@ -158,3 +162,71 @@ def test_the_fullest_voters_disk_and_a_majority_of_clocks_count():
     assert clocks_agree(group)
     assert not clocks_agree(replace(status, peers=[peer(0, 100_000), peer(0, -90_000)]))
     assert clocks_agree(replace(status, peers=[]))
+
+
+def test_what_is_pinned_goes_for_a_full_disk_only():
+    found = segments(90, 80, 70, 0)
+
+    def pinned(position, ratio=0.1):
+        return choose_trim(found, EVERYWHERE, BY_AGE, now_ms=NOW, disk_ratio=ratio, clock_trusted=True, pinned=position)
+
+    assert [pinned(position) for position in (0, 99, 100, 150, 299, 300, 10_000)] == [
+        None,
+        None,
+        100,
+        100,
+        200,
+        300,
+        300,
+    ]
+    assert pinned(0, ratio=0.9) == 200
+
+
+def pin(broker: BrokerInMemory, name: str, position: int, lease_ms: int) -> None:
+    broker.machine.stage_command(PutPin(name, position, lease_ms, broker.env.wall_ms()), lambda _: None)
+    broker.env.run_ready()
+
+
+def test_a_pin_holds_a_trim_back_until_its_lease_ends():
+    broker, retention = trimmed_broker()
+    retention.start()
+    pin(broker, "job", 0, lease_ms=int(CHECK_PERIOD_S * 2500))
+    broker.env.advance(CHECK_PERIOD_S * 2 + 1)
+    assert broker.log.first_position == 0
+    broker.env.advance(CHECK_PERIOD_S)
+    assert broker.log.first_position == max(broker.log.snapshots)
+    assert len(broker.machine.state.pins) == 0
+    retention.stop()
+
+
+def test_a_full_disk_overrides_a_pin_and_is_counted():
+    broker, retention = trimmed_broker()
+    counters = BrokerCounters()
+    retention = Retention(broker.machine, broker.node, broker.env, RetentionPolicy(), counters)
+    pin(broker, "job", 0, lease_ms=3_600_000)
+    broker.node.disk_used = 900
+    retention.check()
+    broker.env.advance(1.0)
+    assert broker.log.first_position == max(broker.log.snapshots)
+    assert counters.pins_overridden == 1
+
+
+def test_pins_and_the_ordinal_survive_snapshot_and_failover():
+    broker, _ = trimmed_broker()
+    Founding(broker.machine, 7)
+    broker.machine.on_features_changed[0]()
+    pin(broker, "a", 500, lease_ms=1000)
+    broker.env.advance(0.5)
+    pin(broker, "a", 900, lease_ms=2000)
+    broker.node.snapshot()
+    follower = BrokerInMemory(log=broker.log, lead=False)
+    for state in (broker.machine.state, broker.restart().machine.state, follower.machine.state):
+        found = state.pins.get("a")
+        assert found is not None
+        assert (found.position, found.expires_ms) == (500, START_MS + 500 + 2000)
+        assert state.ordinal == 7
+    assert follower.machine.digest() == broker.machine.digest()
+    Founding(follower.machine, 3)
+    follower.node.lead()
+    follower.env.run_ready()
+    assert follower.machine.state.ordinal == 7

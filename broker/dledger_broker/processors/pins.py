@@ -1,0 +1,158 @@
+"""Pins of the log: made (20013), given up (20014), listed (20015), renewed by range reads that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from dledger.environment import Environment
+from dledger.errors import LogError
+from dledger_broker.group import Group
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.processors.requests import Requests
+from dledger_broker.server.request import Buffer, Request
+from dledger_broker.state.commands import DeletePins, PutPin
+from dledger_remoting.bodies import encode_body
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
+from dledger_remoting.errors import InvalidParameter, ReadTrimmed, ServiceNotAvailable
+from dledger_remoting.frame import FrameDecoder
+from dledger_remoting.headers import PinHeader, PinNameHeader, PinResponseHeader, decode_ext, encode_ext
+from dledger_remoting.headers_range import MAX_LEASE_MS, MAX_PIN_NAME_BYTES
+from dledger_remoting.hosts import HostAddress
+from dledger_remoting.range_reads import PinList, PinRow
+
+MAX_PINS: Final = 1_000
+RENEW_AFTER_SHARE: Final = 0.25
+"""A range read renews a pin once so much of its lease is over."""
+
+
+class PinProcessor:
+    """Changes pins on the leader. `pass_on` hands a request of this node itself to the leader."""
+
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        env: Environment,
+        group: Group,
+        requests: Requests,
+        pass_on: Callable[[Request], None],
+    ) -> None:
+        self._machine = machine
+        self._env = env
+        self._group = group
+        self._requests = requests
+        self._pass_on = pass_on
+        self._renewing: dict[str, float] = {}
+
+    def pin(self, request: Request) -> None:
+        """20013: keep the log from a position on."""
+        header = decode_ext(PinHeader, request.ext)
+        if not 0 < len(header.name.encode()) <= MAX_PIN_NAME_BYTES:
+            raise InvalidParameter(f"the pin's name has {len(header.name.encode())} bytes, 1 to {MAX_PIN_NAME_BYTES}")
+        if not 1 <= header.lease_millis <= MAX_LEASE_MS:
+            raise InvalidParameter(f"leaseMillis {header.lease_millis} is outside 1..{MAX_LEASE_MS}")
+        pins = self._machine.state.pins
+        if len(pins) >= MAX_PINS and pins.get(header.name) is None:
+            raise InvalidParameter(f"the group has {len(pins)} pins, the limit is {MAX_PINS}: release one")
+        if not self._machine.understood_by_all(PutPin):
+            raise ServiceNotAvailable("not every member of the group is known to understand pins: try again later")
+        kept_from = self._machine.kept_from
+        if header.position < kept_from:
+            raise ReadTrimmed(f"position {header.position} is below {kept_from}, from which on the log is kept")
+        command = PutPin(header.name, header.position, header.lease_millis, self._env.wall_ms())
+        self._machine.stage_command(command, partial(self._pinned, request, header.name))
+
+    def _pinned(self, request: Request, name: str, error: LogError | None) -> None:
+        pin = self._machine.state.pins.get(name)
+        if error is not None:
+            self._requests.fail(request, error)
+        elif pin is None:
+            self._requests.fail(request, ServiceNotAvailable(f"pin {name} was given up meanwhile"))
+        else:
+            request.respond(ext=encode_ext(PinResponseHeader(pin.position, pin.expires_ms)))
+
+    def unpin(self, request: Request) -> None:
+        """20014: give a pin up; none is no error."""
+        header = decode_ext(PinNameHeader, request.ext)
+        if self._machine.state.pins.get(header.name) is None:
+            request.respond()
+            return
+        self._machine.stage_command(DeletePins((header.name,)), partial(self._unpinned, request), privileged=True)
+
+    def _unpinned(self, request: Request, error: LogError | None) -> None:
+        if error is None:
+            request.respond()
+        else:
+            self._requests.fail(request, error)
+
+    def list(self, request: Request) -> None:
+        """20015: all pins."""
+        pins = sorted(self._machine.state.pins, key=lambda pin: pin.name)
+        rows = [PinRow(pin.name, pin.position, pin.lease_ms, pin.expires_ms) for pin in pins]
+        self._requests.respond(request, encode_body(PinList(rows)))
+
+    def renew_by_read(self, name: str) -> None:
+        """A read names a pin: have its lease start anew, now and then. A pin that is gone stays gone."""
+        pin = self._machine.state.pins.get(name)
+        now = self._env.now()
+        if pin is None:
+            return
+        pause_s = pin.lease_ms * RENEW_AFTER_SHARE / 1000
+        if now - self._renewing.get(name, -pause_s) < pause_s:
+            return
+        self._renewing = {known: at for known, at in self._renewing.items() if self._machine.state.pins.get(known)}
+        self._renewing[name] = now
+        header = PinHeader(pin.name, pin.position, pin.lease_ms)
+        request = _own_request(self._group.node_id, header, now)
+        if self._group.ready:
+            self._requests.run(request)
+        else:
+            self._pass_on(request)
+
+
+class _Unheard:
+    """The `Origin` of a request that the node itself makes and whose answer nobody needs."""
+
+    is_forwarded: Final = False
+    is_open: Final = True
+
+    def __init__(self, node_id: str) -> None:
+        self.address = HostAddress("127.0.0.1", 0)
+        self.born_host = bytes(8)
+        self.key = f"{node_id}/pins"
+        self.client_ids: set[str] = set()
+        self.held = self.in_flight = self.forwards = self.forwards_sent = 0
+        self.forward_target: str | None = None
+
+    def answer(self, parts: Sequence[Buffer]) -> None:
+        """See `Origin`."""
+
+    def answer_frame(self, frame: bytes) -> None:
+        """See `Origin`."""
+
+    def settle(self) -> None:
+        """See `Origin`."""
+
+    def refuse(self, term: int) -> None:
+        """Never called: only a forwarded request is refused."""
+
+
+def _own_request(node_id: str, header: PinHeader, now: float) -> Request:
+    command = RemotingCommand(RequestCode.PIN_LOG, opaque=1, flag=FLAG_ONEWAY, ext=encode_ext(header))
+    decoder = FrameDecoder()
+    decoder.receive_data(encode_command(command))
+    frame = decoder.next_frame()
+    if frame is None:
+        raise ValueError("a command's own frame is incomplete")
+    return Request(
+        _Unheard(node_id),
+        command.code,
+        command.opaque,
+        command.flag,
+        frame.serialize_type,
+        frame.header,
+        frame.body,
+        now,
+    )

@@ -1,0 +1,273 @@
+"""Reading the log itself: plans (20010), raw ranges (20011), and how far it is committed (20012).
+
+Every node serves what it has applied, in the role that it has. A read that its reader does not want from this role, or
+that this node cannot serve, is refused, so that the reader turns to another node. The disk is read on the cold lane,
+one range at a time, so that bulk readers leave room for others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final, Protocol
+
+from dledger.environment import Environment
+from dledger.errors import TrimmedError
+from dledger.store.ranges import EntryRun, LogCut, RecordSpan
+from dledger.types import Membership
+from dledger_broker.group import Group
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.metrics import BrokerCounters
+from dledger_broker.processors.pins import PinProcessor
+from dledger_broker.processors.requests import Requests
+from dledger_broker.server.request import Request
+from dledger_broker.state.tables import TopicState
+from dledger_remoting.bodies import encode_body
+from dledger_remoting.errors import (
+    InvalidParameter,
+    ReadBehind,
+    ReadRoleRefused,
+    ReadTrimmed,
+    ServiceNotAvailable,
+    SystemBusy,
+)
+from dledger_remoting.headers import (
+    ReadCommitResponseHeader,
+    ReadPlanHeader,
+    ReadRangeHeader,
+    ReadRangeResponseHeader,
+    decode_ext,
+    encode_ext,
+)
+from dledger_remoting.headers_range import MAX_RANGE_BYTES, MIN_SLICE_BYTES, ROLES
+from dledger_remoting.range_reads import Cut, PlannedQueue, PlannedTopic, ReadPlan
+from dledger_remoting.record import scan_records
+
+MAX_WAITING_READS: Final = 256
+"""Plans and ranges that wait for the disk; one more is answered 2."""
+CATCH_UP_S: Final = 2.0
+"""How long a read waits for this node to apply what it asks for."""
+POLL_S: Final = 0.01
+STORE_TIMESTAMP_PLACE: Final = 56
+"""Where a record that this broker stored has its store timestamp: its hosts are IPv4."""
+
+
+class RangeLog(Protocol):
+    """What reading ranges needs of `dledger.node.Node`."""
+
+    @property
+    def first_position(self) -> int:
+        """The first kept position."""
+
+    @property
+    def membership(self) -> Membership:
+        """The group's members."""
+
+    def cuts(self, start: int, end: int, slice_bytes: int) -> Awaitable[list[LogCut]]:
+        """Where to cut a range."""
+
+    def read_run(self, start: int, end: int, max_bytes: int) -> Awaitable[EntryRun]:
+        """Whole entries of a range."""
+
+    def record_spans(self, start: int, end: int) -> Awaitable[list[RecordSpan]]:
+        """Where the first and last records of each term in a range lie."""
+
+    def read(self, position: int, size: int) -> Awaitable[bytes]:
+        """Bytes inside one segment."""
+
+
+class RangeProcessor:
+    """Answers plans and range reads, in tasks."""
+
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        log: RangeLog,
+        env: Environment,
+        group: Group,
+        group_name: str,
+        counters: BrokerCounters,
+        requests: Requests,
+        pins: PinProcessor,
+    ) -> None:
+        self._machine = machine
+        self._log = log
+        self._env = env
+        self._group = group
+        self._group_name = group_name
+        self._counters = counters
+        self._requests = requests
+        self._pins = pins
+        self._disk = asyncio.Semaphore(1)
+        self._waiting = 0
+
+    def commit(self, request: Request) -> None:
+        """20012: how far this confirmed leader has applied."""
+        header = ReadCommitResponseHeader(
+            self._group_name, self._group.node_id, self._role(), self._group.term, self._machine.applied_position
+        )
+        request.respond(ext=encode_ext(header))
+
+    def plan(self, request: Request) -> None:
+        """20010: what of the log can be read, and where to cut it."""
+        header = decode_ext(ReadPlanHeader, request.ext)
+        if header.start_position < 0:
+            raise InvalidParameter(f"startPosition {header.start_position} is below 0")
+        self._require_role(header.roles)
+        self._requests.spawn(request, self._plan(request, header))
+
+    def read(self, request: Request) -> None:
+        """20011: raw entries."""
+        header = decode_ext(ReadRangeHeader, request.ext)
+        if not 0 <= header.start <= header.end:
+            raise InvalidParameter(f"start {header.start} and end {header.end} are no range of the log")
+        self._require_role(header.roles)
+        if header.pin is not None:
+            self._pins.renew_by_read(header.pin)
+        self._requests.spawn(request, self._read(request, header))
+
+    # ---------------------------------------------------------------- inside
+
+    def _role(self) -> str:
+        if self._machine.leadership.is_leader:
+            return "leader"
+        return (
+            "follower"
+            if any(voter.node_id == self._group.node_id for voter in self._log.membership.voters)
+            else ("learner")
+        )
+
+    def _require_role(self, accepted: str) -> None:
+        """Refuse a reader that does not want this node's present role."""
+        roles = accepted.split(",")
+        unknown = [role for role in roles if role not in ROLES]
+        if unknown:
+            raise InvalidParameter(f"roles {accepted!r}: {unknown[0]!r} is none of {', '.join(ROLES)}")
+        role = self._role()
+        if role not in roles:
+            self._counters.range_reads_refused += 1
+            raise ReadRoleRefused(
+                f"node {self._group.node_id} is the {role} of group {self._group_name} in term {self._group.term}, the "
+                f"reader accepts {accepted}: ask another node"
+            )
+
+    async def _until_applied(self, position: int) -> None:
+        """Wait a moment until everything below a position is applied here."""
+        if not await self._wait_for(lambda: self._machine.applied_position >= position):
+            self._counters.range_reads_refused += 1
+            raise ReadBehind(
+                f"node {self._group.node_id} has applied the log up to {self._machine.applied_position}, the reader "
+                f"needs it up to {position}: ask another node, or later"
+            )
+
+    async def _ordinal(self) -> int:
+        """The group's ordinal; the first leader of a group records it in its first moments."""
+        await self._wait_for(lambda: self._machine.state.ordinal is not None)
+        ordinal = self._machine.state.ordinal
+        if ordinal is None:
+            raise ServiceNotAvailable(
+                f"the ordinal of group {self._group_name} is not recorded yet: every member must have been there once"
+            )
+        return ordinal
+
+    async def _wait_for(self, condition: Callable[[], bool]) -> bool:
+        """Wait for `CATCH_UP_S` at most; whether the condition came true."""
+        deadline = self._env.now() + CATCH_UP_S
+        while not condition():
+            if self._env.now() >= deadline:
+                return False
+            tick: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._env.call_later(POLL_S, partial(_resolve, tick))
+            await tick
+        return True
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for the disk, or refuse; then no other range is read meanwhile."""
+        if self._waiting >= MAX_WAITING_READS:
+            raise SystemBusy(f"[OVERLOAD]{self._waiting} range reads wait for the disk, which is the limit")
+        self._waiting += 1
+        try:
+            await self._disk.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._disk.release()
+
+    async def _plan(self, request: Request, header: ReadPlanHeader) -> None:
+        await self._until_applied(header.min_commit)
+        ordinal = await self._ordinal()
+        commit, topics = self._machine.applied_position, self._topics(header.topics)
+        role, term, first_position = self._role(), self._group.term, self._log.first_position
+        try:
+            async with self._turn():
+                found = await self._log.cuts(header.start_position, commit, max(header.slice_bytes, MIN_SLICE_BYTES))
+            ends = [*(cut.position for cut in found[1:]), commit]
+            cuts = [await self._cut(cut, end, times=header.times) for cut, end in zip(found, ends, strict=False)]
+        except TrimmedError as error:
+            raise ReadBehind(f"the log was trimmed while it was planned, plan again: {error}") from error
+        plan = ReadPlan(
+            self._group_name, ordinal, self._group.node_id, role, term, first_position, commit, cuts, topics
+        )
+        self._requests.respond(request, encode_body(plan))
+
+    def _topics(self, names: str | None) -> list[PlannedTopic]:
+        topics = self._machine.state.topics
+        found = topics.values() if names is None else [topics[name] for name in names.split(",") if name in topics]
+        return [_planned(topic) for topic in found]
+
+    async def _cut(self, cut: LogCut, end: int, *, times: bool) -> Cut:
+        """A cut as the plan has it, with the store times up to the next one; within a term they never go back."""
+        low = high = None
+        if times:
+            async with self._turn():
+                for span in await self._log.record_spans(cut.position, end):
+                    first = int.from_bytes(await self._log.read(span.first_position + STORE_TIMESTAMP_PLACE, 8), "big")
+                    records = await self._log.read(span.last_position, span.last_size)
+                    last = max(record.store_timestamp for record in scan_records(records))
+                    low = first if low is None else min(low, first)
+                    high = last if high is None else max(high, last)
+        return Cut(cut.position, cut.index, cut.previous_chain, low, high)
+
+    async def _read(self, request: Request, header: ReadRangeHeader) -> None:
+        await self._until_applied(max(header.min_commit, header.end))
+        try:
+            async with self._turn():
+                self._require_role(header.roles)
+                max_bytes = max(1, min(header.max_bytes, MAX_RANGE_BYTES))
+                run = await self._log.read_run(header.start, header.end, max_bytes)
+        except TrimmedError as error:
+            self._counters.range_reads_refused += 1
+            raise ReadTrimmed(f"node {self._group.node_id} no longer keeps it: {error}") from error
+        except ValueError as error:
+            raise InvalidParameter(f"start: {error}") from error
+        role = self._role()
+        self._counters.count_range_read(role, len(run.data))
+        answer = ReadRangeResponseHeader(
+            self._group_name,
+            self._group.node_id,
+            role,
+            self._group.term,
+            self._machine.applied_position,
+            header.start,
+            run.end,
+        )
+        self._requests.respond(request, run.data, encode_ext(answer))
+
+
+def _planned(topic: TopicState) -> PlannedTopic:
+    queues = [
+        PlannedQueue(queue.queue_id, queue.first_offset, queue.next_offset)
+        for queue in topic.queues.values()
+        if queue.next_offset
+    ]
+    return PlannedTopic(topic.config.topic_name, topic.created_position, sorted(queues, key=lambda queue: queue.id))
+
+
+def _resolve(tick: asyncio.Future[None]) -> None:
+    if not tick.done():
+        tick.set_result(None)

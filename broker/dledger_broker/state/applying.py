@@ -1,0 +1,75 @@
+"""What each command does to the state: the one place where commands take effect."""
+
+from __future__ import annotations
+
+from dledger.format import iter_commands
+from dledger.statemachine import CommittedEntry
+from dledger_broker.state.commands import (
+    KINDS,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    DeletePins,
+    DeleteTopic,
+    Features,
+    PutGroup,
+    PutPin,
+    PutTopic,
+    SetOrdinal,
+    TrimQueues,
+    decode,
+)
+from dledger_broker.state.pins import Pin
+from dledger_broker.state.tables import BrokerState, TopicState
+
+FIRST_KIND = min(KINDS)
+"""Command kinds below belong to the log."""
+
+
+class Applied:
+    """What the commands of some entries changed, besides topics, which `BrokerState.topic_version` counts."""
+
+    __slots__ = ("deleted_topics", "features_changed", "groups_changed")
+
+    def __init__(self) -> None:
+        self.deleted_topics: list[TopicState] = []
+        self.features_changed = False
+        self.groups_changed = False
+
+
+def apply_commands(state: BrokerState, entry: CommittedEntry, applied: Applied) -> None:
+    """Apply an entry's commands in their order. Raises `CorruptionError` for one that this version does not know."""
+    for kind, payload in iter_commands(entry.commands):
+        if kind < FIRST_KIND:
+            continue
+        match decode(kind, payload):
+            case CommitOffsets(offsets=offsets):
+                for group, topic, queue_id, offset in offsets:
+                    state.offsets.commit(group, topic, queue_id, offset)
+            case PutTopic(config=topic_config):
+                state.put_topic(topic_config, entry.end)
+            case DeleteTopic(topic=name):
+                deleted = state.delete_topic(name)
+                if deleted is not None:
+                    applied.deleted_topics.append(deleted)
+            case PutGroup(config=group_config):
+                state.put_group(group_config)
+                applied.groups_changed = True
+            case DeleteGroup(group=name, clean_offsets=clean):
+                state.delete_group(name, clean_offsets=clean)
+                applied.groups_changed = True
+            case DeleteOffsets(pairs=pairs):
+                for group, topic in pairs:
+                    state.offsets.remove(group, topic)
+            case TrimQueues(first_offsets=first_offsets):
+                for row in first_offsets:
+                    state.trim_queue(*row)
+            case Features(node_id=node_id, kinds=kinds):
+                state.put_features(node_id, kinds)
+                applied.features_changed = True
+            case SetOrdinal(ordinal=ordinal):
+                state.set_ordinal(ordinal)
+            case PutPin(name=name, position=position, lease_ms=lease_ms, renewed_ms=renewed_ms):
+                state.pins.put(Pin(name, position, lease_ms, renewed_ms))
+            case DeletePins(names=names):
+                state.pins.remove(names)

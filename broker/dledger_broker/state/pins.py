@@ -1,0 +1,76 @@
+"""Pins: positions from which readers need the log kept, each with a lease that the leader ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from dledger_broker.state.digest import MASK, item_hash
+
+
+class Pin(msgspec.Struct, frozen=True, array_like=True):
+    """The log is kept from `position` on until `lease_ms` after `renewed_ms`, by the leader's clock."""
+
+    name: str
+    position: int
+    lease_ms: int
+    renewed_ms: int
+
+    @property
+    def expires_ms(self) -> int:
+        """When the lease ends."""
+        return self.renewed_ms + self.lease_ms
+
+
+class PinTable:
+    """All pins by name. `digest` is order-independent; no clock has a say in what is in the table."""
+
+    __slots__ = ("_pins", "digest")
+
+    def __init__(self) -> None:
+        self._pins: dict[str, Pin] = {}
+        self.digest = 0
+
+    def __iter__(self) -> Iterator[Pin]:
+        return iter(self._pins.values())
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    def get(self, name: str) -> Pin | None:
+        """A pin, or None."""
+        return self._pins.get(name)
+
+    def put(self, pin: Pin) -> None:
+        """Make a pin, or renew one; of two positions the lower one counts, of two renewals the later one."""
+        before = self._pins.get(pin.name)
+        if before is not None:
+            self.digest -= _hash(before)
+            pin = Pin(
+                pin.name,
+                min(before.position, pin.position),
+                pin.lease_ms,
+                max(before.renewed_ms, pin.renewed_ms),
+            )
+        self._pins[pin.name] = pin
+        self.digest = (self.digest + _hash(pin)) & MASK
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Give pins up; a name without one is no error."""
+        for name in names:
+            pin = self._pins.pop(name, None)
+            if pin is not None:
+                self.digest = (self.digest - _hash(pin)) & MASK
+
+    def expired(self, now_ms: int) -> tuple[str, ...]:
+        """The pins whose leases are over."""
+        return tuple(pin.name for pin in self if pin.expires_ms <= now_ms)
+
+    def lowest(self, now_ms: int) -> int | None:
+        """The lowest position of a pin whose lease runs, or None."""
+        return min((pin.position for pin in self if pin.expires_ms > now_ms), default=None)
+
+
+def _hash(pin: Pin) -> int:
+    return item_hash("pin", pin.name, pin.position, pin.lease_ms, pin.renewed_ms)

@@ -1,0 +1,72 @@
+"""Range reads that a node cannot serve, and how long it tries."""
+
+from __future__ import annotations
+
+import msgspec
+from served_broker import MakeBroker, ServedBroker
+
+from dledger_broker.founding import Founding
+from dledger_broker.processors.ranges import CATCH_UP_S
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.range_reads import ReadPlan
+from dledger_remoting.record import scan_records
+
+
+def founded(broker: ServedBroker, ordinal: int = 0) -> ServedBroker:
+    Founding(broker.memory.machine, ordinal)
+    broker.memory.machine.on_features_changed[0]()
+    broker.settle()
+    return broker
+
+
+def test_what_a_node_has_not_applied_is_refused_after_a_moment(broker: ServedBroker):
+    client = founded(broker).client()
+    far = str(1 << 40)
+    plan = client.call_from_disk(20010, {"roles": "leader", "minCommit": far})
+    assert plan.code == ResponseCode.READ_BEHIND
+    assert broker.memory.env.now() >= CATCH_UP_S
+    assert client.call_from_disk(20011, {"roles": "leader", "start": "0", "end": far}).code == ResponseCode.READ_BEHIND
+
+
+def test_a_plan_waits_for_the_ordinal_and_says_so(broker: ServedBroker):
+    client = broker.client()
+    answer = client.call_from_disk(20010, {"roles": "leader"})
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "ordinal" in (answer.remark or "")
+    founded(broker, 5)
+    assert msgspec.json.decode(client.call_from_disk(20010, {"roles": "leader"}).body, type=ReadPlan).ordinal == 5
+
+
+def test_the_times_of_slices_cover_their_records_even_where_a_leaders_clock_was_behind(make_broker: MakeBroker):
+    broker = founded(make_broker())
+    client = broker.client()
+    for leader in range(3):
+        for _ in range(5):
+            broker.advance(0.5)
+            client.send_message("T1", bytes(30_000))
+        broker.memory.node.step_down()
+        broker.memory.env._now -= 4 * leader
+        broker.memory.node.lead()
+        broker.settle()
+    plan = msgspec.json.decode(
+        client.call_from_disk(20010, {"roles": "leader", "times": "true", "sliceBytes": "65536"}).body, type=ReadPlan
+    )
+    stops = [*(cut.position for cut in plan.cuts[1:]), plan.commit]
+    assert len(plan.cuts) > 4
+    for cut, stop in zip(plan.cuts, stops, strict=True):
+        times = [
+            record.store_timestamp
+            for meta in broker.memory.log.entries
+            if cut.position <= meta.position < stop
+            for record in scan_records(bytes(broker.memory.log.data), meta.position + 48, meta.end - meta.channel)
+        ]
+        assert (cut.min_time, cut.max_time) == ((min(times), max(times)) if times else (None, None))
+
+
+def test_a_range_that_is_no_longer_kept_says_so(broker: ServedBroker):
+    client = founded(broker).client()
+    client.send_message("T1")
+    broker.memory.node.trim(broker.memory.node.snapshot())
+    answer = client.call_from_disk(20011, {"roles": "leader", "start": "0", "end": "100"})
+    assert answer.code == ResponseCode.READ_TRIMMED
+    assert client.call(20013, {"name": "late", "position": "0"}).code == ResponseCode.READ_TRIMMED

@@ -1,0 +1,5 @@
+"""The fixture of `broker_group`."""
+
+from broker_group import group
+
+__all__ = ["group"]
