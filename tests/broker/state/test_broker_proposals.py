@@ -1,4 +1,5 @@
 from dledger.errors import BusyError, LogFullError, NotLeaderError, OutcomeUnknownError
+from dledger_broker.state.commands import KINDS
 from dledger_broker.testing import BrokerInMemory, Message, stage_messages
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
@@ -147,5 +148,15 @@ def test_commits_that_were_only_buffered_are_refused_when_leadership_is_lost():
 def test_a_leader_advertises_the_command_kinds_it_understands():
     broker = BrokerInMemory()
     assert broker.machine.state.understood_by_all(23, ["fake-n0"])
-    assert not broker.machine.state.understood_by_all(24, ["fake-n0"])
+    assert not broker.machine.state.understood_by_all(max(KINDS) + 1, ["fake-n0"])
     assert not broker.machine.state.understood_by_all(23, ["fake-n0", "fake-n1"])
+
+
+def test_what_a_member_told_a_follower_is_recorded_once_that_one_leads():
+    broker = BrokerInMemory(lead=False)
+    broker.machine.learn_features("fake-n1", (16, 17))
+    assert not broker.machine.state.understood_by_all(16, ["fake-n1"])
+    broker.node.lead()
+    broker.env.run_ready()
+    assert broker.machine.state.understood_by_all(16, ["fake-n1"])
+    assert not broker.machine.state.understood_by_all(18, ["fake-n1"])
