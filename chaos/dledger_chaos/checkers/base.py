@@ -148,7 +148,8 @@ class Judgement:
 class Check:
     """A line of the registry: `judge` holds `promise` against runs of any of `workloads` on any of `targets`.
 
-    Where none is named, any will do. `name` is also the promise's id in `docs/promises.md`, where `promise` stands.
+    Where none is named, any will do; `happened` says whether a run has what it judges. `name` is also the promise's id
+    in `docs/promises.md`, where `promise` stands.
     """
 
     name: str
@@ -156,12 +157,15 @@ class Check:
     judge: Callable[[RunData], Judgement]
     workloads: frozenset[str] = frozenset()
     targets: frozenset[str] = frozenset()
+    happened: Callable[[RunData], bool] = lambda _: True
 
     def applies(self, run: RunData) -> bool:
         """Whether the run had what this judges."""
         if self.targets and run.info.target not in self.targets:
             return False
-        return not self.workloads or not self.workloads.isdisjoint(run.info.workloads)
+        if self.workloads and self.workloads.isdisjoint(run.info.workloads):
+            return False
+        return self.happened(run)
 
     def check(self, run: RunData) -> Verdict:
         """The verdict on a run."""

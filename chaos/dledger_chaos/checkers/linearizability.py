@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Final
 
 from dledger_chaos.history import Operation
@@ -11,21 +12,33 @@ from dledger_chaos.linear.checker import UNKNOWN
 
 from .base import Findings, Judgement, RunData
 
+EXISTENCE: Final = replace(REGISTER, name="existence", initial=(False,))
+"""Whether a name exists: `create` and `delete` write true and false."""
+
 _ANSWERS: Final = {"cas": "swapped", "append": "place"}
 """Where an operation's answer stands in its extras."""
 
 
 def linearizable(run: RunData) -> Judgement:
     """Each key's history is linearizable."""
+    return _search(run, "registers", model_of)
+
+
+def catalogue(run: RunData) -> Judgement:
+    """Topics and consumer groups exist from their creation to their deletion, whoever leads."""
+    return _search(run, "catalogue", lambda _: EXISTENCE)
+
+
+def _search(run: RunData, workload: str, model_of_key: Callable[[str], Model]) -> Judgement:
     findings, checked, steps = Findings(), 0, 0
     histories: dict[str, list[Call]] = {}
     for operation in run.operations:
-        call = call_of(operation) if operation.workload == "registers" else None
+        call = call_of(operation) if operation.workload == workload else None
         if call is not None:
             histories.setdefault(operation.key, []).append(call)
     for key, calls in histories.items():
         checked += len(calls)
-        model = model_of(key)
+        model = model_of_key(key)
         found = check_linearizable(calls, model)
         steps += found.steps
         if found.result == "unknown":
@@ -47,11 +60,12 @@ def call_of(operation: Operation) -> Call | None:
     """
     if operation.outcome == "fail" or (operation.outcome == "info" and operation.f == "read"):
         return None
-    argument = None if operation.f == "read" else _hashable(operation.value)
+    f = "write" if operation.f in {"create", "delete"} else operation.f
+    argument = None if f == "read" else _hashable(operation.value)
     if operation.outcome == "info":
-        return Call(operation.id, operation.f, argument, UNKNOWN, operation.invoke_ns, None)
+        return Call(operation.id, f, argument, UNKNOWN, operation.invoke_ns, None)
     answer = operation.value if operation.f == "read" else operation.extras.get(_ANSWERS.get(operation.f, ""))
-    return Call(operation.id, operation.f, argument, _hashable(answer), operation.invoke_ns, operation.complete_ns)
+    return Call(operation.id, f, argument, _hashable(answer), operation.invoke_ns, operation.complete_ns)
 
 
 def _hashable(value: object) -> Hashable:

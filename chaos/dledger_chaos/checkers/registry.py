@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import linearizability, order, reads, stored
+from . import consuming, linearizability, logs, order, processes, reads, recovery, stored
 from .base import Check
 
 _MESSAGES: Final = frozenset({"append", "ordered", "consumers", "followers", "retention", "cpp"})
+_READS: Final = frozenset({"followers", "retention", "consumers"})
+_OURS: Final = frozenset({"local"})
+"""Targets whose directories and log lines are those of this project."""
 
 CHECKS: Final[tuple[Check, ...]] = (
     Check("lost", "an acknowledged message stays where it was stored, on every node", stored.lost, _MESSAGES),
@@ -18,12 +21,45 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("gaps", "queue offsets have no gaps", stored.gaps, _MESSAGES),
     Check("torn-batch", "a batch is stored whole or not at all", stored.torn_batch, frozenset({"append"})),
     Check("reordered", "what is sent after an acknowledgement lies behind it", order.reordered, _MESSAGES),
+    Check(
+        "key-order", "messages with one ordering key keep their order", order.reordered_by_key, frozenset({"ordered"})
+    ),
+    Check("diverged", "the logs of all replicas are equal, byte by byte", logs.diverged, _MESSAGES, _OURS),
+    Check("unqueued", "what is in the log is in its queue, and the other way round", logs.unqueued, _MESSAGES, _OURS),
     Check("two-values", "a queue offset holds one message for ever", reads.two_values, _MESSAGES),
-    Check("unreadable", "an acknowledged message can be read at once", reads.unreadable, frozenset({"append"})),
+    Check("dirty-read", "only what stays is ever shown to a reader", reads.dirty, _READS),
+    Check(
+        "unreadable",
+        "an acknowledged message can be found at once",
+        reads.unreadable,
+        frozenset({"append", "followers"}),
+    ),
+    Check("retention", "a reader who comes too late is told where to go on", reads.retention, frozenset({"retention"})),
+    Check("offset-back", "a committed consumer offset does not go back", consuming.offset_back, frozenset({"offsets"})),
+    Check("undelivered", "a consumer group is given everything", consuming.undelivered, frozenset({"consumers"})),
+    Check(
+        "delivery-order",
+        "a consumer group is first given a queue's messages in order",
+        consuming.delivered_out_of_order,
+        frozenset({"consumers"}),
+    ),
+    Check(
+        "catalogue", "topics and groups are what they were made", linearizability.catalogue, frozenset({"catalogue"})
+    ),
     Check(
         "linearizable",
         "registers and logs behave like one copy",
         linearizability.linearizable,
         frozenset({"registers"}),
     ),
+    Check(
+        "failover",
+        "after the kill of a leader clients wait at most 1.5 s in half of all cases, 3 s in 99 of 100",
+        recovery.failover,
+        frozenset({"append"}),
+        _OURS,
+        recovery.failover_measured,
+    ),
+    Check("resources", "memory and open files of a node are bounded", processes.resources, targets=_OURS),
+    Check("errors", "no node prints an error that no fault explains", processes.unexpected_errors, targets=_OURS),
 )

@@ -71,8 +71,11 @@ class Workload(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadEntry:
-    """A line of the registry. `needs` are capabilities that the target must have; `unavailable` says why the workload
-    cannot run on this machine, or returns an empty text."""
+    """A line of the registry.
+
+    `needs` are capabilities that the target must have, `config` is TOML for its nodes. `unavailable` says why the
+    workload cannot run on this machine, or returns an empty text.
+    """
 
     name: str
     summary: str
@@ -80,3 +83,4 @@ class WorkloadEntry:
     make: Callable[[], Workload]
     needs: frozenset[str] = frozenset()
     unavailable: Callable[[], str] = str
+    config: str = ""

@@ -15,8 +15,9 @@
 | `deliver` | queue | `Seen`: one message given to a member of a consumer group, `process` | |
 | `commit` | group@queue | offset | |
 | `committed` | group@queue | the committed offset read, null if there is none | |
-| `create`, `delete` | `topic:NAME` or `group:NAME` | null | |
-| `exists` | the same | true or false | |
+| `group-offsets` | group | list of [queue, committed offset], null where there is none | |
+| `create`, `delete` | `topic:NAME` or `group:NAME` | true, false | |
+| `read` | the same | whether it exists | |
 
 A queue's key is `topic/broker group/queue id`.
 """

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import append, registers
+from . import append, catalogue, consumers, followers, offsets, ordered, registers, retention
 from .base import WorkloadEntry
 
-WORKLOADS: Final[dict[str, WorkloadEntry]] = {entry.name: entry for entry in (append.ENTRY, registers.ENTRY)}
+WORKLOADS: Final[dict[str, WorkloadEntry]] = {
+    module.ENTRY.name: module.ENTRY
+    for module in (append, ordered, followers, consumers, offsets, catalogue, retention, registers)
+}

@@ -1,0 +1,119 @@
+"""Checks of the nodes' logs, read from their directories with the store's own readers once all processes have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dledger.errors import LogError
+from dledger.format import HEADER_BYTES
+from dledger.store.disk import OsDisk
+from dledger.store.identity import read_identity
+from dledger.store.segments import segment_path
+from dledger.store.verify import VerifyReport, compare, inspect, verify
+from dledger.types import EntryKind
+from dledger_remoting.errors import RemotingError
+from dledger_remoting.record import RecordRef, scan_records
+
+from .base import Findings, Judgement, RunData
+from .messages import Place
+
+
+def diverged(run: RunData) -> Judgement:
+    """The committed bytes of all replicas are equal, every chain verifies, and all that was acknowledged is there."""
+    findings = Findings()
+    compared = 0
+    for group, directories in _groups(run).items():
+        try:
+            reports = [verify(str(directory)) for directory in directories]
+            comparison = compare(reports)
+        except (LogError, OSError) as error:
+            findings.doubt(f"the logs of {group} cannot be read: {error}")
+            continue
+        for problem in comparison.problems:
+            findings.violation(problem)
+        if comparison.first_difference >= 0:
+            findings.violation(f"{group}: the logs differ at byte {comparison.first_difference}")
+        compared += comparison.end_position - comparison.first_position
+        acknowledged = max(
+            (sent.position for sent in run.messages.acknowledged() if sent.place and _group_of(sent.place) == group),
+            default=-1,
+        )
+        if comparison.end_position <= acknowledged:
+            findings.doubt(
+                f"{group}: only the bytes up to {comparison.end_position} are known to be committed on all nodes, the "
+                f"acknowledgements reach {acknowledged}"
+            )
+    return findings.judged(compared, "bytes on every replica")
+
+
+def unqueued(run: RunData) -> Judgement:
+    """Every committed record of a topic that was read at the end is in its queue, at its offset and byte, and back."""
+    findings, checked = Findings(), 0
+    for group, directories in _groups(run).items():
+        try:
+            records = _records(directories, run.messages.read_topics())
+        except (LogError, RemotingError, OSError) as error:
+            findings.doubt(f"the log of {group} cannot be read: {error}")
+            continue
+        for queue in run.messages.queues.values():
+            if queue.bounds is None or _group_of((queue.key, 0)) != group:
+                continue
+            first, end = queue.bounds
+            expected = {offset: position for (key, offset), position in records.items() if key == queue.key}
+            for node, contents in queue.nodes.items():
+                if not queue.read_through(node):
+                    continue
+                for offset, position in expected.items():
+                    if first <= offset < end:
+                        checked += 1
+                        found = contents.get(offset)
+                        if found is None or found.position != position:
+                            there = "nothing" if found is None else f"the record at byte {found.position}"
+                            findings.violation(
+                                f"{queue.key}@{offset}: its record is at byte {position}, {node} shows {there}"
+                            )
+                for offset in contents.keys() - expected.keys():
+                    findings.violation(f"{queue.key}@{offset}: {node} shows a message that is not in the log")
+    return findings.judged(checked, "records, counted on every node")
+
+
+def _records(directories: Sequence[Path], topics: set[str]) -> dict[Place, int]:
+    """By queue and offset: at which byte the record is, in the log that is known to be committed furthest.
+
+    Raises `LogError`, `RemotingError` or OSError.
+    """
+    reports = [verify(str(directory)) for directory in directories]
+    best = max(reports, key=lambda report: report.committed_position)
+    group = Path(best.directory).name.rpartition("-")[0]
+    records: dict[Place, int] = {}
+    for record in _records_of(best):
+        topic = record.topic.decode()
+        if topic in topics:
+            records[f"{topic}/{group}/{record.queue_id}", record.queue_offset] = record.physical_offset
+    return records
+
+
+def _records_of(report: VerifyReport) -> Iterator[RecordRef]:
+    """Every record of a log, committed or not: what a queue shows is compared with it."""
+    directory = Path(report.directory)
+    identity = read_identity(OsDisk(report.directory), report.directory)
+    assert identity is not None, "it has just been verified"
+    for meta in inspect(report.directory, report.first_index):
+        if meta.kind != EntryKind.GROUP or meta.position >= report.committed_position:
+            continue
+        start = meta.position - meta.position % identity.segment_bytes
+        with (directory / segment_path(start)).open("rb") as segment:
+            segment.seek(meta.position - start + HEADER_BYTES)
+            yield from scan_records(segment.read(meta.size - HEADER_BYTES - meta.channel))
+
+
+def _groups(run: RunData) -> dict[str, list[Path]]:
+    groups: dict[str, list[Path]] = {}
+    for node in run.info.nodes:
+        groups.setdefault(node.group, []).append(run.path(node.directory))
+    return groups
+
+
+def _group_of(place: Place) -> str:
+    return place[0].split("/")[1]

@@ -1,0 +1,96 @@
+"""Checks of the nodes as processes: what they print, and what they use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from .base import Findings, Judgement, RunData
+
+MAX_RESIDENT_BYTES: Final = 1 << 30
+MAX_OPEN_FILES: Final = 1024
+
+_RECORD: Final = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} level=(\w+) ")
+_BAD: Final = re.compile(
+    r"Traceback \(most recent call last\)|^Exception ignored in|was never retrieved$|^Fatal Python"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """An error line that a node may print in a run with a fault of one of `families`, and why."""
+
+    pattern: re.Pattern[str]
+    families: frozenset[str]
+    why: str
+
+
+ALLOWED: Final = (
+    Allowed(
+        re.compile(r"event=failed .*(Errno 5\b|Input/output error)"),
+        frozenset({"disk"}),
+        "a node whose disk fails says so and ends",
+    ),
+    Allowed(
+        re.compile(r"event=corruption "),
+        frozenset({"disk"}),
+        "bytes that do not verify are announced before they are healed",
+    ),
+)
+
+
+def unexpected_errors(run: RunData) -> Judgement:
+    """No node prints an error or a traceback that no injected fault explains."""
+    findings, lines = Findings(), 0
+    families = {str(event.fields.get("class")) for event in run.events if event.kind == "fault-begin"}
+    for node in run.info.nodes:
+        for name in node.logs:
+            try:
+                text = run.path(name).read_text(encoding="utf-8", errors="replace")
+            except OSError as error:
+                findings.doubt(f"{name} cannot be read: {error.strerror}")
+                continue
+            for record in _log_records(text.splitlines()):
+                lines += 1
+                if _is_bad(record) and not _is_allowed(record, families):
+                    findings.violation(f"{node.node_id}: {record[:300]}")
+    return findings.judged(lines, "log lines")
+
+
+def resources(run: RunData) -> Judgement:
+    """No node's memory or open files grow beyond a bound."""
+    findings, samples, resident, files = Findings(), 0, 0, 0
+    for event in run.events:
+        if event.kind != "usage":
+            continue
+        samples += 1
+        bytes_now, files_now = int(str(event.fields["resident_bytes"])), int(str(event.fields["open_files"]))
+        resident, files = max(resident, bytes_now), max(files, files_now)
+        if bytes_now > MAX_RESIDENT_BYTES or files_now > MAX_OPEN_FILES:
+            findings.violation(f"{event.node}: {bytes_now} bytes resident, {files_now} open files")
+    return findings.judged(samples, "samples", max_resident_bytes=resident, max_open_files=files)
+
+
+def _log_records(lines: Iterable[str]) -> Iterator[str]:
+    """Log records with the lines that belong to them, such as a traceback."""
+    record: list[str] = []
+    for line in lines:
+        if _RECORD.match(line) and record:
+            yield "\n".join(record)
+            record = []
+        record.append(line)
+    if record:
+        yield "\n".join(record)
+
+
+def _is_bad(record: str) -> bool:
+    level = _RECORD.match(record)
+    if level is not None and level[1] in {"ERROR", "CRITICAL"}:
+        return True
+    return any(_BAD.search(line) for line in record.splitlines())
+
+
+def _is_allowed(record: str, families: set[str]) -> bool:
+    return any(rule.pattern.search(record) and rule.families & families for rule in ALLOWED)

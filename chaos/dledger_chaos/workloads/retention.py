@@ -1,0 +1,87 @@
+"""Large messages that push old ones out, while readers go back behind the first kept offset.
+
+The log is limited to a few segments, so that the leader trims it all the time; what is trimmed must be the oldest, on
+all nodes the same, and readers who come too late are told where to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+from dledger_client import Admin, ClientError, Producer
+
+from .base import WorkloadContext, WorkloadEntry
+from .reading import TopicReader
+from .sending import RecordedSends
+
+NAME: Final = "retention"
+TOPIC: Final = "chaos-retention"
+QUEUES: Final = 2
+CONFIG: Final = "retention_bytes = 67108864\n"
+MESSAGE_BYTES: Final = 120_000
+
+_SEND_PAUSE_SECONDS: Final = 0.04
+_PULL_PAUSE_SECONDS: Final = 0.3
+
+
+class RetentionWorkload:
+    """See the module."""
+
+    name = NAME
+
+    def __init__(self) -> None:
+        self._producer: Producer | None = None
+
+    async def setup(self, ctx: WorkloadContext) -> None:
+        """Make the topic and start the producer; its bodies are sent as they are, for they are there to take room."""
+        async with Admin(ctx.namesrv) as admin:
+            await admin.create_topic(TOPIC, queues=QUEUES)
+        self._producer = Producer(ctx.namesrv, group="chaos-retention", retry_unknown=False, compress_over_bytes=None)
+        await self._producer.start()
+
+    async def run(self, ctx: WorkloadContext) -> None:
+        """Write, and read what is old, until the end."""
+        assert self._producer is not None
+        sends = RecordedSends(ctx.recorder, NAME, "writer", self._producer, TOPIC)
+        async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader, asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._write(ctx, sends))
+            tasks.create_task(self._read_old(ctx, reader, random.Random(ctx.rng.random())))
+
+    async def finish(self, ctx: WorkloadContext) -> None:
+        """Read what is left from every node."""
+        if self._producer is not None:
+            await self._producer.close()
+        async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
+            await reader.scan(TOPIC, ctx.nodes)
+
+    async def _write(self, ctx: WorkloadContext, sends: RecordedSends) -> None:
+        while not ctx.stopping.is_set():
+            await sends.send(MESSAGE_BYTES)
+            await asyncio.sleep(_SEND_PAUSE_SECONDS)
+
+    async def _read_old(self, ctx: WorkloadContext, reader: TopicReader, rng: random.Random) -> None:
+        """Read offsets that may be gone: the very first, and where a reader stood that fell behind."""
+        next_offset = 0
+        while not ctx.stopping.is_set():
+            try:
+                queue = rng.choice(list(await reader.queues(TOPIC)))
+            except ClientError:
+                await asyncio.sleep(_PULL_PAUSE_SECONDS)
+                continue
+            node = rng.choice([node for node in ctx.nodes if node.group == queue.broker_group])
+            result = await reader.pull(queue, rng.choice((0, rng.randint(0, next_offset))), node)
+            if result is not None:
+                next_offset = max(next_offset, result.next_offset)
+            await asyncio.sleep(_PULL_PAUSE_SECONDS)
+
+
+ENTRY: Final = WorkloadEntry(
+    NAME,
+    "a log that is trimmed all the time, and readers who come too late",
+    "broker",
+    RetentionWorkload,
+    needs=frozenset({"retention"}),
+    config=CONFIG,
+)
