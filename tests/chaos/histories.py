@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from dledger_chaos.checkers.base import NodeFiles, RunData, RunInfo, Verdict
+from dledger_chaos.checkers.base import RunData, RunInfo, Verdict
 from dledger_chaos.checkers.registry import CHECKS
 from dledger_chaos.history import Event, Operation
 from dledger_chaos.workloads.records import Found, Pulled, Seen, Stored, StoredBatch
@@ -26,25 +26,16 @@ class History:
         self.events: list[Event] = []
         self._ticks = count(10, 10)
 
-    def add(self, f, key, value, outcome="ok", process="p", begin=None, end=None, error="", code=None, **extras):
+    def add(
+        self, f, key, value, outcome="ok", process="p", begin=None, end=None, error="", code=None, answer=None, **extras
+    ):
         """Any operation."""
         tick = next(self._ticks)
         invoke, complete = tick if begin is None else begin, tick + 9 if end is None else end
+        told = extras if answer is None else {**msgspec.structs.asdict(answer), **extras}
+        number = len(self.operations)
         self.operations.append(
-            Operation(
-                len(self.operations),
-                self.workload,
-                process,
-                f,
-                key,
-                value,
-                outcome,
-                invoke,
-                complete,
-                error,
-                code,
-                extras,
-            )
+            Operation(number, self.workload, process, f, key, value, outcome, invoke, complete, error, code, told)
         )
         return self
 
@@ -78,7 +69,7 @@ class History:
             code,
             first + len(values) if next_offset is None else next_offset,
         )
-        return self.add(f, queue, found, process=f"{f}-{node}", **msgspec.structs.asdict(answer), **more)
+        return self.add(f, queue, found, process=f"{f}-{node}", answer=answer, **more)
 
     def end(self, values, first=0, queue=QUEUE, nodes=NODES, **others):
         """The end of a run: every node shows these values; `others` are nodes that show something else."""
@@ -96,15 +87,13 @@ class History:
         self.events.append(Event(kind, time_ns, name, node, fields))
         return self
 
-    def run(self, directory=Path("nowhere"), nodes=(), target="local", **info) -> RunData:
-        """The run, as its directory would have it."""
+    def run(self, directory=Path("nowhere"), files=(), target="local") -> RunData:
+        """The run, as its directory would have it; `files` is what the nodes left."""
         # Through JSON, as a run is read: tuples become lists.
         operations = msgspec.json.decode(msgspec.json.encode(self.operations), type=list[Operation])
-        files = [NodeFiles(node.name, "broker-a", str(node), []) for node in nodes]
-        about = RunInfo(
-            7, "dledger chaos run", target, [self.workload], [], "2026-01-01T00:00:00+00:00", 0, 0, 10**9, files
-        )
-        return RunData(msgspec.structs.replace(about, **info), operations, self.events, directory)
+        started = "2026-01-01T00:00:00+00:00"
+        info = RunInfo(7, "dledger chaos run", target, [self.workload], [], started, 0, 0, 10**9, list(files))
+        return RunData(info, operations, self.events, directory)
 
 
 def verdict(name: str, run: RunData) -> Verdict:

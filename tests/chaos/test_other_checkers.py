@@ -1,0 +1,185 @@
+"""Checks of reads, offsets, deliveries, topics and processes: each is shown a history that breaks its promise."""
+
+import pytest
+from histories import NODES, QUEUE, History, verdict
+
+from dledger_chaos.checkers.base import NodeFiles
+from dledger_chaos.checkers.recovery import client_gaps, percentile
+from dledger_chaos.checkers.registry import CHECKS
+
+KEY = f"G@{QUEUE}"
+SECOND = 10**9
+
+
+def offsets():
+    return History("offsets")
+
+
+def consumers():
+    return History("consumers").send("a", 0).send("b", 1)
+
+
+def deliver(history, *messages, process="m"):
+    for offset, value in messages:
+        history.add("deliver", QUEUE, [offset, value, offset * 100], process=process)
+    return history
+
+
+def committed(history, offset):
+    return history.end(["a", "b"]).add("group-offsets", "G", [[QUEUE, offset]])
+
+
+def killed_leader(*complete_seconds, fault="kill-leader", other=None):
+    """A client acknowledged at these times; a leader is killed at 10 s and back at 14 s."""
+    history = History("append")
+    for at in complete_seconds:
+        history.send(f"v{at}", 1, process="one-0", begin=int(at * SECOND) - 5, end=int(at * SECOND))
+    history.event("fault-begin", 10 * SECOND, fault, id=1).event("fault-end", 14 * SECOND, fault, id=1)
+    if other is not None:
+        history.event("fault-begin", other * SECOND, "latency", id=2)
+        history.event("fault-end", (other + 1) * SECOND, "latency", id=2)
+    return history
+
+
+VALID = {
+    "what was read is there": ("dirty-read", History("followers").send("a", 0).pull(["a"]).end(["a"])),
+    "a late reader is sent to the first offset": (
+        "retention", History("retention").pull([], 0, code=21, next_offset=5).end(["a"], first=5),
+    ),
+    "found at once": ("unreadable", History().send("a", 0).view(0, "a", "a").add("end", QUEUE, 1)),
+    "an end that was asked for before the acknowledgement": (
+        "unreadable", History().send("a", 5, begin=1, end=90).add("end", QUEUE, 0, begin=2, end=3),
+    ),
+    "a read behind the end": ("unreadable", History("followers").send("a", 0).pull([], 9, code=21, next_offset=1)),
+    "offsets that rise": ("offset-back", offsets().add("commit", KEY, 1).add("committed", KEY, 1)),
+    "an unknown commit that shows": (
+        "offset-back", offsets().add("commit", KEY, 1).add("commit", KEY, 5, "info").add("committed", KEY, 5),
+    ),
+    "an unknown commit that does not": (
+        "offset-back", offsets().add("commit", KEY, 1).add("commit", KEY, 5, "info").add("committed", KEY, 1),
+    ),
+    "everything delivered, some twice": (
+        "undelivered", committed(deliver(consumers(), (0, "a"), (0, "a"), (1, "b")), 2),
+    ),
+    "delivered and not committed": ("undelivered", committed(deliver(consumers(), (0, "a"), (1, "b")), None)),
+    "delivered again from the start": (
+        "delivery-order", deliver(consumers(), (0, "a"), (1, "b"), (0, "a"), (1, "b")),
+    ),
+    "a topic made, deleted, made": (
+        "catalogue",
+        History("catalogue").add("read", "topic:T", False).add("create", "topic:T", True).add("read", "topic:T", True)
+        .add("delete", "topic:T", False, "info").add("read", "topic:T", True).add("read", "topic:T", False),
+    ),
+    "a short wait": ("failover", killed_leader(9.9, 10.8, 11, 12, 13, 14.5)),
+    "modest use": ("resources", History().event("usage", 1, node="n", resident_bytes=10**8, open_files=50)),
+}  # fmt: skip
+
+INVALID = {
+    "read, and gone": ("dirty-read", History("followers").pull(["a"]).end([])),
+    "read, and another now": ("dirty-read", History("followers").pull(["a"]).end(["b"])),
+    "sent behind the first offset": (
+        "retention", History("retention").pull([], 0, code=21, next_offset=6).end(["a"], first=5),
+    ),
+    "given another offset than asked for": (
+        "retention",
+        History("retention").pull(["b"], 3, offset=2).pull([], 0, code=21, next_offset=1).end(["a"], first=1),
+    ),
+    "not found by id": ("unreadable", History().send("a", 0).view(0, "a", None)),
+    "another found by id": ("unreadable", History().send("a", 0).view(0, "a", "b")),
+    "an end below an acknowledged message": ("unreadable", History().send("a", 5).add("end", QUEUE, 5)),
+    "a reader sent back below an acknowledged message": (
+        "unreadable", History("followers").send("a", 5).pull([], 9, code=21, next_offset=3),
+    ),
+    "an offset that goes back": (
+        "offset-back", offsets().add("commit", KEY, 1).add("commit", KEY, 5).add("committed", KEY, 1),
+    ),
+    "an offset that was read and goes back": (
+        "offset-back",
+        offsets().add("commit", KEY, 1).add("commit", KEY, 5, "info").add("committed", KEY, 5).add("committed", KEY, 1),
+    ),
+    "an offset that is gone": ("offset-back", offsets().add("commit", KEY, 1).add("committed", KEY, None)),
+    "an offset nobody committed": ("offset-back", offsets().add("commit", KEY, 1).add("committed", KEY, 2)),
+    "a message that no member was given": ("undelivered", committed(deliver(consumers(), (0, "a")), 1)),
+    "one skipped below the committed offset": ("undelivered", committed(deliver(consumers(), (1, "b")), 2)),
+    "first deliveries backwards": ("delivery-order", deliver(consumers(), (1, "b"), (0, "a"))),
+    "a topic that was made is not there": (
+        "catalogue", History("catalogue").add("create", "topic:T", True).add("read", "topic:T", False),
+    ),
+    "a deleted group is back": (
+        "catalogue",
+        History("catalogue")
+        .add("create", "group:G", True)
+        .add("delete", "group:G", False)
+        .add("read", "group:G", True),
+    ),
+    "a long wait": ("failover", killed_leader(9.9, 13.5, 14.5)),
+    "too much memory": ("resources", History().event("usage", 1, node="n", resident_bytes=2 << 30, open_files=50)),
+    "too many files": ("resources", History().event("usage", 1, node="n", resident_bytes=1, open_files=5000)),
+}  # fmt: skip
+
+UNKNOWN = {
+    "the final offset was not read": ("offset-back", offsets().add("committed", KEY, None, "fail", process="final")),
+    "the group's offsets were not read": ("undelivered", deliver(consumers(), (0, "a"), (1, "b")).end(["a", "b"])),
+    "the queue was not read": ("dirty-read", History("followers").pull(["a"])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("story", VALID)
+def test_what_keeps_the_promise_is_valid(story):
+    name, history = VALID[story]
+    found = verdict(name, history.run())
+    assert (found.result, found.examples) == ("valid", ())
+
+
+@pytest.mark.parametrize("story", INVALID)
+def test_what_breaks_the_promise_is_invalid(story):
+    name, history = INVALID[story]
+    assert verdict(name, history.run()).result == "invalid"
+
+
+@pytest.mark.parametrize("story", UNKNOWN)
+def test_what_was_not_seen_is_unknown(story):
+    name, history = UNKNOWN[story]
+    assert verdict(name, history.run()).result == "unknown"
+
+
+def test_a_wait_is_measured_from_acknowledgement_to_acknowledgement():
+    (gap,) = client_gaps(killed_leader(9.9, 10.8, 11, 14.5).run())
+    assert (gap.fault, gap.client, gap.alone, round(gap.seconds, 3)) == ("kill-leader", "one-0", True, 3.5)
+
+
+@pytest.mark.parametrize("other", [7, 12])
+def test_a_wait_under_two_faults_says_nothing_about_one(other):
+    run = killed_leader(9.9, 13.8, 14.5, other=other).run()
+    assert not any(gap.alone for gap in client_gaps(run) if gap.fault == "kill-leader")
+    (check,) = [check for check in CHECKS if check.name == "failover"]
+    assert not check.applies(run)
+
+
+def test_a_percentile_is_one_of_the_values():
+    assert [percentile([5, 1, 4, 2, 3], share) for share in (0.01, 0.5, 0.99, 1.0)] == [1, 3, 5, 5]
+
+
+LOG = "2026-01-01 00:00:00,000 level={} logger=dledger.node node=n0 {}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "family", "expected"),
+    [
+        (LOG.format("WARNING", "event=unreachable"), "process", "valid"),
+        (LOG.format("ERROR", "event=failed error=KeyError()"), "process", "invalid"),
+        (LOG.format("ERROR", "event=failed error=OSError(5, '[Errno 5] Input/output error')"), "disk", "valid"),
+        (LOG.format("ERROR", "event=failed error=OSError(5, '[Errno 5] Input/output error')"), "process", "invalid"),
+        (LOG.format("ERROR", "event=corruption start=1 end=2"), "disk", "valid"),
+        (LOG.format("INFO", "x") + "Traceback (most recent call last):\n  File\nKeyError\n", "disk", "invalid"),
+        ("Task exception was never retrieved\n", "disk", "invalid"),
+        (None, "disk", "unknown"),
+    ],
+)
+def test_errors_need_a_fault_that_explains_them(tmp_path, text, family, expected):
+    if text is not None:
+        (tmp_path / "broker.log").write_text(text)
+    history = History().event("fault-begin", 1, "x", id=1, **{"class": family})
+    files = [NodeFiles(NODES[0], "broker-a", "n0", ["broker.log"])]
+    found = verdict("errors", history.run(tmp_path, files=files))
+    assert found.result == expected
