@@ -1,7 +1,7 @@
 """What faults and workloads may know of, and do to, the system under test.
 
-A target is a cluster of processes behind a mesh of proxies.  Everything that a fault does goes through this protocol, so
-that a fault knows nothing of how a particular system is started.
+A target is a cluster of processes behind a mesh of proxies.  Everything that a fault does goes through this protocol,
+so that a fault knows nothing of how a particular system is started.
 """
 
 from __future__ import annotations

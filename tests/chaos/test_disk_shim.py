@@ -109,7 +109,7 @@ def test_every_way_to_write_is_taken_back(machine):
 
 
 def test_a_sync_covers_what_was_written_before_it_began_and_nothing_later(machine):
-    machine.control.hold("slow", [Rule("sync", delay_ms=300, part="n0/data")])
+    machine.control.hold("slow", [Rule("sync", delay_ms=300, part="-n0/data")])
     machine.run(
         """
         NANOSLEEP = ("230", "115")  # x86-64, arm64
@@ -126,7 +126,7 @@ def test_a_sync_covers_what_was_written_before_it_began_and_nothing_later(machin
 
 
 def test_a_sync_that_fails_makes_nothing_durable(machine):
-    machine.control.hold("eio", [Rule("sync", errno.EIO, part="n0/data")])
+    machine.control.hold("eio", [Rule("sync", errno.EIO, part="-n0/data")])
     program = 'fd = opened("data"); os.pwrite(fd, b"x", 0); print(attempt(os.fdatasync, fd), flush=True); sync_dir()'
     assert machine.run(program, die=True) == str(errno.EIO)
     machine.lose_power()
@@ -184,6 +184,21 @@ def test_without_a_power_loss_everything_stays(machine):
     machine.run('os.pwrite(opened("data"), b"y", 1)', die=True)
     machine.lose_power()
     assert machine.read("data") == b"x"
+
+
+def test_a_restart_syncs_nothing(machine):
+    machine.run('fd = opened("data"); sync_dir(); os.pwrite(fd, b"one", 0); os.rename("data", "moved")', die=True)
+    machine.run('fd = opened("moved"); os.pwrite(fd, b"two", 3); os.mkdir("made")', die=True)
+    machine.lose_power()
+    assert [path.name for path in machine.node.iterdir()] == ["data"]
+    assert machine.read("data") == b""
+
+
+def test_a_sync_after_a_restart_covers_what_was_written_before_it(machine):
+    machine.run('fd = opened("data"); os.pwrite(fd, b"one", 0); os.rename("data", "moved")', die=True)
+    machine.run('os.fdatasync(opened("moved")); sync_dir()', die=True)
+    assert machine.lose_power() == (0, 0, 0)
+    assert machine.read("moved") == b"one"
 
 
 def test_what_is_synced_all_the_time_leaves_a_small_record(machine):

@@ -2,6 +2,7 @@
 
    Environment:  SHIM_ROOT    directory of the cluster; a process whose command line has an argument below
                               SHIM_ROOT/NODE/ is node NODE, every other process is left alone
+                 SHIM_NODE    says which node it is, whatever the command line
                  SHIM_STATE   directory of what this library keeps, on the same file system as SHIM_ROOT
                  SHIM_IGNORE  names directly below SHIM_ROOT/NODE that are not watched, separated by colons
 
@@ -43,6 +44,7 @@
 #define FDS 65536
 #define BUCKETS 4096
 #define START 4096
+#define MAGIC "DLSHIM1"
 #define COMPACT_BYTES (16 << 20)
 #define RULES 32
 
@@ -132,11 +134,16 @@ static int find_node(const char *base, char *node, size_t size) {
     return 0;
 }
 
+static void continue_names(const char *path);
+
 __attribute__((constructor)) static void init(void) {
     char base[PATH_MAX], node[NAME_MAX], path[PATH_MAX + 16];
     const char *r = getenv("SHIM_ROOT"), *s = getenv("SHIM_STATE"), *i = getenv("SHIM_IGNORE");
     load();
-    if (!r || !s || !realpath(r, base) || !find_node(base, node, sizeof node)) return;
+    const char *named = getenv("SHIM_NODE");
+    if (!r || !s || !realpath(r, base)) return;
+    if (named) snprintf(node, sizeof node, "%s", named);
+    else if (!find_node(base, node, sizeof node)) return;
     if (snprintf(root, sizeof root, "%s/%s", base, node) >= (int)sizeof root) return;
     if (snprintf(state, sizeof state, "%s/%s", s, node) >= (int)sizeof state) return;
     if (i) ignored = i;
@@ -153,6 +160,7 @@ __attribute__((constructor)) static void init(void) {
     snprintf(path, sizeof path, "%s/names", state);
     names = real_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (names < 0) die(path);
+    continue_names(path);
     root_len = strlen(root);
 }
 
@@ -300,15 +308,27 @@ static int fault(const char *call, const char *path) {
 
 /* ------------------------------------------------------------------ contents */
 
+/* What a process before this one had not synced is still there: a restart syncs nothing. */
 static void open_undo(struct file *f) {
     char path[PATH_MAX + 64];
+    struct stat st;
     undo_path(f, path, sizeof path);
-    f->undo = real_open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (f->undo < 0 || real_ftruncate(f->undo, START)) die(path);
+    f->undo = real_open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (f->undo < 0 || fstat(f->undo, &st) || (st.st_size < START && real_ftruncate(f->undo, START))) die(path);
     f->head = mmap(0, START, PROT_READ | PROT_WRITE, MAP_SHARED, f->undo, 0);
     if (f->head == MAP_FAILED) die(path);
-    f->head->synced = f->head->end = START;
-    memcpy(f->head->magic, "DLSHIM1", 8);
+    if (memcmp(f->head->magic, MAGIC, sizeof f->head->magic)) {
+        f->head->synced = f->head->end = START;
+        memcpy(f->head->magic, MAGIC, sizeof f->head->magic);
+    } else if (f->head->end < f->head->synced) f->head->synced = START;
+}
+
+static void continue_undo(struct file *f) {
+    char path[PATH_MAX + 64];
+    undo_path(f, path, sizeof path);
+    pthread_mutex_lock(&f->lock);
+    if (!f->head && !access(path, F_OK)) open_undo(f);
+    pthread_mutex_unlock(&f->lock);
 }
 
 static int all_zeros(const char *bytes, size_t n) { return !n || (!*bytes && !memcmp(bytes, bytes + 1, n - 1)); }
@@ -523,9 +543,7 @@ static void drop_kept(const char *kept) {
     pthread_mutex_unlock(&table_lock);
 }
 
-static void directory_synced(const char *path, long upto) {
-    pthread_mutex_lock(&names_lock);
-    note("synced\t%ld\t%s\n", upto, path);
+static void settle(const char *path, long upto) {                                /* under names_lock */
     for (struct change **at = &changes; *at;) {
         struct change *c = *at;
         for (int i = 0; i < 2; i++)
@@ -535,6 +553,12 @@ static void directory_synced(const char *path, long upto) {
         if (c->kept) { drop_kept(c->kept); free(c->kept); }
         free(c);
     }
+}
+
+static void directory_synced(const char *path, long upto) {
+    pthread_mutex_lock(&names_lock);
+    note("synced\t%ld\t%s\n", upto, path);
+    settle(path, upto);
     if (!changes && real_ftruncate(names, 0)) die("names");
     pthread_mutex_unlock(&names_lock);
 }
@@ -551,6 +575,31 @@ static void rename_waiting(const char *from, const char *to) {                  
             free(c->dirs[i]);
             c->dirs[i] = strdup(renamed);
         }
+}
+
+/* Read back what processes before this one noted: their changes still wait for a sync. */
+static void continue_names(const char *path) {
+    FILE *file = fopen(path, "re");
+    char *line = NULL;
+    size_t size = 0;
+    while (file && getline(&line, &size, file) > 0) {
+        char *word[6] = {0}, *rest = line;
+        int n = 0;
+        line[strcspn(line, "\n")] = 0;
+        while (n < 6 && (word[n] = strsep(&rest, "\t"))) n++;
+        if (n < 3) continue;
+        change_serial = atol(word[1]) > change_serial ? atol(word[1]) : change_serial;
+        long newest = change_serial;
+        if (!strcmp(word[0], "synced")) { settle(word[2], atol(word[1])); continue; }
+        change_serial = atol(word[1]);
+        if (n == 6) {
+            rename_waiting(word[3], word[4]);
+            add_change(word[3], word[4], *word[5] == '-' ? NULL : word[5]);
+        } else add_change(word[2], NULL, n < 4 || *word[3] == '-' ? NULL : word[3]);
+        change_serial = newest;
+    }
+    free(line);
+    if (file) fclose(file);
 }
 
 static int open_watched(int dirfd, const char *path, int flags, mode_t mode) {
@@ -572,6 +621,7 @@ static int open_watched(int dirfd, const char *path, int flags, mode_t mode) {
     }
     if (fd < 0) return fd;
     watch(fd, flags);
+    if (file_of(fd) && !file_of(fd)->directory) continue_undo(file_of(fd));
     if (flags & O_TRUNC && ftruncate(fd, 0)) { close(fd); return -1; }
     return fd;
 }

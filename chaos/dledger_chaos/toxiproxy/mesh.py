@@ -66,7 +66,7 @@ class Toxic:
     """What happens to a direction, in toxiproxy's terms; see its documentation for the attributes' units.
 
     Three ways to cut: `timeout` with `timeout=0` swallows what is sent and ends the connections when healed;
-    `bandwidth` with `rate=0` holds it and delivers it when healed; a refused link (see `Mesh.refuse`) ends them at once.
+    `bandwidth` with `rate=0` holds it and delivers it when healed; a refused link (see `Mesh.refuse`) ends at once.
     """
 
     kind: str
@@ -109,17 +109,21 @@ class Mesh:
 
     def streams(self, direction: Direction) -> Iterator[tuple[Link, Stream]]:
         """Yield the streams that carry a direction: of the links that either end dialled."""
-        for name, stream in (
-            (f"{direction.source}-to-{direction.target}", "upstream"),
-            (f"{direction.target}-to-{direction.source}", "downstream"),
-        ):
-            if name in self.links:
-                yield self.links[name], "upstream" if stream == "upstream" else "downstream"
+        dialled = self.links.get(f"{direction.source}-to-{direction.target}")
+        if dialled is not None:
+            yield dialled, "upstream"
+        accepted = self.links.get(f"{direction.target}-to-{direction.source}")
+        if accepted is not None:
+            yield accepted, "downstream"
 
     async def spoil(self, holder: Hashable, directions: Iterable[Direction], toxic: Toxic) -> None:
         """Put a toxic on directions, in the name of `holder`, until `release(holder)`."""
         streams = dict.fromkeys(pair for direction in directions for pair in self.streams(direction))
         await asyncio.to_thread(self._add, holder, list(streams), toxic)
+
+    async def spoil_links(self, holder: Hashable, links: Iterable[Link], stream: Stream, toxic: Toxic) -> None:
+        """Put a toxic on one stream of links."""
+        await asyncio.to_thread(self._add, holder, [(link, stream) for link in links], toxic)
 
     async def refuse(self, holder: Hashable, directions: Iterable[Direction]) -> None:
         """Close every link that a direction uses, both ways: connections end, new ones are refused."""
@@ -175,21 +179,3 @@ class Mesh:
             self._placed.clear()
             self._refused.clear()
             self._server.client.reset()
-
-
-def group_links(
-    nodes: Mapping[str, tuple[str, str]], namesrv: str, listen: Iterator[int], *, members: Iterable[tuple[str, ...]]
-) -> list[Link]:
-    """Return the links of a cluster.
-
-    `nodes` gives each node's (client address, peer address), `members` the node ids of each group, `listen` a port for
-    each link.
-    """
-    links: list[Link] = []
-    for group in members:
-        for node in group:
-            client, peer = nodes[node]
-            links += [Link(other, node, next(listen), peer) for other in group if other != node]
-            links.append(Link(CLIENTS, node, next(listen), client))
-            links.append(Link(node, NAMESRV, next(listen), namesrv))
-    return links

@@ -1,0 +1,47 @@
+"""Power losses: nodes are killed at one moment, and what they had not synced is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from ..target import Target
+from .base import FaultKind, Surroundings
+
+KEPT_SHARES: Final = (0.0, 0.0, 0.1, 0.5, 0.9)
+"""Probabilities with which a sector of an unsynced write has reached the disk nevertheless; 0: nothing has."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLoss:
+    """SIGKILL at one moment, then files as the disk had them; healed by starting the nodes again.
+
+    `seed` decides, where `kept_share` is above 0, which sectors of unsynced writes are there.
+    """
+
+    nodes: tuple[str, ...]
+    kept_share: float
+    seed: int
+
+    async def inject(self, target: Target) -> None:
+        """See `Fault.inject`."""
+        await target.kill(self.nodes)
+        for node in self.nodes:
+            await target.lose_power(node, self.kept_share, self.seed)
+
+    async def heal(self, target: Target) -> None:
+        """See `Fault.heal`."""
+        await asyncio.gather(*map(target.start_node, self.nodes))
+
+
+def _loss(s: Surroundings, nodes: tuple[str, ...]) -> PowerLoss:
+    return PowerLoss(nodes, s.rng.choice(KEPT_SHARES), s.rng.getrandbits(32))
+
+
+KINDS: Final = (
+    FaultKind("power-loss-leader", "power", "the leader loses power", lambda s: _loss(s, (s.a_leader(),))),
+    FaultKind("power-loss-follower", "power", "a follower loses power", lambda s: _loss(s, (s.a_follower(),))),
+    FaultKind("power-loss-majority", "power", "a majority loses power at once", lambda s: _loss(s, s.majority())),
+    FaultKind("power-loss-all", "power", "all nodes lose power at once", lambda s: _loss(s, s.members), (0.0, 2.0)),
+)

@@ -1,0 +1,339 @@
+"""Our own cluster as a target: started, stopped and configured through the public `dledger` command.
+
+Every link of every node leads through a proxy: peers are dialled, the name server is dialled and clients are told the
+proxies' addresses (`[nodes.<id>]` of the file given to `dledger up --config`).  The HTTP port is not proxied, so that
+observation goes on while a node is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+import aiohttp
+import msgspec
+
+from . import ports
+from .disk.build import disk_shim
+from .disk.control import DiskControl, shim_environment
+from .disk.undo import forget, lose_power
+from .errors import TargetError
+from .processes import pid_in, send, wait_gone
+from .target import NodeFacts, NodeView
+from .toxiproxy.build import toxiproxy_server
+from .toxiproxy.mesh import CLIENTS, NAMESRV, Link, Mesh
+from .toxiproxy.server import ToxiproxyServer
+
+HOST: Final = "127.0.0.1"
+START_S: Final = 90.0
+STOP_S: Final = 60.0
+STATUS_S: Final = 1.0
+START_ATTEMPTS: Final = 3
+"""Another process may take a port between the moment it is found free and the start."""
+
+CONFIG: Final = "segment_bytes = 16777216\ndrain_ms = 2000\nsnapshot_interval_s = 10\n"
+"""Small segments and frequent snapshots, so that a run of minutes has many; a drain as long as a test can wait."""
+
+_WORDS: Final = 600
+
+
+class LocalTarget:
+    """A name server and `groups` × `nodes` broker nodes in `directory`, on 127.0.0.1.
+
+    `environment` is added to what the nodes inherit, `config` is TOML for every node.  `with_shim` puts the disk shim
+    under every node; without it the cluster takes no disk, power and clock faults.  Use it as an async context.
+    """
+
+    kind = "local"
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        groups: int = 1,
+        nodes: int = 3,
+        seed: int = 0,
+        config: str = CONFIG,
+        with_shim: bool = True,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory.resolve()
+        self.data_dir = self.directory / "data"
+        self.groups = tuple(f"broker-{chr(ord('a') + number)}" for number in range(groups))
+        self.with_shim = with_shim
+        self._state = self.directory / "disks"
+        self._config = config
+        self._seed = seed
+        self._members = {group: tuple(f"{group}-n{number}" for number in range(nodes)) for group in self.groups}
+        self._environment = dict(environment or {})
+        self._disks: dict[str, DiskControl] = {}
+        self._base = 0
+        self._server: ToxiproxyServer | None = None
+        self._mesh: Mesh | None = None
+        self._http: aiohttp.ClientSession | None = None
+
+    @property
+    def namesrv(self) -> str:
+        """See `Target.namesrv`; clients reach it directly."""
+        return f"{HOST}:{self._base + ports.NAMESRV}"
+
+    @property
+    def nodes(self) -> Sequence[NodeFacts]:
+        """See `Target.nodes`."""
+        return [
+            NodeFacts(
+                node_id,
+                group,
+                self.mesh.address(CLIENTS, node_id),
+                f"{HOST}:{self._port(node_id) + 2}",
+                self.data_dir / node_id,
+                tuple(sorted((self.data_dir / node_id / "log").glob("*.log*"))),
+            )
+            for group, members in self._members.items()
+            for node_id in members
+        ]
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """See `Target.capabilities`."""
+        with_shim = {"disk", "power", "clock"} if self.with_shim else set()
+        return frozenset({"process", "network", "membership", "broker", "follower-reads", "retention", *with_shim})
+
+    @property
+    def mesh(self) -> Mesh:
+        """See `Target.mesh`."""
+        if self._mesh is None:
+            raise TargetError("the cluster is not started")
+        return self._mesh
+
+    @property
+    def toxiproxy_pid(self) -> int | None:
+        """The proxy's process."""
+        return None if self._server is None else self._server.pid
+
+    async def start(self) -> None:
+        """Start the proxy, the name server and all nodes, and wait until every group takes messages.
+
+        Raises `ChaosError`; nothing runs then.
+        """
+        program = await asyncio.to_thread(toxiproxy_server)
+        if self.with_shim:
+            self._environment |= shim_environment(await asyncio.to_thread(disk_shim), self.data_dir, self._state)
+            self._disks = {node: DiskControl(self._state / node) for node in self._all()}
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for attempt in range(START_ATTEMPTS):
+            self._base = ports.find_base_port(len(self.groups), max(map(len, self._members.values())))
+            try:
+                await self._start(program)
+            except TargetError as error:
+                await self.stop()
+                if attempt + 1 == START_ATTEMPTS or "in use" not in str(error):
+                    raise
+            except BaseException:
+                await self.stop()
+                raise
+            else:
+                return
+
+    async def stop(self) -> None:
+        """Stop everything, whatever state it is in; the data stays."""
+        for node_id in self._all():
+            self.resume(node_id)
+        if (self.data_dir / "cluster.json").exists():
+            try:
+                await self._dledger("down", "--data", str(self.data_dir), timeout_s=STOP_S)
+            except TargetError:
+                pass  # whatever did not stop is killed here
+        await self.kill([*self._all(), NAMESRV])
+        if self._server is not None:
+            await asyncio.to_thread(self._server.stop)
+            self._server = None
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def disk(self, node_id: str) -> DiskControl:
+        """See `Target.disk`."""
+        if node_id not in self._disks:
+            raise TargetError(f"{node_id} runs without the disk shim")
+        return self._disks[node_id]
+
+    def pid(self, node_id: str) -> int | None:
+        """See `Target.pid`."""
+        return pid_in(self.data_dir / node_id / "pid", str(self.data_dir / node_id))
+
+    async def status(self, node_id: str) -> NodeView | None:
+        """See `Target.status`."""
+        if self._http is None:
+            self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=STATUS_S))
+        try:
+            async with self._http.get(f"http://{HOST}:{self._port(node_id) + 2}/status") as response:
+                return msgspec.json.decode(await response.read(), type=_Status).view()
+        except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
+            return None
+
+    async def start_node(self, node_id: str) -> None:
+        """See `Target.start_node`."""
+        if self.pid(node_id) is not None:
+            return
+        await self._dledger("node", "start", "--data", str(self.data_dir), node_id, "--detach", timeout_s=START_S)
+
+    async def stop_node(self, node_id: str) -> None:
+        """See `Target.stop_node`."""
+        if self.pid(node_id) is not None:
+            await self._dledger("node", "stop", "--data", str(self.data_dir), node_id, timeout_s=STOP_S)
+
+    async def kill(self, node_ids: Sequence[str]) -> None:
+        """See `Target.kill`."""
+        pids = [pid for node_id in node_ids if (pid := self.pid(node_id)) is not None]
+        for pid in pids:
+            send(pid, signal.SIGKILL)
+        await wait_gone(pids)
+        for node_id in node_ids:
+            (self.data_dir / node_id / "pid").unlink(missing_ok=True)
+
+    def pause(self, node_id: str) -> None:
+        """See `Target.pause`."""
+        send(self.pid(node_id), signal.SIGSTOP)
+
+    def resume(self, node_id: str) -> None:
+        """See `Target.resume`."""
+        send(self.pid(node_id), signal.SIGCONT)
+
+    async def lose_power(self, node_id: str, kept_share: float, seed: int) -> str:
+        """See `Target.lose_power`."""
+        if self.pid(node_id) is not None:
+            raise TargetError(f"{node_id} runs: only what is killed can lose power")
+        rng = random.Random(seed)
+        directory, state = self.data_dir / node_id, self._state / node_id
+        lost = await asyncio.to_thread(lose_power, state, directory, kept_share=kept_share, rng=rng)
+        return f"{lost.writes} writes in {lost.files} files, {lost.names} names"
+
+    async def wipe(self, node_id: str) -> None:
+        """See `Target.wipe`; the log files of the process stay, for whoever reads them afterwards."""
+        if self.pid(node_id) is not None:
+            raise TargetError(f"{node_id} runs: only a stopped node can be wiped")
+        for path in (self.data_dir / node_id).iterdir():
+            if path.name != "log":
+                await asyncio.to_thread(shutil.rmtree if path.is_dir() else Path.unlink, path)
+        if self.with_shim:
+            await asyncio.to_thread(forget, self._state / node_id)
+
+    def _all(self) -> tuple[str, ...]:
+        return tuple(node_id for members in self._members.values() for node_id in members)
+
+    def _port(self, node_id: str) -> int:
+        for number, (group, members) in enumerate(self._members.items()):
+            if node_id in members:
+                return self._base + ports.GROUP_STEP * number + ports.NODE_STEP * int(node_id[len(group) + 2 :])
+        raise TargetError(f"there is no node {node_id!r}, only {', '.join(self._all())}")
+
+    async def _start(self, program: Path) -> None:
+        log_file = self.directory / "toxiproxy.log"
+        self._server = ToxiproxyServer(program, self._base + ports.API, log_file=log_file, seed=self._seed)
+        await asyncio.to_thread(self._server.start)
+        self._mesh = Mesh(self._server, self._links())
+        await asyncio.to_thread(self._mesh.start)
+        config = self.directory / "nodes.toml"
+        config.write_text(self._config + self._addresses(), encoding="utf-8")
+        members = next(iter(self._members.values()))
+        await self._dledger(
+            *("up", "--data", str(self.data_dir), "--config", str(config), "--detach"),
+            *("--groups", str(len(self.groups)), "--nodes", str(len(members))),
+            *("--base-port", str(self._base), "--namesrv-port", str(self._base + ports.NAMESRV)),
+            timeout_s=START_S,
+        )
+
+    def _links(self) -> list[Link]:
+        links = []
+        for number, members in enumerate(self._members.values()):
+            listen = ports.proxy_ports(self._base, number)
+            for node in members:
+                client = self._port(node)
+                links += [Link(other, node, next(listen), f"{HOST}:{client + 1}") for other in members if other != node]
+                links.append(Link(CLIENTS, node, next(listen), f"{HOST}:{client}"))
+                links.append(Link(node, NAMESRV, next(listen), self.namesrv))
+        return links
+
+    def _addresses(self) -> str:
+        """The part of the configuration that leads every link through its proxy."""
+        lines = []
+        for members in self._members.values():
+            for node in members:
+                advertised = self.mesh.links[f"{CLIENTS}-to-{node}"].listen
+                lines.append(f"\n[nodes.{node}]\nadvertised_port = {advertised}")
+                lines.append(f'namesrv = ["{self.mesh.address(node, NAMESRV)}"]')
+                lines += [
+                    f'[nodes.{node}.peers.{other}]\naddress = "{self.mesh.address(node, other)}"'
+                    for other in members
+                    if other != node
+                ]
+        return "\n".join(lines) + "\n"
+
+    async def _dledger(self, *arguments: str, timeout_s: float) -> str:
+        """Run the command and return what it printed; raises `TargetError` with its words."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "dledger_admin", *arguments),
+            env=os.environ | self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        said = f"`dledger {' '.join(arguments)}`"
+        try:
+            async with asyncio.timeout(timeout_s):
+                out, err = await process.communicate()
+        except TimeoutError:
+            raise TargetError(f"{said} took longer than {timeout_s:g} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode != 0:
+            words = (err or out).decode(errors="replace").strip()
+            raise TargetError(f"{said} ended with exit code {process.returncode}: {words[-_WORDS:]}")
+        return out.decode(errors="replace")
+
+
+class _Status(msgspec.Struct, frozen=True):
+    """The part of a node's `/status` that the rig looks at."""
+
+    node_id: str
+    group: str
+    role: str
+    term: int
+    ready: bool
+    commit_index: int
+    applied_index: int
+    first_position: int
+    durable_position: int
+    voters: list[str]
+
+    def view(self) -> NodeView:
+        """The same as the rig has it."""
+        return NodeView(
+            self.node_id,
+            self.group,
+            self.role,
+            self.term,
+            self.ready,
+            self.commit_index,
+            self.applied_index,
+            self.first_position,
+            self.durable_position,
+            tuple(self.voters),
+        )
