@@ -4,20 +4,24 @@
 #   INPUT=dir make demo           ship another directory than the standard library's source
 #   SEEDS=300 make sim            simulate this many seeds
 #   BENCH="--scenario sync-1x64 --runs 1" make bench
+#   MINUTES=3 make chaos          faults for so long; CHAOS="--seed 7 --faults power,disk" for more options
 
 PYTHON ?= python3
 SEEDS  ?= 100
 INPUT  ?=
 BENCH  ?=
+MINUTES ?= 3
+CHAOS  ?=
 TESTS  ?= tests
 
 BIN     := .venv/bin
 RUNTIME := .venv/.installed-runtime
 DEV     := .venv/.installed-dev
+PROOF   := .venv/.installed-chaos
 PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check fix sim bench clean
+.PHONY: help venv demo test check fix sim bench chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +41,11 @@ $(RUNTIME): pyproject.toml | .venv/bin/python
 $(DEV): pyproject.toml | .venv/bin/python
 	$(PIP) install -e '.[broker,dev]'
 	@touch $(RUNTIME) $@
+
+# What faults on real processes need besides.
+$(PROOF): $(DEV)
+	$(PIP) install -e '.[broker,chaos,dev]'
+	@touch $@
 
 venv: $(DEV) ## create .venv with everything that tests and checks need
 
@@ -63,6 +72,9 @@ sim: $(DEV) ## simulate whole groups on faulty disks, networks and clocks (SEEDS
 bench: $(DEV) ## measure speed and memory beside this machine's own limits
 	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
 	$(BIN)/python -m bench.run $(BENCH)
+
+chaos: $(PROOF) ## faults on a real cluster, checked, with a report (MINUTES=n)
+	$(BIN)/dledger chaos run --minutes $(MINUTES) $(CHAOS)
 
 clean: ## remove the environment, caches and build results
 	rm -rf .venv build dist bench/build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

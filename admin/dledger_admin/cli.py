@@ -22,6 +22,7 @@ _COMMANDS: Final = {
     "cluster": "cluster_info:cluster",
     "message": "message:message",
     "demo": "demo:demo",
+    "chaos": "chaos:chaos",
 }
 """Command name to `module:attribute` below `dledger_admin.commands`."""
 

@@ -74,6 +74,7 @@ class LocalTarget:
         self._members = {group: tuple(f"{group}-n{number}" for number in range(nodes)) for group in self.groups}
         self._environment = dict(environment or {})
         self._disks: dict[str, DiskControl] = {}
+        self._stopped: set[int] = set()
         self._base = 0
         self._server: ToxiproxyServer | None = None
         self._mesh: Mesh | None = None
@@ -176,6 +177,10 @@ class LocalTarget:
         """See `Target.pid`."""
         return pid_in(self.data_dir / node_id / "pid", str(self.data_dir / node_id))
 
+    def was_stopped(self, pid: int) -> bool:
+        """See `Target.was_stopped`."""
+        return pid in self._stopped
+
     async def status(self, node_id: str) -> NodeView | None:
         """See `Target.status`."""
         if self._http is None:
@@ -194,12 +199,15 @@ class LocalTarget:
 
     async def stop_node(self, node_id: str) -> None:
         """See `Target.stop_node`."""
-        if self.pid(node_id) is not None:
+        pid = self.pid(node_id)
+        if pid is not None:
+            self._stopped.add(pid)
             await self._dledger("node", "stop", "--data", str(self.data_dir), node_id, timeout_s=STOP_S)
 
     async def kill(self, node_ids: Sequence[str]) -> None:
         """See `Target.kill`."""
         pids = [pid for node_id in node_ids if (pid := self.pid(node_id)) is not None]
+        self._stopped |= set(pids)
         for pid in pids:
             send(pid, signal.SIGKILL)
         await wait_gone(pids)

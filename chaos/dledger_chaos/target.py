@@ -80,6 +80,9 @@ class Target(Protocol):
     def pid(self, node_id: str) -> int | None:
         """The process of a node, None if it does not run."""
 
+    def was_stopped(self, pid: int) -> bool:
+        """Whether the rig ended this process of a node: everything else that ends has a reason of its own."""
+
     async def status(self, node_id: str) -> NodeView | None:
         """What a node says of itself, None if it does not answer."""
 

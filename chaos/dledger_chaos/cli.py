@@ -1,0 +1,121 @@
+"""`dledger chaos`: run faults against a real cluster, list what there is, judge a run again."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import click
+
+from .checkers.base import Verdict
+from .errors import ChaosError
+from .faults import KINDS
+from .run import RunOptions, RunResult, check, run
+from .targets import TARGETS
+from .workloads.registry import WORKLOADS
+
+EXIT_CODES: Final = {"valid": 0, "invalid": 1, "unknown": 2}
+DEFAULT_MINUTES: Final = 3.0
+
+
+@click.group()
+def chaos() -> None:
+    """Faults on real processes: a cluster behind proxies, workloads, histories, checkers, a report."""
+
+
+@chaos.command("run")
+@click.option("--minutes", type=click.FloatRange(min=0.1), default=DEFAULT_MINUTES, show_default=True)
+@click.option("--seed", type=int, help="Draws faults and workloads; a random one is printed if none is given.")
+@click.option("--faults", default="all", show_default=True, help="Kinds or families, separated by commas; or `none`.")
+@click.option("--workloads", default="all", show_default=True, help="Names, separated by commas.")
+@click.option("--target", type=click.Choice(list(TARGETS)), default="local", show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), default=Path("chaos-runs"), show_default=True, metavar="DIR")
+@click.option("--mutant", help="Run every node with this known bug: see `dledger chaos mutants`.")
+@click.option("--keep", is_flag=True, help="Keep the nodes' data even if the run is valid.")
+@click.pass_context
+def run_command(
+    context: click.Context,
+    minutes: float,
+    seed: int | None,
+    faults: str,
+    workloads: str,
+    target: str,
+    out: Path,
+    mutant: str | None,
+    keep: bool,
+) -> None:
+    """Run once, print the verdict, write a report.
+
+    Exit code 0: valid; 1: a promise is broken; 2: nothing can be said, or nothing was run.
+    """
+    seed = secrets.randbelow(1 << 32) if seed is None else seed
+    words = ["dledger", "chaos", "run", "--minutes", f"{minutes:g}", "--seed", str(seed), "--faults", faults]
+    words += ["--workloads", workloads, "--target", target]
+    words += ["--mutant", mutant] if mutant else []
+    directory = out.resolve() / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{seed}"
+    options = RunOptions(
+        directory=directory,
+        command=shlex.join(words),
+        target=target,
+        seed=seed,
+        duration_s=minutes * 60,
+        faults=() if faults == "none" else tuple(faults.split(",")),
+        workloads=tuple(workloads.split(",")),
+        mutant=mutant,
+        keep_data=keep,
+    )
+    click.echo(f"seed {seed}; the same again: {options.command}")
+    try:
+        result = asyncio.run(run(options, click.echo))
+    except ChaosError as error:
+        click.echo(f"not run: {error}", err=True)
+        context.exit(EXIT_CODES["unknown"])
+    if result.injected:
+        click.echo("faults: " + ", ".join(f"{count} {kind}" for kind, count in sorted(result.injected.items())))
+    _show(context, result)
+
+
+@chaos.command("check")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@click.pass_context
+def check_command(context: click.Context, directory: Path) -> None:
+    """Judge a finished run again; DIR is what it left, with the data of its nodes."""
+    _show(context, check(directory))
+
+
+@chaos.command("faults")
+def faults_command() -> None:
+    """List the kinds of faults by family."""
+    for kind in KINDS.values():
+        click.echo(f"{kind.family:<10} {kind.name:<20} {kind.summary}")
+
+
+@chaos.command("workloads")
+def workloads_command() -> None:
+    """List the workloads."""
+    for entry in WORKLOADS.values():
+        obstacle = entry.unavailable()
+        click.echo(
+            f"{entry.name:<12} {entry.target:<9} {entry.summary}" + (f" (not here: {obstacle})" * bool(obstacle))
+        )
+
+
+def _show(context: click.Context, result: RunResult) -> None:
+    for line in _lines(result.verdicts):
+        click.echo(line)
+    click.echo(f"{result.verdict}: {result.report}")
+    context.exit(EXIT_CODES[result.verdict])
+
+
+def _lines(verdicts: Sequence[Verdict]) -> list[str]:
+    lines = []
+    for verdict in verdicts:
+        lines.append(f"{verdict.result:<8} {verdict.name:<22} {verdict.summary}")
+        if verdict.result != "valid":
+            lines += [f"         {example}" for example in verdict.examples]
+    return lines

@@ -1,0 +1,158 @@
+"""Decides from one seed which faults strike when, and for how long; injects them, heals them, and writes both down.
+
+The schedule is drawn in advance and depends on nothing but the seed, the kinds and the duration.  Whom a fault hits is
+drawn when it strikes, from randomness of its own, because that may depend on who leads at the moment.
+
+Faults overlap, up to `MAX_OVERLAP` at a time.  A kind that wants the cluster to itself waits until everything else is
+healed and the cluster has converged, and lets nothing else begin until that is so again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .convergence import leader_of, members_of, wait_converged
+from .errors import ChaosError
+from .faults import Fault, FaultKind, Surroundings, as_json
+from .faults.disk import DiskRules
+from .history import Recorder
+from .target import Target
+
+MAX_OVERLAP: Final = 2
+PAUSE_S: Final = (0.5, 4.0)
+"""How long after the beginning of one fault the next one begins, at the least and at the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`pause_s` after the step before it, a fault of `kind` strikes for `hold_s`; `seed` draws whom and how."""
+
+    pause_s: float
+    kind: FaultKind
+    hold_s: float
+    seed: int
+
+
+def schedule(seed: int, kinds: Sequence[FaultKind], duration_s: float) -> Iterator[Step]:
+    """Yield the steps of a run.  No fault is held for longer than a third of the run.
+
+    Kinds come in rounds of a random order each, so that even a short run has many different ones.
+    """
+    rng = random.Random(seed)
+    while kinds:
+        for kind in rng.sample(kinds, len(kinds)):
+            low, high = kind.hold_s
+            # Long holds are rarer than short ones.
+            hold_s = min(low + (high - low) * rng.random() ** 2, duration_s / 3)
+            yield Step(rng.uniform(*PAUSE_S), kind, hold_s, rng.getrandbits(64))
+
+
+class Nemesis:
+    """Runs a schedule against a target.  `injected` counts faults by kind."""
+
+    def __init__(self, target: Target, recorder: Recorder, steps: Iterator[Step]) -> None:
+        self.injected: dict[str, int] = {}
+        self._target = target
+        self._recorder = recorder
+        self._steps = steps
+        self._serial = 0
+        self._active: set[asyncio.Task[None]] = set()
+        self._values: set[Fault] = set()
+        self._slots = asyncio.Semaphore(MAX_OVERLAP)
+
+    def may_end(self, node_id: str) -> bool:
+        """Whether a fault is in force over which a node may stop by itself."""
+        return any(isinstance(fault, DiskRules) and node_id in fault.nodes for fault in self._values)
+
+    async def run(self, duration_s: float) -> None:
+        """Let faults strike for `duration_s`, then wait until every one that has begun is healed."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + duration_s
+        for step in self._steps:
+            if loop.time() + step.pause_s >= end:
+                break  # the rest of the time passes in peace
+            await asyncio.sleep(step.pause_s)
+            if step.kind.alone:
+                await self._alone(step)
+            else:
+                await self._slots.acquire()
+                task = loop.create_task(self._strike(step))
+                self._active.add(task)
+                task.add_done_callback(self._done)
+        await asyncio.sleep(max(end - loop.time(), 0.0))
+        await self._quiet()
+
+    async def heal_all(self) -> None:
+        """Make everything whole that any fault may have harmed, whatever became of its own healing."""
+        await self._quiet()
+        await self._target.mesh.release_all()
+        for node in self._target.nodes:
+            if not self._target.capabilities.isdisjoint({"disk", "clock"}):
+                self._target.disk(node.node_id).release_all()
+            self._target.resume(node.node_id)
+        await asyncio.gather(*(self._target.start_node(node.node_id) for node in self._target.nodes))
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._active.discard(task)
+        self._slots.release()
+        if not task.cancelled() and task.exception() is not None:
+            self._recorder.event("note", f"the nemesis failed: {task.exception()!r}")
+
+    async def _quiet(self) -> None:
+        while self._active:
+            await asyncio.wait(self._active)
+
+    async def _alone(self, step: Step) -> None:
+        await self._quiet()
+        if await self._whole():
+            await self._strike(step)
+            await self._whole()
+
+    async def _whole(self) -> bool:
+        try:
+            await wait_converged(self._target)
+        except ChaosError as error:
+            self._recorder.event("note", f"not converged: {error}")
+            return False
+        return True
+
+    async def _strike(self, step: Step) -> None:
+        rng = random.Random(step.seed)
+        members = rng.choice(list(members_of(self._target).values()))
+        leader = await leader_of(self._target, members)
+        fault = step.kind.draw(Surroundings(rng, members, leader.node_id if leader is not None else None))
+        if fault in self._values:
+            return  # the same is in force already, and would be healed together with it
+        self._serial += 1
+        number = self._serial
+        self._values.add(fault)
+        fields: dict[str, Any] = {
+            "id": number,
+            "class": step.kind.family,
+            "nodes": fault.nodes,
+            "fault": as_json(fault),
+        }
+        self._recorder.event("fault-begin", step.kind.name, **fields)
+        try:
+            with self._noted(step.kind, "not injected"):
+                await fault.inject(self._target)
+                self.injected[step.kind.name] = self.injected.get(step.kind.name, 0) + 1
+                await asyncio.sleep(step.hold_s)
+        finally:
+            with self._noted(step.kind, "not healed"):
+                await fault.heal(self._target)
+            self._values.discard(fault)
+            self._recorder.event("fault-end", step.kind.name, id=number)
+
+    @contextlib.contextmanager
+    def _noted(self, kind: FaultKind, what: str) -> Iterator[None]:
+        """A cluster in pieces may refuse a fault or its healing: that is written down, and no end of the run."""
+        try:
+            yield
+        except (ChaosError, OSError) as error:
+            self._recorder.event("note", f"{kind.name} {what}: {error}")

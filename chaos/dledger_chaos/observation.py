@@ -1,0 +1,87 @@
+"""Samples of every node during a run: who leads in which term, memory, open files, and processes that end.
+
+Status comes over HTTP, which no fault cuts; memory and files from `/proc`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from .history import Recorder
+from .target import Target
+
+STATUS_PERIOD_S: Final = 0.5
+USAGE_EVERY: Final = 10
+"""Memory and open files are sampled at every tenth status."""
+
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class Observer:
+    """Writes samples as events until it is cancelled.  `commit_index` has the highest one seen, by group.
+
+    `may_end(node)` says whether a fault is in force over which a node may stop by itself.
+    """
+
+    def __init__(self, target: Target, recorder: Recorder, may_end: Callable[[str], bool]) -> None:
+        self.commit_index: dict[str, int] = {}
+        self._target = target
+        self._recorder = recorder
+        self._may_end = may_end
+        self._pids: dict[str, int | None] = {}
+
+    async def run(self) -> None:
+        """Sample for ever."""
+        number = 0
+        while True:
+            await self.sample(usage=number % USAGE_EVERY == 0)
+            number += 1
+            await asyncio.sleep(STATUS_PERIOD_S)
+
+    async def sample(self, *, usage: bool) -> None:
+        """Write one sample of every node that runs."""
+        names = [node.node_id for node in self._target.nodes]
+        for node_id in names:
+            self._note_process(node_id)
+        views = await asyncio.gather(*map(self._target.status, names))
+        for view in views:
+            if view is None:
+                continue
+            self.commit_index[view.group] = max(view.commit_index, self.commit_index.get(view.group, 0))
+            self._recorder.event(
+                "status",
+                node=view.node_id,
+                role=view.role,
+                term=view.term,
+                commit_index=view.commit_index,
+                ready=view.ready,
+            )
+        if usage:
+            for node_id in names:
+                self._note_usage(node_id)
+
+    def _note_process(self, node_id: str) -> None:
+        pid, before = self._target.pid(node_id), self._pids.get(node_id)
+        if pid == before:
+            return
+        if before is not None:
+            expected = self._target.was_stopped(before) or self._may_end(node_id)
+            self._recorder.event("process", "ended", node=node_id, pid=before, expected=expected)
+        if pid is not None:
+            self._recorder.event("process", "started", node=node_id, pid=pid)
+        self._pids[node_id] = pid
+
+    def _note_usage(self, node_id: str) -> None:
+        pid = self._target.pid(node_id)
+        if pid is None:
+            return
+        try:
+            resident_pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+            open_files = len(os.listdir(f"/proc/{pid}/fd"))
+        except (OSError, ValueError, IndexError):
+            return  # it ended just now
+        self._recorder.event("usage", node=node_id, resident_bytes=resident_pages * _PAGE_BYTES, open_files=open_files)
