@@ -39,13 +39,13 @@ $(RUNTIME): pyproject.toml | .venv/bin/python
 	@touch $@
 
 $(DEV): pyproject.toml | .venv/bin/python
-	$(PIP) install -e '.[broker,dev]'
-	@touch $(RUNTIME) $@
-
-# What faults on real processes need besides.
-$(PROOF): $(DEV)
 	$(PIP) install -e '.[broker,chaos,dev]'
-	@touch $@
+	@touch $(RUNTIME) $(PROOF) $@
+
+# What faults on real processes need.
+$(PROOF): pyproject.toml | .venv/bin/python
+	$(PIP) install -e '.[chaos]'
+	@touch $(RUNTIME) $@
 
 venv: $(DEV) ## create .venv with everything that tests and checks need
 
