@@ -38,7 +38,7 @@ from dledger_remoting.topics import (
 )
 
 from .core import ClientCore, check_response
-from .errors import ClientClosedError, ClientError, InvalidArgumentError, RefusedError, refusal
+from .errors import ClientClosedError, ClientError, InvalidArgumentError, NoBrokerError, RefusedError, refusal
 from .messages import MessageQueue, ReceivedMessage, received_message
 from .nameservers import parse_addresses
 from .offsets import QueueOffsets, StartFrom
@@ -80,7 +80,8 @@ class Admin:
             await admin.create_topic("orders", queues=8)
 
     Requests are repeated until `timeout` seconds are over. All of them may be repeated without harm. They raise
-    `RefusedError` (`NotFoundError` for what does not exist), `NoRouteError` for unknown topics, and `DeadlineError`.
+    `RefusedError` (`NotFoundError` for what does not exist), `NoRouteError` for unknown topics, `NoBrokerError` and
+    `DeadlineError`.
     """
 
     def __init__(self, name_servers: str | Sequence[str], *, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> None:
@@ -325,7 +326,7 @@ class Admin:
                 raise InvalidArgumentError(f"broker group {name!r} is not registered, there are {sorted(groups)}")
             core.routes.group(name).update_from_route(groups[name].cluster, groups[name].broker_addrs)
         if not names:
-            raise _not_found("no broker group is registered")
+            raise NoBrokerError("no broker group is registered with the name server")
         return names
 
     async def _await_route(self, topic: str, names: Sequence[str], queues: int) -> None:

@@ -46,6 +46,12 @@ class NoRouteError(ClientError):
         self.topic = topic
 
 
+class NoBrokerError(ClientError):
+    """No broker group is registered with the name server, so that there was nobody to ask."""
+
+    retryable = True
+
+
 class ConnectError(ClientError):
     """No connection could be opened, so nothing was sent."""
 

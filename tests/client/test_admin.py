@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from client_fakes import fake_cluster
 
-from dledger_client import Admin, InvalidArgumentError, MessageQueue, NotFoundError, Producer
+from dledger_client import Admin, InvalidArgumentError, MessageQueue, NoBrokerError, NotFoundError, Producer
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
 from dledger_remoting.record import encode_record
@@ -79,6 +79,20 @@ async def test_a_message_is_found_by_its_id_and_by_its_key():
             await admin.message_by_id(sent.message_id[:-16] + f"{12345:016X}")
         with pytest.raises(InvalidArgumentError):
             await admin.message_by_id("not an id")
+
+
+async def test_what_nobody_could_be_asked_for_is_not_reported_as_missing():
+    async with (
+        fake_cluster() as cluster,
+        Producer(cluster.namesrv, group="P") as producer,
+        Admin(cluster.namesrv) as admin,
+    ):
+        sent = await producer.send("T", b"body")
+        cluster.name_server.groups.clear()
+        with pytest.raises(NoBrokerError):
+            await admin.message_by_id(sent.message_id)
+        with pytest.raises(NoBrokerError):
+            await admin.create_topic("orders")
 
 
 async def test_bad_names_are_refused_before_anything_is_asked():
