@@ -108,7 +108,7 @@ def workloads_command() -> None:
 def _show(context: click.Context, result: RunResult) -> None:
     for line in _lines(result.verdicts):
         click.echo(line)
-    click.echo(f"{result.verdict}: {result.report}")
+    click.echo(f"{result.verdict}: {result.directory}")
     context.exit(EXIT_CODES[result.verdict])
 
 

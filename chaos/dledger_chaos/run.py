@@ -70,7 +70,7 @@ class RunResult:
 
     verdict: Result
     verdicts: Sequence[Verdict]
-    report: Path
+    directory: Path
     injected: dict[str, int]
     """Faults by kind."""
 
@@ -84,17 +84,15 @@ async def run(options: RunOptions, say: Callable[[str], None]) -> RunResult:
     result = await asyncio.to_thread(check, options.directory)
     if not options.keep_data and result.verdict == "valid":
         shutil.rmtree(options.directory / CLUSTER_DIRECTORY)
-    return RunResult(result.verdict, result.verdicts, result.report, trial.injected)
+    return RunResult(result.verdict, result.verdicts, result.directory, trial.injected)
 
 
 def check(directory: Path) -> RunResult:
     """Judge a finished run and write its report; blocks."""
-    from .report import write_report
-
     data = RunData.load(directory)
     verdicts = judge(data)
     write_edn(data.operations, directory / EDN_FILE)
-    return RunResult(overall(verdicts), verdicts, write_report(data, verdicts), {})
+    return RunResult(overall(verdicts), verdicts, directory, {})
 
 
 def workloads_named(names: Sequence[str], capabilities: frozenset[str]) -> list[str]:
