@@ -16,7 +16,11 @@ def commands() -> dict[str, click.Command]:
     for name in _COMMANDS:
         command = main.get_command(click.Context(main), name)
         if isinstance(command, click.Group):
-            found |= {f"dledger {name} {inner}": one for inner, one in command.commands.items()}
+            context = click.Context(command)
+            found |= {
+                f"dledger {name} {inner}": command.get_command(context, inner)
+                for inner in command.list_commands(context)
+            }
         else:
             found[f"dledger {name}"] = command
     return found
