@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import platform
 import random
 import shutil
@@ -46,6 +47,8 @@ QUIET_S: Final = 3.0
 STOP_WORKLOADS_S: Final = 60.0
 FINAL_READS_S: Final = 300.0
 EDN_FILE: Final = "history.edn"
+LOG_FILE: Final = "clients.log"
+"""What the clients of the workloads complain about: their own process is this one."""
 CLUSTER_DIRECTORY: Final = "cluster"
 
 
@@ -79,7 +82,8 @@ async def run(options: RunOptions, say: Callable[[str], None]) -> RunResult:
     """Run once; `say` takes lines for people.  Raises `ChaosError` if it cannot even begin."""
     options.directory.mkdir(parents=True, exist_ok=True)
     trial = _Trial(options, say)
-    await trial.run()
+    with _log_file(options.directory / LOG_FILE):
+        await trial.run()
     say("checking")
     result = await asyncio.to_thread(check, options.directory)
     if not options.keep_data and result.verdict == "valid":
@@ -114,6 +118,20 @@ def workloads_named(names: Sequence[str], capabilities: frozenset[str]) -> list[
         if possible[name]:
             raise ChaosError(f"workload {name} cannot run: {possible[name]}")
     return list(dict.fromkeys(names))
+
+
+@contextlib.contextmanager
+def _log_file(path: Path) -> Iterator[None]:
+    """Have log records written to a file."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
 
 
 class _Trial:

@@ -1,0 +1,187 @@
+"""A cut takes exactly the direction it names, on connections that are open already; healing gives it back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from dledger_chaos.errors import BuildError, TargetError
+from dledger_chaos.ports import find_base_port, proxy_ports
+from dledger_chaos.toxiproxy import build
+from dledger_chaos.toxiproxy.mesh import Direction, Link, Mesh, Toxic
+
+PATIENCE_S = 10.0
+SWALLOW = Toxic("timeout", {"timeout": 0})
+HOLD = Toxic("bandwidth", {"rate": 0})
+
+
+@dataclass(eq=False)
+class Conversation:
+    """A connection from one node to another, through their link: both of its ends."""
+
+    dialler: tuple[asyncio.StreamReader, asyncio.StreamWriter]
+    dialled: tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+    async def say(self, text: bytes, *, back: bool = False) -> None:
+        """Send from the dialler, or back to it."""
+        writer = (self.dialled if back else self.dialler)[1]
+        writer.write(text)
+        await writer.drain()
+
+    async def hear(self, size: int, *, back: bool = False) -> bytes:
+        """What arrives at the other end; less than `size` bytes if the connection ended."""
+        reader = (self.dialler if back else self.dialled)[0]
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await reader.readexactly(size)
+        except asyncio.IncompleteReadError as error:
+            return error.partial
+        except ConnectionError:
+            return b""
+
+
+@dataclass
+class Town:
+    """Nodes a, b and c, each of which listens, and the mesh between them."""
+
+    mesh: Mesh
+    arrivals: dict[str, asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def connect(self, source: str, target: str) -> Conversation:
+        link = self.mesh.links[f"{source}-to-{target}"]
+        async with asyncio.timeout(PATIENCE_S):
+            dialler = await asyncio.open_connection("127.0.0.1", link.listen)
+            dialled = await self.arrivals[target].get()
+        self.writers += [dialler[1], dialled[1]]
+        return Conversation(dialler, dialled)
+
+    async def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
+
+
+@pytest.fixture
+async def town(toxiproxy) -> AsyncIterator[Town]:
+    arrivals = {name: asyncio.Queue() for name in "abc"}
+    servers = {}
+    for name, queue in arrivals.items():
+        servers[name] = await asyncio.start_server(lambda *ends, queue=queue: queue.put_nowait(ends), "127.0.0.1", 0)
+    ports = proxy_ports(find_base_port(1, 3), 0)
+    links = [
+        Link(source, target, next(ports), f"127.0.0.1:{servers[target].sockets[0].getsockname()[1]}")
+        for source in "abc"
+        for target in "abc"
+        if source != target
+    ]
+    town = Town(Mesh(toxiproxy, links), arrivals)
+    await asyncio.to_thread(town.mesh.start)
+    try:
+        yield town
+    finally:
+        await town.close()
+        for server in servers.values():
+            server.close()
+        await asyncio.to_thread(toxiproxy.client.destroy_all)
+
+
+@pytest.mark.parametrize(("source", "target"), [(s, t) for s in "abc" for t in "abc" if s != t])
+async def test_a_cut_direction_is_cut_on_both_links_and_the_other_direction_is_not(town, source, target):
+    own, other = await town.connect(source, target), await town.connect(target, source)
+    await town.mesh.spoil("cut", [Direction(source, target)], SWALLOW)
+    await own.say(b"lost")
+    await other.say(b"lost", back=True)
+    await other.say(b"heard")
+    await own.say(b"heard", back=True)
+    assert await other.hear(5) == b"heard"
+    assert await own.hear(5, back=True) == b"heard"
+    await town.mesh.release("cut")
+    assert await own.hear(4) == b""
+    assert await other.hear(4, back=True) == b""
+
+
+async def test_no_other_link_is_touched(town):
+    bystanders = [await town.connect(*pair) for pair in ("ac", "ca", "bc", "cb")]
+    await town.mesh.spoil("cut", [Direction("a", "b"), Direction("b", "a")], SWALLOW)
+    for each in bystanders:
+        await each.say(b"ping")
+        assert await each.hear(4) == b"ping"
+        await each.say(b"pong", back=True)
+        assert await each.hear(4, back=True) == b"pong"
+
+
+async def test_held_bytes_arrive_late_on_the_same_connection(town):
+    link = await town.connect("a", "b")
+    await town.mesh.spoil("hold", [Direction("a", "b")], HOLD)
+    await link.say(b"late")
+    await link.say(b"early", back=True)
+    assert await link.hear(5, back=True) == b"early"
+    late = asyncio.create_task(link.hear(4))
+    assert not late.done()
+    await town.mesh.release("hold")
+    assert await late == b"late"
+    await link.say(b"on")
+    assert await link.hear(2) == b"on"
+
+
+async def test_a_refused_link_ends_and_takes_no_connection_until_it_is_healed(town):
+    link = await town.connect("a", "b")
+    await town.mesh.refuse("one", [Direction("a", "b")])
+    await town.mesh.refuse("two", [Direction("b", "a"), Direction("b", "c")])
+    assert await link.hear(1) == await link.hear(1, back=True) == b""
+    await town.mesh.release("one")
+    with pytest.raises(ConnectionRefusedError):
+        await town.connect("a", "b")
+    await town.mesh.release("two")
+    again = await town.connect("a", "b")
+    await again.say(b"x")
+    assert await again.hear(1) == b"x"
+
+
+async def test_faults_on_one_link_are_healed_one_by_one(town):
+    link = await town.connect("a", "b")
+    await town.mesh.spoil("slow", [Direction("a", "b")], Toxic("latency", {"latency": 30}))
+    await town.mesh.spoil("hold", [Direction("a", "b")], HOLD)
+    await town.mesh.release("slow")
+    await link.say(b"held")
+    heard = asyncio.create_task(link.hear(4))
+    await link.say(b"back", back=True)
+    assert await link.hear(4, back=True) == b"back"
+    assert not heard.done()
+    await town.mesh.release("hold")
+    assert await heard == b"held"
+
+
+async def test_everything_is_healed_at_once(town):
+    await town.mesh.refuse("refused", [Direction("a", "b")])
+    await town.mesh.spoil("cut", [Direction("b", "c")], SWALLOW)
+    await town.mesh.release_all()
+    for pair in ("ab", "bc"):
+        link = await town.connect(*pair)
+        await link.say(b"x")
+        assert await link.hear(1) == b"x"
+
+
+async def test_what_toxiproxy_does_not_know_is_an_error_with_its_words(town):
+    with pytest.raises(TargetError, match="nonsense"):
+        await town.mesh.spoil("x", [Direction("a", "b")], Toxic("nonsense"))
+
+
+def test_without_go_the_message_says_what_brings_one(monkeypatch):
+    monkeypatch.setattr(build.shutil, "which", lambda name, path=None: None)
+    with pytest.raises(BuildError, match=r"pip install 'dledger-mq\[chaos\]'"):
+        build.find_go()
+
+
+def test_a_build_that_fails_leaves_nothing_and_says_why(tmp_path):
+    go = tmp_path / "go"
+    go.write_text("#!/bin/sh\necho no such module >&2\nexit 1\n")
+    go.chmod(0o755)
+    program = tmp_path / "cache" / "toxiproxy-server"
+    program.parent.mkdir()
+    with pytest.raises(BuildError, match="no such module"):
+        build.build(str(go), program)
+    assert list(program.parent.iterdir()) == []
