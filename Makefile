@@ -2,12 +2,13 @@
 #
 #   PYTHON=python3.12 make venv   another interpreter (>= 3.11)
 #   INPUT=dir make demo           ship another directory than the standard library's source
-#   SEEDS=300 make sim            simulate this many seeds
+#   SEEDS=300 make sim            simulate this many seeds, each for SECONDS=40 of trouble
 #   BENCH="--scenario sync-1x64 --runs 1" make bench
 #   MINUTES=3 make chaos          faults for so long; CHAOS="--seed 7 --faults power,disk" for more options
 
 PYTHON ?= python3
 SEEDS  ?= 100
+SECONDS ?= 40
 INPUT  ?=
 BENCH  ?=
 MINUTES ?= 3
@@ -21,7 +22,7 @@ PROOF   := .venv/.installed-chaos
 PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check fix sim bench chaos clean
+.PHONY: help venv demo test check fix sim mutants bench chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' Makefile
@@ -67,7 +68,10 @@ fix: $(DEV) ## format, and fix what can be fixed mechanically
 	$(BIN)/ruff format .
 
 sim: $(DEV) ## simulate whole groups on faulty disks, networks and clocks (SEEDS=n)
-	$(BIN)/python -m dledger.sim --seeds $(SEEDS)
+	$(BIN)/python -m dledger_broker.sim --seeds $(SEEDS) --seconds $(SECONDS)
+
+mutants: $(DEV) ## switch known bugs on one by one, and say how many seeds each took
+	$(BIN)/python -m dledger_broker.sim mutants
 
 bench: $(DEV) ## measure speed and memory beside this machine's own limits
 	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'

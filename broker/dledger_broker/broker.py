@@ -13,21 +13,16 @@ from dledger.environment import AsyncioEnvironment
 from dledger.errors import LogError
 from dledger.node import Node
 from dledger.replica.status import NodeStatus
-from dledger.statemachine import Leadership
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import ConfigError, StartError
-from dledger_broker.forward import FORWARD_CHANNEL
-from dledger_broker.founding import Founding
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.presence import PRESENCE_CHANNEL
-from dledger_broker.processors.assembly import Processors, assemble
+from dledger_broker.processors.assembly import Processors
 from dledger_broker.registrar import Registrar
-from dledger_broker.retention import HOUR_MS, Retention, RetentionPolicy
 from dledger_broker.server.listener import Listener, require_bindable, resolve_ipv4
-from dledger_broker.state.tables import BrokerState, QueueState
-from dledger_broker.system_topics import system_topics
+from dledger_broker.service import BrokerService
+from dledger_broker.state.tables import BrokerState
 from dledger_remoting.hosts import HostAddress
 
 if TYPE_CHECKING:
@@ -61,13 +56,12 @@ class Broker:
         self._env: AsyncioEnvironment | None = None
         self._http: AppRunner | None = None
         self._started = False
-        self._commit_push_due = False
         self.node: Node
         self.machine: BrokerMachine
         self.listener: Listener
         self.processors: Processors
         self.registrar: Registrar
-        self._retention: Retention
+        self._service: BrokerService
 
     # ---------------------------------------------------------------- life
 
@@ -95,11 +89,7 @@ class Broker:
                 require_bindable("http_port", config.host, config.http_port)
             await self.node.start()
             self._started = True
-            forwarder, presence = self.processors.forwarder, self.processors.presence
-            forwarder.attach(self.node.request_channel(FORWARD_CHANNEL, forwarder.on_request))
-            presence.start(self.node.request_channel(PRESENCE_CHANNEL, presence.on_request))
-            self.machine.start()
-            self._retention.start()
+            self._service.start()
             if config.http_port:
                 await self._start_http()
             await self.listener.serve()
@@ -147,13 +137,8 @@ class Broker:
         """Stop at once. Requests that are under way are answered first; may be called twice."""
         started, self._started = self._started, False
         if started:
-            self.processors.presence.stop()
-            self._retention.stop()
             await self.registrar.stop()
-            self.processors.pulls.stop_holding()
-            self.processors.forwarder.close()
-            await self.processors.requests.close()
-            self.processors.sends.close()
+            await self._service.settle()
         if self._http is not None:
             await self._http.cleanup()
             self._http = None
@@ -244,17 +229,14 @@ class Broker:
     def _assemble(self, env: AsyncioEnvironment, store_host: HostAddress) -> None:
         """Make the parts and join them; nothing runs yet."""
         config, machine, group = self.config, self.machine, self.group
-        self.processors = parts = assemble(
+        self._service = BrokerService(
             config, machine, self.node, env, group, self.counter, store_host, lambda: self.listener.connections
         )
+        self.processors = parts = self._service.processors
         self.listener = Listener(
             config.node_id, config, self.counter, parts.requests.on_frames, parts.presence.local.channel_lost
         )
         self.registrar = Registrar(machine, group, config)
-        Founding(machine, config.group_ordinal)
-        self._retention = Retention(machine, self.node, env, _retention_policy(config), self.counter)
-        machine.on_leadership_changed.append(self._on_leadership)
-        machine.on_arrival = self._on_arrival
 
     async def _start_http(self) -> None:
         try:
@@ -265,26 +247,6 @@ class Broker:
                 "or set http_port = 0"
             ) from error
         self._http = await start_http(self)
-
-    def _on_leadership(self, leadership: Leadership) -> None:
-        self.group.on_leadership(leadership)
-        if not self.group.ready:
-            return
-        _logger.info("node=%s event=leading term=%d", self.config.node_id, leadership.term)
-        for topic in system_topics(self.config):
-            self.machine.proposals.ensure_topic(topic, _log_failure)
-
-    def _on_arrival(self, queues: list[QueueState]) -> None:
-        """Messages can be read: wake this node's long polls, and let nodes where others wait know of the commit."""
-        self.processors.pulls.held.arrived(queues)
-        if self.group.ready and self.processors.presence.followers_hold_pulls and not self._commit_push_due:
-            self._commit_push_due = True
-            asyncio.get_running_loop().call_soon(self._push_commit)
-
-    def _push_commit(self) -> None:
-        self._commit_push_due = False
-        if self.group.ready:
-            self.node.broadcast_commit()
 
     async def _hand_over(self) -> None:
         """Have another node lead; without one that can, this node just leaves and the others elect."""
@@ -297,16 +259,3 @@ class Broker:
             except LogError as error:
                 _logger.info("node=%s event=transfer_failed error=%s", self.config.node_id, error)
                 return
-
-
-def _retention_policy(config: BrokerConfig) -> RetentionPolicy:
-    return RetentionPolicy(
-        max_age_ms=config.retention_hours * HOUR_MS,
-        max_log_bytes=config.retention_bytes,
-        disk_max_used_ratio=config.disk_max_used_ratio,
-    )
-
-
-def _log_failure(error: Exception | None) -> None:
-    if error is not None:
-        _logger.info("event=system_topic_not_created error=%s", error)

@@ -140,6 +140,11 @@ class Retention:
             self._timer.cancel()
             self._timer = None
 
+    @property
+    def is_busy(self) -> bool:
+        """A trim is under way."""
+        return self._busy
+
     def check(self) -> None:
         """Trim if it is time and nothing is under way."""
         if self._busy or not self._log.is_ready:

@@ -18,6 +18,7 @@ from dledger.format import HEADER_BYTES, encode_command, iter_commands, parse_ru
 from dledger.net.transport import Lane
 from dledger.sim.disk import SimDisk
 from dledger.sim.group import GroupSettings, SimGroup
+from dledger.sim.registers import serve_registers
 from dledger.sim.scheduler import Scheduler
 from dledger.sim.workload import Workload, WorkloadSettings
 from dledger.store.hardstate import HardStateFile
@@ -27,7 +28,7 @@ from dledger.types import EntryKind, HardState, Membership, Role
 
 def running_group(seed: int = 3) -> tuple[SimGroup, Workload]:
     scheduler = Scheduler()
-    group = SimGroup(scheduler, Random(seed), GroupSettings())
+    group = SimGroup(scheduler, Random(seed), GroupSettings(), serve_registers)
     workload = Workload(group, Random(seed), WorkloadSettings(clients=3))
     for name in group.nodes:
         group.start(name)
@@ -131,9 +132,9 @@ def test_06_a_failed_sync_ends_the_replica_and_the_group_goes_on() -> None:
     leader.disk.fail(lambda operation, path: operation == "datasync" and path.startswith("commitlog"))
     group.scheduler.run_until(8.0)
     assert leader.life is None
-    acknowledged = workload.ok
+    acknowledged = workload.counts["ok"]
     group.scheduler.run_until(10.0)
-    assert workload.ok > acknowledged
+    assert workload.counts["ok"] > acknowledged
 
 
 def test_07_an_append_that_is_repeated_is_answered_with_the_present_match() -> None:
@@ -183,7 +184,7 @@ def test_09_term_and_vote_survive_a_power_loss_in_the_middle_of_their_save(seed:
 
 def test_10_a_power_loss_of_all_nodes_loses_nothing_acknowledged() -> None:
     group, workload = running_group()
-    acknowledged = workload.ok
+    acknowledged = workload.counts["ok"]
     for name in group.nodes:
         group.crash(name, "none")
     for name in group.nodes:
@@ -249,9 +250,9 @@ def test_15_a_slow_follower_holds_nobody_up() -> None:
     group, workload = running_group()
     slow = next(node for node in group.nodes.values() if node is not group.leader)
     slow.sync_delay_s = 2.0
-    before = workload.ok
+    before = workload.counts["ok"]
     group.scheduler.run_until(7.0)
-    assert workload.ok > before + 50
+    assert workload.counts["ok"] > before + 50
 
 
 def test_16_state_commands_are_part_of_the_entry_that_carries_the_records() -> None:

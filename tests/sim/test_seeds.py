@@ -1,45 +1,93 @@
 """Whole groups, from seeds: those that once broke a promise, and a few of all."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from dledger.sim.campaign import judge
-from dledger.sim.nemesis import KINDS
-from dledger.sim.run import Outcome, simulate
+from dledger.sim.cases import Case
+from dledger.sim.nemesis import CLASSES, KINDS, TRIM
+from dledger.sim.run import Outcome
 
-FRESH = range(500, 540)
+LAB = "dledger_broker.sim.lab"
 SECONDS = 10.0
+FRESH = {"log": range(500, 530), "broker": range(500, 530)}
+
+LOG_HAPPENINGS = ("snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
+BROKER_HAPPENINGS = (
+    "answer 14",
+    "answer 17",
+    "cold read",
+    "commit",
+    "found by key",
+    "found by position",
+    "forward refused",
+    "no answer",
+    "offset moved",
+    "offset read",
+    "outcome unknown",
+    "request expired",
+    "request forwarded",
+    "request held",
+    "state from the log",
+    "topic deleted",
+    "views caught up",
+    "views deleted",
+    "views rebuilt",
+    "views trusted",
+)
 
 
-def _remembered() -> list[tuple[int, float]]:
+def _remembered() -> list[Case]:
     lines = (Path(__file__).parent / "seeds.txt").read_text(encoding="utf-8").splitlines()
-    return [(int(seed), float(seconds)) for seed, seconds in (line.split() for line in lines if line[0] != "#")]
+    fields = [line.split() for line in lines if line[0] != "#"]
+    return [Case(scenario, int(seed), float(seconds)) for scenario, seed, seconds in fields]
 
 
 def _check(outcome: Outcome) -> None:
-    assert outcome.violation is None, f"seed {outcome.seed}: {outcome.violation}\n{outcome.place}"
+    assert outcome.violation is None, f"{outcome.case}: {outcome.violation}\n{outcome.place}"
 
 
-@pytest.mark.parametrize(("seed", "seconds"), _remembered())
-def test_seeds_that_once_failed_pass(seed: int, seconds: float) -> None:
-    _check(judge(seed, seconds))
+@pytest.mark.parametrize("case", _remembered(), ids=lambda case: f"{case.scenario}-{case.seed}")
+def test_seeds_that_once_failed_pass(case: Case) -> None:
+    _check(judge(case, LAB))
 
 
-def test_no_promise_is_broken_under_any_fault() -> None:
-    outcomes = [judge(seed, SECONDS) for seed in FRESH]
+@pytest.fixture(scope="module", params=sorted(FRESH))
+def campaign(request: pytest.FixtureRequest) -> tuple[str, list[Outcome]]:
+    """A short campaign of a scenario."""
+    return request.param, [judge(Case(request.param, seed, SECONDS), LAB) for seed in FRESH[request.param]]
+
+
+def test_no_promise_is_broken_under_any_fault(campaign: tuple[str, list[Outcome]]) -> None:
+    _, outcomes = campaign
     for outcome in outcomes:
         _check(outcome)
-    assert {kind for outcome in outcomes for kind in outcome.injected} == set(KINDS)
-    assert sum(outcome.ok for outcome in outcomes) > 100 * len(outcomes)
-    assert sum(outcome.reads for outcome in outcomes) > 10 * len(outcomes)
-    for happening in ("snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict"):
-        assert sum(outcome.happened[happening] for outcome in outcomes), happening
 
 
-def test_a_seed_repeats_exactly() -> None:
-    first, lines = [], []
-    once = simulate(7, 5.0, trace=first.append)
-    again = simulate(7, 5.0, trace=lines.append)
-    assert first == lines
-    assert (once.events, once.committed, once.ok) == (again.events, again.committed, again.ok)
+def test_a_short_campaign_reaches_every_fault_and_every_rare_branch(campaign: tuple[str, list[Outcome]]) -> None:
+    scenario, outcomes = campaign
+    assert {kind for outcome in outcomes for kind in outcome.injected} >= set(KINDS) - {"old-copy"} | {TRIM}
+    happened: Counter[str] = Counter()
+    for outcome in outcomes:
+        happened.update(outcome.happened)
+        happened.update(outcome.counts)
+    for happening in (*LOG_HAPPENINGS, *(BROKER_HAPPENINGS if scenario == "broker" else ())):
+        assert happened[happening], happening
+    assert happened["ok"] > 50 * len(outcomes)
+    assert happened["read"] > 10 * len(outcomes)
+
+
+def test_every_kind_of_fault_has_a_class() -> None:
+    assert CLASSES.keys() == {*KINDS, TRIM}
+
+
+@pytest.mark.parametrize("scenario", ["log", "broker"])
+def test_a_seed_repeats_exactly(scenario: str) -> None:
+    first: list[str] = []
+    second: list[str] = []
+    once = judge(Case(scenario, 7, 5.0), LAB, trace=first.append)
+    again = judge(Case(scenario, 7, 5.0), LAB, trace=second.append)
+    assert first == second
+    assert (once.events, once.committed, once.counts) == (again.events, again.committed, again.counts)

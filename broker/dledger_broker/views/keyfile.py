@@ -184,16 +184,20 @@ class ActiveIndexFile:
         begin_position = header.begin_position if header.next_entry > 1 else keys[0].position
         slots, slot_count, pack = self._slots, self._layout.slots, ENTRY.pack
         number, in_use = header.next_entry, header.slots_in_use
+        newest: dict[int, int] = {}
         parts: list[bytes] = []
         for code, position, store_timestamp in keys:
             slot = code % slot_count
-            previous = slots[slot]
+            previous = newest.get(slot) or slots[slot]
             in_use += not previous
             seconds = min(max((store_timestamp - begin_timestamp) // 1000, 0), _INT_MAX)
             parts.append(pack(code, position, seconds, previous))
-            slots[slot] = number
+            newest[slot] = number
             number += 1
+        # Slots follow the write: after one that failed they would name entries that are not there, and end the chains.
         self._file.pwrite(b"".join(parts), self._layout.entry_at(header.next_entry))
+        for slot, entry in newest.items():
+            slots[slot] = entry
         last = keys[-1]
         self.header = IndexHeader(begin_timestamp, last.store_timestamp, begin_position, last.position, in_use, number)
 

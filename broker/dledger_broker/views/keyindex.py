@@ -207,14 +207,15 @@ class KeyIndex:
         if active is not None and active.full:
             active.write_slots()
             active.sync_entries()
-            active.close()
             self._sealed.append(SealedIndexFile(self._disk, active.path, self._layout))
+            self._active = None  # whatever fails from here on, a closed file is not asked any more
+            active.close()
             active = None
         if active is None:
             self._make_directory()
             path = f"{DIRECTORY}/{self._new_name(store_timestamp)}"
-            active = self._active = ActiveIndexFile(self._disk, path, self._layout, IndexHeader(), 1)
-            self._slots_entries = 1
+            active = ActiveIndexFile(self._disk, path, self._layout, IndexHeader(), 1)
+            self._active, self._slots_entries = active, 1
             self._disk.sync_dir(DIRECTORY)
         return active
 

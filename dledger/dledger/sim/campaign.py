@@ -1,31 +1,51 @@
-"""Many seeds, on several processes."""
+"""Many cases, on several processes."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
+from importlib import import_module
 from multiprocessing import get_context
+from typing import Protocol, cast
 
-from dledger.sim.mutants import MUTANTS
+from dledger.sim.cases import Case
+from dledger.sim.mutants import Mutant
 from dledger.sim.run import Outcome, simulate
+from dledger.sim.service import Scenario
 
 
-def judge(
-    seed: int, seconds: float, mutant: str | None = None, *, trace: Callable[[str], None] | None = None
-) -> Outcome:
-    """One seed, with a known bug switched on if `mutant` names one; what the replicas log shows in a trace only."""
-    logging.getLogger("dledger").setLevel(logging.CRITICAL if trace is None else logging.NOTSET)
-    with MUTANTS[mutant].applied() if mutant else nullcontext():
-        return simulate(seed, seconds, trace=trace)
+class Lab(Protocol):
+    """A module that says what can be simulated."""
+
+    SCENARIOS: Mapping[str, Scenario]
+    MUTANTS: Mapping[str, Mutant]
 
 
-def judge_all(seeds: Iterable[int], seconds: float, mutant: str | None = None, jobs: int = 1) -> Iterator[Outcome]:
-    """Every seed's outcome, as they come in."""
-    one = partial(judge, seconds=seconds, mutant=mutant)
+def open_lab(name: str) -> Lab:
+    """The laboratory of a module's name, which other processes can open as well."""
+    return cast(Lab, import_module(name))
+
+
+def judge(case: Case, lab: str, mutant: str | None = None, *, trace: Callable[[str], None] | None = None) -> Outcome:
+    """One case, with a known bug switched on if `mutant` names one; what the nodes log shows in a trace only."""
+    for package in ("dledger", "dledger_broker"):
+        logging.getLogger(package).setLevel(logging.CRITICAL if trace is None else logging.NOTSET)
+    opened = open_lab(lab)
+    began = time.process_time()
+    with opened.MUTANTS[mutant].applied() if mutant else nullcontext():
+        outcome = simulate(case, opened.SCENARIOS[case.scenario], trace=trace)
+    outcome.cpu_s = time.process_time() - began
+    return outcome
+
+
+def judge_all(cases: Iterable[Case], lab: str, mutant: str | None = None, jobs: int = 1) -> Iterator[Outcome]:
+    """Every case's outcome, in order."""
+    one = partial(judge, lab=lab, mutant=mutant)
     if jobs == 1:
-        yield from map(one, seeds)
+        yield from map(one, cases)
         return
     with get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap_unordered(one, seeds)
+        yield from pool.imap(one, cases)

@@ -152,6 +152,14 @@ class _Tree:
         self.directories = {moved(path) for path in self.directories}
 
 
+@dataclass(frozen=True, slots=True)
+class DiskImage:
+    """A copy of all files."""
+
+    files: dict[str, bytes]
+    directories: frozenset[str]
+
+
 class SimFile:
     """An open file of a `SimDisk`; dead after a crash."""
 
@@ -290,6 +298,23 @@ class SimDisk:
         for content in (inode.cached, inode.durable):
             if bit // 8 < len(content):
                 content[bit // 8] ^= 1 << (bit % 8)
+
+    def image(self) -> DiskImage:
+        """A copy of everything, as it can be read now."""
+        files = {path: bytes(inode.cached) for path, inode in self._tree.files.items()}
+        return DiskImage(files, frozenset(self._tree.directories))
+
+    def restore(self, image: DiskImage) -> None:
+        """Put a copy in the place of everything, durably; open files are dead."""
+        self.epoch += 1
+        self._journal.clear()
+        self._tree = _Tree()
+        self._tree.directories = set(image.directories)
+        for path, content in image.files.items():
+            inode = self._tree.files[path] = _Inode()
+            inode.cached, inode.durable = bytearray(content), bytearray(content)
+            inode.blocks = set(range((len(content) + BLOCK_BYTES - 1) // BLOCK_BYTES))
+        self._durable_tree = self._tree.copy()
 
     def durable_bytes(self, path: str, offset: int, size: int) -> bytes:
         """What would be left of a range of a file if power were lost now and nothing unsynced survived."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,6 +10,7 @@ from random import Random
 from typing import TypeVar
 
 from dledger.environment import COLD, FLUSH, HARD_STATE
+from dledger.sim.event_loop import SimEventLoop
 from dledger.sim.scheduler import Scheduler, Timer
 
 T = TypeVar("T")
@@ -57,6 +59,17 @@ class SimEnvironment:
         self._works = 0
         self.wall_offset_ms = 0
         self.sync_delay_s: Callable[[str], float] = lambda _lane: 0.0005
+        self._loop = SimEventLoop(self, self._task_failed)
+        self._task_error: Exception | None = None
+
+    @property
+    def loop(self) -> SimEventLoop:
+        """The event loop on which coroutines of this node run."""
+        return self._loop
+
+    def _task_failed(self, error: Exception) -> None:
+        if self.alive:
+            self._task_error = error
 
     def kill(self) -> None:
         """The process is gone."""
@@ -121,10 +134,16 @@ class SimEnvironment:
             if self.paused:
                 self._missed.append(fire)
                 return
+            _set_running_loop(self._loop.as_loop)
             try:
                 timer.callback()
             except Exception as error:
                 self._escaped(error)
+            finally:
+                _set_running_loop(None)
+            if self._task_error is not None:
+                unhandled, self._task_error = self._task_error, None
+                self._escaped(unhandled)
             self._after_event()
 
         scheduler.at(moment, fire)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from dledger.errors import LogError
 from dledger.replica.joining import without
 from dledger.replica.opening import LOG_DIRECTORIES
 from dledger.sim.disk import UNLIMITED_BYTES, Keep
 from dledger.sim.group import SimGroup, SimNode
+from dledger.store.segments import DIRECTORY as LOG_DIRECTORY
 
 MUTATING = frozenset(("pwrite", "datasync", "rename", "unlink", "sync_dir", "truncate", "reserve"))
 
@@ -239,21 +240,28 @@ class DiskError:
         group.start(self.node)
 
 
+def _may_rot(group: SimGroup, node: SimNode) -> bool:
+    """Everybody else remembers everything, and nothing else is rotten."""
+    others_rot = any(other.rotten for other in group.nodes.values() if other is not node)
+    return node.life is not None and group.healthy() and not others_rot and not group.damaged
+
+
 @dataclass(frozen=True, slots=True)
 class BitFlip:
-    """A bit of a stopped node's files rots."""
+    """A bit of a node's files rots, of a stopped one or, with `running`, under its eyes."""
 
     node: str
     where: float
     prefix: str
     duration_s: float
+    running: bool = False
 
     def inject(self, group: SimGroup) -> bool:
         node = group.nodes[self.node]
-        others_rot = any(other.rotten for other in group.nodes.values() if other is not node)
-        if node.life is None or not group.healthy() or others_rot or group.damaged:
+        if not _may_rot(group, node):
             return False
-        group.kill(self.node)
+        if not self.running:
+            group.kill(self.node)
         files = [path for path in node.disk.paths() if path.startswith(self.prefix)]
         sizes = [node.disk.durable_size(path) for path in files]
         byte = int(self.where * sum(sizes))
@@ -267,6 +275,65 @@ class BitFlip:
         return True
 
     def heal(self, group: SimGroup) -> None:
+        group.start(self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class LoseSegment:
+    """A segment of a stopped node's log is deleted, or with `cut` loses its second half."""
+
+    node: str
+    where: float
+    cut: bool
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        node = group.nodes[self.node]
+        if not _may_rot(group, node):
+            return False
+        group.kill(self.node)
+        segments = [path for path in node.disk.paths() if path.startswith(LOG_DIRECTORY)]
+        path = segments[int(self.where * len(segments))]
+        node.rotten = True
+        group.witness.amnesia(self.node)
+        if self.cut:
+            file = node.disk.open(path)
+            file.truncate(file.size() // 2)
+            file.close()
+        else:
+            node.disk.unlink(path)
+            node.disk.sync_dir(LOG_DIRECTORY)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.start(self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class OldCopy:
+    """A copy of a stopped node's directory is put back after a while, over what it has become."""
+
+    node: str
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        node = group.nodes[self.node]
+        if node.life is None or node.copy is not None or node.disk.faults or node.rotten:
+            return False
+        group.kill(self.node)
+        node.copy = node.disk.image()
+        group.start(self.node)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        node = group.nodes[self.node]
+        copy, node.copy = node.copy, None
+        if copy is None or not _may_rot(group, node):
+            return
+        group.kill(self.node)
+        group.witness.amnesia(self.node)
+        group.witness.happened["old copy restored"] += 1
+        node.disk.restore(copy)
         group.start(self.node)
 
 
@@ -328,6 +395,44 @@ class ClockJump:
         node.wall_offset_ms += by_ms
         if node.life is not None:
             node.life.environment.wall_offset_ms = node.wall_offset_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCut:
+    """Clients do not reach some nodes; the nodes reach each other."""
+
+    nodes: tuple[str, ...]
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        group.unreachable.update(self.nodes)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.unreachable.difference_update(self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """The leader has everybody drop what lies before one of its snapshots."""
+
+    which: float
+    duration_s: float = 0.0
+
+    def inject(self, group: SimGroup) -> bool:
+        leader = group.leader
+        if leader is None or leader.life is None:
+            return False
+        life, store = leader.life, leader.life.replica.store
+        positions = [meta.position for meta in store.snapshots.list() if meta.position > store.first_position]
+        if not positions:
+            return False
+        position = positions[int(self.which * len(positions))]
+        call_on(leader, lambda: life.service.trim(position))
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        """What is gone is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,3 +502,29 @@ def call_on(node: SimNode, work: Callable[[], object]) -> None:
 
     assert node.life is not None
     node.life.environment.call_soon(attempt)
+
+
+_TYPES: Final[tuple[type[Fault], ...]] = (
+    Crash,
+    Kill,
+    PowerCut,
+    Pause,
+    Partition,
+    Cut,
+    ClientCut,
+    SlowLinks,
+    SlowDisk,
+    FullDisk,
+    DiskError,
+    BitFlip,
+    LoseSegment,
+    OldCopy,
+    Wipe,
+    LoseFiles,
+    ClockJump,
+    Remove,
+    Transfer,
+    Trim,
+)
+FAULTS: Final = {fault.__name__: fault for fault in _TYPES}
+"""Every fault by the name of its class."""

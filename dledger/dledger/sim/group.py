@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from random import Random
 
 from dledger.config import ReplicaConfig
 from dledger.core.messages import Message
 from dledger.errors import ContradictionError, CorruptionError, LogError, StateDivergedError, StorageError
+from dledger.net.links import ChannelListener
 from dledger.net.transport import Receiver
 from dledger.replica.opening import IDENTITY_FORMAT, Opened, open_directory, set_aside
 from dledger.replica.replica import Replica
-from dledger.sim.disk import UNLIMITED_BYTES, Keep, SimDisk
+from dledger.sim.disk import UNLIMITED_BYTES, DiskImage, Keep, SimDisk
 from dledger.sim.environment import SimEnvironment
 from dledger.sim.invariants import Violation, Witness
-from dledger.sim.machine import RegisterMachine
 from dledger.sim.network import Network, SimTransport
 from dledger.sim.scheduler import Scheduler
+from dledger.sim.service import Service
+from dledger.statemachine import StateMachine
 from dledger.store.identity import Identity, write_identity
 from dledger.types import Membership, ReplicaId
 
@@ -37,8 +39,7 @@ class GroupSettings:
     recent_bytes: int = 48 << 10
     sizes_window: int = 64
     """Entries whose sizes the core remembers: what lies before is sent by catch-up."""
-    state_padding_bytes: int = 0
-    """Added to every snapshot."""
+    scrub_interval_ms: int = 2000
     call_cost_s: float = 0.0
     clock_drift: float = 0.01
     """Clocks run at rates of 1 ± this."""
@@ -67,7 +68,8 @@ class SimNode:
     """An injected error has struck: it may end this life, or keep the next one from beginning."""
     sync_delay_s: float = 0.001
     wall_offset_ms: int = 0
-    notes: list[str] = field(default_factory=list)
+    copy: DiskImage | None = None
+    """An old copy of its directory that may be put back."""
 
     @property
     def replica(self) -> Replica | None:
@@ -78,12 +80,18 @@ class SimNode:
 class Life:
     """One run of a node's process, from start to crash."""
 
-    def __init__(self, node: SimNode, environment: SimEnvironment, machine: RegisterMachine, me: ReplicaId) -> None:
+    def __init__(self, node: SimNode, environment: SimEnvironment, transport: SimTransport, me: ReplicaId) -> None:
         self.node = node
         self.environment = environment
-        self.machine = machine
+        self.transport = transport
         self.replica_id = me
+        self.serving: Service | None = None
         self.running: Replica | None = None
+        self.stopping = False
+        self.on_killed: list[Callable[[], None]] = []
+        """Called when the process ends and its machine goes on, which tells whoever is connected."""
+        self.on_ended: list[Callable[[], None]] = []
+        """Called when the process ends in whatever way."""
         self.commit_seen = -1
         self.applied_seen = -1
         self.first_seen = 0
@@ -98,8 +106,22 @@ class Life:
         return self.running
 
     @property
+    def service(self) -> Service:
+        assert self.serving is not None
+        return self.serving
+
+    @property
+    def machine(self) -> StateMachine:
+        return self.service.machine
+
+    @property
     def receiver(self) -> Receiver:
         return self.replica
+
+    @property
+    def channels(self) -> Mapping[int, ChannelListener]:
+        """See `dledger.sim.network.Endpoint`."""
+        return self.transport.channels
 
     def deliver(self, moment: float, callback: Callable[[], None]) -> None:
         """See `dledger.sim.network.Endpoint`."""
@@ -107,12 +129,20 @@ class Life:
 
 
 class SimGroup:
-    """All nodes, and what can be done to them.  `Violation` is raised wherever a promise turns out to be broken."""
+    """All nodes, and what can be done to them.  `Violation` is raised wherever a promise turns out to be broken.
 
-    def __init__(self, scheduler: Scheduler, random: Random, settings: GroupSettings) -> None:
+    `serve` makes the service of each life of a node.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, random: Random, settings: GroupSettings, serve: Callable[[SimGroup, Life], Service]
+    ) -> None:
         self.scheduler = scheduler
         self.random = random
         self.settings = settings
+        self._serve = serve
+        self.unreachable: set[str] = set()
+        """Nodes that clients do not reach."""
         self.witness = Witness()
         self.network = Network(scheduler, Random(random.getrandbits(64)), settings.names)
         self.nodes = {name: self._make_node(name) for name in settings.names}
@@ -130,6 +160,7 @@ class SimGroup:
             snapshot_interval_ms=settings.snapshot_interval_ms,
             recent_bytes=settings.recent_bytes,
             max_uncommitted_bytes=1 << 20,
+            scrub_interval_ms=settings.scrub_interval_ms,
         )
         drift = settings.clock_drift
         return SimNode(name, self._new_disk(), config, random.uniform(1 - drift, 1 + drift), random.uniform(0, 1000))
@@ -183,10 +214,12 @@ class SimGroup:
         node.lives += 1
         try:
             opened = open_directory(node.disk, node.config, self._mint, name=name)
+            life = self._live(node, opened)
         except (LogError, OSError) as error:
             if node.losing_power:
                 self._lose_power(node)
                 return False
+            node.disk.kill()
             full = node.disk.capacity_bytes < UNLIMITED_BYTES
             if full or node.failing_disk or (isinstance(error, LogError) and node.rotten):
                 self.say(f"{name} cannot start: {error}")
@@ -195,10 +228,11 @@ class SimGroup:
         node.failing_disk = False
         for note in opened.notes + opened.recovery.notes:
             self.say(f"{name} notes: {note}")
-        self._live(node, opened)
+        self._join(node, life, opened)
         return True
 
-    def _live(self, node: SimNode, opened: Opened) -> None:
+    def _live(self, node: SimNode, opened: Opened) -> Life:
+        """The new life of a node, which takes no part yet."""
         me = ReplicaId(node.name, opened.identity.incarnation)
 
         def after_event() -> None:
@@ -224,8 +258,12 @@ class SimGroup:
         )
         environment.wall_offset_ms = node.wall_offset_ms
         environment.sync_delay_s = lambda _lane: node.sync_delay_s * (0.2 + environment.random().random() * 1.8)
-        machine = RegisterMachine(self.settings.state_padding_bytes, self.witness.applying(me))
-        life = Life(node, environment, machine, me)
+
+        def sent(to: str, message: Message) -> None:
+            self.witness.sending(life, to, message)
+
+        transport = SimTransport(self.network, me, sent)
+        life = Life(node, environment, transport, me)
 
         truncate = opened.store.truncate
 
@@ -235,29 +273,25 @@ class SimGroup:
 
         opened.store.truncate = truncating  # type: ignore[method-assign]
 
-        def sent(to: str, message: Message) -> None:
-            self.witness.sending(life, to, message)
-
         def failed(error: BaseException) -> None:
             environment.call_soon(lambda: self._replica_failed(life, error))
 
-        replica = Replica(
-            node.config,
-            opened,
-            environment,
-            SimTransport(self.network, me, sent),
-            machine,
-            on_failure=failed,
-        )
+        life.serving = self._serve(self, life)
+        replica = Replica(node.config, opened, environment, transport, life.machine, on_failure=failed)
         replica.engine.table.window = self.settings.sizes_window
         life.running = replica
+        return life
+
+    def _join(self, node: SimNode, life: Life, opened: Opened) -> None:
         node.life = life
+        replica = life.replica
         self.say(
             f"{node.name} starts: term {replica.engine.term}, entries {opened.recovery.first_index} to"
             f" {opened.recovery.last_index}, commit {opened.commit_index}"
         )
         self.witness.started(life)
         self.network.join(life)
+        life.environment.call_soon(life.service.start)
         replica.start()
         self.witness.observe(life)
 
@@ -282,7 +316,10 @@ class SimGroup:
 
     def kill(self, name: str) -> None:
         """SIGKILL: the process is gone, what it wrote stays."""
+        life = self.nodes[name].life
         self._end(name)
+        if life is not None:
+            self._hang_up(life)
         self.nodes[name].disk.kill()
 
     def crash(self, name: str, keep: Keep) -> None:
@@ -297,6 +334,13 @@ class SimGroup:
             life.environment.kill()
             self.network.leave(name)
             self.witness.ended(life)
+            for callback in life.on_ended:
+                callback()
+
+    @staticmethod
+    def _hang_up(life: Life) -> None:
+        for callback in life.on_killed:
+            callback()
 
     def wipe(self, name: str) -> None:
         """Lose the whole directory."""
@@ -307,22 +351,29 @@ class SimGroup:
         node.rotten = False
 
     def stop(self, name: str) -> None:
-        """An orderly stop."""
+        """An orderly stop, which may take a while."""
         life = self.nodes[name].life
-        if life is not None:
-            life.replica.stop()
-            life.environment.close()
-            self._end(name)
-            node = self.nodes[name]
-            try:
-                life.replica.close(clean=life.replica.failure is None)
-            except StorageError:
-                if not (node.failing_disk or node.losing_power):
-                    raise
-            if node.losing_power:
-                self._lose_power(node)
-            else:
-                node.disk.kill()
+        if life is not None and not life.stopping:
+            life.stopping = True
+            life.environment.call_soon(lambda: life.service.stop(lambda: self._stopped(life)))
+
+    def _stopped(self, life: Life) -> None:
+        node = life.node
+        if node.life is not life:
+            return
+        life.replica.stop()
+        life.environment.close()
+        self._end(node.name)
+        self._hang_up(life)
+        try:
+            life.replica.close(clean=life.replica.failure is None)
+        except StorageError:
+            if not (node.failing_disk or node.losing_power):
+                raise
+        if node.losing_power:
+            self._lose_power(node)
+        else:
+            node.disk.kill()
 
     # ---------------------------------------------------------------- judging
 
@@ -333,6 +384,11 @@ class SimGroup:
             node.rotten and (node.life is None or node.life.replica.store.corrupt_ranges)
             for node in self.nodes.values()
         )
+
+    @property
+    def rotten(self) -> bool:
+        """Bits of some disk were flipped: what it serves may be wrong until its scrub has found out."""
+        return any(node.rotten for node in self.nodes.values())
 
     def healthy(self) -> bool:
         """Every node runs, is a voter, leads or follows the ready leader, and has applied everything."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 
+from dledger.sim.cases import Strike, fault_of, strike_of
 from dledger.sim.disk import UNLIMITED_BYTES
 from dledger.sim.faults import (
     BitFlip,
+    ClientCut,
     ClockJump,
     Crash,
     Cut,
@@ -17,6 +20,8 @@ from dledger.sim.faults import (
     FullDisk,
     Kill,
     LoseFiles,
+    LoseSegment,
+    OldCopy,
     Partition,
     Pause,
     PowerCut,
@@ -24,15 +29,19 @@ from dledger.sim.faults import (
     SlowDisk,
     SlowLinks,
     Transfer,
+    Trim,
     Wipe,
-    call_on,
 )
 from dledger.sim.group import KEEPS, SimGroup
 from dledger.store.segments import DIRECTORY as LOG_DIRECTORY
 
 SUPERVISE_S = 0.4
+TRIM = "trim"
 PATIENCE = 3
 """Starts of a node with damaged files, before it is given an empty directory."""
+
+VIEWS = ("consumequeue", "views", "keyindex")
+"""Directories of services: errors there end nobody."""
 
 Draw = Callable[[Random, SimGroup], Fault]
 
@@ -126,6 +135,9 @@ KINDS: Mapping[str, Draw] = {
     "ring": _ring,
     "one-way": _one_way,
     "cut": lambda random, group: Cut(_some_pairs(random, group)),
+    "client-cut": lambda random, group: ClientCut(
+        tuple(_names(random, group)[: random.randint(1, len(group.settings.names))]), _down(random)
+    ),
     "slow-links": lambda random, group: SlowLinks(
         _some_pairs(random, group), random.choice((0.01, 0.1, 0.4)), _down(random)
     ),
@@ -138,7 +150,7 @@ KINDS: Mapping[str, Draw] = {
     "disk-error": lambda random, group: DiskError(
         _one(random, group),
         random.choice(("datasync", "datasync", "pwrite")),
-        random.choice((LOG_DIRECTORY, LOG_DIRECTORY, "raft/hardstate", "raft/mark", "index", "snapshots")),
+        random.choice((LOG_DIRECTORY, LOG_DIRECTORY, "raft/hardstate", "raft/mark", "index", "snapshots", *VIEWS)),
         _down(random),
     ),
     "bit-flip": lambda random, group: BitFlip(
@@ -147,6 +159,13 @@ KINDS: Mapping[str, Draw] = {
         random.choice((LOG_DIRECTORY, LOG_DIRECTORY, "index", "snapshots", "raft/mark", "raft/hardstate")),
         random.uniform(0.1, 1.0),
     ),
+    "bit-flip-running": lambda random, group: BitFlip(
+        _one(random, group), random.random(), LOG_DIRECTORY, 0.0, running=True
+    ),
+    "lose-segment": lambda random, group: LoseSegment(
+        _one(random, group), random.random(), random.random() < 0.5, random.uniform(0.1, 1.0)
+    ),
+    "old-copy": lambda random, group: OldCopy(_one(random, group), random.uniform(0.5, 3.0)),
     "wipe": lambda random, group: Wipe(_one(random, group), random.uniform(0.1, 1.0)),
     "lose-files": lambda random, group: LoseFiles(_one(random, group), random.uniform(0.1, 1.0)),
     "clock-jump": lambda random, group: ClockJump(
@@ -157,8 +176,40 @@ KINDS: Mapping[str, Draw] = {
 }
 
 
+CLASSES: Mapping[str, str] = {
+    **dict.fromkeys(("kill", "stop", "pause"), "process"),
+    **dict.fromkeys(("crash", "crash-many", "crash-all", "power-cut"), "power"),
+    **dict.fromkeys(
+        ("isolate", "halves", "ring", "one-way", "cut", "client-cut", "slow-links"),
+        "network",
+    ),
+    **dict.fromkeys(
+        (
+            "slow-disk",
+            "full-disk",
+            "disk-error",
+            "bit-flip",
+            "bit-flip-running",
+            "lose-segment",
+            "old-copy",
+            "wipe",
+            "lose-files",
+        ),
+        "disk",
+    ),
+    "clock-jump": "clock",
+    "remove": "membership",
+    "transfer": "membership",
+    TRIM: "retention",
+}
+"""Which class a kind of fault belongs to."""
+
+
 class Nemesis:
-    """Injects what it draws, heals it in time, and keeps dead nodes from staying dead."""
+    """Injects what it draws, heals it in time, and keeps dead nodes from staying dead.
+
+    With `strikes` nothing is drawn: these faults are injected, each at its time.
+    """
 
     def __init__(
         self,
@@ -169,6 +220,7 @@ class Nemesis:
         interval_s: float,
         most_at_once: int,
         trim_s: float,
+        strikes: Sequence[Strike] | None = None,
     ) -> None:
         """`kinds` are weights; `interval_s` and `trim_s` are the mean times between two faults, and two trims."""
         self._group = group
@@ -178,16 +230,24 @@ class Nemesis:
         self._interval_s = interval_s
         self._most_at_once = most_at_once
         self._trim_s = trim_s
+        self._given = strikes
         self._open: dict[int, Fault] = {}
         self._serial = 0
         self._active = True
         self._refused: Counter[str] = Counter()
         self.injected: Counter[str] = Counter()
+        self.strikes: list[Strike] = []
+        """What was injected so far."""
 
     def start(self) -> None:
         """Let the trouble begin."""
-        self._later()
-        self._retain()
+        if self._given is None:
+            self._later()
+            self._retain()
+        else:
+            for strike in self._given:
+                fault = fault_of(strike)
+                self._group.scheduler.at(strike.at, partial(self._inject_given, strike.kind, fault))
         self._supervise()
 
     def _later(self) -> None:
@@ -197,37 +257,39 @@ class Nemesis:
         if not self._active:
             return
         self._later()
-        if len(self._open) >= self._most_at_once:
+        if len(self._open) < self._most_at_once:
+            kind = self._random.choices(self._kinds, self._weights)[0]
+            self._inject(kind, KINDS[kind](self._random, self._group))
+
+    def _retain(self) -> None:
+        """The log is trimmed now and then, whatever else goes wrong."""
+        self._group.scheduler.after(self._random.expovariate(1 / self._trim_s), self._retain)
+        if self._active:
+            self._inject(TRIM, Trim(self._random.random()))
+
+    def _inject_given(self, kind: str, fault: Fault) -> None:
+        if self._active:
+            self._inject(kind, fault)
+
+    def _inject(self, kind: str, fault: Fault) -> None:
+        group = self._group
+        if not fault.inject(group):
             return
-        kind = self._random.choices(self._kinds, self._weights)[0]
-        fault = KINDS[kind](self._random, self._group)
-        if not fault.inject(self._group):
-            return
-        self._group.say(f"inject {fault}")
+        group.say(f"inject {fault}")
         self.injected[kind] += 1
+        self.strikes.append(strike_of(group.scheduler.now, kind, fault))
+        if not fault.duration_s:
+            return
         self._serial += 1
         serial = self._serial
         self._open[serial] = fault
-        self._group.scheduler.after(fault.duration_s, lambda: self._heal(serial))
+        group.scheduler.after(fault.duration_s, lambda: self._heal(serial))
 
     def _heal(self, serial: int) -> None:
         fault = self._open.pop(serial, None)
         if fault is not None:
-            if fault.duration_s:
-                self._group.say(f"heal {fault}")
+            self._group.say(f"heal {fault}")
             fault.heal(self._group)
-
-    def _retain(self) -> None:
-        """The leader has everybody drop what lies before one of its snapshots, now and then."""
-        self._group.scheduler.after(self._random.expovariate(1 / self._trim_s), self._retain)
-        leader = self._group.leader
-        if leader is None or leader.life is None or not self._active:
-            return
-        replica = leader.life.replica
-        positions = [meta.position for meta in replica.snapshots.list() if meta.position > replica.store.first_position]
-        if positions:
-            position = self._random.choice(positions)
-            call_on(leader, lambda: replica.propose_trim(position))
 
     def _supervise(self) -> None:
         """Start what died of itself; give up on what refuses to start because its files rotted."""
@@ -251,6 +313,7 @@ class Nemesis:
             self._heal(serial)
         group = self._group
         group.network.heal()
+        group.unreachable.clear()
         for node in group.nodes.values():
             node.disk.faults.clear()
             node.disk.capacity_bytes = UNLIMITED_BYTES

@@ -7,11 +7,13 @@ gives the connection up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Protocol
 
 from dledger.core.messages import Message
+from dledger.invariants import invariant
+from dledger.net.links import ChannelListener
 from dledger.net.transport import Buffer, Lane, Receiver
 from dledger.sim.scheduler import Scheduler
 from dledger.types import ReplicaId
@@ -28,6 +30,10 @@ class Endpoint(Protocol):
 
     @property
     def receiver(self) -> Receiver: ...
+
+    @property
+    def channels(self) -> Mapping[int, ChannelListener]:
+        """Who gets the data of a numbered channel, instead of the receiver."""
 
     def deliver(self, moment: float, callback: Callable[[], None]) -> None:
         """Call at `moment` on the node's event loop, if this life still goes on then."""
@@ -86,7 +92,15 @@ class Network:
         if source is not None:
             peer = target.replica_id if target is not None else None
             self._tell_lost(source, b, peer)
+            self._announce_loss(source, b)
+        if target is not None:
+            self._announce_loss(target, a)
         self._dial_later(a, b)
+
+    def _announce_loss(self, endpoint: Endpoint, other: str) -> None:
+        """Who exchanges requests over channels learns of a loss in either direction."""
+        for listener in endpoint.channels.values():
+            endpoint.deliver(self._scheduler.now, lambda listener=listener: listener.on_lost(other))  # type: ignore[misc]
 
     def _tell_lost(self, source: Endpoint, b: str, peer: ReplicaId | None) -> None:
         known = self._known.pop((source.replica_id, b), peer)
@@ -153,7 +167,12 @@ class Network:
 
         source.deliver(self._scheduler.now, connected)
 
-    def send(self, a: ReplicaId, b: str, lane: Lane, size: int, hand_over: Callable[[Receiver], None]) -> bool:
+    def can_exchange(self, a: str, b: str) -> bool:
+        """Whether `a` can send to `b`, and `b` back."""
+        there, back = self._links.get((a, b)), self._links.get((b, a))
+        return there is not None and there.up and back is not None and back.up
+
+    def send(self, a: ReplicaId, b: str, lane: Lane, size: int, hand_over: Callable[[Endpoint], None]) -> bool:
         """Put something on a lane."""
         link = self._links.get((a.node_id, b))
         source = self._endpoints.get(a.node_id)
@@ -180,7 +199,7 @@ class Network:
                 return
             link.queued[lane] -= size
             self.delivered += 1
-            hand_over(receiver.receiver)
+            hand_over(receiver)
 
         target.deliver(at, arrive)
         return True
@@ -191,25 +210,46 @@ class Network:
 
 
 class SimTransport:
-    """A `Transport` of one life of one node; `sent` is told every message before it leaves."""
+    """A `Transport` of one life of one node, with channels; `sent` is told every message before it leaves."""
 
     def __init__(self, network: Network, me: ReplicaId, sent: Callable[[str, Message], None]) -> None:
         self._network = network
         self._me = me
         self._sent = sent
+        self.channels: dict[int, ChannelListener] = {}
 
     def send(self, to: str, lane: Lane, message: Message, payload: Sequence[Buffer] = ()) -> bool:
+        """See `Transport.send`."""
         self._sent(to, message)
         data = b"".join(payload)
         me = self._me
-        return self._network.send(me, to, lane, 64 + len(data), lambda receiver: receiver.on_message(me, message, data))
-
-    def send_data(self, to: str, channel: int, data: Sequence[Buffer]) -> bool:
-        joined = b"".join(data)
-        me = self._me
         return self._network.send(
-            me, to, Lane.BULK, 32 + len(joined), lambda receiver: receiver.on_data(me, channel, joined)
+            me, to, lane, 64 + len(data), lambda endpoint: endpoint.receiver.on_message(me, message, data)
         )
 
+    def send_data(self, to: str, channel: int, data: Sequence[Buffer]) -> bool:
+        """See `Transport.send_data`."""
+        joined = b"".join(data)
+        me = self._me
+
+        def hand_over(endpoint: Endpoint) -> None:
+            listener = endpoint.channels.get(channel)
+            if listener is not None:
+                listener.on_data(me, joined)
+            else:
+                endpoint.receiver.on_data(me, channel, joined)
+
+        return self._network.send(me, to, Lane.BULK, 32 + len(joined), hand_over)
+
     def queued_bytes(self, to: str, lane: Lane) -> int:
+        """See `Transport.queued_bytes`."""
         return self._network.queued_bytes(self._me.node_id, to, lane)
+
+    def open_channel(self, number: int, listener: ChannelListener) -> None:
+        """See `dledger.net.requests.ChannelTransport`."""
+        invariant(number not in self.channels, "a channel has one listener", number=number)
+        self.channels[number] = listener
+
+    def can_exchange(self, node_id: str) -> bool:
+        """See `dledger.net.requests.ChannelTransport`."""
+        return self._network.can_exchange(self._me.node_id, node_id)

@@ -1,4 +1,4 @@
-"""One seed from start to verdict: trouble, then healing, then proof that the group is whole."""
+"""One case from start to verdict: trouble, then healing, then proof that the group is whole."""
 
 from __future__ import annotations
 
@@ -8,120 +8,70 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from dledger.sim.group import GroupSettings, Life, SimGroup, SimNode
+from dledger.sim.cases import Case, Strike
+from dledger.sim.group import SimGroup, SimNode
 from dledger.sim.invariants import Violation, require
-from dledger.sim.nemesis import KINDS, Nemesis
+from dledger.sim.nemesis import Nemesis
+from dledger.sim.plan import draw_plan
 from dledger.sim.scheduler import Scheduler
-from dledger.sim.workload import Workload, WorkloadSettings
+from dledger.sim.service import Scenario, Trial
 
 CONVERGE_S = 60.0
 OPERATOR_S = 15.0
+SCRUB_S = 15.0
+"""By then every node has read all of its log again."""
 STEP_S = 0.25
-DEFAULT_SECONDS = 20.0
+WARM_UP_S = 1.0
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one seed."""
+    """What came of one case."""
 
-    seed: int
+    case: Case
     seconds: float = 0.0
+    """Simulated."""
+    cpu_s: float = 0.0
+    """That it took."""
     events: int = 0
     committed: int = 0
-    ok: int = 0
-    failed: int = 0
-    unknown: int = 0
-    reads: int = 0
+    """Entries."""
     terms: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    """Operations by outcome, and what else the clients counted."""
     injected: Counter[str] = field(default_factory=Counter)
+    """Faults by kind."""
     happened: Counter[str] = field(default_factory=Counter)
     """Rare things that came of the faults (see `Witness.happened`)."""
+    strikes: list[Strike] = field(default_factory=list)
+    """The faults as values: with them the run can be repeated in part."""
     violation: Violation | None = None
     place: str = ""
     """Where in the code, if an exception revealed it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a seed makes of a run: every seed has its own mixture of faults."""
-
-    group: GroupSettings
-    workload: WorkloadSettings
-    kinds: dict[str, float]
-    interval_s: float
-    most_at_once: int
-    trim_s: float
-    sync_s: float
-
-
-def draw_plan(random: Random) -> Plan:
-    """Swarm testing: a few kinds of faults at a time find more than all of them always."""
-    nodes, founders = random.choices(((3, 3), (5, 5), (3, 1)), (8, 1, 1))[0]
-    group = GroupSettings(
-        nodes,
-        founders,
-        snapshot_interval_ms=random.choice((100, 300, 2000)),
-        recent_bytes=random.choice((4 << 10, 48 << 10, 1 << 20)),
-        sizes_window=random.choice((4, 64, 4096)),
-        state_padding_bytes=random.choice((0, 0, 0, 20 << 10, 600 << 10)),
-        call_cost_s=random.choice((0.0, 0.0, 0.0, 0.0005)),
-        clock_drift=random.choice((0.0, 0.01, 0.05)),
-    )
-    workload = WorkloadSettings(
-        clients=random.choice((1, 3, 6)),
-        think_s=random.choice((0.02, 0.05, 0.15)),
-        timeout_s=random.choice((0.3, 1.5)),
-        keys=random.choice((1, 8)),
-        read_share=random.choice((0.1, 0.4)),
-        padding_bytes=random.choice((100, 800, 4000)),
-        large_share=random.choice((0.0, 0.01, 0.05)),
-    )
-    chosen = random.sample(sorted(KINDS), random.randint(2, 8))
-    kinds = {kind: random.uniform(0.2, 1.0) for kind in chosen}
-    return Plan(
-        group,
-        workload,
-        kinds,
-        interval_s=random.choice((0.15, 0.4, 1.0)),
-        most_at_once=random.choice((1, 2, 4)),
-        trim_s=random.choice((0.3, 1.0, 4.0)),
-        sync_s=random.choice((0.0003, 0.002, 0.01)),
-    )
-
-
-def simulate(seed: int, seconds: float = DEFAULT_SECONDS, *, trace: Callable[[str], None] | None = None) -> Outcome:
-    """Run one seed; a broken promise ends it and stands in the outcome."""
-    random = Random(seed)
-    plan = draw_plan(random)
+def simulate(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | None = None) -> Outcome:
+    """Run one case; a broken promise ends it and stands in the outcome."""
+    plan = draw_plan(_random(case, "plan"))
+    trial = scenario.draw(_random(case, "clients"), case.limits)
     scheduler = Scheduler()
-    group = SimGroup(scheduler, Random(random.getrandbits(64)), plan.group)
+    group = SimGroup(scheduler, _random(case, "group"), plan.group, trial.serve)
     group.trace = trace
-    workload = Workload(group, Random(random.getrandbits(64)), plan.workload)
     nemesis = Nemesis(
         group,
-        Random(random.getrandbits(64)),
+        _random(case, "faults"),
         kinds=plan.kinds,
         interval_s=plan.interval_s,
         most_at_once=plan.most_at_once,
         trim_s=plan.trim_s,
+        strikes=case.strikes,
     )
-    outcome = Outcome(seed, injected=nemesis.injected, happened=group.witness.happened)
+    outcome = Outcome(case, injected=nemesis.injected, happened=group.witness.happened, strikes=nemesis.strikes)
     for node in group.nodes.values():
         node.sync_delay_s = plan.sync_s
-    if trace is not None:
-        trace(f"{plan}")
+    group.say(f"{plan}")
     try:
-        for name in group.nodes:
-            group.start(name)
-        scheduler.run_until(1.0)
-        workload.start()
-        nemesis.start()
-        scheduler.run_until(1.0 + seconds)
-        workload.stop()
-        nemesis.heal_all()
-        _converge(group)
-        _serve(group, workload)
-        _compare(group)
+        _run(group, trial, nemesis, case.seconds)
     except Violation as violation:
         outcome.violation = violation
         if violation.__cause__ is not None:
@@ -132,10 +82,29 @@ def simulate(seed: int, seconds: float = DEFAULT_SECONDS, *, trace: Callable[[st
     outcome.seconds = scheduler.now
     outcome.events = scheduler.events
     outcome.committed = len(group.witness.committed)
-    outcome.ok, outcome.failed = workload.ok, workload.failed
-    outcome.unknown, outcome.reads = workload.unknown, workload.reads
+    outcome.counts = trial.counts
     outcome.terms = len(group.witness.leaders)
     return outcome
+
+
+def _random(case: Case, of: str) -> Random:
+    """A source of its own for each part of a run: that one draws more or less changes nothing for the others."""
+    return Random(f"{case.seed} {of}")
+
+
+def _run(group: SimGroup, trial: Trial, nemesis: Nemesis, seconds: float) -> None:
+    scheduler = group.scheduler
+    for name in group.nodes:
+        group.start(name)
+    scheduler.run_until(WARM_UP_S)
+    trial.start(group)
+    nemesis.start()
+    scheduler.run_until(WARM_UP_S + seconds)
+    trial.stop()
+    nemesis.heal_all()
+    _converge(group)
+    trial.judge(group)
+    _compare(group)
 
 
 def _converge(group: SimGroup) -> None:
@@ -174,42 +143,30 @@ def _describe(node: SimNode) -> str:
     )
 
 
-def _serve(group: SimGroup, workload: Workload) -> None:
-    """A write and a read succeed."""
-    outcomes: list[str] = []
-
-    def done(outcome: str, hint: str | None) -> None:
-        _ = hint
-        outcomes.append(outcome)
-
-    life = _leading(group)
-    life.environment.call_soon(lambda: workload.write(life, 0, 10, done))
-    group.scheduler.run_until(group.scheduler.now + 1.0)
-    require(outcomes == ["ok"], "a whole group takes a write", outcomes=outcomes)
-    life = _leading(group)
-    life.environment.call_soon(lambda: workload.read(life, 0, done))
-    group.scheduler.run_until(group.scheduler.now + 1.0)
-    require(outcomes == ["ok", "ok"], "a whole group answers a read", outcomes=outcomes)
-
-
-def _leading(group: SimGroup) -> Life:
-    leader = group.leader
-    require(leader is not None and leader.life is not None, "a whole group has a leader")
-    assert leader is not None
-    assert leader.life is not None
-    return leader.life
-
-
 def _compare(group: SimGroup) -> None:
     """The kept bytes of all replicas are equal, blanks included, and so are their states."""
     _converge(group)
+    deadline = group.scheduler.now + SCRUB_S
+    while group.rotten and _different_segment(group) is not None and group.scheduler.now < deadline:
+        group.scheduler.run_until(group.scheduler.now + STEP_S)
+        _converge(group)
+    different = _different_segment(group)
+    require(different is None, "the committed bytes of all replicas are equal", segment=different)
+    states = {life.machine.digest() for node in group.nodes.values() if (life := node.life) is not None}
+    require(len(states) == 1, "the states of all replicas are equal", digests=states)
+
+
+def _different_segment(group: SimGroup) -> int | None:
+    """Where a segment starts that is not the same everywhere."""
     replicas = [node.life.replica for node in group.nodes.values() if node.life is not None]
     first = max(replica.store.first_position for replica in replicas)
     end = replicas[0].store.end_position
     size = group.settings.segment_bytes
+    if group.rotten:
+        end -= end % size  # the segment that is being written is scrubbed once it is full
     for start in range(first, end, size):
         length = min(size, end - start)
         contents = {replica.store.read(start, length) for replica in replicas if not replica.store.corrupt_ranges}
-        require(len(contents) <= 1, "the committed bytes of all replicas are equal", segment=start)
-    states = {life.machine.digest() for node in group.nodes.values() if (life := node.life) is not None}
-    require(len(states) == 1, "the states of all replicas are equal", digests=states)
+        if len(contents) > 1:
+            return start
+    return None

@@ -6,6 +6,7 @@ number of its own, so that nothing is ever repeated.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -13,7 +14,7 @@ from random import Random
 from dledger.errors import BusyError, LogFullError, NotLeaderError, StorageError, TooLargeError
 from dledger.sim.group import Life, SimGroup
 from dledger.sim.invariants import require
-from dledger.sim.machine import UNIT_BYTES, Pending, encode_unit
+from dledger.sim.machine import UNIT_BYTES, Pending, RegisterMachine, Written, encode_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,18 @@ class WorkloadSettings:
 class Workload:
     """All clients, and what they were told."""
 
-    def __init__(self, group: SimGroup, random: Random, settings: WorkloadSettings) -> None:
+    def __init__(
+        self, group: SimGroup, random: Random, settings: WorkloadSettings, most_operations: int | None = None
+    ) -> None:
+        self._most_operations = most_operations
         self._group = group
         self._random = random
         self._settings = settings
         self._operations = 0
         self._floors: dict[int, int] = {}
         self._active = True
-        self.ok = self.failed = self.unknown = self.reads = 0
+        self.counts: Counter[str] = Counter()
+        """Writes by outcome, and reads."""
 
     def start(self) -> None:
         """Let the clients begin."""
@@ -59,7 +64,7 @@ class Workload:
 
     @property
     def active(self) -> bool:
-        return self._active
+        return self._active and (self._most_operations is None or self._operations < self._most_operations)
 
     @property
     def group(self) -> SimGroup:
@@ -84,25 +89,25 @@ class Workload:
             if outcome == "ok":
                 witness.answered_ok(operation, position)
                 self._floors[key] = max(self._floors.get(key, -1), position)
-                self.ok += 1
+                self.counts["ok"] += 1
             else:
-                self.unknown += 1
+                self.counts["info"] += 1
             done(outcome, None)
 
         pending = Pending(operation, resolve)
         try:
             pending.position = life.replica.stage(len(unit), lambda _position: (unit,), b"", pending)
         except NotLeaderError as error:
-            self.failed += 1
+            self.counts["fail"] += 1
             witness.answered_fail(operation)
             done("fail", error.leader_id)
         except (BusyError, LogFullError, TooLargeError):
-            self.failed += 1
+            self.counts["fail"] += 1
             witness.answered_fail(operation)
             done("fail", life.node.name)
         except StorageError:
             # The disk failed under an earlier unit; the replica ends.
-            self.unknown += 1
+            self.counts["info"] += 1
             done("info", None)
 
     def read(self, life: Life, key: int, done: Callable[[str, str | None], None]) -> None:
@@ -113,7 +118,7 @@ class Workload:
             if error is not None:
                 done("fail", error.leader_id if isinstance(error, NotLeaderError) else None)
                 return
-            written = life.machine.registers.get(key)
+            written = _registers(life).get(key)
             position = -1 if written is None else written.position
             require(
                 position >= floor,
@@ -124,10 +129,16 @@ class Workload:
                 floor=floor,
             )
             self._floors[key] = max(self._floors.get(key, -1), position)
-            self.reads += 1
+            self.counts["read"] += 1
             done("ok", None)
 
         life.replica.read_index(confirmed)
+
+
+def _registers(life: Life) -> dict[int, Written]:
+    machine = life.machine
+    assert isinstance(machine, RegisterMachine)
+    return machine.registers
 
 
 class _Client:
@@ -149,7 +160,7 @@ class _Client:
             return
         group = workload.group
         life = group.nodes[self._believed].life
-        if life is None:
+        if life is None or self._believed in group.unreachable:
             self._believed = random.choice(group.settings.names)
             self.pause()
             return

@@ -1,5 +1,7 @@
 import asyncio
+import errno
 import struct
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ from dledger_broker.views.keyfile import (
     SealedIndexFile,
     key_hash,
 )
-from dledger_broker.views.keyindex import record_keys
+from dledger_broker.views.keyindex import KeyIndex, record_keys
 from dledger_remoting.record import RecordRef
 from dledger_remoting.tags import java_hash
 
@@ -257,3 +259,45 @@ def test_the_indexer_runs_behind_the_log_and_stops_cleanly():
     assert broker.machine.keys.position == broker.machine.applied_position
     assert broker.disk.exists("keyindex/checkpoint")
     assert broker.disk.exists("views/checkpoint-0")
+
+
+def fail_writes(disk: SimDisk, operation: str, prefix: str) -> None:
+    disk.fail(lambda found, path: found == operation and path.startswith(prefix), errno.ENOSPC)
+
+
+def test_a_failed_write_of_entries_leaves_no_gap_in_a_chain():
+    disk = SimDisk()
+    file = ActiveIndexFile(disk, "f", SMALL_LAYOUT, IndexHeader(), 1)
+    file.add([IndexedKey(5, 100, 1000)])
+    fail_writes(disk, "pwrite", "f")
+    more = [IndexedKey(5, 200, 2000), IndexedKey(5, 300, 3000)]
+    with pytest.raises(OSError, match="No space"):
+        file.add(more)
+    assert list(file.positions(5, *FOREVER)) == [100]
+    file.add(more)
+    assert list(file.positions(5, *FOREVER)) == [300, 200, 100]
+
+
+@pytest.mark.parametrize("operation", ["pwrite", "datasync", "sync_dir", "open"])
+@pytest.mark.parametrize("after", range(8))
+def test_a_disk_that_fails_once_at_any_moment_costs_no_key(operation, after):
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    for number in range(10, 30):
+        broker.send("orders", 0, Message(b"%d" % number, keys=f"k{number}"), at_ms=START_MS + number)
+    disk, left = SimDisk(), after
+
+    def strikes(found: str, path: str) -> bool:
+        nonlocal left
+        left -= found == operation and path.startswith("keyindex")
+        return left < 0
+
+    index = KeyIndex(disk, SMALL_LAYOUT)
+    index.load("one")
+    disk.fail(strikes, errno.ENOSPC)
+    with suppress(OSError):
+        index.add_block(bytes(broker.log.data), 0)
+    disk.faults.clear()
+    index.positions("orders", b"k10", *FOREVER, 8)
+    index.add_block(bytes(broker.log.data), 0)
+    assert all(index.positions("orders", b"k%d" % number, *FOREVER, 8) for number in range(10, 30))

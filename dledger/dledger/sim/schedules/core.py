@@ -1,8 +1,4 @@
-"""Schedules by hand, for what random search finds rarely: each is a known way to break a replicated log.
-
-They raise `AssertionError`, `InvariantError` or `Violation` if the code under them breaks its promise; the tests of the
-mutants rely on that.
-"""
+"""Schedules for cores of the consensus alone."""
 
 from collections.abc import Callable
 
@@ -318,7 +314,7 @@ def vote_of_a_longer_log() -> None:
     assert not any(reply.granted for reply in group.send("e", "b", VoteRequest(5, last - 3, term)))  # type: ignore[union-attr]
     (first,) = group.send("c", "b", VoteRequest(6, last, term))
     (second,) = group.send("d", "b", VoteRequest(6, last, term))
-    assert (first, second) == (VoteReply(6, True), VoteReply(6, False))
+    assert (first, second) == (VoteReply(6, granted=True), VoteReply(6, granted=False))
 
 
 def sync_of_replaced_entries() -> None:

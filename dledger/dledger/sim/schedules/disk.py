@@ -100,3 +100,6 @@ def cache_after_a_failed_sync() -> None:
     log.open()
     assert log.recovery.last_index == reported
     assert log.recovery.corrupt_ranges == []
+
+
+DISK_SCHEDULES = (cache_after_a_failed_sync, mark_below_a_truncation, vote_after_power_loss)

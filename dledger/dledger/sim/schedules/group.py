@@ -5,6 +5,7 @@ from random import Random
 
 from dledger.sim.faults import LoseFiles
 from dledger.sim.group import GroupSettings, SimGroup
+from dledger.sim.registers import serve_registers
 from dledger.sim.scheduler import Scheduler
 from dledger.sim.workload import Workload, WorkloadSettings
 from dledger.types import Membership
@@ -12,7 +13,7 @@ from dledger.types import Membership
 
 def _running_group(seed: int = 5, clients: int = 3) -> tuple[SimGroup, Workload]:
     scheduler = Scheduler()
-    group = SimGroup(scheduler, Random(seed), GroupSettings())
+    group = SimGroup(scheduler, Random(seed), GroupSettings(), serve_registers)
     workload = Workload(group, Random(seed + 1), WorkloadSettings(clients=clients))
     for name in group.nodes:
         group.start(name)
@@ -83,9 +84,9 @@ def slow_sync_hands_over() -> None:
     assert leader is not None
     leader.sync_delay_s = 4.0
     _until(group, lambda: group.leader is not None and group.leader is not leader, 6.0)
-    acknowledged = workload.ok
+    acknowledged = workload.counts["ok"]
     group.scheduler.run_until(group.scheduler.now + 3.0)
-    assert workload.ok > acknowledged
+    assert workload.counts["ok"] > acknowledged
 
 
 def stopped_process_comes_back() -> None:
@@ -96,9 +97,9 @@ def stopped_process_comes_back() -> None:
     assert leader.life is not None
     leader.life.environment.pause(group.scheduler.now + 10.0)
     _until(group, lambda: group.leader is not None and group.leader is not leader, 8.0)
-    acknowledged = workload.ok
+    acknowledged = workload.counts["ok"]
     group.scheduler.run_until(group.scheduler.now + 10.0)
-    assert workload.ok > acknowledged
+    assert workload.counts["ok"] > acknowledged
     workload.stop()
     _until(group, group.healthy, 5.0)
 

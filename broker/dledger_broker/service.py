@@ -1,0 +1,116 @@
+"""What a node serves, without its ports: the state machine, what handles requests, retention, joined to the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from dledger.environment import Environment
+from dledger.net.requests import Handler, RequestChannel
+from dledger.statemachine import Leadership
+from dledger_broker.config import BrokerConfig
+from dledger_broker.forward import FORWARD_CHANNEL
+from dledger_broker.founding import Founding
+from dledger_broker.group import Group
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.metrics import BrokerCounters
+from dledger_broker.presence import PRESENCE_CHANNEL
+from dledger_broker.processors.assembly import ServedLog, assemble
+from dledger_broker.retention import HOUR_MS, RetainedLog, Retention, RetentionPolicy
+from dledger_broker.server.connection import ClientConnection
+from dledger_broker.state.tables import QueueState
+from dledger_broker.system_topics import system_topics
+from dledger_remoting.hosts import HostAddress
+
+_logger = logging.getLogger(__name__)
+
+
+class ServedNode(ServedLog, RetainedLog, Protocol):
+    """What a service needs of `dledger.node.Node`."""
+
+    def broadcast_commit(self) -> None:
+        """Leader: tell followers the commit index at once."""
+
+    def request_channel(self, number: int, handler: Handler) -> RequestChannel:
+        """Requests between the nodes of the group."""
+
+
+class BrokerService:
+    """Everything between the client port and the log; `start` once the node is started, `close` while it still runs.
+
+    `store_host` is the numeric address that records and message ids carry.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        machine: BrokerMachine,
+        node: ServedNode,
+        env: Environment,
+        group: Group,
+        counters: BrokerCounters,
+        store_host: HostAddress,
+        connections: Callable[[], Iterable[ClientConnection]],
+    ) -> None:
+        self.config = config
+        self.machine = machine
+        self.group = group
+        self.processors = assemble(config, machine, node, env, group, counters, store_host, connections)
+        self.retention = Retention(machine, node, env, _retention_policy(config), counters)
+        Founding(machine, config.group_ordinal)
+        self._node = node
+        self._env = env
+        self._commit_push_due = False
+        machine.on_leadership_changed.append(self._on_leadership)
+        machine.on_arrival = self._on_arrival
+
+    def start(self) -> None:
+        """Exchange requests with the other nodes, index, retain."""
+        forwarder, presence = self.processors.forwarder, self.processors.presence
+        forwarder.attach(self._node.request_channel(FORWARD_CHANNEL, forwarder.on_request))
+        presence.start(self._node.request_channel(PRESENCE_CHANNEL, presence.on_request))
+        self.machine.start()
+        self.retention.start()
+
+    async def settle(self) -> None:
+        """Answer what is under way; requests that come later are answered 14."""
+        self.processors.presence.stop()
+        self.retention.stop()
+        self.processors.pulls.stop_holding()
+        self.processors.forwarder.close()
+        await self.processors.requests.close()
+        self.processors.sends.close()
+
+    def _on_leadership(self, leadership: Leadership) -> None:
+        self.group.on_leadership(leadership)
+        if not self.group.ready:
+            return
+        _logger.info("node=%s event=leading term=%d", self.config.node_id, leadership.term)
+        for topic in system_topics(self.config):
+            self.machine.proposals.ensure_topic(topic, _log_failure)
+
+    def _on_arrival(self, queues: list[QueueState]) -> None:
+        """Messages can be read: wake this node's long polls, and let nodes where others wait know of the commit."""
+        self.processors.pulls.held.arrived(queues)
+        if self.group.ready and self.processors.presence.followers_hold_pulls and not self._commit_push_due:
+            self._commit_push_due = True
+            self._env.call_soon(self._push_commit)
+
+    def _push_commit(self) -> None:
+        self._commit_push_due = False
+        if self.group.ready:
+            self._node.broadcast_commit()
+
+
+def _retention_policy(config: BrokerConfig) -> RetentionPolicy:
+    return RetentionPolicy(
+        max_age_ms=config.retention_hours * HOUR_MS,
+        max_log_bytes=config.retention_bytes,
+        disk_max_used_ratio=config.disk_max_used_ratio,
+    )
+
+
+def _log_failure(error: Exception | None) -> None:
+    if error is not None:
+        _logger.info("event=system_topic_not_created error=%s", error)

@@ -1,0 +1,372 @@
+"""Clients of a simulated broker group: producers, consumers, administrators, readers.
+
+Each does one thing at a time, through the node it believes in: some follow the leader, some stay where they are and
+rely on being forwarded, some ask not to be.  Nothing is ever repeated under the same operation number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from dledger.sim.invariants import require
+from dledger_broker.forward import NO_FORWARD_FIELD
+from dledger_broker.sim.connection import Answer, Done, SimConnection
+from dledger_broker.sim.service import FIRST_PORT, PORT_STEP
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
+from dledger_remoting.hosts import HostAddress
+
+if TYPE_CHECKING:
+    from dledger_broker.sim.trial import BrokerTrial
+
+CLIENT_HOST: Final = "127.0.0.1"
+FIRST_CLIENT_PORT: Final = 50_000
+LATE_EFFECT_S: Final = 15.0
+"""A request that was not answered may take effect so much later: it waits for a leader, or in a blocked link."""
+NOT_STORED: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+    }
+)
+"""After these nothing was, is or will be stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """How much the clients of a seed do, and in which way."""
+
+    producers: int = 2
+    consumers: int = 2
+    administrators: int = 1
+    readers: int = 1
+    think_s: float = 0.1
+    """Mean pause between two operations of one client."""
+    timeout_s: float = 3.0
+    stay_share: float = 0.3
+    """Share of the clients that stay with a node whoever leads."""
+    no_forward_share: float = 0.2
+    """Share of the clients that ask not to be forwarded."""
+    topics: int = 2
+    queues: int = 2
+    batch_share: float = 0.2
+    most_in_batch: int = 8
+    oneway_share: float = 0.05
+    padding_bytes: int = 300
+    large_share: float = 0.02
+    large_bytes: int = 12 << 10
+    long_poll_share: float = 0.3
+    restart_share: float = 0.05
+    """Share of a consumer's steps in which it forgets where it was, and asks."""
+
+
+class Client:
+    """One client; a subclass says what it does next in `act`, and calls `pause` when that is done."""
+
+    def __init__(self, trial: BrokerTrial, number: int) -> None:
+        self.trial = trial
+        self.number = number
+        self.random: Random = trial.random
+        self.name = f"client-{number}"
+        self._connection: SimConnection | None = None
+        self._connections = count(1)
+        self._believed = self.random.choice(trial.group.settings.names)
+        self._stays = self.random.random() < trial.settings.stay_share
+        self._no_forward = not self._stays and self.random.random() < trial.settings.no_forward_share
+
+    def act(self) -> None:
+        """Do something."""
+        raise NotImplementedError
+
+    def pause(self, _answer: Answer | None = None) -> None:
+        """Go on after a while."""
+        trial = self.trial
+        trial.group.scheduler.after(self.random.expovariate(1.0) * trial.settings.think_s, self._act)
+
+    def _act(self) -> None:
+        if self.trial.takes_another():
+            self.act()
+
+    def call(
+        self,
+        code: int,
+        ext: dict[str, str],
+        done: Done,
+        *,
+        body: bytes = b"",
+        oneway: bool = False,
+        timeout_s: float | None = None,
+    ) -> bool:
+        """Send a request to the node believed in; False, and nothing was sent, if it cannot be reached."""
+        connection = self._connect()
+        if connection is None:
+            self._believed = self.random.choice(self.trial.group.settings.names)
+            return False
+        if self._no_forward:
+            ext[NO_FORWARD_FIELD] = "true"
+        command = RemotingCommand(code, flag=FLAG_ONEWAY if oneway else 0, ext=ext, body=body)
+
+        def answered(answer: Answer | None) -> None:
+            self._learn(answer, oneway=oneway)
+            done(answer)
+
+        connection.call(command, timeout_s or self.trial.settings.timeout_s, answered)
+        return True
+
+    def _connect(self) -> SimConnection | None:
+        connection = self._connection
+        if connection is not None and connection.is_usable:
+            return connection
+        group = self.trial.group
+        life = group.nodes[self._believed].life
+        if life is None or life.stopping or self._believed in group.unreachable:
+            return None
+        port = FIRST_CLIENT_PORT + 100 * self.number + next(self._connections) % 100
+        self._connection = SimConnection(group, life, self.random, HostAddress(CLIENT_HOST, port), port)
+        return self._connection
+
+    def _learn(self, answer: Answer | None, *, oneway: bool) -> None:
+        """Go elsewhere if this node is of no use."""
+        if oneway or (answer is not None and answer.code not in {ResponseCode.SERVICE_NOT_AVAILABLE, 1}):
+            return
+        address = None if answer is None else answer.ext.get("leaderAddr")
+        if address and not self._stays:
+            self._move(f"n{(int(address.rpartition(':')[2]) - FIRST_PORT) // PORT_STEP}")
+        elif answer is None or self.random.random() < 0.5:
+            self._move(self.random.choice(self.trial.group.settings.names))
+
+    def _move(self, name: str) -> None:
+        if name != self._believed or not (self._connection and self._connection.is_usable):
+            self._believed = name
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+
+class Producer(Client):
+    """Sends messages, singly and in batches."""
+
+    def act(self) -> None:
+        """Send."""
+        trial, random, settings = self.trial, self.random, self.trial.settings
+        topic = trial.any_topic()
+        many = random.random() < settings.batch_share
+        operations = [trial.next_operation() for _ in range(random.randint(2, settings.most_in_batch) if many else 1)]
+        oneway = random.random() < settings.oneway_share
+        queue_id = random.randrange(settings.queues)
+        code, ext, body = trial.make_send(topic, queue_id, operations, batch=many)
+
+        def done(answer: Answer | None) -> None:
+            trial.sent(operations, queue_id, answer)
+            self.pause()
+
+        if not self.call(code, ext, done, body=body, oneway=oneway):
+            trial.not_sent(operations)
+            self.pause()
+
+
+@dataclass(slots=True)
+class _Position:
+    """Where a consumer is in one queue."""
+
+    offset: int = -1
+    """-1: it has to ask."""
+    attempted: int = -1
+    """The highest offset that it ever tried to commit."""
+    acknowledged: int = field(default=-1)
+
+
+class Consumer(Client):
+    """Consumes some queues of a lasting topic as the only member of its group, and commits, ever higher."""
+
+    def __init__(self, trial: BrokerTrial, number: int) -> None:
+        super().__init__(trial, number)
+        self.group_name = f"group-{number}"
+        self.topic = self.random.choice(sorted(trial.lasting))
+        self._positions = {queue_id: _Position() for queue_id in range(trial.settings.queues)}
+        self._last_tried: tuple[int, int] = (-1, -1)
+
+    def act(self) -> None:
+        """Ask where to go on, pull, or commit."""
+        queue_id = self.random.choice(sorted(self._positions))
+        position = self._positions[queue_id]
+        if position.offset < 0 or self.random.random() < self.trial.settings.restart_share:
+            self._ask(queue_id, position)
+        elif position.offset > position.attempted and self.random.random() < 0.3:
+            self._commit(queue_id, position)
+        else:
+            self._pull(queue_id, position)
+
+    def _key(self, queue_id: int) -> dict[str, str]:
+        return {"consumerGroup": self.group_name, "topic": self.topic, "queueId": str(queue_id)}
+
+    def _ask(self, queue_id: int, position: _Position) -> None:
+        floor = position.acknowledged
+
+        def done(answer: Answer | None) -> None:
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                found = int(answer.ext["offset"])
+                require(
+                    found >= floor,
+                    "a committed offset is answered once it is acknowledged",
+                    group=self.group_name,
+                    topic=self.topic,
+                    queue=queue_id,
+                    found=found,
+                    acknowledged=floor,
+                )
+                position.offset = found
+                self.trial.counts["offset read"] += 1
+            elif answer is not None and answer.code == ResponseCode.QUERY_NOT_FOUND:
+                require(floor < 0, "a committed offset is known", group=self.group_name, acknowledged=floor)
+                position.offset = 0
+            self.pause()
+
+        ext = self._key(queue_id) | {"setZeroIfNotFound": "false"}
+        if not self.call(RequestCode.QUERY_CONSUMER_OFFSET, ext, done):
+            self.pause()
+
+    def _commit(self, queue_id: int, position: _Position) -> None:
+        offset = position.attempted = position.offset
+        oneway = self.random.random() < self.trial.settings.oneway_share
+
+        def done(answer: Answer | None) -> None:
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                position.acknowledged = max(position.acknowledged, offset)
+                self.trial.counts["commit"] += 1
+            self.pause()
+
+        ext = self._key(queue_id) | {"commitOffset": str(offset)}
+        if not self.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, done, oneway=oneway):
+            self.pause()
+
+    def _pull(self, queue_id: int, position: _Position) -> None:
+        random, settings = self.random, self.trial.settings
+        waits = random.random() < settings.long_poll_share
+        commits = position.offset > position.attempted and random.random() < 0.3
+        offset = position.offset
+        if commits:
+            position.attempted = offset
+
+        def done(answer: Answer | None) -> None:
+            if answer is not None:
+                after = self.trial.pulled(self.topic, queue_id, offset, answer)
+                if position.offset == offset and after is not None:
+                    position.offset = after
+            self.pause()
+
+        poll_s = random.uniform(0.2, 2.0) if waits else 0.0
+        ext = self._key(queue_id) | pull_fields(offset, random.choice((1, 4, 32)), poll_s=poll_s, commits=commits)
+        if not self.call(RequestCode.PULL_MESSAGE, ext, done, timeout_s=settings.timeout_s + poll_s):
+            self.pause()
+
+
+def pull_fields(offset: int, most: int, *, poll_s: float = 0.0, commits: bool = False) -> dict[str, str]:
+    """What a pull says besides its queue."""
+    return {
+        "queueOffset": str(offset),
+        "maxMsgNums": str(most),
+        "sysFlag": str(4 | (2 if poll_s else 0) | (1 if commits else 0)),
+        "commitOffset": str(offset if commits else 0),
+        "suspendTimeoutMillis": str(int(poll_s * 1000)),
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+
+
+class Administrator(Client):
+    """Creates and deletes a topic of its own, again and again, while others send to it."""
+
+    def __init__(self, trial: BrokerTrial, number: int) -> None:
+        super().__init__(trial, number)
+        self.topic = f"passing-{number}"
+        self._exists: bool | None = None
+        """As far as it was told; None if nobody knows."""
+        self._unsure_until = 0.0
+        """Until then a change whose outcome is unknown may still take effect, after later ones."""
+        trial.passing.append(self.topic)
+
+    def act(self) -> None:
+        """Create, delete, or look whether what was done last is still so."""
+        choice = self.random.random()
+        if choice < 0.4:
+            ext = self.trial.topic_fields(self.topic)
+            self._change(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, exists=True)
+        elif choice < 0.7:
+            self._change(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": self.topic}, exists=False)
+        else:
+            self._look()
+
+    def _change(self, code: int, ext: dict[str, str], *, exists: bool) -> None:
+        def done(answer: Answer | None) -> None:
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                self._exists = exists
+                self.trial.counts["topic changed"] += 1
+            elif answer is None or answer.code not in NOT_STORED:
+                self._unsure_until = self.trial.group.scheduler.now + LATE_EFFECT_S
+            if self.trial.group.scheduler.now < self._unsure_until:
+                self._exists = None
+            self.pause()
+
+        if not self.call(code, ext, done):
+            self.pause()
+
+    def _look(self) -> None:
+        expected = self._exists
+
+        def done(answer: Answer | None) -> None:
+            if answer is not None and answer.code in {ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST}:
+                self.trial.topic_seen(self.topic, expected=expected, found=answer.code == ResponseCode.SUCCESS)
+            self.pause()
+
+        if not self.call(RequestCode.GET_TOPIC_CONFIG, {"topic": self.topic}, done):
+            self.pause()
+
+
+class Reader(Client):
+    """Asks any node for messages that were acknowledged, and for the ends of queues."""
+
+    def act(self) -> None:
+        """Ask."""
+        choice = self.random.random()
+        if choice < 0.4:
+            self._maximum()
+        else:
+            self._message(by_key=choice < 0.8)
+
+    def _maximum(self) -> None:
+        trial = self.trial
+        topic, queue_id = self.random.choice(sorted(trial.lasting)), self.random.randrange(trial.settings.queues)
+        floor = trial.floors.get((topic, queue_id), 0)
+
+        def done(answer: Answer | None) -> None:
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                found = int(answer.ext["offset"])
+                require(found >= floor, "the end of a queue is never stale", topic=topic, found=found, floor=floor)
+                trial.counts["read"] += 1
+            self.pause()
+
+        if not self.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)}, done):
+            self.pause()
+
+    def _message(self, *, by_key: bool) -> None:
+        trial = self.trial
+        stored = trial.any_acknowledged(self.random)
+        if stored is None:
+            self.pause()
+            return
+
+        def done(answer: Answer | None) -> None:
+            trial.looked_up(stored, answer, by_key=by_key)
+            self.pause()
+
+        code, ext = trial.make_lookup(stored, by_key=by_key)
+        if not self.call(code, ext, done):
+            self.pause()

@@ -1,0 +1,147 @@
+"""A client's connection to a simulated node: an `Origin` without a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from dledger.sim.scheduler import Scheduler, Timer
+from dledger_broker.server.connection import pack_born_host
+from dledger_broker.server.request import Buffer
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
+from dledger_remoting.frame import FrameDecoder, split_frames
+from dledger_remoting.hosts import HostAddress
+
+if TYPE_CHECKING:
+    from dledger.sim.group import Life, SimGroup
+    from dledger_broker.sim.service import SimBroker
+
+FASTEST_S: Final = 0.0001
+SPREAD_S: Final = 0.001
+"""A frame travels for `FASTEST_S` and up to `SPREAD_S` more."""
+
+
+class Answer(NamedTuple):
+    """What a node said."""
+
+    code: int
+    ext: dict[str, str]
+    body: bytes
+    remark: str
+
+
+Done = Callable[[Answer | None], None]
+"""Told once: the answer, or None if there was none in time."""
+
+
+class SimConnection:
+    """One connection of a client to one life of a node; frames keep their order in each direction."""
+
+    is_forwarded: Final = False
+
+    def __init__(self, group: SimGroup, life: Life, random: Random, address: HostAddress, number: int) -> None:
+        self._scheduler: Scheduler = group.scheduler
+        self._group = group
+        self._life = life
+        self._random = random
+        self._pending: dict[int, Done] = {}
+        self._opaques = count(1)
+        self._there_at = self._back_at = 0.0
+        self._decoder = FrameDecoder()
+        self.address = address
+        self.born_host = pack_born_host(address)
+        self.key = f"{life.node.name}/{life.node.lives}/{number}"
+        self.in_flight = self.held = self.forwards = self.forwards_sent = 0
+        self.forward_target: str | None = None
+        self.client_ids: set[str] = set()
+        self._open = True
+        life.on_killed.append(self._lost)
+
+    @property
+    def is_open(self) -> bool:
+        """See `Origin`."""
+        return self._open
+
+    @property
+    def is_usable(self) -> bool:
+        """The node still lives the life that this connection belongs to."""
+        return self._open and self._life.node.life is self._life
+
+    def close(self) -> None:
+        """The client is done with it: what is under way is never answered."""
+        self._open = False
+        self._pending.clear()
+
+    # ---------------------------------------------------------------- the client's side
+
+    def call(self, command: RemotingCommand, timeout_s: float, done: Done) -> None:
+        """Send a request; `done` is told the answer.  Of a oneway request it is told None at once."""
+        opaque = command.opaque = next(self._opaques)
+        frame = encode_command(command)
+        if command.flag & FLAG_ONEWAY:
+            self._scheduler.after(0.0, lambda: done(None))
+        else:
+            timer = self._scheduler.after(timeout_s, lambda: self._settle(opaque, None))
+            self._pending[opaque] = _cancelling(timer, done)
+        if self._life.node.name in self._group.unreachable:
+            return
+        self._there_at = max(self._there_at, self._scheduler.now + self._delay())
+        self._life.environment.call_at(self._there_at, lambda: self._arrive(frame))
+
+    def _delay(self) -> float:
+        return FASTEST_S + self._random.random() * SPREAD_S
+
+    def _settle(self, opaque: int, answer: Answer | None) -> None:
+        done = self._pending.pop(opaque, None)
+        if done is not None:
+            done(answer)
+
+    def _lost(self) -> None:
+        """The process died: its machine says so, some time later."""
+        pending, self._pending = self._pending, {}
+        self._open = False
+        for done in pending.values():
+            self._scheduler.after(self._delay(), lambda done=done: done(None))  # type: ignore[misc]
+
+    # ---------------------------------------------------------------- the node's side, see `Origin`
+
+    def _arrive(self, frame: bytes) -> None:
+        buffer = bytearray(frame)
+        frames, _ = split_frames(buffer, len(buffer))
+        cast("SimBroker", self._life.service).on_frames(self, memoryview(buffer), frames)
+
+    def answer(self, parts: Sequence[Buffer]) -> None:
+        """See `Origin`."""
+        self.answer_frame(b"".join(parts))
+
+    def answer_frame(self, frame: bytes) -> None:
+        """See `Origin`."""
+        self.in_flight -= 1
+        self._back_at = max(self._back_at, self._scheduler.now + self._delay())
+        self._scheduler.at(self._back_at, lambda: self._answered(frame))
+
+    def settle(self) -> None:
+        """See `Origin`."""
+
+    def refuse(self, term: int) -> None:
+        """See `Origin`: never called, for only forwarded requests are refused."""
+
+    def _answered(self, frame: bytes) -> None:
+        if not self._open or self._life.node.name in self._group.unreachable:
+            return
+        self._decoder.receive_data(frame)
+        received = self._decoder.next_frame()
+        if received is not None:
+            command = decode_command(received)
+            answer = Answer(command.code, command.ext, bytes(command.body), command.remark or "")
+            self._settle(command.opaque, answer)
+
+
+def _cancelling(timer: Timer, done: Done) -> Done:
+    def settled(answer: Answer | None) -> None:
+        timer.cancel()
+        done(answer)
+
+    return settled

@@ -1,0 +1,149 @@
+"""What a simulated node runs: the real state machine, views, processors, forwarding and retention of a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dledger.invariants import invariant
+from dledger.sim.group import Life
+from dledger.sim.node import SimulatedNode
+from dledger.statemachine import CommittedEntry, Leadership
+from dledger.types import SnapshotMeta
+from dledger_broker.config import Address, BrokerConfig
+from dledger_broker.group import Group
+from dledger_broker.machine import BrokerMachine, MachineConfig
+from dledger_broker.metrics import BrokerCounters
+from dledger_broker.server.request import Origin
+from dledger_broker.service import BrokerService
+from dledger_broker.sim.truth import Truth
+from dledger_remoting.frame import FrameBounds
+from dledger_remoting.hosts import HostAddress
+
+HOST: Final = "127.0.0.1"
+FIRST_PORT: Final = 10911
+PORT_STEP: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Sizes and delays of the nodes; small, so that files roll and checkpoints move all the time."""
+
+    units_per_file: int = 16
+    index_slots: int = 64
+    index_entries: int = 50
+    checkpoint_bytes: int = 64 << 10
+    view_flush_ms: int = 200
+    offset_flush_ms: int = 200
+    forward_hold_ms: int = 2000
+    quorum_timeout_ms: int = 2500
+
+
+def address_of(name: str) -> HostAddress:
+    """A node's client address."""
+    return HostAddress(HOST, FIRST_PORT + PORT_STEP * int(name[1:]))
+
+
+class WatchedMachine:
+    """A broker's state machine whose every step is shown to the truth, before any answer reaches a client."""
+
+    def __init__(self, machine: BrokerMachine, life: Life, truth: Truth) -> None:
+        self.machine = machine
+        self._life = life
+        self._truth = truth
+        self.rebuild = machine.rebuild
+        self.dropped = machine.dropped
+        self.digest = machine.digest
+
+    def apply(self, entries: Sequence[CommittedEntry]) -> None:
+        """See `StateMachine.apply`."""
+        self.machine.apply(entries)
+        for entry in entries:
+            self._truth.see(entry)
+        self._truth.compare(self._life.node.name, entries[-1].index, self.machine.digest())
+
+    def on_leadership(self, leadership: Leadership) -> None:
+        """See `StateMachine.on_leadership`."""
+        self.machine.on_leadership(leadership)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """See `StateMachine.snapshot`."""
+        return self.machine.snapshot()
+
+    def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
+        """See `StateMachine.restore`."""
+        rebuild_from = self.machine.restore(meta, chunks)
+        self._truth.restored(meta, rebuild_from)
+        return rebuild_from
+
+
+class SimBroker:
+    """One life's broker; implements `dledger.sim.service.Service`."""
+
+    def __init__(self, life: Life, settings: BrokerSettings, truth: Truth) -> None:
+        name, environment = life.node.name, life.environment
+        address = address_of(name)
+        config = BrokerConfig(
+            broker_group="broker-a",
+            node_id=name,
+            data_dir=Path("unused"),
+            secret_file=Path("unused"),
+            port=address.port,
+            peers={peer: _peer_address(peer) for peer in sorted(life.node.config.peers) if peer != name},
+            forward_hold_ms=settings.forward_hold_ms,
+            quorum_timeout_ms=settings.quorum_timeout_ms,
+            offset_flush_ms=settings.offset_flush_ms,
+        )
+        self._life = life
+        self.counters = BrokerCounters()
+        self.broker = BrokerMachine(
+            "",
+            env=environment,
+            config=MachineConfig(
+                node_id=name,
+                offset_flush_ms=settings.offset_flush_ms,
+                view_flush_ms=settings.view_flush_ms,
+                checkpoint_bytes=settings.checkpoint_bytes,
+                units_per_file=settings.units_per_file,
+                index_slots=settings.index_slots,
+                index_entries=settings.index_entries,
+            ),
+            disk=life.node.disk,
+        )
+        node = SimulatedNode(life)
+        self.broker.attach(node)
+        self.machine = WatchedMachine(self.broker, life, truth)
+        group = Group(name, str(config.advertised))
+        self.service = BrokerService(config, self.broker, node, environment, group, self.counters, address, lambda: ())
+
+    def start(self) -> None:
+        """See `Service.start`."""
+        self.service.start()
+
+    def stop(self, done: Callable[[], None]) -> None:
+        """See `Service.stop`."""
+
+        async def close() -> None:
+            await self.service.settle()
+            if self._life.replica.failure is None:
+                await self.broker.close()
+            done()
+
+        self._life.environment.loop.create_task(close())
+
+    def trim(self, position: int) -> None:
+        """See `Service.trim`."""
+        if not self.service.retention.is_busy:
+            self.service.retention.trim(position)
+
+    def on_frames(self, origin: Origin, view: memoryview, frames: list[FrameBounds]) -> None:
+        """Requests came over a connection."""
+        invariant(not self._life.replica.failure, "a failed node reads nothing")
+        self.service.processors.requests.on_frames(origin, view, frames)
+
+
+def _peer_address(name: str) -> Address:
+    address = address_of(name)
+    return Address(address.ip, address.port + 1)

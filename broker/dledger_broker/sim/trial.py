@@ -1,0 +1,382 @@
+"""One seed of a broker group: who its clients are, what they were told, and what must be there in the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from dledger.sim.cases import Limits
+from dledger.sim.group import Life, SimGroup
+from dledger.sim.invariants import Violation, require
+from dledger_broker.sim.clients import (
+    NOT_STORED,
+    Administrator,
+    Client,
+    ClientSettings,
+    Consumer,
+    Producer,
+    Reader,
+)
+from dledger_broker.sim.connection import Answer
+from dledger_broker.sim.judgement import Judge
+from dledger_broker.sim.service import BrokerSettings, SimBroker
+from dledger_broker.sim.truth import Stored, Truth, encode_body, operation_of
+from dledger_remoting.batch import BatchMessage, encode_batch
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.errors import RecordError
+from dledger_remoting.properties import KEYS, TAGS, UNIQUE_KEY, format_properties
+from dledger_remoting.record import MessageRecord, iter_records
+from dledger_remoting.topics import PERM_READ_WRITE
+
+TAG_CHOICES: Final = ("", "red", "green")
+POSITION_DIGITS: Final = 16
+"""A message id ends in so many hexadecimal digits: the physical offset."""
+
+
+class BrokerTrial:
+    """See `dledger.sim.service.Trial`."""
+
+    def __init__(
+        self, random: Random, settings: ClientSettings, brokers: BrokerSettings, operations: int | None
+    ) -> None:
+        self.random = random
+        self.settings = settings
+        self.counts: Counter[str] = Counter()
+        self.truth = Truth(self.counts)
+        self.lasting = self.truth.lasting
+        self.lasting.update(f"lasting-{number}" for number in range(settings.topics))
+        self.passing: list[str] = []
+        self.floors: dict[tuple[str, int], int] = {}
+        """What the end of a queue is at least, by (topic, queue id)."""
+        self._brokers = brokers
+        self._most_operations = operations
+        self._operations = 0
+        self._started = 0
+        self._acknowledged: list[Stored] = []
+        self._active = False
+        self._group: SimGroup | None = None
+        self._running: list[SimBroker] = []
+
+    @property
+    def group(self) -> SimGroup:
+        assert self._group is not None
+        return self._group
+
+    # ---------------------------------------------------------------- life, see `Trial`
+
+    def serve(self, group: SimGroup, life: Life) -> SimBroker:
+        """See `Trial.serve`."""
+        _ = group
+        broker = SimBroker(life, self._brokers, self.truth)
+        self._running.append(broker)
+        life.on_ended.append(lambda: self._ended(broker))
+        return broker
+
+    def _ended(self, broker: SimBroker) -> None:
+        """Keep what a life has counted."""
+        self._running.remove(broker)
+        counters = broker.counters
+        self.counts["request forwarded"] += counters.forwarded
+        self.counts["request held"] += counters.forward_held
+        self.counts["request expired"] += counters.forward_expired
+        self.counts["forward refused"] += counters.forward_refusals
+        self.counts["outcome unknown"] += counters.outcomes_unknown
+        self.counts["cold read"] += counters.cold_reads
+
+    def start(self, group: SimGroup) -> None:
+        """See `Trial.start`."""
+        self._group = group
+        self._active = True
+        settings = self.settings
+        kinds: list[type[Client]] = [
+            *[Producer] * settings.producers,
+            *[Consumer] * settings.consumers,
+            *[Administrator] * settings.administrators,
+            *[Reader] * settings.readers,
+        ]
+        clients = [kind(self, number) for number, kind in enumerate(kinds)]
+        Founder(self, len(kinds), clients).pause()
+
+    def stop(self) -> None:
+        """See `Trial.stop`."""
+        self._active = False
+
+    def judge(self, group: SimGroup) -> None:
+        """See `Trial.judge`."""
+        Judge(self, group).judge()
+        for broker in list(self._running):
+            self._ended(broker)
+
+    def takes_another(self) -> bool:
+        """Whether a client may begin something."""
+        self._started += 1
+        return self._active and (self._most_operations is None or self._started <= self._most_operations)
+
+    # ---------------------------------------------------------------- sending
+
+    def any_topic(self) -> str:
+        """Where the next message goes: a lasting topic more often than not."""
+        if self.passing and self.random.random() < 0.3:
+            return self.random.choice(self.passing)
+        return self.random.choice(sorted(self.lasting))
+
+    def topic_fields(self, topic: str) -> dict[str, str]:
+        """What creating a topic says."""
+        queues = str(self.settings.queues)
+        return {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": queues,
+            "writeQueueNums": queues,
+            "perm": str(PERM_READ_WRITE),
+            "topicFilterType": "SINGLE_TAG",
+        }
+
+    def next_operation(self) -> int:
+        """A number that no message had before."""
+        self._operations += 1
+        return self._operations
+
+    def make_send(
+        self, topic: str, queue_id: int, operations: list[int], *, batch: bool
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Code, fields and body of a send."""
+        ext = {
+            "a": "producers",
+            "b": topic,
+            "c": "nothing",
+            "d": "4",
+            "e": str(queue_id),
+            "f": "0",
+            "g": "1700000000000",
+            "h": "0",
+            "m": "true" if batch else "false",
+        }
+        if not batch:
+            ext["i"] = self._properties(operations[0])
+            return RequestCode.SEND_MESSAGE_V2, ext, self._body(operations[0])
+        ext["i"] = ""
+        messages = [
+            BatchMessage(0, self._body(operation), self._properties(operation).encode()) for operation in operations
+        ]
+        return RequestCode.SEND_BATCH_MESSAGE, ext, encode_batch(messages)
+
+    def _body(self, operation: int) -> bytes:
+        settings, random = self.settings, self.random
+        large = random.random() < settings.large_share
+        return encode_body(operation, random.randint(0, settings.large_bytes if large else settings.padding_bytes))
+
+    def _properties(self, operation: int) -> str:
+        properties = {UNIQUE_KEY: unique_key(operation), KEYS: f"key-{operation % 50}"}
+        tag = TAG_CHOICES[operation % len(TAG_CHOICES)]
+        return format_properties(properties | ({TAGS: tag} if tag else {}))
+
+    def not_sent(self, operations: list[int]) -> None:
+        """A message never left its client."""
+        for operation in operations:
+            self.truth.refuse(operation)
+
+    def sent(self, operations: list[int], queue_id: int, answer: Answer | None) -> None:
+        """What became of a send: ok, fail, or nobody knows."""
+        if answer is not None and answer.code == ResponseCode.SUCCESS:
+            self.counts["ok"] += len(operations)
+            first = int(answer.ext["queueOffset"])
+            identities = answer.ext["msgId"].split(",")
+            require(
+                int(answer.ext["queueId"]) == queue_id and len(identities) == len(operations),
+                "a send is answered for all its messages",
+                answer=answer,
+            )
+            for number, (operation, identity) in enumerate(zip(operations, identities, strict=True)):
+                position = int(identity[-POSITION_DIGITS:], 16)
+                self.truth.acknowledged(operation, queue_id, first + number, position)
+            stored = self.truth.stored[operations[-1]]
+            if stored.topic in self.lasting:
+                self._acknowledged.append(stored)
+                key = (stored.topic, queue_id)
+                self.floors[key] = max(self.floors.get(key, 0), stored.offset + 1)
+        elif answer is not None and answer.code in NOT_STORED:
+            self.counts["fail"] += len(operations)
+            self.counts[f"answer {answer.code}"] += 1
+            self.not_sent(operations)
+        else:
+            self.counts["info"] += len(operations)
+            self.counts["no answer" if answer is None else f"answer {answer.code}"] += 1
+
+    # ---------------------------------------------------------------- reading
+
+    def pulled(self, topic: str, queue_id: int, offset: int, answer: Answer) -> int | None:
+        """What a pull brought; returns where the consumer goes on, None if nothing is known."""
+        if answer.code == ResponseCode.SUCCESS:
+            if self.group.rotten and not self._is_sound(answer):
+                self.counts["rot noticed by a client"] += 1
+                return None
+            for record in iter_records(answer.body, verify_crc=True):
+                stored = self.truth.by_position.get(record.physical_offset)
+                found = (operation_of(record.body), record.topic, record.queue_id, record.queue_offset)
+                require(
+                    self._is_stored(record) and record.queue_offset >= offset,
+                    "what is delivered is committed, and stands where it is delivered from",
+                    found=found,
+                    stored=stored,
+                    asked=offset,
+                )
+                require(
+                    record.queue_offset == offset or offset < self._first_kept(topic, queue_id),
+                    "a pull skips nothing that is kept",
+                    topic=topic,
+                    queue=queue_id,
+                    asked=offset,
+                    found=record.queue_offset,
+                )
+                offset = record.queue_offset + 1
+                self.counts["read"] += 1
+            return offset
+        if answer.code in {ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY}:
+            after = int(answer.ext["nextBeginOffset"])
+            require(
+                after <= max(offset, self._first_kept(topic, queue_id)),
+                "a consumer is never sent past what is kept",
+                topic=topic,
+                queue=queue_id,
+                asked=offset,
+                sent_to=after,
+            )
+            self.counts["offset moved"] += answer.code == ResponseCode.PULL_OFFSET_MOVED
+            return after
+        if answer.code == ResponseCode.PULL_NOT_FOUND:
+            return offset
+        require(
+            answer.code != ResponseCode.TOPIC_NOT_EXIST or topic not in self.lasting,
+            "a topic that exists is never denied",
+            topic=topic,
+        )
+        return None
+
+    def _is_stored(self, record: MessageRecord) -> bool:
+        stored = self.truth.by_position.get(record.physical_offset)
+        found = (operation_of(record.body), record.topic, record.queue_id, record.queue_offset)
+        return stored is not None and (stored.operation, stored.topic, stored.queue_id, stored.offset) == found
+
+    def _is_sound(self, answer: Answer) -> bool:
+        """Whether records are what was stored.  Without their entry no node can tell; clients check the body's crc."""
+        try:
+            return all(self._is_stored(record) for record in iter_records(answer.body, verify_crc=True))
+        except (RecordError, Violation):
+            return False
+
+    def _first_kept(self, topic: str, queue_id: int) -> int:
+        return self.truth.topics[topic].first_offsets.get(queue_id, 0)
+
+    def any_acknowledged(self, random: Random) -> Stored | None:
+        """A message of a lasting topic that is kept."""
+        if not self._acknowledged:
+            return None
+        stored = random.choice(self._acknowledged)
+        return stored if stored.offset >= self._first_kept(stored.topic, stored.queue_id) else None
+
+    @staticmethod
+    def make_lookup(stored: Stored, *, by_key: bool) -> tuple[int, dict[str, str]]:
+        """Code and fields of a question for one message."""
+        if not by_key:
+            return RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(stored.position)}
+        ext = {
+            "topic": stored.topic,
+            "key": unique_key(stored.operation),
+            "maxNum": "4",
+            "beginTimestamp": "0",
+            "endTimestamp": str(1 << 62),
+            "_UNIQUE_KEY_QUERY": "true",
+        }
+        return RequestCode.QUERY_MESSAGE, ext
+
+    def looked_up(self, stored: Stored, answer: Answer | None, *, by_key: bool) -> None:
+        """A message that was acknowledged is found, unless it was trimmed meanwhile."""
+        if self.group.rotten or answer is None or stored.offset < self._first_kept(stored.topic, stored.queue_id):
+            return
+        if answer.code == ResponseCode.SUCCESS:
+            found = [(operation_of(record.body), record.physical_offset) for record in iter_records(answer.body)]
+            require(found == [(stored.operation, stored.position)], "a lookup finds it", stored=stored, found=found)
+            self.counts["found by key" if by_key else "found by position"] += 1
+        else:
+            denied = answer.code == ResponseCode.QUERY_NOT_FOUND or "can not find" in answer.remark
+            require(not denied, "what is acknowledged is found", stored=stored, by_key=by_key, answer=answer)
+
+    def topic_seen(self, topic: str, *, expected: bool | None, found: bool) -> None:
+        """The only administrator of a topic looked for it."""
+        require(expected in {None, found}, "a topic is as it was made", topic=topic, expected=expected, found=found)
+        self.counts["topic read"] += 1
+
+
+def unique_key(operation: int) -> str:
+    """A message's unique key."""
+    return f"7F00000100002A{operation:018X}"
+
+
+class Founder(Client):
+    """Creates the lasting topics, then lets the others begin."""
+
+    def __init__(self, trial: BrokerTrial, number: int, others: list[Client]) -> None:
+        super().__init__(trial, number)
+        self._left = sorted(trial.lasting)
+        self._others = others
+
+    def act(self) -> None:
+        """Create the next topic."""
+        if not self._left:
+            for client in self._others:
+                client.pause()
+            return
+
+        def done(answer: Answer | None) -> None:
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                self._left.pop()
+            self.pause()
+
+        fields = self.trial.topic_fields(self._left[-1])
+        if not self.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, done):
+            self.pause()
+
+
+class BrokerScenario:
+    """See `dledger.sim.service.Scenario`."""
+
+    name = "broker"
+
+    def draw(self, random: Random, limits: Limits) -> BrokerTrial:
+        """See `Scenario.draw`."""
+        settings = ClientSettings(
+            producers=random.choice((1, 2, 4)),
+            consumers=random.choice((1, 2, 3)),
+            administrators=random.choice((0, 1, 2)),
+            readers=random.choice((0, 1, 2)),
+            think_s=random.choice((0.05, 0.1, 0.3)),
+            timeout_s=random.choice((0.5, 1.5, 4.0)),
+            stay_share=random.choice((0.0, 0.3, 1.0)),
+            no_forward_share=random.choice((0.0, 0.5)),
+            topics=random.choice((1, 2)),
+            queues=random.choice((1, 2, 4)),
+            batch_share=random.choice((0.0, 0.2)),
+            oneway_share=random.choice((0.0, 0.1)),
+            padding_bytes=random.choice((50, 500, 3000)),
+            large_share=random.choice((0.0, 0.02)),
+            long_poll_share=random.choice((0.0, 0.3)),
+        )
+        brokers = BrokerSettings(
+            units_per_file=random.choice((8, 32, 256)),
+            checkpoint_bytes=random.choice((8 << 10, 64 << 10, 1 << 40)),
+            view_flush_ms=random.choice((20, 200)),
+            offset_flush_ms=random.choice((20, 200)),
+            forward_hold_ms=random.choice((300, 2000)),
+        )
+        if limits.clients is not None:
+            settings = replace(
+                settings,
+                producers=min(settings.producers, limits.clients),
+                consumers=min(settings.consumers, limits.clients),
+                administrators=min(settings.administrators, limits.clients),
+                readers=min(settings.readers, limits.clients),
+            )
+        return BrokerTrial(random, settings, brokers, limits.operations)

@@ -1,0 +1,202 @@
+"""What the log says, read entry by entry beside the code under test: every replica and every answer must agree.
+
+- No operation is stored twice, none that was answered as not stored is stored at all.
+- A queue's records have the offsets 0, 1, 2, …: none is given twice, none is left out.
+- The offset that a consumer of a lasting topic has committed never goes back.
+- Equal logs make equal states.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from typing import Final, NamedTuple
+
+from dledger.format import iter_commands
+from dledger.sim.invariants import require
+from dledger.statemachine import CommittedEntry
+from dledger.types import SnapshotMeta
+from dledger_broker.state.commands import (
+    KINDS,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    DeleteTopic,
+    PutTopic,
+    TrimQueues,
+    decode,
+)
+from dledger_broker.views.dispatch import tag_code_of
+from dledger_remoting.record import RECORD_HEAD_BYTES, queue_refs
+
+_BODY: Final = struct.Struct(">4sQ")
+_MARK: Final = b"simu"
+BODY_BYTES: Final = _BODY.size
+"""Of the shortest body that names its operation."""
+
+
+def encode_body(operation: int, padding: int) -> bytes:
+    """A message's body."""
+    return _BODY.pack(_MARK, operation) + bytes(padding)
+
+
+def operation_of(body: bytes | memoryview) -> int:
+    """The operation that a body names."""
+    mark, operation = _BODY.unpack_from(body)
+    require(mark == _MARK, "every record's body is one that was sent", found=bytes(body[:BODY_BYTES]))
+    return int(operation)
+
+
+class Stored(NamedTuple):
+    """A message in the log."""
+
+    operation: int
+    topic: str
+    created: int
+    queue_id: int
+    offset: int
+    position: int
+    size: int
+    tag_code: int
+
+
+class Incarnation:
+    """A topic from its creation to its deletion."""
+
+    __slots__ = ("created", "first_offsets", "name", "queues")
+
+    def __init__(self, name: str, created: int) -> None:
+        self.name = name
+        self.created = created
+        self.queues: dict[int, list[Stored]] = {}
+        self.first_offsets: dict[int, int] = {}
+
+    def kept(self, queue_id: int) -> list[Stored]:
+        """What no trim has been announced for."""
+        return self.queues.get(queue_id, [])[self.first_offsets.get(queue_id, 0) :]
+
+
+class Truth:
+    """Follows the log; `happened` counts what rarely does."""
+
+    def __init__(self, happened: Counter[str]) -> None:
+        self.happened = happened
+        self.topics: dict[str, Incarnation] = {}
+        self.stored: dict[int, Stored] = {}
+        self.by_position: dict[int, Stored] = {}
+        self.committed: dict[tuple[str, str, int], int] = {}
+        self.lasting: set[str] = set()
+        """Topics that are never deleted."""
+        self.refused: set[int] = set()
+        """Operations that were answered as certainly not stored."""
+        self._digests: dict[int, int] = {}
+        self._index = -1
+
+    # ---------------------------------------------------------------- the log
+
+    def see(self, entry: CommittedEntry) -> None:
+        """An entry was applied somewhere; the first time counts."""
+        if entry.index <= self._index:
+            return
+        self._index = entry.index
+        if len(entry.records):
+            self._see_records(entry)
+        for kind, payload in iter_commands(entry.commands):
+            if kind in KINDS:
+                self._see_command(kind, payload, entry)
+
+    def _see_records(self, entry: CommittedEntry) -> None:
+        records, base = memoryview(entry.records), entry.records_position
+        for place, size, topic_name, queue_id, offset, properties in queue_refs(entry.records):
+            operation = operation_of(records[place + RECORD_HEAD_BYTES :])
+            require(operation not in self.refused, "what was refused is never stored", operation=operation)
+            require(operation not in self.stored, "no operation is stored twice", operation=operation)
+            name = topic_name.decode()
+            topic = self.topics.get(name)
+            if topic is None:
+                self.happened["message for a deleted topic"] += 1
+                continue
+            queue = topic.queues.setdefault(queue_id, [])
+            require(
+                offset == len(queue),
+                "queue offsets are given once and without gaps",
+                queue=f"{name}/{queue_id}",
+                given=offset,
+                expected=len(queue),
+            )
+            position = base + place
+            stored = Stored(operation, name, topic.created, queue_id, offset, position, size, tag_code_of(properties))
+            queue.append(stored)
+            self.stored[operation] = self.by_position[position] = stored
+
+    def _see_command(self, kind: int, payload: memoryview, entry: CommittedEntry) -> None:
+        match decode(kind, payload):
+            case PutTopic(config=config):
+                self.topics.setdefault(config.topic_name, Incarnation(config.topic_name, entry.end))
+            case DeleteTopic(topic=name):
+                if self.topics.pop(name, None) is not None:
+                    self.happened["topic deleted"] += 1
+                for key in [key for key in self.committed if key[1] == name]:
+                    del self.committed[key]
+            case CommitOffsets(offsets=rows):
+                for group, topic, queue_id, offset in rows:
+                    self._see_commit((group, topic, queue_id), offset)
+            case DeleteOffsets(pairs=pairs):
+                for key in [key for key in self.committed if key[:2] in pairs]:
+                    del self.committed[key]
+            case DeleteGroup(group=group, clean_offsets=True):
+                for key in [key for key in self.committed if key[0] == group]:
+                    del self.committed[key]
+            case TrimQueues(first_offsets=rows):
+                for name, created, queue_id, first in rows:
+                    incarnation = self.topics.get(name)
+                    if incarnation is not None and incarnation.created == created:
+                        known = incarnation.first_offsets.get(queue_id, 0)
+                        incarnation.first_offsets[queue_id] = max(known, first)
+
+    def _see_commit(self, key: tuple[str, str, int], offset: int) -> None:
+        before = self.committed.get(key, -1)
+        require(
+            offset >= before or key[1] not in self.lasting,
+            "a committed offset never goes back",
+            key=key,
+            before=before,
+            now=offset,
+        )
+        self.committed[key] = offset
+
+    # ---------------------------------------------------------------- replicas
+
+    def compare(self, node: str, index: int, digest: int) -> None:
+        """A replica's state after the entry at `index`."""
+        known = self._digests.setdefault(index, digest)
+        require(known == digest, "equal logs make equal states", node=node, index=index)
+
+    def restored(self, meta: SnapshotMeta | None, rebuild_from: int) -> None:
+        """A replica starts from a snapshot, or from nothing."""
+        if meta is None:
+            self.happened["state from the log"] += 1
+        elif rebuild_from == 0 < meta.position:
+            self.happened["views rebuilt"] += 1
+        elif rebuild_from < meta.position:
+            self.happened["views caught up"] += 1
+        else:
+            self.happened["views trusted"] += 1
+
+    # ---------------------------------------------------------------- answers
+
+    def acknowledged(self, operation: int, queue_id: int, offset: int, position: int) -> None:
+        """A client was told that its message is stored."""
+        stored = self.stored.get(operation)
+        require(
+            stored is not None and (stored.queue_id, stored.offset, stored.position) == (queue_id, offset, position),
+            "what is acknowledged lies where the answer says",
+            operation=operation,
+            answered=(queue_id, offset, position),
+            stored=stored,
+        )
+
+    def refuse(self, operation: int) -> None:
+        """A client was told that its message is not stored."""
+        require(operation not in self.stored, "what was refused is never stored", operation=operation)
+        self.refused.add(operation)

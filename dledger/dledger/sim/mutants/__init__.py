@@ -1,0 +1,22 @@
+"""Known bugs, to be switched on one by one: a simulator that does not catch them proves nothing.
+
+Each replaces one or two small functions of the real code from outside, and puts them back afterwards.  `core`,
+`replica` and `store` list those of the log; `apply` puts one into a real process.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger.sim.mutants import core, replica, store
+from dledger.sim.mutants.catalogue import Mutant
+
+MUTANTS: Final[dict[str, Mutant]] = {**core.CATALOGUE, **replica.CATALOGUE, **store.CATALOGUE}
+
+
+def apply(name: str) -> None:
+    """Put a bug into this process for good.  Raises `KeyError` if there is none of that name."""
+    MUTANTS[name].apply()
+
+
+__all__ = ["MUTANTS", "Mutant", "apply"]

@@ -1,0 +1,121 @@
+"""Bugs of the store: what a power loss reveals."""
+
+from __future__ import annotations
+
+from dledger.sim.mutants.catalogue import Catalogue
+from dledger.sim.schedules import disk as disk_schedules
+from dledger.store.disk import Disk
+from dledger.store.hardstate import HardStateFile
+from dledger.store.log import LogStore
+from dledger.store.mark import DurableMark, MarkValue
+from dledger.store.recovery import _Recoverer
+from dledger.store.slots import SlotFile
+from dledger.store.sync import SyncTicket
+from dledger.types import EntryMeta, HardState
+
+CATALOGUE = Catalogue("log")
+
+
+def _save_without_sync(self: HardStateFile, state: HardState) -> None:
+    synced = SlotFile.sync
+    setattr(SlotFile, "sync", lambda _slots: None)  # noqa: B010 - a method is replaced for a moment
+    try:
+        _real_save(self, state)
+    finally:
+        setattr(SlotFile, "sync", synced)  # noqa: B010 - and put back
+
+
+_real_save = HardStateFile.save
+
+CATALOGUE.add(
+    "vote-not-synced",
+    "a vote survives a power loss",
+    (HardStateFile, "save", _save_without_sync),
+    schedule=disk_schedules.vote_after_power_loss,
+)
+
+
+def _forget_the_vote(disk: Disk) -> tuple[HardStateFile, HardState | None]:
+    file, state = _real_open(disk)
+    return file, None if state is None else HardState(state.term, None)
+
+
+_real_open = HardStateFile.open
+
+CATALOGUE.add(
+    "vote-forgotten",
+    "a restart remembers the vote",
+    (HardStateFile, "open", staticmethod(_forget_the_vote)),
+    schedule=disk_schedules.vote_after_power_loss,
+)
+
+
+def _rewrite_nothing(self: _Recoverer, position: int, end: int) -> None:
+    _ = position, end, self
+
+
+CATALOGUE.add(
+    "recovery-trusts-the-cache",
+    "what a recovery reads it also writes and syncs, for the page cache may show what the disk does not hold",
+    (_Recoverer, "rewrite", _rewrite_nothing),
+    schedule=disk_schedules.cache_after_a_failed_sync,
+)
+
+
+def _lower_in_memory(self: DurableMark, ceiling: MarkValue) -> None:
+    with self._lock:
+        self._value = ceiling
+
+
+CATALOGUE.add(
+    "mark-not-lowered",
+    "the durable mark is lowered before a truncation",
+    (DurableMark, "lower", _lower_in_memory),
+    schedule=disk_schedules.mark_below_a_truncation,
+)
+
+
+def _mark_first(self: LogStore, *, whole_index: bool = False) -> SyncTicket | None:
+    ticket = _real_begin_sync(self, whole_index=whole_index)
+    if ticket is not None:
+        self._mark.write(ticket.target)
+        self._mark.sync()
+    return ticket
+
+
+_real_begin_sync = LogStore.begin_sync
+
+CATALOGUE.add(
+    "mark-before-sync", "the durable mark never exceeds what is durable", (LogStore, "begin_sync", _mark_first)
+)
+
+
+def _roll_without_directories(self: LogStore, first: EntryMeta) -> None:
+    _real_roll(self, first)
+    self._directories_dirty = False
+
+
+_real_roll = LogStore._roll  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "directory-not-synced",
+    "a sync that spans a roll covers the directory",
+    (LogStore, "_roll", _roll_without_directories),
+)
+
+
+def _sync_last_segment(self: SyncTicket) -> None:
+    last = self._segments[-1:]
+    for segment in self._segments[:-1]:
+        segment.release()
+    self._segments = last
+    _real_run(self)
+
+
+_real_run = SyncTicket.run
+
+CATALOGUE.add(
+    "old-segment-not-synced",
+    "a sync that spans a roll covers the old segment",
+    (SyncTicket, "run", _sync_last_segment),
+)
