@@ -208,16 +208,18 @@ def test_11_a_flipped_bit_in_transit_is_found() -> None:
 
 def test_12_a_restart_applies_again_only_what_the_snapshot_lacks() -> None:
     group, workload = running_group()
-    workload.stop()
-    group.scheduler.run_until(6.0)
     node = next(node for node in group.nodes.values() if node is not group.leader)
     assert node.life is not None
+    while node.life.replica.snapshots.latest() is None and group.scheduler.now < 15.0:
+        group.scheduler.run_until(group.scheduler.now + 0.5)
+    workload.stop()
+    group.scheduler.run_until(group.scheduler.now + 2.0)
     state, base = node.life.machine.digest(), node.life.replica.snapshots.latest()
     assert base is not None
     group.kill(node.name)
     group.start(node.name)
     assert node.life.replica.applied_index >= base.last_index
-    group.scheduler.run_until(8.0)
+    group.scheduler.run_until(group.scheduler.now + 2.0)
     assert node.life.machine.digest() == state
 
 
