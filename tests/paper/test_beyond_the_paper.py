@@ -547,6 +547,28 @@ def test_a_later_round_confirms_the_reads_before_it() -> None:
     assert first < second
 
 
+@pytest.mark.parametrize("busy", ["reads", "commits told at once"])
+def test_a_busy_leader_still_repeats_a_lost_probe(busy: str) -> None:
+    """Rounds of heartbeats that come faster than the heartbeat interval do not keep a member from its entries."""
+    group = led_by_a()
+    group.cut(("a", "c"))
+    group["a"].peer_disconnected(C)
+    group["a"].peer_connected(C, group.now)
+    group.run("a")
+    assert group["a"].progress[C].mode is Mode.PROBE
+    group.join(("a", "c"))
+    last = group.propose("a")
+    for _ in range(30):
+        group.tick("a", after_s=0.02)
+        if busy == "reads":
+            group["a"].read_index(group.now)
+        else:
+            group["a"].broadcast_commit(group.now)
+        group.run("a")
+        group.settle()
+    assert group["c"].table.last_index == last
+
+
 def test_no_read_before_the_no_op_is_committed() -> None:
     """A new leader may not know yet what was acknowledged before it."""
     group = CoreGroup("a", "b", "c")

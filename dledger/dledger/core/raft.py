@@ -103,6 +103,7 @@ class Raft:
         self._transfer_deadline = 0.0
         self._leader_heard_at = float("-inf")
         self._heartbeat_at = now
+        self._nudge_at = now
         self._last_tick = now
         self._round = 0
         self._reads: list[tuple[int, int]] = []
@@ -402,6 +403,7 @@ class Raft:
             member: Progress(self.term_start, now) for member in self.table.membership.members if member != self.me
         }
         self._become(Role.LEADER, self.me)
+        self._nudge_at = now + self._settings.heartbeat_s
         self._heartbeat(now)
 
     def _on_vote_request(self, sender: ReplicaId, request: VoteRequest, now: float) -> None:
@@ -542,11 +544,14 @@ class Raft:
             self.transfer_to = None
         if now >= self._heartbeat_at:
             self._heartbeat(now)
+        # By a timer of its own: reads and commits that are told at once put off the next heartbeat again and again.
+        if now >= self._nudge_at:
+            self._nudge_at = now + self._settings.heartbeat_s
             for peer, progress in self.progress.items():
                 self._nudge(peer, progress, now)
 
     def _nudge(self, peer: ReplicaId, progress: Progress, now: float) -> None:
-        """Send again what seems lost: a probe each heartbeat, a stream or a snapshot that got no answer as a probe."""
+        """Send again what seems lost: a probe each time, a stream or a snapshot that got no answer as a probe."""
         silent = now - progress.probe_at > self._settings.election_max_s
         if progress.mode is Mode.STREAM and progress.in_flight:
             if silent:
