@@ -22,10 +22,10 @@ PROOF   := .venv/.installed-chaos
 PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check fix sim mutants bench chaos clean
+.PHONY: help venv demo test test-spark-cluster check fix sim mutants bench chaos clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
 
 .venv/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python >= 3.11, or say which: make PYTHON=python3.11 venv" >&2; exit 1; }
@@ -40,7 +40,7 @@ $(RUNTIME): pyproject.toml | .venv/bin/python
 	@touch $@
 
 $(DEV): pyproject.toml | .venv/bin/python
-	$(PIP) install -e '.[broker,chaos,dev]'
+	$(PIP) install -e '.[broker,chaos,spark,dev]'
 	@touch $(RUNTIME) $(PROOF) $@
 
 # What faults on real processes need.
@@ -55,6 +55,9 @@ demo: $(RUNTIME) ## three nodes, real input, a killed leader, every byte compare
 
 test: $(DEV) ## run the tests
 	$(BIN)/python -m pytest $(TESTS)
+
+test-spark-cluster: $(DEV) ## run the tests on a standalone Spark cluster (minutes)
+	$(BIN)/python -m pytest tests/spark/cluster --run-spark-cluster
 
 check: $(DEV) ## format, lint, types, import contract, documentation; changes nothing
 	$(BIN)/ruff format --check .

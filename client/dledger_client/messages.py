@@ -34,13 +34,15 @@ class Message(msgspec.Struct, frozen=True):
     """A message to send in a batch.
 
     `key` is one key or several, by which the message can be found later; `tags` is what subscriptions filter by;
-    `properties` are the application's own, names and values without the characters U+0001 and U+0002.
+    `properties` are the application's own, names and values without the characters U+0001 and U+0002; `unique_key`
+    takes the place of the key that the client makes, where the same message may be sent by several programs.
     """
 
     body: bytes
     key: str | Iterable[str] | None = None
     tags: str | None = None
     properties: Mapping[str, str] | None = None
+    unique_key: str | None = None
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):

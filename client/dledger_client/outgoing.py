@@ -59,7 +59,7 @@ class OutgoingEncoder:
         """One message. Raises `InvalidArgumentError` if it breaks a limit."""
         now_ms = time.time_ns() // 1_000_000
         self._check_body(message.body)
-        unique_key = self._unique_keys.next(now_ms)
+        unique_key = self._unique_key(message, now_ms)
         text = _property_text(unique_key, message.key, message.tags, message.properties)
         body, sys_flag = message.body, 0
         if self._compress_over_bytes is not None and len(body) > self._compress_over_bytes:
@@ -83,7 +83,7 @@ class OutgoingEncoder:
         for item in messages:
             message = item if isinstance(item, Message) else Message(item)
             self._check_body(message.body)
-            unique_key = self._unique_keys.next(now_ms)
+            unique_key = self._unique_key(message, now_ms)
             text = _property_text(unique_key, message.key, message.tags, message.properties).encode()
             part_size = _BATCH_MESSAGE_OVERHEAD_BYTES + len(message.body) + len(text)
             if part_size > self._max_message_bytes:
@@ -99,6 +99,14 @@ class OutgoingEncoder:
         if parts:
             batches.append(_batch(topic, parts, keys, now_ms))
         return batches
+
+    def _unique_key(self, message: Message, now_ms: int) -> str:
+        key = message.unique_key
+        if key is None:
+            return self._unique_keys.next(now_ms)
+        if not key or NAME_END in key or VALUE_END in key:
+            raise InvalidArgumentError(f"unique key {key!r}: it must not be empty, nor hold \\x01 or \\x02")
+        return key
 
     def _check_body(self, body: bytes) -> None:
         if not isinstance(body, bytes):

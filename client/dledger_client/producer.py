@@ -129,19 +129,21 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         ordering_key: str | None = None,
         queue: MessageQueue | None = None,
+        unique_key: str | None = None,
         timeout: float | None = None,
     ) -> SendResult:
         """Send one message and wait until a majority of its broker group has stored it.
 
         Messages with the same `ordering_key` go to the same queue, one after the other, and keep the order of the calls
         even when attempts are repeated. `queue` picks the queue itself. Without either, queues are taken in turn.
+        `unique_key` takes the place of the key that the client makes for every message.
 
         Raises `InvalidArgumentError` before anything is sent, and `SendError`, whose `outcome` says whether the
         message may have been stored.
         """
         deadline = self._deadline(timeout)
         self._check_topic(topic)
-        outgoing = self._encoder.encode(topic, Message(body, key, tags, properties))
+        outgoing = self._encoder.encode(topic, Message(body, key, tags, properties, unique_key))
         if ordering_key is None:
             return (await self._send(outgoing, self._choice(queue), deadline))[0]
         return (await self._send_in_lane([outgoing], topic, ordering_key, deadline))[0]

@@ -14,11 +14,12 @@ from io import BytesIO
 from typing import Final, Protocol, cast
 
 from .errors import BodyError
-from .record import MAX_MESSAGE_BYTES, SYS_COMPRESSED
 
 COMPRESSION_MASK: Final = 0x700
-DEFAULT_MAX_BYTES: Final = 4 * MAX_MESSAGE_BYTES
-"""How large a body may become unless a caller says otherwise: four times the largest body that may be sent."""
+DEFAULT_MAX_BYTES: Final = 16 << 20
+"""How large a body may become unless a caller says otherwise: four times `record.MAX_MESSAGE_BYTES`."""
+_SYS_COMPRESSED: Final = 0x1
+"""`record.SYS_COMPRESSED`, without the msgspec that `record` needs: bodies are also read where it is not installed."""
 
 
 class Compression(IntEnum):
@@ -48,7 +49,7 @@ class _Zstandard(Protocol):
 
 def compress(body: bytes, level: int = 5) -> tuple[bytes, int]:
     """The body as a zlib stream, which every client reads, and the sys flag bits that say so."""
-    return zlib.compress(body, level), SYS_COMPRESSED | Compression.ZLIB
+    return zlib.compress(body, level), _SYS_COMPRESSED | Compression.ZLIB
 
 
 def decompress(body: bytes, sys_flag: int, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
@@ -56,7 +57,7 @@ def decompress(body: bytes, sys_flag: int, max_bytes: int = DEFAULT_MAX_BYTES) -
 
     Raises `BodyError` if it is damaged, larger than `max_bytes`, or of an algorithm that is not installed or not known.
     """
-    if not sys_flag & SYS_COMPRESSED:
+    if not sys_flag & _SYS_COMPRESSED:
         return body
     algorithm = sys_flag & COMPRESSION_MASK
     if algorithm in (Compression.UNSPECIFIED, Compression.ZLIB):

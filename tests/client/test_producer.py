@@ -172,6 +172,17 @@ async def test_another_broker_group_takes_over_while_one_has_no_leader():
         assert {result.broker_group for result in results} == {"broker-b"}
 
 
+async def test_a_unique_key_that_the_caller_gives_is_sent():
+    async with fake_cluster(topics={"T": 1}) as cluster, Producer(cluster.namesrv) as producer:
+        single = await producer.send("T", b"a", unique_key="mine")
+        batch = await producer.send_batch("T", [Message(b"b", unique_key="other"), b"c"])
+        keys = [parse_properties(record.properties)["UNIQ_KEY"] for record in cluster.group.queues["T", 0]]
+        assert keys[:2] == ["mine", "other"]
+        assert keys == [result.unique_key for result in (single, *batch)]
+        with pytest.raises(InvalidArgumentError, match="unique key"):
+            await producer.send("T", b"d", unique_key="")
+
+
 async def test_large_bodies_are_compressed_and_small_or_incompressible_ones_are_not():
     async with fake_cluster(topics={"T": 1}) as cluster, Producer(cluster.namesrv) as producer:
         await producer.send("T", b"x" * 5000)

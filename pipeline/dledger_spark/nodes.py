@@ -1,0 +1,207 @@
+"""Who serves: name servers, the nodes of a broker group, and reading from one replica after another.
+
+Only what a name server tells is known here; whether a node still has the role that the reader wants is for that node to
+say, and it refuses if it has not.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Self
+
+from .errors import NoReplicaError, RefusedError, SourceError, WireError
+from .wire import Connection, Response
+
+GET_ROUTE: Final = 105
+GET_CLUSTER: Final = 106
+GET_TOPICS: Final = 206
+LEADER_ID: Final = 0
+NAME_SERVER_TIMEOUT_S: Final = 5.0
+ATTEMPT_TIMEOUT_S: Final = 10.0
+"""How long one replica may be silent before another one is asked."""
+
+_NO_SUCH_TOPIC: Final = 17
+_PAUSE_S: Final = 0.05
+_MAX_PAUSE_S: Final = 1.0
+
+
+class NameServers:
+    """Asks the name servers of a cluster, one after the other until one answers."""
+
+    def __init__(self, addresses: tuple[str, ...]) -> None:
+        self._addresses = addresses
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, if there is one; the next question opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def topics(self) -> list[str]:
+        """The names of all topics, those of the service itself included, sorted."""
+        return sorted(self._document(GET_TOPICS, {})["topicList"])
+
+    def queues(self, topic: str) -> dict[str, int]:
+        """How many readable queues a topic has on each broker group; nothing if there is no such topic."""
+        response = self._ask(GET_ROUTE, {"topic": topic, "acceptStandardJsonOnly": "true"})
+        if response.code == _NO_SUCH_TOPIC:
+            return {}
+        readable = 4
+        return {
+            str(entry["brokerName"]): int(entry["readQueueNums"])
+            for entry in json.loads(response.check().body)["queueDatas"]
+            if int(entry["perm"]) & readable
+        }
+
+    def groups(self) -> dict[str, dict[int, str]]:
+        """The addresses of every broker group's nodes by their present id; the leader has the id 0."""
+        table = self._document(GET_CLUSTER, {})["brokerAddrTable"]
+        return {
+            str(name): {int(number): str(address) for number, address in data["brokerAddrs"].items()}
+            for name, data in sorted(table.items())
+        }
+
+    def _document(self, code: int, ext: Mapping[str, str]) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self._ask(code, ext).check().body)
+        return document
+
+    def _ask(self, code: int, ext: Mapping[str, str]) -> Response:
+        failures: list[str] = []
+        for attempt in range(len(self._addresses) + 1):
+            try:
+                if self._connection is None:
+                    address = self._addresses[attempt % len(self._addresses)]
+                    self._connection = Connection(address, NAME_SERVER_TIMEOUT_S)
+                return self._connection.request(code, ext)
+            except WireError as error:
+                self.close()
+                failures.append(str(error))
+        raise SourceError(f"no name server answered: {'; '.join(failures)}")
+
+
+class ReplicaReader:
+    """Sends requests to one replica of a broker group, and to another one when that fails or refuses.
+
+    At most one request is sent ahead: `submit` sends it, `result` waits for its answer and sends it again elsewhere if
+    need be. Raises `NoReplicaError` if nobody has served it for `timeout_s` seconds. `preference` spreads tasks over
+    replicas that are equally good.
+    """
+
+    def __init__(
+        self, name_servers: NameServers, group: str, read_from: str, timeout_s: float, preference: int = 0
+    ) -> None:
+        self._name_servers = name_servers
+        self._group = group
+        self._read_from = read_from
+        self._timeout_s = timeout_s
+        self._preference = preference
+        self._connection: Connection | None = None
+        self._request: tuple[int, Mapping[str, str]] | None = None
+        self._opaque: int | None = None
+        self._waiting: list[str] = []
+        self._refusals: dict[str, str] = {}
+        self._random = random.Random(preference)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, and forget what was submitted."""
+        self._drop()
+        self._request = None
+
+    def submit(self, code: int, ext: Mapping[str, str]) -> None:
+        """Send a request ahead if there is a connection; `result` sends it otherwise."""
+        self._request = (code, ext)
+        if self._connection is not None:
+            try:
+                self._opaque = self._connection.send(code, ext)
+            except WireError as error:
+                self._fail(str(error))
+
+    def result(self, refusal: Callable[[Response], str | None]) -> Response:
+        """The answer to what was submitted.
+
+        `refusal` says why an answer should be asked for elsewhere, None to take it.
+        """
+        assert self._request is not None, "nothing was submitted"
+        deadline = time.monotonic() + self._timeout_s
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                response = self._attempt()
+            except WireError as error:
+                self._fail(str(error))
+            else:
+                reason = refusal(response)
+                if reason is None:
+                    self._request = None
+                    self._refusals.clear()
+                    return response
+                self._fail(reason)
+            if time.monotonic() >= deadline:
+                raise NoReplicaError(self._group, self._read_from, self._timeout_s, self._refusals.values())
+            if not self._waiting:
+                time.sleep(pause_s * (0.5 + self._random.random()))
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+
+    def request(
+        self, code: int, ext: Mapping[str, str], refusal: Callable[[Response], str | None] | None = None
+    ) -> Response:
+        """Submit and wait; without `refusal` every answer but success is asked for elsewhere."""
+        self.submit(code, ext)
+        return self.result(refusal or _unless_success)
+
+    def _attempt(self) -> Response:
+        assert self._request is not None
+        if self._connection is None:
+            if not self._waiting:
+                self._waiting = self._candidates()
+            if not self._waiting:
+                raise WireError(f"the name server knows no {self._read_from} of {self._group}")
+            self._connection = Connection(self._waiting.pop(0), min(ATTEMPT_TIMEOUT_S, self._timeout_s))
+            self._opaque = None
+        if self._opaque is None:
+            self._opaque = self._connection.send(*self._request)
+        opaque, self._opaque = self._opaque, None
+        return self._connection.receive(opaque)
+
+    def _candidates(self) -> list[str]:
+        """The nodes that may have the wanted role, those of other ids than the leader's first."""
+        nodes = self._name_servers.groups().get(self._group, {})
+        followers = [address for number, address in sorted(nodes.items()) if number != LEADER_ID]
+        leader = [nodes[LEADER_ID]] if LEADER_ID in nodes else []
+        if followers:
+            turn = self._preference % len(followers)
+            followers = followers[turn:] + followers[:turn]
+        if self._read_from == "leader":
+            return leader
+        return followers + leader if self._read_from == "any" else followers
+
+    def _fail(self, reason: str) -> None:
+        place = self._connection.address if self._connection is not None else ""
+        self._refusals[place] = reason if not place or reason.startswith(place) else f"{place}: {reason}"
+        self._drop()
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._opaque = None
+
+
+def _unless_success(response: Response) -> str | None:
+    return None if response.code == 0 else str(RefusedError(response.code, response.remark))

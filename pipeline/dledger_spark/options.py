@@ -1,0 +1,411 @@
+"""The options of reads and writes: their names, what they may be, and the table for the documentation.
+
+Names and meanings are those of Spark's Kafka source wherever it has the same thing; case does not matter, as everywhere
+in Spark. `OPTIONS` is the one list: what is not in it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from .errors import OptionError
+from .offsets import EARLIEST, LATEST, QueueNumbers
+from .records import RowFilter
+from .schema import selected_columns
+
+Kind: TypeAlias = Literal["batch", "stream", "batch sink", "stream sink"]
+Position: TypeAlias = int | QueueNumbers
+"""Where to start or end: `EARLIEST`, `LATEST`, or a number for every queue."""
+
+READS: Final = ("batch", "stream")
+SINKS: Final = ("batch sink", "stream sink")
+_EVERYWHERE: Final = (*READS, *SINKS)
+_ROLES: Final = {
+    "follower": "follower",
+    "learner": "learner",
+    "any": "follower,learner,leader",
+    "leader": "leader",
+}
+MAX_TIMEOUT_S: Final = 86_400.0
+
+
+class Option(NamedTuple):
+    """One option: for what it is, its default, and what it does (Markdown)."""
+
+    name: str
+    kinds: tuple[str, ...]
+    default: str
+    meaning: str
+
+
+OPTIONS: Final = (
+    Option("namesrv", _EVERYWHERE, "required", "name servers, `host:port` separated by `;` or `,`"),
+    Option("subscribe", READS, "", "topics, separated by commas"),
+    Option("subscribePattern", READS, "", "regular expression that a topic's whole name must match; no system topics"),
+    Option(
+        "assign",
+        READS,
+        "",
+        'queues as JSON: `{"topic":{"broker-a":[0,1]}}`, or `{"topic":[0,1]}` with one broker group',
+    ),
+    Option("mode", READS, "`segments`; streams `queues`", "`segments` reads the log itself, `queues` queue by queue"),
+    Option("readFrom", READS, "`follower`", "which replicas serve the data: `follower`, `learner`, `any`, `leader`"),
+    Option("readTimeout", READS, "`60s`", "how long a read may find no replica that serves it; then it fails"),
+    Option(
+        "pinLease",
+        ("batch",),
+        "`10m`",
+        "how long retention spares what is read, from the last read on; `0` = not at all",
+    ),
+    Option(
+        "startingOffsets",
+        READS,
+        "`earliest`; streams `latest`",
+        "`earliest`, `latest` (streams), or JSON with an offset for every queue, −2 = earliest, −1 = latest; "
+        "a stream that restarts goes on from its checkpoint instead",
+    ),
+    Option(
+        "endingOffsets",
+        ("batch",),
+        "`latest`",
+        "`latest`, or JSON with an offset for every queue, exclusive; −1 = latest",
+    ),
+    Option("startingTimestamp", READS, "", "start at the first messages stored at or after this time, ms since 1970"),
+    Option("startingOffsetsByTimestamp", READS, "", "JSON with such a time for every queue"),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        READS,
+        "`error`",
+        "if a queue has no message so late: `error`, or `latest` = start at its end",
+    ),
+    Option(
+        "endingTimestamp", ("batch",), "", "end before the first messages stored at or after this time, ms since 1970"
+    ),
+    Option("endingOffsetsByTimestamp", ("batch",), "", "JSON with such a time for every queue"),
+    Option("minPartitions", READS, "", "at least so many Spark partitions, about"),
+    Option("maxRecordsPerPartition", READS, "", "at most so many messages in a Spark partition (`mode=queues`)"),
+    Option("maxOffsetsPerTrigger", ("stream",), "", "at most so many messages in a micro-batch, shared by backlog"),
+    Option(
+        "minOffsetsPerTrigger", ("stream",), "", "wait for so many messages, but for no longer than `maxTriggerDelay`"
+    ),
+    Option("maxTriggerDelay", ("stream",), "`15m`", "see `minOffsetsPerTrigger`"),
+    Option(
+        "failOnDataLoss", READS, "`true`", "fail if messages that were to be read are gone; `false`: go on without them"
+    ),
+    Option("includeHeaders", READS, "`false`", "add the column `headers`"),
+    Option("columns", READS, "all", "the columns to make, separated by commas; fewer are faster"),
+    Option(
+        "pushDownFilters",
+        ("batch",),
+        "`false`",
+        "let `where` narrow what is read; only for a frame on which nothing else is asked afterwards, because Spark "
+        "keeps its plan, and with `spark.sql.python.filterPushdown.enabled`",
+    ),
+    Option("tags", READS, "", "only messages with one of these tags: `a || b`"),
+    Option("groupId", ("stream",), "", "publish progress as the offsets of this consumer group"),
+    Option(
+        "groupIdPrefix",
+        ("stream",),
+        "",
+        "publish progress as a group of this name with a hash of the subscription behind it",
+    ),
+    Option("topic", SINKS, "", "the topic to write to; else the column `topic` says it"),
+    Option("producerGroup", SINKS, "`spark-sink`", "the producer group"),
+    Option(
+        "jobId",
+        ("batch sink",),
+        "",
+        "what identifies the job: a repeated run with the same id and input writes nothing twice",
+    ),
+    Option("deliveryTimeout", SINKS, "`2m`", "how long a message may take to be acknowledged; then the task fails"),
+)
+"""Every option."""
+
+_BY_LOWER_CASE: Final = {option.name.lower(): option for option in OPTIONS}
+_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
+_UNIT_SECONDS: Final = {None: 0.001, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which topics, and of them which queues: exactly one of the three."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """The options of a read, checked. Times are ms since 1970, durations seconds."""
+
+    namesrv: tuple[str, ...]
+    subscription: Subscription
+    mode: Literal["segments", "queues"]
+    read_from: str
+    read_timeout_s: float
+    pin_lease_ms: int
+    starting: Position
+    ending: Position
+    starting_times: int | QueueNumbers | None
+    ending_times: int | QueueNumbers | None
+    latest_without_time: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_s: float
+    fail_on_data_loss: bool
+    columns: tuple[str, ...]
+    push_down_filters: bool
+    tags: frozenset[str] | None
+    group_id: str | None
+
+    @property
+    def roles(self) -> str:
+        """The roles that a replica may have, as range reads name them."""
+        return _ROLES[self.read_from]
+
+    def with_columns(self, names: Sequence[str]) -> ReadOptions:
+        """The same for the columns of a schema that the user gave, or of the one that `columns` made."""
+        return replace(self, columns=selected_columns(",".join(names), include_headers=False))
+
+    @property
+    def row_filter(self) -> RowFilter:
+        """The filter that the option `tags` makes."""
+        return RowFilter(tags=self.tags)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The options of a write, checked."""
+
+    namesrv: tuple[str, ...]
+    topic: str | None
+    producer_group: str
+    job_id: str | None
+    delivery_timeout_s: float
+
+
+class _Given:
+    """The options as they were given; every one is taken at most once, by its name."""
+
+    def __init__(self, options: Mapping[str, str], kind: Kind) -> None:
+        self._values: dict[str, str] = {}
+        self.kind = kind
+        for key, value in options.items():
+            option = _BY_LOWER_CASE.get(key.lower())
+            if option is None or kind not in option.kinds:
+                names = ", ".join(option.name for option in OPTIONS if kind in option.kinds)
+                raise OptionError(key, value, f"not an option of a {kind}; there are {names}")
+            self._values[option.name] = value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def text(self, name: str) -> str | None:
+        return self._values.get(name)
+
+    def error(self, name: str, allowed: str) -> OptionError:
+        return OptionError(name, self._values.get(name), allowed)
+
+    def one_of(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
+        value = self._values.get(name, default).lower()
+        if value not in allowed:
+            raise self.error(name, f"allowed are {', '.join(allowed)}")
+        return value
+
+    def boolean(self, name: str, default: bool) -> bool:
+        return self.one_of(name, str(default).lower(), ("true", "false")) == "true"
+
+    def integer(self, name: str, minimum: int) -> int | None:
+        text = self._values.get(name)
+        if text is None:
+            return None
+        try:
+            value = int(text)
+        except ValueError:
+            raise self.error(name, f"allowed are integers from {minimum} on") from None
+        if value < minimum:
+            raise self.error(name, f"allowed are integers from {minimum} on")
+        return value
+
+    def seconds(self, name: str, default_s: float, maximum_s: float = MAX_TIMEOUT_S) -> float:
+        text = self._values.get(name)
+        if text is None:
+            return default_s
+        match = _DURATION.fullmatch(text.strip().lower())
+        value = -1.0 if match is None else int(match[1]) * _UNIT_SECONDS[match[2]]
+        if not 0 <= value <= maximum_s:
+            raise self.error(name, f"allowed are durations such as 500ms, 30s or 10m, up to {maximum_s:g} s")
+        return value
+
+    def name_servers(self) -> tuple[str, ...]:
+        text = self._values.get("namesrv", "")
+        addresses = tuple(part.strip() for part in re.split("[;,]", text) if part.strip())
+        for address in addresses:
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+                raise self.error("namesrv", f"{address!r} is not host:port")
+        if not addresses:
+            raise self.error("namesrv", "required: the name servers' addresses, host:port separated by ';'")
+        return addresses
+
+    def exclusive(self, *names: str) -> None:
+        given = [name for name in names if name in self]
+        if len(given) > 1:
+            raise self.error(given[0], f"contradicts {given[1]!r}: give one of them")
+
+
+def read_options(options: Mapping[str, str], kind: Literal["batch", "stream"]) -> ReadOptions:
+    """The checked options of a read. Raises `OptionError`, which names the option, its value and what is allowed."""
+    given = _Given(options, kind)
+    is_batch = kind == "batch"
+    name_servers = given.name_servers()
+    mode = given.one_of("mode", "segments" if is_batch else "queues", ("segments", "queues"))
+    if mode == "segments" and not is_batch:
+        raise given.error("mode", "streams read queue by queue: allowed is queues")
+    if mode == "segments" and "maxRecordsPerPartition" in given:
+        raise given.error("maxRecordsPerPartition", "slices of the log are cut by bytes: allowed with mode=queues only")
+    given.exclusive("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+    given.exclusive("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+    given.exclusive("groupId", "groupIdPrefix")
+    read_timeout_s = given.seconds("readTimeout", 60.0)
+    if read_timeout_s == 0:
+        raise given.error("readTimeout", "allowed are durations above 0")
+    minimum, maximum = given.integer("minOffsetsPerTrigger", 1), given.integer("maxOffsetsPerTrigger", 1)
+    if minimum is not None and maximum is not None and minimum > maximum:
+        raise given.error("minOffsetsPerTrigger", f"more than maxOffsetsPerTrigger, which is {maximum}")
+    if "maxTriggerDelay" in given and minimum is None:
+        raise given.error("maxTriggerDelay", "without effect unless minOffsetsPerTrigger is given")
+    subscription = _subscription(given)
+    return ReadOptions(
+        namesrv=name_servers,
+        subscription=subscription,
+        mode="segments" if mode == "segments" else "queues",
+        read_from=given.one_of("readFrom", "follower", tuple(_ROLES)),
+        read_timeout_s=read_timeout_s,
+        pin_lease_ms=round(given.seconds("pinLease", 600.0, 3600.0) * 1000),
+        starting=_position(given, "startingOffsets", EARLIEST if is_batch else LATEST),
+        ending=_position(given, "endingOffsets", LATEST),
+        starting_times=_times(given, "startingTimestamp", "startingOffsetsByTimestamp"),
+        ending_times=_times(given, "endingTimestamp", "endingOffsetsByTimestamp"),
+        latest_without_time=given.one_of("startingOffsetsByTimestampStrategy", "error", ("error", "latest"))
+        == "latest",
+        min_partitions=given.integer("minPartitions", 1),
+        max_records_per_partition=given.integer("maxRecordsPerPartition", 1),
+        max_offsets_per_trigger=maximum,
+        min_offsets_per_trigger=minimum,
+        max_trigger_delay_s=given.seconds("maxTriggerDelay", 900.0),
+        fail_on_data_loss=given.boolean("failOnDataLoss", default=True),
+        columns=selected_columns(given.text("columns"), given.boolean("includeHeaders", default=False)),
+        push_down_filters=given.boolean("pushDownFilters", default=False),
+        tags=_tags(given),
+        group_id=_group_id(given, subscription),
+    )
+
+
+def write_options(options: Mapping[str, str], kind: Literal["batch sink", "stream sink"]) -> WriteOptions:
+    """The checked options of a write; `path` and `checkpointLocation` are Spark's own. Raises `OptionError`."""
+    own = {key: value for key, value in options.items() if key.lower() not in ("path", "checkpointlocation")}
+    given = _Given(own, kind)
+    timeout_s = given.seconds("deliveryTimeout", 120.0)
+    if timeout_s == 0:
+        raise given.error("deliveryTimeout", "allowed are durations above 0")
+    for name in ("topic", "jobId", "producerGroup"):
+        if given.text(name) == "":
+            raise given.error(name, "must not be empty")
+    group = given.text("producerGroup") or "spark-sink"
+    return WriteOptions(given.name_servers(), given.text("topic"), group, given.text("jobId"), timeout_s)
+
+
+def options_table() -> str:
+    """The table of all options, in Markdown."""
+    lines = ["| option | for | default | |", "|---|---|---|---|"]
+    for option in OPTIONS:
+        kinds = "all" if option.kinds == _EVERYWHERE else "reads" if option.kinds == READS else ", ".join(option.kinds)
+        kinds = "sinks" if option.kinds == SINKS else kinds
+        meaning = option.meaning.replace("|", "\\|")
+        lines.append(f"| `{option.name}` | {kinds} | {option.default} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _subscription(given: _Given) -> Subscription:
+    names = ("subscribe", "subscribePattern", "assign")
+    given.exclusive(*names)
+    topics = given.text("subscribe")
+    pattern = given.text("subscribePattern")
+    assign = given.text("assign")
+    if topics is not None:
+        parts = tuple(dict.fromkeys(part.strip() for part in topics.split(",") if part.strip()))
+        if not parts:
+            raise given.error("subscribe", "names no topic")
+        return Subscription(topics=parts)
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise given.error("subscribePattern", f"not a regular expression: {error}") from None
+        return Subscription(pattern=pattern)
+    if assign is None:
+        raise given.error("subscribe", f"required: one of {', '.join(names)}")
+    try:
+        document = json.loads(assign)
+        for queues in document.values():
+            lists = queues.values() if isinstance(queues, dict) else [queues]
+            if not all(isinstance(number, int) and number >= 0 for numbers in lists for number in numbers):
+                raise ValueError("a queue id is not an integer from 0 on")
+        if not document:
+            raise ValueError("no topic is named")
+    except (ValueError, AttributeError, TypeError) as error:
+        raise given.error("assign", f'not JSON such as {{"topic":{{"broker-a":[0,1]}}}}: {error}') from None
+    return Subscription(assigned=document)
+
+
+def _position(given: _Given, name: str, default: int) -> Position:
+    text = given.text(name)
+    if text is None:
+        return default
+    word = text.strip().lower()
+    is_start = name == "startingOffsets"
+    if word == "earliest" and is_start:
+        return EARLIEST
+    if word == "latest" and (not is_start or given.kind == "stream"):
+        return LATEST
+    if not text.lstrip().startswith("{"):
+        words = "earliest" if given.kind == "batch" else "earliest, latest"
+        raise given.error(
+            name, f"allowed are {words if is_start else 'latest'}, or JSON with an offset for every queue"
+        )
+    return QueueNumbers.parse(name, text)
+
+
+def _times(given: _Given, for_all: str, by_queue: str) -> int | QueueNumbers | None:
+    text = given.text(by_queue)
+    return given.integer(for_all, 0) if text is None else QueueNumbers.parse(by_queue, text)
+
+
+def _tags(given: _Given) -> frozenset[str] | None:
+    text = given.text("tags")
+    if text is None or text.strip() in ("", "*"):
+        return None
+    tags = frozenset(tag for part in text.split("||") if (tag := part.strip()))
+    if not tags:
+        raise given.error("tags", "names no tag, expected 'a || b' or '*'")
+    return tags
+
+
+def _group_id(given: _Given, subscription: Subscription) -> str | None:
+    name, prefix = given.text("groupId"), given.text("groupIdPrefix")
+    if prefix is not None:
+        from zlib import crc32
+
+        name = f"{prefix}-{crc32(repr(subscription).encode()):08x}"
+    if name is not None and re.fullmatch(r"[%|a-zA-Z0-9_-]{1,120}", name) is None:
+        option = "groupId" if prefix is None else "groupIdPrefix"
+        raise given.error(option, "group names have at most 120 of the characters a-z A-Z 0-9 _ - % |")
+    return name

@@ -1,0 +1,124 @@
+"""Reading ranges of queues: one pull after the other, as consumers do it, from a replica of the wanted role.
+
+The next pull is on its way while the rows of the last one are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from .errors import CorruptDataError, DataLossError
+from .nodes import NameServers, ReplicaReader
+from .partitions import QueueRange
+from .reading import BatchCollector
+from .records import TopicRange
+from .wire import Response
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PULL_MESSAGE: Final = 11
+PULL_GROUP: Final = "CID_RMQ_SYS_SPARK"
+"""A system group: it exists on every broker, and pulling with it creates nothing."""
+
+_FOUND: Final = 0
+_NOT_FOUND: Final = 19
+_RETRY_IMMEDIATELY: Final = 20
+_OFFSET_MOVED: Final = 21
+_TOPIC_NOT_EXIST: Final = 17
+_SUBSCRIPTION: Final = 4
+_MAX_MESSAGES: Final = 1024
+_MAX_BYTES: Final = 256 << 10
+_PHYSICAL_OFFSET: Final = Struct(">28xq")
+
+
+def read_range(part: QueueRange) -> Iterator[pa.RecordBatch]:
+    """The wanted rows of a range, in the order of the queue. Raises `SourceError` and its subclasses."""
+    source = part.source
+    wanted = TopicRange(part.queue.topic, {part.queue.queue_id: (part.start, part.end)}, part.first_position)
+    collector = BatchCollector(source, [wanted])
+    with (
+        NameServers(source.namesrv) as name_servers,
+        ReplicaReader(name_servers, source.group, source.read_from, source.read_timeout_s, part.preference) as replicas,
+    ):
+        for body in _RangeReader(part, replicas):
+            collector.scanner.scan(body, 0, len(body))
+            yield from collector.full()
+    yield from collector.rest()
+
+
+class _RangeReader:
+    """Goes through a range, answer by answer; each body holds records."""
+
+    def __init__(self, part: QueueRange, replicas: ReplicaReader) -> None:
+        self._part = part
+        self._replicas = replicas
+        self._offset = part.start
+        tags = part.source.row_filter.tags
+        self._expression = "*" if tags is None else " || ".join(sorted(tags))
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self._part.source.row_filter.tags == frozenset():
+            return
+        self._submit()
+        while self._offset < self._part.end:
+            response = self._replicas.result(self._refusal)
+            if response.code in (_OFFSET_MOVED, _TOPIC_NOT_EXIST):
+                self._skip_to_kept(response)
+            else:
+                self._offset = int(response.ext["nextBeginOffset"])
+            if self._offset < self._part.end:
+                self._submit()
+            if response.code == _FOUND:
+                self._check_incarnation(response.body)
+                yield response.body
+
+    def _submit(self) -> None:
+        queue, wanted = self._part.queue, self._part.end - self._offset
+        ext = {
+            "consumerGroup": PULL_GROUP,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "queueOffset": str(self._offset),
+            "maxMsgNums": str(min(wanted, _MAX_MESSAGES)),
+            "sysFlag": str(_SUBSCRIPTION),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subVersion": "0",
+            "subscription": self._expression,
+            "expressionType": "TAG",
+            "maxMsgBytes": str(_MAX_BYTES),
+            "roles": self._part.source.roles,
+        }
+        self._replicas.submit(PULL_MESSAGE, ext)
+
+    def _refusal(self, response: Response) -> str | None:
+        """Why an answer is of no use; None if the reading can go on with it."""
+        if response.code in (_OFFSET_MOVED, _TOPIC_NOT_EXIST):
+            return None
+        if response.code == _NOT_FOUND:
+            return f"has no message at offset {self._offset} of {self._part.queue} yet"
+        if response.code not in (_FOUND, _RETRY_IMMEDIATELY):
+            return f"code {response.code}: {response.remark}"
+        following = int(response.ext.get("nextBeginOffset", -1))
+        if following <= self._offset:
+            return f"code {response.code} does not lead beyond offset {self._offset} of {self._part.queue}"
+        return None
+
+    def _skip_to_kept(self, response: Response) -> None:
+        """Go on at the first kept message, if losing the ones before is allowed."""
+        if self._part.source.fail_on_data_loss:
+            raise DataLossError(f"offset {self._offset} of {self._part.queue} is gone ({response.remark})")
+        following = int(response.ext.get("nextBeginOffset", self._part.end))
+        self._offset = following if self._offset < following else self._part.end
+
+    def _check_incarnation(self, body: bytes) -> None:
+        """Notice records of a later topic of this name, which begins its offsets anew."""
+        if len(body) < _PHYSICAL_OFFSET.size:
+            raise CorruptDataError(f"an answer of {len(body)} bytes holds no record")
+        (position,) = _PHYSICAL_OFFSET.unpack_from(body)
+        beyond = self._part.end_position is not None and position >= self._part.end_position
+        if (beyond or position < self._part.first_position) and self._part.source.fail_on_data_loss:
+            raise DataLossError(f"the messages of {self._part.queue} that were to be read gave way to others")

@@ -1,0 +1,115 @@
+"""Reading slices of the log from a replica: few large reads of raw entries, each verified before a row is made of it.
+
+Formats: `docs/wire.md`, "Reading the log". The next read is on its way while the rows of the last one are made. Where
+one replica fails, refuses or sends bytes that do not verify, the next one goes on at the same byte: the chain of
+checksums binds the two parts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from .entries import Entry, verify_entries
+from .errors import CorruptDataError, DataLossError
+from .nodes import NameServers, ReplicaReader
+from .partitions import LogSlice
+from .plans import READ_PLAN, parse_plan
+from .reading import BatchCollector
+from .wire import Response
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+READ_RANGE: Final = 20011
+READ_BYTES: Final = 4 << 20
+_TRIMMED: Final = 20112
+
+
+def read_slice(part: LogSlice) -> Iterator[pa.RecordBatch]:
+    """The wanted rows of a slice, in the order of the log. Raises `SourceError` and its subclasses."""
+    source = part.source
+    collector = BatchCollector(source, part.topics)
+    with (
+        NameServers(source.namesrv) as name_servers,
+        ReplicaReader(name_servers, source.group, source.read_from, source.read_timeout_s, part.preference) as replicas,
+    ):
+        reader = _SliceReader(part, replicas)
+        for data, entries in reader:
+            scanner = collector.scanner
+            for term, index, start, stop in entries:
+                if start == stop:
+                    continue
+                scanner.scan(data, start, stop)
+                scanner.rows.entries.append((term, index, len(scanner.rows)))
+                yield from collector.full()
+    yield from collector.rest()
+
+
+class _SliceReader:
+    """Goes through a slice, answer by answer."""
+
+    def __init__(self, part: LogSlice, replicas: ReplicaReader) -> None:
+        self._part = part
+        self._replicas = replicas
+        self._position = part.start
+        self._index = part.index
+        self._chain = part.previous_chain
+        self._verified: tuple[list[Entry], int] = ([], 0)
+
+    def __iter__(self) -> Iterator[tuple[bytes, list[Entry]]]:
+        self._submit()
+        while self._position < self._part.end:
+            response = self._replicas.result(self._refusal)
+            if response.code == _TRIMMED:
+                self._skip_to_kept()
+                continue
+            entries, self._chain = self._verified
+            self._index += len(entries)
+            self._position = int(response.ext["end"])
+            if self._position < self._part.end:
+                self._submit()
+            yield response.body, entries
+
+    def _submit(self) -> None:
+        ext = {
+            "start": str(self._position),
+            "end": str(self._part.end),
+            "roles": self._part.source.roles,
+            "maxBytes": str(READ_BYTES),
+            "minCommit": str(self._part.end),
+        }
+        if self._part.pin is not None:
+            ext["pin"] = self._part.pin
+        self._replicas.submit(READ_RANGE, ext)
+
+    def _refusal(self, response: Response) -> str | None:
+        """Why an answer is of no use; None if it verifies, or says that the range is gone."""
+        if response.code == _TRIMMED:
+            return None
+        if response.code != 0:
+            return f"code {response.code}: {response.remark}"
+        try:
+            if int(response.ext["start"]) != self._position or int(response.ext["end"]) <= self._position:
+                return f"an answer for {response.ext['start']} to {response.ext['end']}, not from {self._position} on"
+            self._verified = verify_entries(response.body, self._position, self._index, self._chain)
+        except (CorruptDataError, KeyError, ValueError) as error:
+            return f"bytes that do not verify: {error}"
+        at_end = int(response.ext["end"]) >= self._part.end
+        if at_end and self._part.end_chain is not None and self._verified[1] != self._part.end_chain:
+            return f"a chain that ends in {self._verified[1]:08x}, not in {self._part.end_chain:08x}"
+        return None
+
+    def _skip_to_kept(self) -> None:
+        """Go on with the first entry that is still kept, if losing the ones before is allowed."""
+        part = self._part
+        if part.source.fail_on_data_loss:
+            raise DataLossError(f"positions {self._position} to {part.end} of {part.source.group}'s log are gone")
+        ext = {"roles": part.source.roles, "topics": part.topics[0].name, "minCommit": str(part.end)}
+        plan = parse_plan(self._replicas.request(READ_PLAN, ext).body)
+        cut = next((cut for cut in plan.cuts if cut.position >= self._position), None)
+        if cut is None or cut.position >= part.end:
+            self._position = part.end
+            return
+        self._position, self._index, self._chain = cut.position, cut.log_index, cut.previous_chain
+        self._submit()

@@ -1,0 +1,155 @@
+"""Sending the rows of one task: many at a time, each acknowledged by a majority before the task ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from dledger_client import MessageQueue, Producer
+
+from .errors import OptionError, SourceError
+from .identity import RowIdentities
+from .offsets import QUEUES_PER_GROUP
+from .options import WriteOptions
+from .plans import groups_by_ordinal
+from .schema import NAMES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SINK_COLUMNS: Final = ("key", "value", "topic", "partition", "headers", "tags")
+"""The columns that a write uses; the others of a read's columns may be there and mean nothing."""
+MAX_IN_FLIGHT: Final = 1024
+
+
+class OutgoingRow(NamedTuple):
+    """One row as a message; `partition` names its queue, None lets its identity choose."""
+
+    topic: str
+    body: bytes
+    key: str | None
+    tags: str | None
+    properties: dict[str, str]
+    partition: int | None
+
+
+def check_columns(columns: Sequence[str], topic: str | None) -> None:
+    """Raise `OptionError` if the columns of a write make no messages."""
+    if unknown := [name for name in columns if name not in NAMES]:
+        raise OptionError("columns", unknown[0], f"a write takes {', '.join(SINK_COLUMNS)}")
+    if "value" not in columns:
+        raise OptionError("columns", ", ".join(columns), "a write needs the column value, BINARY or STRING")
+    if topic is None and "topic" not in columns:
+        raise OptionError("topic", None, "give the option, or a column topic")
+
+
+def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[OutgoingRow]:
+    """The messages in a batch. Raises `SourceError` for a row that is none."""
+    names = [name for name in SINK_COLUMNS if name in batch.schema.names]
+    columns = {name: batch.column(name).to_pylist() for name in names}
+    for place in range(batch.num_rows):
+        yield _row({name: column[place] for name, column in columns.items()}, topic)
+
+
+def _row(row: dict[str, Any], topic: str | None) -> OutgoingRow:
+    value, destination = row["value"], topic or row.get("topic")
+    if value is None:
+        raise SourceError("a row's value is null: a message needs a body, which may be empty")
+    if not destination:
+        raise SourceError("a row's topic is null or empty, and there is no option topic")
+    properties: dict[str, str] = {}
+    for header in row.get("headers") or ():
+        name = header["key"]
+        if name in properties:
+            raise SourceError(f"a row has the header {name!r} twice: a message has one property of a name")
+        properties[name] = _text("header " + name, header["value"])
+    key = row.get("key")
+    body = value.encode() if isinstance(value, str) else bytes(value)
+    return OutgoingRow(
+        destination, body, None if key is None else _text("key", key), row.get("tags"), properties, row.get("partition")
+    )
+
+
+def _text(what: str, value: bytes | str | None) -> str:
+    if value is None:
+        return ""
+    try:
+        return value if isinstance(value, str) else bytes(value).decode()
+    except UnicodeDecodeError as error:
+        raise SourceError(f"the {what} is not UTF-8, which a message's properties are: {error}") from error
+
+
+class RowSender:
+    """Sends the rows of one task, at most `MAX_IN_FLIGHT` at a time. `run` None: every attempt makes other keys."""
+
+    def __init__(self, options: WriteOptions, run: str | None, partition: int) -> None:
+        self._options = options
+        self._identities = None if run is None else RowIdentities(run, partition)
+        self._groups: dict[int, str] | None = None
+
+    def send(self, batches: Iterable[pa.RecordBatch]) -> int:
+        """Send all rows and wait until every one is acknowledged; how many they were. Raises the first failure."""
+        return asyncio.run(self._send_all(batches))
+
+    async def _send_all(self, batches: Iterable[pa.RecordBatch]) -> int:
+        count = 0
+        async with Producer(
+            list(self._options.namesrv),
+            group=self._options.producer_group,
+            timeout=self._options.delivery_timeout_s,
+        ) as producer:
+            for batch in batches:
+                # Spark's iterator blocks: what is under way is waited for before the next batch is asked for.
+                await _all(self._send_row(producer, row) for row in rows_of(batch, self._options.topic))
+                count += batch.num_rows
+        return count
+
+    async def _send_row(self, producer: Producer, row: OutgoingRow) -> None:
+        unique_key: str | None = None
+        queue = None if row.partition is None else await self._numbered_queue(row.topic, row.partition)
+        if self._identities is not None:
+            unique_key = self._identities.next(row.topic, row.body, row.key, row.tags, row.properties, row.partition)
+            if queue is None:
+                # A repeated send is known only to the broker group that stored the first one.
+                queues = await producer.queues(row.topic)
+                queue = queues[int(unique_key[:8], 16) % len(queues)]
+        await producer.send(
+            row.topic,
+            row.body,
+            key=row.key,
+            tags=row.tags,
+            properties=row.properties,
+            queue=queue,
+            unique_key=unique_key,
+        )
+
+    async def _numbered_queue(self, topic: str, partition: int) -> MessageQueue:
+        """The queue with a number that is unique within its topic."""
+        if self._groups is None:
+            self._groups = await asyncio.to_thread(
+                groups_by_ordinal, self._options.namesrv, self._options.delivery_timeout_s
+            )
+        ordinal, queue_id = divmod(partition, QUEUES_PER_GROUP)
+        group = self._groups.get(ordinal)
+        if group is None:
+            raise SourceError(f"a row's partition is {partition}, but no broker group has the ordinal {ordinal}")
+        return MessageQueue(topic, group, queue_id)
+
+
+async def _all(sends: Iterable[Coroutine[None, None, None]]) -> None:
+    """Run all, `MAX_IN_FLIGHT` at a time; the first failure cancels the others and is raised."""
+    running: set[asyncio.Task[None]] = set()
+    try:
+        for send in sends:
+            if len(running) >= MAX_IN_FLIGHT:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            running.add(asyncio.create_task(send))
+        for task in list(running):
+            await task
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

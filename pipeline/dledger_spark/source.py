@@ -1,0 +1,72 @@
+"""The data source `dledger`: what Spark asks for, handed to the modules that do it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from .options import ReadOptions, read_options, write_options
+from .schema import ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from .batch import BatchReader
+    from .streaming import StreamReader
+    from .writer import BatchWriter, StreamWriter
+
+
+class DledgerDataSource(DataSource):
+    """Topics as a table: batch and streaming reads from followers, batch and streaming writes.
+
+        spark.read.format("dledger").option("namesrv", "127.0.0.1:9876").option("subscribe", "orders").load()
+
+    The options are listed in `dledger_spark.options.OPTIONS`, the columns in `dledger_spark.schema.COLUMNS`.
+    Constructing one is cheap and touches nothing: Spark pickles it and asks again in every process.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format`."""
+        return "dledger"
+
+    def schema(self) -> str:
+        """The columns that the options choose. Raises `OptionError`."""
+        return ddl(self._columns_options().columns)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """A batch read. Raises `OptionError`."""
+        from .batch import batch_reader
+
+        return batch_reader(read_options(self.options, "batch").with_columns(schema.fieldNames()))
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 (Spark's name)
+        """A streaming read. Raises `OptionError`."""
+        from .streaming import StreamReader
+
+        return StreamReader(read_options(self.options, "stream").with_columns(schema.fieldNames()))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """A batch write. Raises `OptionError` and `SourceError`."""
+        from .writer import BatchWriter
+
+        return BatchWriter(write_options(self.options, "batch sink"), schema.fieldNames(), overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 (Spark's name)
+        """A streaming write. Raises `OptionError` and `SourceError`."""
+        from .writer import StreamWriter
+
+        return StreamWriter(write_options(self.options, "stream sink"), schema.fieldNames(), overwrite)
+
+    def _columns_options(self) -> ReadOptions:
+        """The options of whichever read they are for: Spark asks for the schema before it says which."""
+        from .errors import OptionError
+
+        try:
+            return read_options(self.options, "batch")
+        except OptionError as error:
+            try:
+                return read_options(self.options, "stream")
+            except OptionError:
+                raise error from None

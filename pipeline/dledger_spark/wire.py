@@ -1,0 +1,149 @@
+"""A small blocking client of the remoting protocol: the standard library only, because it runs on bare executors.
+
+The frame is that of `dledger_remoting.frame` with a JSON header. Requests may be sent ahead; answers are matched by
+their number. A body comes out of the kernel in one copy, into one `bytes`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Self
+
+from .errors import RefusedError, WireError
+
+MAX_FRAME_BYTES: Final = 16 << 20
+"""No broker sends more in one frame."""
+
+_VERSION: Final = 479
+"""The protocol version that requests state: RocketMQ 5.3.3, as `dledger_remoting.codes` has it."""
+_PREFIX: Final = struct.Struct(">II")
+_RESPONSE: Final = 1
+
+
+class Response(NamedTuple):
+    """An answer: its code, its extra fields, its text for humans, its body."""
+
+    code: int
+    ext: dict[str, str]
+    remark: str
+    body: bytes
+
+    def check(self) -> Response:
+        """The answer itself; raises `RefusedError` unless it says success."""
+        if self.code != 0:
+            raise RefusedError(self.code, self.remark, self.ext)
+        return self
+
+
+class Connection:
+    """One TCP connection to a broker or a name server; not for use by several threads.
+
+    `timeout_s` bounds connecting, and how long the other side may be silent while an answer is awaited. Whatever goes
+    wrong raises `WireError`, and the connection is then of no further use.
+    """
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        self.address = address
+        self._opaque = 0
+        self._early: dict[int, Response] = {}
+        host, _, port = address.rpartition(":")
+        try:
+            self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
+            # A receive with MSG_WAITALL that the kernel bounds: no poll per fragment, no second copy of a body.
+            self._socket.settimeout(None)
+            limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, ValueError) as error:
+            raise WireError(f"{address}: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; answers that are under way are lost."""
+        self._socket.close()
+
+    def send(self, code: int, ext: Mapping[str, str], body: bytes = b"") -> int:
+        """Send a request; the number by which `receive` finds its answer."""
+        self._opaque += 1
+        command = {
+            "code": code,
+            "extFields": ext,
+            "flag": 0,
+            "language": "PYTHON",
+            "opaque": self._opaque,
+            "version": _VERSION,
+        }
+        header = json.dumps(command, separators=(",", ":")).encode()
+        try:
+            self._socket.sendall(b"".join((_PREFIX.pack(4 + len(header) + len(body), len(header)), header, body)))
+        except OSError as error:
+            raise WireError(f"{self.address}: {error}") from error
+        return self._opaque
+
+    def receive(self, opaque: int) -> Response:
+        """The answer to a request that was sent; answers to others are kept until they are asked for."""
+        while opaque not in self._early:
+            number, response = self._read()
+            if number is not None:
+                self._early[number] = response
+        return self._early.pop(opaque)
+
+    def request(self, code: int, ext: Mapping[str, str], body: bytes = b"") -> Response:
+        """Send a request and wait for its answer, whatever its code."""
+        return self.receive(self.send(code, ext, body))
+
+    def requests(self, code: int, all_ext: Sequence[Mapping[str, str]], body: bytes = b"") -> list[Response]:
+        """The answers to many requests of one kind and body, in their order; at most 64 are under way."""
+        answers: list[Response] = []
+        for start in range(0, len(all_ext), 64):
+            sent = [self.send(code, ext, body) for ext in all_ext[start : start + 64]]
+            answers += [self.receive(opaque) for opaque in sent]
+        return answers
+
+    def _read(self) -> tuple[int | None, Response]:
+        """The next frame: the number of the request that it answers (None: it is no answer), and its content."""
+        total, word = _PREFIX.unpack(self._exactly(_PREFIX.size))
+        header_bytes = word & 0xFFFFFF
+        if total > MAX_FRAME_BYTES or word >> 24 or header_bytes > total - 4:
+            raise WireError(f"{self.address}: a frame of {total} bytes with the header word {word:08x}")
+        header = self._exactly(header_bytes)
+        body = self._exactly(total - 4 - header_bytes)
+        try:
+            fields = json.loads(header)
+            number = int(fields["opaque"]) if int(fields["flag"]) & _RESPONSE else None
+            ext = {str(key): str(value) for key, value in (fields.get("extFields") or {}).items()}
+            return number, Response(int(fields["code"]), ext, str(fields.get("remark") or ""), body)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise WireError(f"{self.address}: a header that cannot be read: {error!r}") from error
+
+    def _exactly(self, size: int) -> bytes:
+        if size == 0:
+            return b""
+        data = self._receive(size)
+        if len(data) == size:
+            return data
+        parts, missing = [data], size - len(data)
+        while missing:
+            parts.append(self._receive(missing))
+            missing -= len(parts[-1])
+        return b"".join(parts)
+
+    def _receive(self, size: int) -> bytes:
+        try:
+            data = self._socket.recv(size, socket.MSG_WAITALL)
+        except BlockingIOError as error:
+            raise WireError(f"{self.address}: silent for too long") from error
+        except OSError as error:
+            raise WireError(f"{self.address}: {error}") from error
+        if not data:
+            raise WireError(f"{self.address}: closed the connection")
+        return data

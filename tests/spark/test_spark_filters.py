@@ -1,0 +1,90 @@
+"""Filters that are pushed down mean what Spark means by them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+
+from dledger_spark.filters import PushedFilters
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def pushed(*filters: Filter) -> tuple[PushedFilters, list[Filter]]:
+    taken = PushedFilters()
+    return taken, list(taken.push(filters))
+
+
+def test_what_cannot_be_taken_stays_with_spark() -> None:
+    left = [
+        IsNotNull(("offset",)),
+        Not(EqualTo(("offset",), 3)),
+        EqualTo(("key",), b"k"),
+        EqualTo(("properties", "a"), "b"),
+        GreaterThan(("tags",), "a"),
+        EqualTo(("timestamp",), datetime(2020, 1, 1)),  # noqa: DTZ001 (a time without zone is what is refused)
+    ]
+    assert pushed(*left)[1] == left
+
+
+@pytest.mark.parametrize(
+    ("one", "low", "high"),
+    [
+        (GreaterThan(("offset",), 5), 6, None),
+        (GreaterThanOrEqual(("offset",), 5), 5, None),
+        (LessThan(("offset",), 5), None, 5),
+        (LessThanOrEqual(("offset",), 5), None, 6),
+        (EqualTo(("offset",), 5), 5, 6),
+    ],
+)
+def test_offsets_are_bounded(one: Filter, low: int | None, high: int | None) -> None:
+    taken, left = pushed(one)
+    assert not left
+    assert (taken.offset.low, taken.offset.high) == (low, high)
+
+
+def test_several_bounds_narrow_each_other() -> None:
+    taken, left = pushed(
+        GreaterThan(("offset",), 5),
+        LessThan(("offset",), 20),
+        GreaterThan(("offset",), 2),
+        In(("topic",), ("a", "b")),
+        EqualTo(("topic",), "b"),
+        LessThan(("partition",), 3),
+        In(("partition",), (1, 2, 3)),
+    )
+    assert not left
+    assert (taken.offset.low, taken.offset.high) == (6, 20)
+    assert [(topic, number) for topic in "abc" for number in range(5) if taken.wants(topic, number)] == [
+        ("b", 1),
+        ("b", 2),
+    ]
+
+
+OPERATORS = {
+    EqualTo: lambda left, right: left == right,
+    GreaterThan: lambda left, right: left > right,
+    GreaterThanOrEqual: lambda left, right: left >= right,
+    LessThan: lambda left, right: left < right,
+    LessThanOrEqual: lambda left, right: left <= right,
+}
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+@pytest.mark.parametrize("microseconds", [2000, 2001, 2999, 3000])
+def test_times_between_milliseconds_are_compared_exactly(kind: type[Filter], microseconds: int) -> None:
+    limit = EPOCH + timedelta(microseconds=microseconds)
+    taken, left = pushed(kind(("timestamp",), limit))  # type: ignore[call-arg]
+    assert not left
+    expected = [ms for ms in range(6) if OPERATORS[kind](EPOCH + timedelta(milliseconds=ms), limit)]
+    assert [ms for ms in range(6) if ms in taken.timestamp] == expected

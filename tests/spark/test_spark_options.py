@@ -1,0 +1,147 @@
+"""Options: what is accepted, and that every refusal names the option, its value and what is allowed."""
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+from dledger_spark.errors import OptionError
+from dledger_spark.offsets import EARLIEST, LATEST, Queue, QueueNumbers, from_json, to_json
+from dledger_spark.options import OPTIONS, options_table, read_options, write_options
+from dledger_spark.schema import NAMES, columns_table
+
+BASE = {"namesrv": "a:1;b:2", "subscribe": "t"}
+
+
+def test_defaults_are_those_of_the_kafka_source() -> None:
+    batch, stream = read_options(BASE, "batch"), read_options(BASE, "stream")
+    assert batch.namesrv == ("a:1", "b:2")
+    assert (batch.starting, batch.ending, stream.starting) == (EARLIEST, LATEST, LATEST)
+    assert (batch.mode, stream.mode) == ("segments", "queues")
+    assert batch.fail_on_data_loss
+    assert batch.read_from == "follower"
+    assert stream.max_trigger_delay_s == 900
+    assert batch.columns == tuple(name for name in NAMES if name != "headers")
+    assert read_options(BASE | {"includeHeaders": "true"}, "batch").columns == NAMES
+
+
+def test_names_and_words_are_read_in_any_case() -> None:
+    options = read_options({"NAMESRV": "a:1", "SUBSCRIBE": "t", "readfrom": "ANY", "failondataloss": "FALSE"}, "batch")
+    assert options.read_from == "any"
+    assert not options.fail_on_data_loss
+    assert options.roles == "follower,learner,leader"
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "hint"),
+    [
+        ({"subscribe": "t"}, "namesrv", "required"),
+        ({"namesrv": "a"}, "namesrv", "host:port"),
+        ({"namesrv": "a:1"}, "subscribe", "subscribePattern"),
+        (BASE | {"assign": '{"t":[0]}'}, "subscribe", "contradicts 'assign'"),
+        (BASE | {"startingOffset": "earliest"}, "startingOffset", "startingOffsets"),
+        (BASE | {"startingOffsets": "latest"}, "startingOffsets", "earliest"),
+        (BASE | {"endingOffsets": "earliest"}, "endingOffsets", "latest"),
+        (BASE | {"startingOffsets": "{}]"}, "startingOffsets", "JSON"),
+        (BASE | {"startingOffsets": '{"t":{"0":"x"}}'}, "startingOffsets", "JSON"),
+        (BASE | {"startingTimestamp": "5", "startingOffsets": "earliest"}, "startingOffsets", "startingTimestamp"),
+        (BASE | {"startingTimestamp": "-5"}, "startingTimestamp", "integers from 0"),
+        (BASE | {"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger", "not an option of a batch"),
+        (BASE | {"mode": "fast"}, "mode", "segments, queues"),
+        (BASE | {"maxRecordsPerPartition": "5"}, "maxRecordsPerPartition", "mode=queues"),
+        (BASE | {"minPartitions": "0"}, "minPartitions", "integers from 1"),
+        (BASE | {"readFrom": "leaders"}, "readFrom", "follower, learner, any, leader"),
+        (BASE | {"readTimeout": "soon"}, "readTimeout", "30s"),
+        (BASE | {"pinLease": "2h"}, "pinLease", "3600"),
+        (BASE | {"columns": "value,nothing"}, "columns", "log_index"),
+        (BASE | {"columns": "value", "includeHeaders": "true"}, "columns", "includeHeaders"),
+        (BASE | {"tags": "||"}, "tags", "names no tag"),
+        ({"namesrv": "a:1", "subscribePattern": "("}, "subscribePattern", "regular expression"),
+        ({"namesrv": "a:1", "assign": '{"t":[-1]}'}, "assign", "queue id"),
+        ({"namesrv": "a:1", "assign": "[]"}, "assign", "JSON"),
+    ],
+)
+def test_a_wrong_batch_option_is_named_with_its_value_and_what_is_allowed(
+    given: dict[str, str], name: str, hint: str
+) -> None:
+    with pytest.raises(OptionError, match=re.escape(hint)) as raised:
+        read_options(given, "batch")
+    assert raised.value.name == name
+    assert repr(given.get(name)) in str(raised.value)
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (BASE | {"mode": "segments"}, "mode"),
+        (BASE | {"endingOffsets": "latest"}, "endingOffsets"),
+        (BASE | {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minOffsetsPerTrigger"),
+        (BASE | {"maxTriggerDelay": "1m"}, "maxTriggerDelay"),
+        (BASE | {"groupId": "g", "groupIdPrefix": "p"}, "groupId"),
+        (BASE | {"groupId": "no spaces"}, "groupId"),
+    ],
+)
+def test_a_wrong_stream_option_is_named(given: dict[str, str], name: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        read_options(given, "stream")
+    assert raised.value.name == name
+
+
+def test_a_sink_takes_its_own_options_and_sparks() -> None:
+    options = write_options({"namesrv": "a:1", "topic": "t", "checkpointLocation": "/c", "path": "/p"}, "stream sink")
+    assert (options.topic, options.job_id, options.delivery_timeout_s) == ("t", None, 120)
+    with pytest.raises(OptionError, match="not an option of a stream sink"):
+        write_options({"namesrv": "a:1", "jobId": "j"}, "stream sink")
+
+
+def test_a_groups_name_made_from_a_prefix_is_the_same_after_a_restart() -> None:
+    first, again = (read_options(BASE | {"groupIdPrefix": "spark"}, "stream").group_id for _ in range(2))
+    other = read_options(BASE | {"groupIdPrefix": "spark", "subscribe": "u"}, "stream").group_id
+    assert first == again != other
+    assert first is not None
+    assert re.fullmatch("spark-[0-9a-f]{8}", first)
+
+
+def test_offsets_are_written_as_documented_and_read_back() -> None:
+    offsets = {Queue("T", "broker-a", 0): 23, Queue("T", "broker-a", 10): 1, Queue("S", "broker-b", 2): 0}
+    document = to_json(offsets)
+    assert document == {"v": 1, "topics": {"S": {"broker-b": {"2": 0}}, "T": {"broker-a": {"0": 23, "10": 1}}}}
+    assert from_json(document) == offsets
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"t":{"0":5,"1":-2}}',
+        '{"t":{"broker-a":{"0":5,"1":-2}}}',
+        '{"v":1,"topics":{"t":{"broker-a":{"0":5,"1":-2}}}}',
+    ],
+)
+def test_all_forms_of_offsets_mean_the_same(text: str) -> None:
+    queues = [Queue("t", "broker-a", 0), Queue("t", "broker-a", 1)]
+    assert QueueNumbers.parse("startingOffsets", text).resolve(queues) == {queues[0]: 5, queues[1]: -2}
+
+
+def test_offsets_must_name_every_queue_and_no_other() -> None:
+    queues = [Queue("t", "a", 0), Queue("t", "b", 0)]
+    with pytest.raises(OptionError, match="name them: a, b"):
+        QueueNumbers.parse("startingOffsets", '{"t":{"0":5}}').resolve(queues)
+    with pytest.raises(OptionError, match="missing: t/b/0"):
+        QueueNumbers.parse("startingOffsets", '{"t":{"a":{"0":5}}}').resolve(queues)
+    with pytest.raises(OptionError, match="not read: t/a/1"):
+        QueueNumbers.parse("startingOffsets", '{"t":{"a":{"0":5,"1":5},"b":{"0":5}}}').resolve(queues)
+
+
+def test_the_table_lists_every_option() -> None:
+    table = options_table()
+    assert all(f"| `{option.name}` |" in table for option in OPTIONS)
+
+
+@pytest.mark.parametrize(("name", "table"), [("options", options_table()), ("columns", columns_table())])
+def test_the_guide_has_the_tables_of_the_code(name: str, table: str) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "spark.md").read_text()
+    shown = re.search(rf"<!-- {name}: [^\n]*-->\n(.*?)<!-- end -->", guide, re.DOTALL)
+    assert shown is not None
+    assert shown[1].strip() == table.strip()
