@@ -124,6 +124,11 @@ class ForwardedOrigin:
         """See `Origin`."""
         self._reply(_ANSWERED + frame)
 
+    def answer_frames(self, frames: Sequence[bytes]) -> None:
+        """See `Origin`; there is one request, and so one answer."""
+        for frame in frames:
+            self.answer_frame(frame)
+
     def settle(self) -> None:
         """See `Origin`."""
         self._reply(_SETTLED)

@@ -33,7 +33,7 @@ from dledger.store.log import SegmentInfo
 from dledger.types import Membership, SnapshotMeta
 from dledger_broker.state.applying import Applied, apply_commands
 from dledger_broker.state.commands import Command, Features, kind_of_type, understood_kinds
-from dledger_broker.state.contexts import Done, StagedContext, StagedRecord
+from dledger_broker.state.contexts import Done, QueueRun, StagedContext
 from dledger_broker.state.offset_buffer import OffsetBuffer
 from dledger_broker.state.proposals import Proposals
 from dledger_broker.state.snapshot import decode_state, encode_state
@@ -208,7 +208,7 @@ class BrokerMachine:
         topic_version, applied = self.state.topic_version, Applied()
         for entry in entries:
             if len(entry.records):
-                dispatch(self._records_of(entry), self._batch, touched)
+                dispatch(self._runs_of(entry), self._batch, touched)
             if len(entry.commands):
                 apply_commands(self.state, entry, applied)
             self.applied_position = entry.end
@@ -402,16 +402,18 @@ class BrokerMachine:
         low, high = queue.min_offset, queue.max_offset
         return select(units, offset, low, high, max_messages, max_bytes, tag_filter, first_position)
 
-    def _records_of(self, entry: CommittedEntry) -> Iterable[StagedRecord]:
+    def _runs_of(self, entry: CommittedEntry) -> Iterable[QueueRun]:
         """The entry's records, as this replica listed them when it staged them, or else by parsing them."""
         contexts = cast(Sequence[StagedContext], entry.contexts)
-        if contexts:
-            records = [record for context in contexts for record in context.records]
-            if records:
-                _, _, first, _, _ = records[0]
-                _, _, last, size, _ = records[-1]
-                if first == entry.records_position and last + size == first + len(entry.records):
-                    return records
+        runs: list[QueueRun] = []
+        begin = end = entry.records_position
+        for context in contexts:
+            first, after = context.extent
+            if first < after:
+                begin, end = min(begin, first), after
+                runs += context.runs
+        if begin == entry.records_position and end == begin + len(entry.records):
+            return runs
         return scan_entry(self.state, entry)
 
     def _record_features(self, node_id: str) -> None:

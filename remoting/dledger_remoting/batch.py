@@ -56,7 +56,12 @@ def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
 
 def decode_batch(data: bytes) -> list[BatchMessage]:
     """The messages of a batch. Raises `MessageIllegal` if it is empty or a length contradicts another."""
-    messages: list[BatchMessage] = []
+    return [BatchMessage(*message) for message in split_batch(data)]
+
+
+def split_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
+    """Flag, body and properties of the messages of a batch; raises as `decode_batch`."""
+    messages: list[tuple[int, bytes, bytes]] = []
     add = messages.append
     unpack = _HEAD.unpack_from
     end = len(data)
@@ -79,7 +84,7 @@ def decode_batch(data: bytes) -> list[BatchMessage]:
                 f"batch message {len(messages)} says size {size}, its fields need "
                 f"{body_end + 2 + properties_bytes - position}"
             )
-        add(BatchMessage(flag, data[body_start:body_end], data[body_end + 2 : next_position]))
+        add((flag, data[body_start:body_end], data[body_end + 2 : next_position]))
         position = next_position
     if not messages:
         raise MessageIllegal("the batch holds no message")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-def _implementation() -> Callable[[Buffer, int], int]:
+class _Crc32(Protocol):
+    def __call__(self, data: Buffer, value: int = 0, /) -> int: ...
+
+
+def _implementation() -> _Crc32:
     try:
         from isal.isal_zlib import crc32 as isal_crc32
     except ImportError:
@@ -18,9 +21,5 @@ def _implementation() -> Callable[[Buffer, int], int]:
     return isal_crc32  # type: ignore[no-any-return, unused-ignore]
 
 
-_crc32 = _implementation()
-
-
-def crc32(data: Buffer, value: int = 0) -> int:
-    """CRC-32 of `data` continued from `value`, as an unsigned 32-bit integer."""
-    return _crc32(data, value)
+crc32: Final = _implementation()
+"""CRC-32 of the data, continued from a value, as an unsigned 32-bit integer."""

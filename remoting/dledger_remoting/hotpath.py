@@ -153,11 +153,29 @@ _SEND_JSON: Final = (
     b'{"code":%%d,"extFields":{"msgId":"%%b","queueId":"%%d","queueOffset":"%%d"%%b},"flag":1,"language":"JAVA",'
     b'"opaque":%%d%%b,"serializeTypeCurrentRPC":"JSON","version":%d}' % PROTOCOL_VERSION
 )
+_STORED_JSON: Final = (
+    b'{"code":0,"extFields":{"msgId":"%%b%%016X","queueId":"%%d","queueOffset":"%%d","transactionId":"%%b"},"flag":1,'
+    b'"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % PROTOCOL_VERSION
+)
 _PULL_JSON: Final = (
     b'{"code":%%d,"extFields":{"maxOffset":"%%d","minOffset":"%%d","nextBeginOffset":"%%d",'
     b'"suggestWhichBrokerId":"%%d"},"flag":1,"language":"JAVA","opaque":%%d%%b,'
     b'"serializeTypeCurrentRPC":"JSON","version":%d}' % PROTOCOL_VERSION
 )
+
+
+def stored_response_frame(
+    opaque: int, id_prefix: bytes, position: int, queue_id: int, queue_offset: int, unique_key: bytes
+) -> bytes:
+    """What `send_response_frame` gives for one stored message with a unique key, to a client that reads JSON.
+
+    `id_prefix` and the physical offset `position` make the offset message id (`ids.offset_message_id_prefix`).
+    """
+    if not unique_key.isalnum():
+        return send_response_frame(opaque, b"%b%016X" % (id_prefix, position), queue_id, queue_offset, unique_key)
+    header = _STORED_JSON % (id_prefix, position, queue_id, queue_offset, unique_key, opaque)
+    size = len(header)
+    return _PREFIX(size + 4, size) + header
 
 
 def send_response_frame(

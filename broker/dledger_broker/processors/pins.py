@@ -132,6 +132,9 @@ class _Unheard:
     def answer_frame(self, frame: bytes) -> None:
         """See `Origin`."""
 
+    def answer_frames(self, frames: Sequence[bytes]) -> None:
+        """See `Origin`."""
+
     def settle(self) -> None:
         """See `Origin`."""
 

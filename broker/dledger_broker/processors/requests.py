@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -25,7 +25,7 @@ from dledger_remoting.errors import (
     RequestCodeNotSupported,
 )
 from dledger_remoting.frame import FrameBounds
-from dledger_remoting.hotpath import PullFields, SendV2Fields, decode_pull_json, decode_send_v2_json
+from dledger_remoting.hotpath import PullFields, decode_pull_json
 
 _logger = logging.getLogger(__name__)
 
@@ -42,7 +42,6 @@ UNSURE_CODES: Final = frozenset(
 """Answers that a replica which lags, or a leader that was deposed unknowingly, may give wrongly: only after a majority
 has confirmed the leader."""
 
-_SEND_PREFIXES: Final = (b'{"code":310,', b'{"code":320,')
 _PULL_PREFIX: Final = b'{"code":11,'
 _JSON: Final = 0
 _RESPONSE: Final = 1
@@ -72,8 +71,10 @@ class Route(NamedTuple):
 class Sends(Protocol):
     """`send.SendProcessor`."""
 
-    def add(self, request: Request, fields: SendV2Fields) -> None:
-        """Take a send into the unit of this turn."""
+    def take_run(self, origin: Origin, data: bytes, frames: Sequence[FrameBounds], place: int, received: float) -> int:
+        """Take sends in their most common form into the unit of this turn; returns the place of the first frame that is
+        none.
+        """
 
     def flush_later(self) -> None:
         """Stage the unit at the end of this turn of the event loop."""
@@ -130,19 +131,18 @@ class Requests:
 
     # ---------------------------------------------------------------- in
 
-    def on_frames(self, origin: Origin, view: memoryview, frames: list[FrameBounds]) -> None:
+    def on_frames(self, origin: Origin, data: bytes, frames: list[FrameBounds]) -> None:
         """Handle the frames of one read. Raises `FrameError` for a header that cannot be read."""
-        now = self._now()
-        receive = self.receive
+        now, place = self._now(), 0
         try:
-            for header_start, body_start, frame_end, serialize_type in frames:
-                receive(
-                    origin,
-                    serialize_type,
-                    bytes(view[header_start:body_start]),
-                    bytes(view[body_start:frame_end]),
-                    now,
-                )
+            while place < len(frames):
+                if self._group.ready and not origin.forwards:
+                    place = self._sends.take_run(origin, data, frames, place, now)
+                    if place == len(frames):
+                        break
+                header_start, body_start, frame_end, serialize_type = frames[place]
+                place += 1
+                self.receive(origin, serialize_type, data[header_start:body_start], data[body_start:frame_end], now)
         finally:
             self._sends.flush_later()
 
@@ -156,28 +156,15 @@ class Requests:
     def receive(self, origin: Origin, serialize_type: int, header: bytes, body: bytes, received: float) -> None:
         """Handle one request; sends wait for `flush_later`. Raises `FrameError`.
 
-        Sends to the leader and pulls, in the form that most clients use, take a short way.
+        Pulls in the form that most clients use take a short way.
         """
-        if serialize_type == _JSON and not origin.forwards:
-            if self._group.ready and header.startswith(_SEND_PREFIXES):
-                send = decode_send_v2_json(header)
-                if send is not None and not send.flag & _RESPONSE:
-                    request = Request(origin, send.code, send.opaque, send.flag, _JSON, header, body, received)
-                    self._counters.requests += 1
-                    if not send.flag & _ONEWAY:
-                        origin.in_flight += 1
-                    try:
-                        self._sends.add(request, send.ext)
-                    except (RemotingError, LogError) as error:
-                        self.fail(request, error)
-                    return
-            elif header.startswith(_PULL_PREFIX):
-                pull = decode_pull_json(header)
-                if pull is not None and not pull.flag & _RESPONSE:
-                    request = Request(origin, pull.code, pull.opaque, pull.flag, _JSON, header, body, received)
-                    self._begin(request)
-                    self._guard(request, partial(self._pulls.pull, request, pull.ext))
-                    return
+        if serialize_type == _JSON and not origin.forwards and header.startswith(_PULL_PREFIX):
+            pull = decode_pull_json(header)
+            if pull is not None and not pull.flag & _RESPONSE:
+                request = Request(origin, pull.code, pull.opaque, pull.flag, _JSON, header, body, received)
+                self._begin(request)
+                self._guard(request, partial(self._pulls.pull, request, pull.ext))
+                return
         general = read_request(origin, serialize_type, header, body, received)
         if general is None:
             return

@@ -95,6 +95,13 @@ class SendTargets:
         """Topics, groups or the leadership changed."""
         self._targets.clear()
 
+    def known(self, topic: str) -> SendTarget | None:
+        """The target of a send to an ordinary topic that was sent to before, if nothing about it is changing."""
+        target = self._targets.get(topic)
+        if target is None or target.retry_group is not None or self._machine.proposals.topic_deleting(topic):
+            return None
+        return target
+
     def get(self, request: Request, fields: SendV2Fields) -> SendTarget | None:
         """The target of a send; None if the request waits for it. Raises `RemotingError`."""
         target = self._targets.get(fields.topic)

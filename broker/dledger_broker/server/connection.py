@@ -122,7 +122,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             frames, consumed = split_frames(buffer, end, 0, self._limits.max_frame_bytes)
             if frames:
                 self._greet(buffer, frames[0][0], frames[0][1])
-                self._listener.on_frames(self, memoryview(buffer), frames)
+                self._listener.on_frames(self, bytes(memoryview(buffer)[:consumed]), frames)
             if consumed < end:
                 self._keep_rest(buffer, consumed, end)
         except FrameError as error:
@@ -169,6 +169,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._listener.schedule_flush(self)
         self._out.append(frame)
         self._out_bytes += len(frame)
+
+    def answer_frames(self, frames: Sequence[bytes]) -> None:
+        """See `Origin`."""
+        self.in_flight -= len(frames)
+        self.send(frames)
 
     def settle(self) -> None:
         """See `Origin`: nothing is kept for a oneway request."""

@@ -26,15 +26,14 @@ IDLE_SCANS: Final = 8
 
 _logger = logging.getLogger(__name__)
 
-OnFrames = Callable[[ClientConnection, memoryview, list[FrameBounds]], None]
+OnFrames = Callable[[ClientConnection, bytes, list[FrameBounds]], None]
 """Handles the frames of one read; raises `FrameError` for a header that cannot be read."""
 
 
 class Listener:
     """All connections of clients to this node.
 
-    `on_frames` gets the frames of each read; their bytes are valid during the call only. `on_lost` is told of every
-    connection that had been admitted.
+    `on_frames` gets the frames of each read. `on_lost` is told of every connection that had been admitted.
     """
 
     def __init__(

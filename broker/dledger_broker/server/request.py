@@ -68,6 +68,9 @@ class Origin(Protocol):
     def answer_frame(self, frame: bytes) -> None:
         """Send one response frame."""
 
+    def answer_frames(self, frames: Sequence[bytes]) -> None:
+        """Send several response frames."""
+
     def settle(self) -> None:
         """A oneway request is done."""
 

@@ -108,9 +108,8 @@ class SimConnection:
     # ---------------------------------------------------------------- the node's side, see `Origin`
 
     def _arrive(self, frame: bytes) -> None:
-        buffer = bytearray(frame)
-        frames, _ = split_frames(buffer, len(buffer))
-        cast("SimBroker", self._life.service).on_frames(self, memoryview(buffer), frames)
+        frames, _ = split_frames(frame, len(frame))
+        cast("SimBroker", self._life.service).on_frames(self, frame, frames)
 
     def answer(self, parts: Sequence[Buffer]) -> None:
         """See `Origin`."""
@@ -121,6 +120,11 @@ class SimConnection:
         self.in_flight -= 1
         self._back_at = max(self._back_at, self._scheduler.now + self._delay())
         self._scheduler.at(self._back_at, lambda: self._answered(frame))
+
+    def answer_frames(self, frames: Sequence[bytes]) -> None:
+        """See `Origin`."""
+        for frame in frames:
+            self.answer_frame(frame)
 
     def settle(self) -> None:
         """See `Origin`."""

@@ -138,10 +138,10 @@ class SimBroker:
         if not self.service.retention.is_busy:
             self.service.retention.trim(position)
 
-    def on_frames(self, origin: Origin, view: memoryview, frames: list[FrameBounds]) -> None:
+    def on_frames(self, origin: Origin, data: bytes, frames: list[FrameBounds]) -> None:
         """Requests came over a connection."""
         invariant(not self._life.replica.failure, "a failed node reads nothing")
-        self.service.processors.requests.on_frames(origin, view, frames)
+        self.service.processors.requests.on_frames(origin, data, frames)
 
 
 def _peer_address(name: str) -> Address:

@@ -26,8 +26,8 @@ from dledger_broker.state.commands import (
     TrimQueues,
     decode,
 )
-from dledger_broker.views.dispatch import tag_code_of
-from dledger_remoting.record import RECORD_HEAD_BYTES, queue_refs
+from dledger_broker.views.scan import tag_code_of
+from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
 
 _BODY: Final = struct.Struct(">4sQ")
 _MARK: Final = b"simu"
@@ -106,12 +106,13 @@ class Truth:
                 self._see_command(kind, payload, entry)
 
     def _see_records(self, entry: CommittedEntry) -> None:
-        records, base = memoryview(entry.records), entry.records_position
-        for place, size, topic_name, queue_id, offset, properties in queue_refs(entry.records):
+        records, base = bytes(entry.records), entry.records_position
+        for record in scan_records(records):
+            place, size, queue_id, offset = record.position, record.size, record.queue_id, record.queue_offset
             operation = operation_of(records[place + RECORD_HEAD_BYTES :])
             require(operation not in self.refused, "what was refused is never stored", operation=operation)
             require(operation not in self.stored, "no operation is stored twice", operation=operation)
-            name = topic_name.decode()
+            name = record.topic.decode()
             topic = self.topics.get(name)
             if topic is None:
                 self.happened["message for a deleted topic"] += 1
@@ -125,7 +126,8 @@ class Truth:
                 expected=len(queue),
             )
             position = base + place
-            stored = Stored(operation, name, topic.created, queue_id, offset, position, size, tag_code_of(properties))
+            tag_code = tag_code_of(record.properties)
+            stored = Stored(operation, name, topic.created, queue_id, offset, position, size, tag_code)
             queue.append(stored)
             self.stored[operation] = self.by_position[position] = stored
 

@@ -8,8 +8,8 @@ from typing import Protocol, TypeAlias
 from dledger.errors import LogError, OutcomeUnknownError
 from dledger_broker.state.tables import QueueState
 
-StagedRecord: TypeAlias = tuple[QueueState, int, int, int, int]
-"""A record as the leader encoded it: its queue, queue offset, physical offset, size in bytes and tag code."""
+QueueRun: TypeAlias = tuple[QueueState, int, bytes]
+"""Records that follow one another in a queue: the queue, the queue offset of the first, their units (`views.units`)."""
 
 Done: TypeAlias = Callable[[LogError | None], None]
 """Told the outcome once: None after it was applied, otherwise why not (`OutcomeUnknownError`: it may be, some day)."""
@@ -18,13 +18,17 @@ Done: TypeAlias = Callable[[LogError | None], None]
 class StagedContext(Protocol):
     """The context of a staged unit.
 
-    `records` lists every record of the unit in log order, so that the leader need not parse what it wrote; a unit with
-    records must not be staged without one.
+    `runs` holds every record of the unit, so that the leader need not parse what it wrote; a unit with records must
+    not be staged without them. The runs of one queue stand in the order of its offsets.
     """
 
     @property
-    def records(self) -> Sequence[StagedRecord]:
+    def runs(self) -> Sequence[QueueRun]:
         """The unit's records; empty for a unit of commands."""
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The log positions of the first record and after the last one; equal for a unit of commands."""
 
     def applied(self) -> None:
         """The unit is committed and applied: its messages can be read, its commands are in the state."""
@@ -38,7 +42,8 @@ class CommandContext:
 
     __slots__ = ("_done",)
 
-    records: Sequence[StagedRecord] = ()
+    runs: Sequence[QueueRun] = ()
+    extent = (0, 0)
 
     def __init__(self, done: Done) -> None:
         self._done = done

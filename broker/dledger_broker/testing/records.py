@@ -8,9 +8,10 @@ from typing import Protocol
 import msgspec
 
 from dledger.store.disk import Buffer
-from dledger_broker.state.contexts import StagedRecord
+from dledger_broker.state.contexts import QueueRun
 from dledger_broker.state.tables import QueueState
-from dledger_broker.views.dispatch import tag_code_of
+from dledger_broker.views.scan import tag_code_of
+from dledger_broker.views.units import UNIT
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.properties import KEYS, TAGS, UNIQUE_KEY, format_properties
 from dledger_remoting.record import MessageRecord, encode_record
@@ -50,7 +51,8 @@ class SentMessages:
     """The context of staged messages: notes what became of them."""
 
     def __init__(self) -> None:
-        self.records: list[StagedRecord] = []
+        self.runs: list[QueueRun] = []
+        self.extent = (0, 0)
         self.outcome: str | None = None
 
     def applied(self) -> None:
@@ -87,11 +89,13 @@ def stage_messages(
 
     def fill(position: int) -> Sequence[Buffer]:
         parts: list[Buffer] = []
+        units: list[bytes] = []
+        context.extent = (position, position + sum(sizes))
         for record, size in zip(records, sizes, strict=True):
             parts.append(encode_record(msgspec.structs.replace(record, physical_offset=position)))
-            code = tag_code_of(record.properties)
-            context.records.append((queue, record.queue_offset, position, size, code))
+            units.append(UNIT.pack(position, size, tag_code_of(record.properties)))
             position += size
+        context.runs.append((queue, first_offset, b"".join(units)))
         return parts
 
     node.stage(sum(sizes), fill, context=context)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dledger.invariants import invariant
-from dledger_broker.views.units import UNIT, UNIT_BYTES
-
-_pack = UNIT.pack
+from dledger_broker.views.units import UNIT_BYTES
 
 
 class QueueView:
@@ -30,9 +28,9 @@ class QueueView:
         """The offset after the last unit."""
         return self.tail_start + len(self.tail) // UNIT_BYTES
 
-    def append(self, position: int, size: int, tag_code: int) -> None:
-        """Add the unit at `end`."""
-        self.tail += _pack(position, size, tag_code)
+    def append(self, units: bytes) -> None:
+        """Add the units from `end` on."""
+        self.tail += units
 
     def reset(self, start: int, end: int) -> None:
         """Hold the units from `start` to `end`, all of them written."""

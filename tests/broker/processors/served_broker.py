@@ -60,6 +60,10 @@ class FakeClient:
     def answer_frame(self, frame: bytes) -> None:
         self.answer((frame,))
 
+    def answer_frames(self, frames: Sequence[bytes]) -> None:
+        for frame in frames:
+            self.answer_frame(frame)
+
     def settle(self) -> None:
         self.settled += 1
 
@@ -95,7 +99,7 @@ class FakeClient:
         """Put whole frames in front of the broker, as one read."""
         frames, consumed = split_frames(data, len(data))
         assert consumed == len(data)
-        self.broker.parts.requests.on_frames(self, memoryview(data), frames)
+        self.broker.parts.requests.on_frames(self, bytes(data), frames)
 
     def call(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, serialize_type: int = 0

@@ -38,7 +38,7 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self.auto: Callable[[Request], None] | None = None
 
-    def on_frames(self, connection: ClientConnection, view: memoryview, frames: list[FrameBounds]) -> None:
+    def on_frames(self, connection: ClientConnection, view: bytes, frames: list[FrameBounds]) -> None:
         for header_start, body_start, frame_end, serialize_type in frames:
             header, body = bytes(view[header_start:body_start]), bytes(view[body_start:frame_end])
             request = read_request(connection, serialize_type, header, body, 0.0)

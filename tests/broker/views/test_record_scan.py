@@ -1,0 +1,99 @@
+"""What followers read of an entry's records is what the general decoder reads."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dledger_broker.views.scan import scan_runs, tag_code_of
+from dledger_broker.views.units import UNIT
+from dledger_remoting.errors import RecordError
+from dledger_remoting.hosts import HostAddress
+from dledger_remoting.record import MessageRecord, decode_record, encode_record
+
+LOG_POSITION = 10_000
+HOST, HOST_V6 = HostAddress("10.0.0.9", 4000), HostAddress("fe80::1", 4000)
+TOPICS = st.sampled_from(["A", "A", "A", "B", "long" * 40])
+PROPERTIES = st.sampled_from(
+    [b"", b"K\x01v\x02", b"K\x01w\x02", b"TAGS\x01T\x02", b"TAGS\x01U\x02", b"MYTAGS\x01T\x02"]
+)
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> list[bytes]:
+    """Records of a few queues, each queue's offsets mostly contiguous."""
+    offsets: dict[tuple[str, int], int] = {}
+    records = []
+    for _ in range(draw(st.integers(0, 12))):
+        topic, queue_id = draw(TOPICS), draw(st.integers(0, 2))
+        offset = offsets.get((topic, queue_id), draw(st.integers(0, 3))) + draw(st.sampled_from([0] * 9 + [5]))
+        offsets[topic, queue_id] = offset + 1
+        records.append(
+            encode_record(
+                MessageRecord(
+                    topic=topic,
+                    queue_id=queue_id,
+                    queue_offset=offset,
+                    physical_offset=0,
+                    body=draw(st.sampled_from([b"", b"x", b"TAGS\x01body", bytes(300)])),
+                    properties=draw(PROPERTIES),
+                    born_timestamp=1,
+                    born_host=draw(st.sampled_from([HOST] * 5 + [HOST_V6])),
+                    store_timestamp=2,
+                    store_host=HOST,
+                )
+            )
+        )
+    return records
+
+
+def units_by_queue(runs: list[tuple[bytes, int, int, bytes]]) -> dict[tuple[bytes, int], list[tuple[int, ...]]]:
+    """(queue offset, position, size, tag code) of every unit, by topic and queue."""
+    found: dict[tuple[bytes, int], list[tuple[int, ...]]] = {}
+    for topic, queue_id, first, units in runs:
+        for number, unit in enumerate(UNIT.iter_unpack(units)):
+            found.setdefault((topic, queue_id), []).append((first + number, *unit))
+    return found
+
+
+@given(entries())
+def test_units_are_those_of_records_decoded_one_by_one(records: list[bytes]) -> None:
+    expected: dict[tuple[bytes, int], list[tuple[int, ...]]] = {}
+    position = LOG_POSITION
+    for data in records:
+        record = decode_record(data)
+        unit = (record.queue_offset, position, len(data), tag_code_of(record.properties))
+        expected.setdefault((record.topic.encode(), record.queue_id), []).append(unit)
+        position += len(data)
+    assert units_by_queue(scan_runs(memoryview(b"".join(records)), LOG_POSITION)) == expected
+
+
+def test_records_of_one_queue_are_one_run() -> None:
+    record = MessageRecord(
+        topic="A", queue_id=1, queue_offset=0, physical_offset=0, body=b"x", born_timestamp=1, born_host=HOST,
+        store_timestamp=2, store_host=HOST,
+    )  # fmt: skip
+    data = b"".join(encode_record(record) if number == 0 else numbered(record, number) for number in range(5))
+    ((topic, queue_id, first, units),) = scan_runs(data, 0)
+    assert (topic, queue_id, first, len(units)) == (b"A", 1, 0, 5 * UNIT.size)
+
+
+def numbered(record: MessageRecord, queue_offset: int) -> bytes:
+    data = bytearray(encode_record(record))
+    data[20:28] = queue_offset.to_bytes(8, "big")
+    return bytes(data)
+
+
+@settings(max_examples=200)
+@given(entries().filter(len), st.data())
+def test_damaged_records_raise_nothing_but_record_errors(records: list[bytes], data: st.DataObject) -> None:
+    damaged = bytearray(b"".join(records))
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        scan_runs(bytes(damaged), 0)
+    except RecordError:
+        pass
+    with pytest.raises(RecordError):
+        scan_runs(b"".join(records)[:-1], 0)
