@@ -55,6 +55,7 @@ class Applier:
         self._epoch = 0
         self._waiting = False
         self._running = False
+        self._at_rest = False
         self._stalled_at: float | None = None
         self.applied_index = applied_index
         self.applied_position = store.position_at(applied_index + 1) if applied_index < store.last_index else -1
@@ -71,6 +72,7 @@ class Applier:
         """The state machine was given a state as of `applied_index`."""
         self._epoch += 1
         self._waiting = False
+        self._at_rest = False
         self._stalled_at = None
         self.applied_index = applied_index
         self.applied_position = applied_position
@@ -83,7 +85,8 @@ class Applier:
 
     def retry(self) -> None:
         """What did not verify may do so by now."""
-        if self._stalled_at is not None and self._waiting:
+        if self._at_rest:
+            self._at_rest = False
             self._later()
 
     def _run(self) -> None:
@@ -144,6 +147,7 @@ class Applier:
         if isinstance(result, CorruptionError):
             if self._stalled_at is None:
                 self._stalled_at = self._environment.now()
+            self._at_rest = True
             self._corrupt(self.applied_index + 1)
             return
         if isinstance(result, BaseException):
