@@ -36,6 +36,7 @@ from .faults import kinds_named
 from .history import Recorder, write_edn
 from .nemesis import Nemesis, schedule
 from .observation import Observer
+from .report import write_report
 from .targets import make_target
 from .toxiproxy.build import VERSION as TOXIPROXY_VERSION
 from .workloads.base import NodeAddresses, Workload, WorkloadContext
@@ -96,6 +97,7 @@ def check(directory: Path) -> RunResult:
     data = RunData.load(directory)
     verdicts = judge(data)
     write_edn(data.operations, directory / EDN_FILE)
+    write_report(data, verdicts)
     return RunResult(overall(verdicts), verdicts, directory, {})
 
 

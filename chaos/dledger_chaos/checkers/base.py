@@ -126,12 +126,12 @@ class Findings:
         """The judgement on `checked` things called `what`. Nothing checked proves nothing: unknown."""
         figures = {"checked": checked, **figures}
         if self.violations:
-            return Judgement("invalid", f"{self.violations} violations in {checked} {what}", self.examples, figures)
+            return Judgement("invalid", f"{self.violations:,} violations in {checked:,} {what}", self.examples, figures)
         if self.doubts:
             return Judgement("unknown", self.doubts[0], self.doubts[:EXAMPLES], figures)
         if not checked:
             return Judgement("unknown", f"no {what} to check", (), figures)
-        return Judgement("valid", f"{checked} {what}", (), figures)
+        return Judgement("valid", f"{checked:,} {what}", (), figures)
 
 
 @dataclass(frozen=True, slots=True)
