@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from dledger.checksum import crc32
-from dledger.errors import CorruptionError, LogFullError, StorageError, TrimmedError
+from dledger.errors import CorruptionError, LogError, LogFullError, StorageError, TrimmedError
 from dledger.invariants import invariant
 from dledger.store.disk import Buffer, Disk, File
 from dledger.store.segments import list_positions, segment_name
@@ -74,9 +74,17 @@ class SnapshotWriter:
         self._bytes = 0
         self._size = 0
         self._reserved = 0
-        disk.unlink(self._temporary)
-        self._file: File | None = disk.open(self._temporary, create=True)
-        self._put(_HEAD.pack(_MAGIC, self._meta_crc, len(raw)) + raw)
+        self._file: File | None = None
+        try:
+            disk.unlink(self._temporary)
+            self._file = disk.open(self._temporary, create=True)
+        except OSError as error:
+            raise self._error("writing", error) from error
+        try:
+            self._put(_HEAD.pack(_MAGIC, self._meta_crc, len(raw)) + raw)
+        except LogError:
+            self.abort()
+            raise
 
     def write(self, chunk: Buffer) -> None:
         """Add data, of any length.
@@ -106,7 +114,7 @@ class SnapshotWriter:
             self._disk.rename(self._temporary, _path(self.meta.position))
             self._disk.sync_dir(DIRECTORY)
         except OSError as error:
-            raise StorageError(f"committing the snapshot at {self.meta.position} failed: {error}") from error
+            raise self._error("committing", error) from error
         self._store.add(self.meta)
         return self.meta
 
@@ -127,10 +135,13 @@ class SnapshotWriter:
                 self._reserved = self._size + step
             self._file.pwrite(data, self._size)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise LogFullError(f"no space for the snapshot at {self.meta.position}: {error}") from error
-            raise StorageError(f"writing the snapshot at {self.meta.position} failed: {error}") from error
+            raise self._error("writing", error) from error
         self._size += len(data)
+
+    def _error(self, what: str, error: OSError) -> LogError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return LogFullError(f"no space for the snapshot at {self.meta.position}: {error}")
+        return StorageError(f"{what} the snapshot at {self.meta.position} failed: {error}")
 
 
 class SnapshotStore:

@@ -1,3 +1,4 @@
+import errno
 import random
 
 import pytest
@@ -115,6 +116,19 @@ def test_a_full_disk_is_met_and_leaves_the_old_snapshot():
         writer.write(bytes(4 << 20))
     writer.abort()
     assert store.list() == [kept]
+    put(store, 200, b"abc")
+
+
+@pytest.mark.parametrize("refused", ["open", "reserve"])
+def test_a_disk_without_room_for_a_snapshots_beginning_is_full_and_keeps_nothing_of_it(refused):
+    disk = SimDisk()
+    store = SnapshotStore.open(disk)
+    kept = put(store, 100, b"abc")
+    fault = disk.fail(lambda operation, path: operation == refused and path.endswith(".tmp"), errno.ENOSPC, once=False)
+    with pytest.raises(LogFullError, match="200"):
+        store.begin(meta_at(200))
+    disk.faults.remove(fault)
+    assert (store.list(), [name for name in disk.listdir("snapshots") if name.endswith(".tmp")]) == ([kept], [])
     put(store, 200, b"abc")
 
 
