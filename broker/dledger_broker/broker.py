@@ -147,6 +147,8 @@ class Broker:
         if started:
             if self.node.replica.failure is None:
                 await self.machine.close()
+            else:
+                self.machine.halt()
             await self.node.stop()
         if self._env is not None:
             self._env.close()

@@ -186,6 +186,10 @@ class BrokerMachine:
         self.log.on_trimmed(self._trimmed)
         self.keys.start()
 
+    def halt(self) -> None:
+        """Start no more work on the views; all that is left to do if the log has failed."""
+        self.queues.halt()
+
     async def close(self) -> None:
         """Write and sync the views; the node is still running."""
         await self.keys.close()
@@ -193,6 +197,7 @@ class BrokerMachine:
             checkpointed = asyncio.Event()
             self.checkpointer.close(checkpointed.set)
             await checkpointed.wait()
+        self.halt()
         idle = asyncio.Event()
         self._writer.when_idle(idle.set)
         await idle.wait()

@@ -58,6 +58,7 @@ class ConsumeQueues:
         self._flushing = 0
         self._write_failed = False
         self._sync_failed = ""
+        self._halted = False
         self.hurry = False
 
     def appended(self, queues: Iterable[QueueState]) -> None:
@@ -151,12 +152,14 @@ class ConsumeQueues:
         self._resident.clear()
 
     def _arm(self) -> None:
-        if not self._timer_armed:
+        if not self._timer_armed and not self._halted:
             self._timer_armed = True
             self._env.call_later(self._flush_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer_armed = False
+        if self._halted:
+            return
         if self._flushing:
             self._arm()
         elif self._dirty:
@@ -237,7 +240,11 @@ class ConsumeQueues:
         if isinstance(result, BaseException):
             _logger.warning("files of %s could not be removed: %s", what, result)
 
+    def halt(self) -> None:
+        """Hand the worker nothing more by itself: what is appended from now on stays in memory."""
+        self._halted = True
+
     def close(self) -> None:
-        """Close the files; the writer is idle."""
+        """Close the files; the writer is idle, and the queues have halted."""
         self._reader.forget("")
         self._files.close()

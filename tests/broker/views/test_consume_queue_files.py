@@ -200,3 +200,16 @@ def test_ten_thousand_queues_cost_few_handles_and_little_memory():
     broker.env.advance(2.0)
     assert all(queue.view.written == 1 and not queue.view.tail for queue in queues)
     assert len(broker.machine.queues._files._files) <= MAX_OPEN_FILES
+
+
+def test_what_is_appended_while_a_node_stops_starts_no_work():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    broker.send("orders", 3, Message(b"0"))
+    broker.run(broker.machine.close())
+    written = content(broker.disk, f"{DIRECTORY}/00000000000000000000")
+    broker.send("orders", 3, Message(b"1"))
+    broker.env.run_blocking = None
+    broker.flush_views()
+    assert content(broker.disk, f"{DIRECTORY}/00000000000000000000") == written
+    assert broker.bodies("orders", 3) == [b"0", b"1"]
