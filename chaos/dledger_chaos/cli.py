@@ -12,6 +12,8 @@ from typing import Final
 
 import click
 
+from dledger.sim.mutants import MUTANTS
+
 from .checkers.base import Verdict
 from .errors import ChaosError
 from .faults import KINDS
@@ -103,6 +105,13 @@ def workloads_command() -> None:
         click.echo(
             f"{entry.name:<12} {entry.target:<9} {entry.summary}" + (f" (not here: {obstacle})" * bool(obstacle))
         )
+
+
+@chaos.command("mutants")
+def mutants_command() -> None:
+    """List the known bugs that nodes can run with, and the promise each breaks."""
+    for mutant in MUTANTS.values():
+        click.echo(f"{mutant.name:<28} {mutant.breaks}")
 
 
 def _show(context: click.Context, result: RunResult) -> None:

@@ -41,6 +41,10 @@ START_ATTEMPTS: Final = 3
 CONFIG: Final = "segment_bytes = 16777216\ndrain_ms = 2000\nsnapshot_interval_s = 10\n"
 """Small segments and frequent snapshots, so that a run of minutes has many; a drain as long as a test can wait."""
 
+CAPABILITIES: Final = frozenset(
+    {"process", "network", "disk", "power", "clock", "membership", "broker", "follower-reads", "retention"}
+)
+
 _WORDS: Final = 600
 
 
@@ -75,6 +79,7 @@ class LocalTarget:
         self._environment = dict(environment or {})
         self._disks: dict[str, DiskControl] = {}
         self._stopped: set[int] = set()
+        self._starting = {node: asyncio.Lock() for node in self._all()}
         self._base = 0
         self._server: ToxiproxyServer | None = None
         self._mesh: Mesh | None = None
@@ -104,8 +109,7 @@ class LocalTarget:
     @property
     def capabilities(self) -> frozenset[str]:
         """See `Target.capabilities`."""
-        with_shim = {"disk", "power", "clock"} if self.with_shim else set()
-        return frozenset({"process", "network", "membership", "broker", "follower-reads", "retention", *with_shim})
+        return CAPABILITIES if self.with_shim else CAPABILITIES - {"disk", "power", "clock"}
 
     @property
     def mesh(self) -> Mesh:
@@ -193,9 +197,10 @@ class LocalTarget:
 
     async def start_node(self, node_id: str) -> None:
         """See `Target.start_node`."""
-        if self.pid(node_id) is not None:
-            return
-        await self._dledger("node", "start", "--data", str(self.data_dir), node_id, "--detach", timeout_s=START_S)
+        async with self._starting[node_id]:
+            if self.pid(node_id) is None:
+                arguments = ("node", "start", "--data", str(self.data_dir), node_id, "--detach")
+                await self._dledger(*arguments, timeout_s=START_S)
 
     async def stop_node(self, node_id: str) -> None:
         """See `Target.stop_node`."""

@@ -37,7 +37,7 @@ from .history import Recorder, write_edn
 from .nemesis import Nemesis, schedule
 from .observation import Observer
 from .report import write_report
-from .targets import make_target
+from .targets import TARGETS, make_target
 from .toxiproxy.build import VERSION as TOXIPROXY_VERSION
 from .workloads.base import NodeAddresses, Workload, WorkloadContext
 from .workloads.registry import WORKLOADS
@@ -143,12 +143,17 @@ class _Trial:
         self.injected: dict[str, int] = {}
         self._options = options
         self._say = say
+        capabilities = TARGETS[options.target].capabilities
+        self._kinds = kinds_named(options.faults, capabilities) if options.faults else []
+        entries = [WORKLOADS[name] for name in workloads_named(options.workloads, capabilities)]
+        self._workloads: list[Workload] = [entry.make() for entry in entries]
         self._target = make_target(
-            options.target, options.directory / CLUSTER_DIRECTORY, seed=options.seed, mutant=options.mutant
+            options.target,
+            options.directory / CLUSTER_DIRECTORY,
+            seed=options.seed,
+            config="".join(entry.config for entry in entries),
+            mutant=options.mutant,
         )
-        self._kinds = kinds_named(options.faults, self._target.capabilities) if options.faults else []
-        names = workloads_named(options.workloads, self._target.capabilities)
-        self._workloads: list[Workload] = [WORKLOADS[name].make() for name in names]
         self._started_at = datetime.now(UTC).astimezone()
         self._begin_ns = self._heal_ns = time.monotonic_ns()
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
 from .errors import ChaosError
-from .local import LocalTarget
+from .local import CAPABILITIES, CONFIG, LocalTarget
+from .mutants import mutant_environment
 from .target import Target
 
-TARGETS: Final = {"local": "three nodes of this project, started by `dledger up`"}
+
+@dataclass(frozen=True, slots=True)
+class TargetEntry:
+    """A line of the registry; see `Target.capabilities`."""
+
+    summary: str
+    capabilities: frozenset[str]
+
+
+TARGETS: Final = {"local": TargetEntry("three nodes of this project, started by `dledger up`", CAPABILITIES)}
 
 
 class ManagedTarget(Target, Protocol):
@@ -23,9 +34,12 @@ class ManagedTarget(Target, Protocol):
     ) -> None: ...
 
 
-def make_target(name: str, directory: Path, *, seed: int, mutant: str | None) -> ManagedTarget:
-    """Return a target that keeps everything in `directory`; raises `ChaosError` for a name that is none."""
+def make_target(name: str, directory: Path, *, seed: int, config: str = "", mutant: str | None = None) -> ManagedTarget:
+    """Return a target that keeps everything in `directory`; raises `ChaosError` for a name that is none.
+
+    `config` is added to the configuration of its nodes, all of which have the bug `mutant`, if one is named.
+    """
     if name not in TARGETS:
         raise ChaosError(f"there is no target {name!r}, only {', '.join(TARGETS)}")
-    del mutant
-    return LocalTarget(directory, seed=seed)
+    environment = mutant_environment(mutant) if mutant is not None else {}
+    return LocalTarget(directory, seed=seed, config=CONFIG + config, environment=environment)

@@ -1,0 +1,11 @@
+"""Puts a known bug into this interpreter, if it runs a broker and its environment names one; see the package above."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if "dledger_broker" in sys.orig_argv and "DLEDGER_CHAOS_MUTANT" in os.environ:
+    from dledger.sim.mutants import apply
+
+    apply(os.environ["DLEDGER_CHAOS_MUTANT"])
