@@ -71,6 +71,14 @@ VALID = {
         .add("delete", "topic:T", False, "info").add("read", "topic:T", True).add("read", "topic:T", False),
     ),
     "a short wait": ("failover", killed_leader(9.9, 10.8, 11, 12, 13, 14.5)),
+    "whole again": (
+        "recovered",
+        History().event("phase", SECOND, "heal").event("note", SECOND, "x").event("phase", 3 * SECOND, "converged"),
+    ),
+    "killed": (
+        "ended",
+        History().event("process", 1, "started", "n", pid=1).event("process", 2, "ended", "n", pid=1, expected=True),
+    ),
     "modest use": ("resources", History().event("usage", 1, node="n", resident_bytes=10**8, open_files=50)),
 }  # fmt: skip
 
@@ -113,11 +121,21 @@ INVALID = {
         .add("read", "group:G", True),
     ),
     "a long wait": ("failover", killed_leader(9.9, 13.5, 14.5)),
+    "never whole again": ("recovered", History().event("phase", SECOND, "heal")),
+    "ended by itself": (
+        "ended",
+        History().event("process", 1, "started", "n", pid=1).event("process", 2, "ended", "n", pid=1, expected=False),
+    ),
     "too much memory": ("resources", History().event("usage", 1, node="n", resident_bytes=2 << 30, open_files=50)),
     "too many files": ("resources", History().event("usage", 1, node="n", resident_bytes=1, open_files=5000)),
 }  # fmt: skip
 
 UNKNOWN = {
+    "never healed": ("recovered", History()),
+    "a workload failed": (
+        "recovered",
+        History().event("phase", 1, "heal").event("phase", 2, "converged").event("note", 3, "broken", trouble=True),
+    ),
     "the final offset was not read": ("offset-back", offsets().add("committed", KEY, None, "fail", process="final")),
     "the group's offsets were not read": ("undelivered", deliver(consumers(), (0, "a"), (1, "b")).end(["a", "b"])),
     "the queue was not read": ("dirty-read", History("followers").pull(["a"])),

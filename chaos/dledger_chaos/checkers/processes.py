@@ -1,4 +1,4 @@
-"""Checks of the nodes as processes: what they print, and what they use."""
+"""Checks of the nodes as processes: whether they run, what they print, and what they use."""
 
 from __future__ import annotations
 
@@ -57,6 +57,34 @@ def unexpected_errors(run: RunData) -> Judgement:
                 if _is_bad(record) and not _is_allowed(record, families):
                     findings.violation(f"{node.node_id}: {record[:300]}")
     return findings.judged(lines, "log lines")
+
+
+def ended(run: RunData) -> Judgement:
+    """A node's process ends only if it is told to, or if a fault is in force over which it may stop by itself."""
+    findings = Findings()
+    for event in run.events:
+        if event.kind == "process" and event.name == "ended" and not event.fields.get("expected"):
+            at_s = (event.time_ns - run.info.begin_ns) / 1e9
+            findings.violation(
+                f"{event.node} (process {event.fields.get('pid')}) ended by itself {at_s:.1f} s into the run"
+            )
+    started = sum(event.kind == "process" and event.name == "started" for event in run.events)
+    return findings.judged(started, "processes")
+
+
+def recovered(run: RunData) -> Judgement:
+    """Once everything is healed all nodes run, follow one leader and have applied what was committed, within 90 s."""
+    findings = Findings()
+    phases = {event.name: event.time_ns for event in run.events if event.kind == "phase"}
+    for event in run.events:
+        if event.kind == "note" and event.fields.get("trouble"):
+            findings.doubt(event.name)
+    if "heal" not in phases:
+        return findings.judged(0, "healed runs")
+    if "converged" not in phases:
+        findings.violation("the cluster did not become whole again")
+        return findings.judged(1, "healed runs")
+    return findings.judged(1, "healed runs", seconds=round((phases["converged"] - phases["heal"]) / 1e9, 2))
 
 
 def resources(run: RunData) -> Judgement:
