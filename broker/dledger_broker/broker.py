@@ -184,6 +184,7 @@ class Broker:
             "forwards_waiting": self.processors.forwarder.waiting,
             "name_servers_registered": self.registrar.registered,
             "pins": len(self.machine.state.pins),
+            "idempotent_keys": len(self.machine.state.remembered),
         }
 
     # ---------------------------------------------------------------- inside

@@ -71,6 +71,11 @@ class BrokerConfig:
       default_topic_queues       most queues of a topic created by a send
       max_message_bytes          largest body
 
+    Idempotent sends
+      idempotent_window_ms       how long an opted-in send is remembered, so that a repetition is answered and not
+                                 stored; 0 = not at all
+      max_idempotent_keys        how many are remembered at a time, 20 bytes of memory each; others are only stored
+
     Retention
       retention_hours            how long messages are kept at least, unless size or disk force more
       retention_bytes            largest log, 0 = no limit
@@ -127,6 +132,9 @@ class BrokerConfig:
     auto_create_group: bool = True
     default_topic_queues: int = 8
     max_message_bytes: int = 4 * MIB
+
+    idempotent_window_ms: int = 120_000
+    max_idempotent_keys: int = 5_000_000
 
     retention_hours: int = 72
     retention_bytes: int = 0
@@ -262,6 +270,8 @@ _BOUNDS: Final[tuple[tuple[str, float, float], ...]] = (
     ("reserve_bytes", MIB, 1 << 40),
     ("default_topic_queues", 1, 1_024),
     ("max_message_bytes", 1, 4 * MIB),
+    ("idempotent_window_ms", 0, 3_600_000),
+    ("max_idempotent_keys", 1, 1 << 30),
     ("retention_hours", 1, 24 * 365 * 100),
     ("retention_bytes", 0, 1 << 60),
     ("disk_max_used_ratio", 0.10, 0.95),

@@ -1,41 +1,57 @@
-"""What a leader records in its group's state once every member understands it: the group's ordinal."""
+"""What a leader records in its group's state once every member understands it: the group's ordinal, which never
+changes, and the limits of remembered sends, which follow the leader's configuration.
+"""
 
 from __future__ import annotations
 
 import logging
 
 from dledger.errors import LogError
+from dledger_broker.config import BrokerConfig
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.state.commands import SetOrdinal
+from dledger_broker.state.commands import Command, LimitSends, SetOrdinal
 
 _logger = logging.getLogger(__name__)
 
 
 class Founding:
-    """Watches a machine. `ordinal` is what the configuration gives; what the group has recorded stays."""
+    """Watches a machine, from when it is made."""
 
-    def __init__(self, machine: BrokerMachine, ordinal: int) -> None:
+    def __init__(self, machine: BrokerMachine, config: BrokerConfig) -> None:
         self._machine = machine
-        self._ordinal = ordinal
-        self._on_its_way = False
+        self._ordinal = config.group_ordinal
+        self._limits = LimitSends(config.idempotent_window_ms, config.max_idempotent_keys)
+        self._on_their_way: set[type[Command]] = set()
         machine.on_leadership_changed.append(lambda _leadership: self._check())
         machine.on_features_changed.append(self._check)
+        self._check()
 
     def _check(self) -> None:
-        recorded = self._machine.state.ordinal
-        if not self._machine.leadership.ready or self._on_its_way:
+        if not self._machine.leadership.ready:
             return
-        if recorded is not None:
-            if recorded != self._ordinal:
-                _logger.warning(
-                    "event=ordinal_kept recorded=%d configured=%d: a group's ordinal never changes",
-                    recorded,
-                    self._ordinal,
-                )
-        elif self._machine.understood_by_all(SetOrdinal):
-            self._on_its_way = True
-            self._machine.stage_command(SetOrdinal(self._ordinal), self._recorded)
+        state = self._machine.state
+        if state.ordinal is None:
+            self._record(SetOrdinal(self._ordinal))
+        elif state.ordinal != self._ordinal:
+            _logger.warning(
+                "event=ordinal_kept recorded=%d configured=%d: a group's ordinal never changes",
+                state.ordinal,
+                self._ordinal,
+            )
+        remembered = state.remembered
+        if (remembered.window_ms, remembered.max_rows) != (self._limits.window_ms, self._limits.max_rows) and (
+            self._limits.window_ms or remembered.window_ms
+        ):
+            self._record(self._limits)
 
-    def _recorded(self, _error: LogError | None) -> None:
-        """Recorded, or to be tried by the next leader."""
-        self._on_its_way = False
+    def _record(self, command: Command) -> None:
+        """Propose what every member understands, unless it is on its way; the next leader tries what failed."""
+        kind = type(command)
+        if kind in self._on_their_way or not self._machine.understood_by_all(kind):
+            return
+        self._on_their_way.add(kind)
+
+        def settled(_error: LogError | None) -> None:
+            self._on_their_way.discard(kind)
+
+        self._machine.stage_command(command, settled)

@@ -29,6 +29,9 @@ class BrokerCounters:
     range_bytes_follower: int = 0
     range_bytes_learner: int = 0
     pins_overridden: int = 0
+    idempotent_repeats: int = 0
+    idempotent_waits: int = 0
+    idempotent_overflow: int = 0
     max_connections: int = 0
     max_in_flight: int = 0
     max_held_pulls: int = 0

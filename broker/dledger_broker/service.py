@@ -58,7 +58,7 @@ class BrokerService:
         self.group = group
         self.processors = assemble(config, machine, node, env, group, counters, store_host, connections)
         self.retention = Retention(machine, node, env, _retention_policy(config), counters)
-        Founding(machine, config.group_ordinal)
+        Founding(machine, config)
         self._node = node
         self._env = env
         self._commit_push_due = False

@@ -233,6 +233,11 @@ class Node:
         return self.replica.applied_position
 
     @property
+    def segment_bytes(self) -> int:
+        """Size of the log's segments."""
+        return self.replica.store.segment_bytes
+
+    @property
     def first_position(self) -> int:
         """First kept byte of the log."""
         return self.replica.store.first_position
@@ -268,14 +273,15 @@ class Node:
         size: int,
         fill: Fill | None,
         *,
-        commands: bytes = b"",
+        commands: bytes | bytearray = b"",
         context: object = None,
         privileged: bool = False,
     ) -> int:
         """Put a unit into the entry of this turn of the event loop; returns the position of its first record byte.
 
         `size` is the number of record bytes (0: commands only).  `fill(position)` is called at once and returns
-        buffers of `size` bytes in all that must not change afterwards.  `commands` are encoded commands of kinds ≥ 16.
+        buffers of `size` bytes in all that must not change afterwards.  `commands` are encoded commands of kinds ≥ 16;
+        `fill` may still complete them in place.
         Once the entry is applied here, `context` stands in `CommittedEntry.contexts`; if this replica loses track of
         it, it is passed to `StateMachine.dropped`.  When the disk is full, `privileged` units of commands only may use
         the space that is kept back, see `reserve_left`.

@@ -32,7 +32,8 @@ class SendMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """A send, with the long field names of code 10; codes 310, 320 and 325 use one letter per field.
 
     `queue_id` below 0 lets the broker choose; `born_timestamp` is in ms; `reconsume_times` counts earlier deliveries
-    (sends to retry topics only). Bits of `sys_flag`: see `record`.
+    (sends to retry topics only). Bits of `sys_flag`: see `record`. `idempotent`, which is ours and has no letter, asks
+    the broker to answer a repeated send as the first one.
     """
 
     producer_group: str
@@ -49,6 +50,7 @@ class SendMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     max_reconsume_times: Int32 | None = None
     batch: bool | None = None
     broker_name: str | None = None
+    idempotent: bool | None = None
 
     @classmethod
     def decode(cls, ext: Mapping[str, str]) -> SendMessageHeader:
@@ -59,7 +61,7 @@ class SendMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
     def encode_letters(self) -> dict[str, str]:
         """The ext fields in the one-letter form of codes 310, 320 and 325."""
-        return {_LETTER_BY_NAME[name]: value for name, value in encode_ext(self).items()}
+        return {_LETTER_BY_NAME.get(name, name): value for name, value in encode_ext(self).items()}
 
 
 class SendMessageResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):

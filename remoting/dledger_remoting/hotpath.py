@@ -57,6 +57,7 @@ class SendV2Fields(
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
     batch: bool = False
+    idempotent: bool = False
 
 
 class SendV2(msgspec.Struct, frozen=True, gc=False):

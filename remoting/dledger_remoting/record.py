@@ -53,12 +53,16 @@ SYS_TRANSACTION_ROLLBACK: Final = 0xC
 SYS_TRANSACTION_MASK: Final = 0xC
 SYS_BORN_HOST_V6: Final = 0x10
 SYS_STORE_HOST_V6: Final = 0x20
+KEPT_SYS_FLAGS: Final = SYS_COMPRESSED | SYS_MULTI_TAGS | 0x700
+"""What a broker keeps of a sender's sys flag: how the body is compressed, whether there are several tags."""
 SYS_HOST_MASK: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 
 RECORD_HEAD: Final = Struct(">iIIiiqqiq8sq8siqi")
 """The first 88 bytes of a record with IPv4 hosts, up to and including the body length; fields in the table's order."""
 
 RECORD_HEAD_BYTES: Final = 88
+STORE_TIMESTAMP_PLACE: Final = 56
+"""Where the store timestamp stands in a record with IPv4 hosts."""
 _FIXED_BYTES: Final = RECORD_HEAD_BYTES + 1 + 2
 _V6_EXTRA_BYTES: Final = 12
 _MIN_RECORD_BYTES: Final = _FIXED_BYTES

@@ -74,6 +74,9 @@ SYSTEM_GROUPS: Final = frozenset(
 )
 """Consumer groups that exist without being created."""
 
+IDEMPOTENT_ATTRIBUTE: Final = "idempotent"
+"""Attribute of a topic, ours, that makes all sends to it idempotent if it is `true`."""
+
 MAX_TOPIC_CHARS: Final = 127
 MAX_DERIVED_TOPIC_CHARS: Final = 255
 """Limit of retry and dead letter topics, whose names are a group's with a prefix."""

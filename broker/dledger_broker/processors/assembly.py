@@ -15,6 +15,7 @@ from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.presence import Presence
+from dledger_broker.processors.idempotent import IdempotentSends, StoredLog
 from dledger_broker.processors.membership import MembershipProcessor
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.pins import PinProcessor
@@ -31,7 +32,7 @@ from dledger_remoting.hosts import HostAddress
 from dledger_remoting.ids import UniqueKeyGenerator
 
 
-class ServedLog(ConfirmedReads, Staging, LogBytes, RangeLog, Protocol):
+class ServedLog(ConfirmedReads, Staging, LogBytes, RangeLog, StoredLog, Protocol):
     """What requests need of `dledger.node.Node`."""
 
 
@@ -72,7 +73,10 @@ def assemble(
     membership.connect(presence)
     keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
     targets = SendTargets(machine, group, config, requests.resume)
-    sends = SendProcessor(machine, log, env, config, counters, targets, store_host, keys, requests.fail)
+    idempotent = IdempotentSends(
+        machine, log, env, config, counters, resume=requests.resume, spawn=requests.spawn, fail=requests.fail
+    )
+    sends = SendProcessor(machine, log, env, config, counters, targets, store_host, keys, requests.fail, idempotent)
     offsets = OffsetProcessor(machine, env, group, requests, forwarder)
     pulls = PullProcessor(
         machine, log, env, group, config, counters, requests, presence, offsets, presence.hold_changed

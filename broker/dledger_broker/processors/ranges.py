@@ -43,15 +43,13 @@ from dledger_remoting.headers import (
 )
 from dledger_remoting.headers_range import MAX_RANGE_BYTES, MIN_SLICE_BYTES, ROLES
 from dledger_remoting.range_reads import Cut, PlannedQueue, PlannedTopic, ReadPlan
-from dledger_remoting.record import scan_records
+from dledger_remoting.record import STORE_TIMESTAMP_PLACE, scan_records
 
 MAX_WAITING_READS: Final = 256
 """Plans and ranges that wait for the disk; one more is answered 2."""
 CATCH_UP_S: Final = 2.0
 """How long a read waits for this node to apply what it asks for."""
 POLL_S: Final = 0.01
-STORE_TIMESTAMP_PLACE: Final = 56
-"""Where a record that this broker stored has its store timestamp: its hosts are IPv4."""
 
 
 class RangeLog(Protocol):

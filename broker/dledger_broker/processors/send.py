@@ -23,9 +23,10 @@ from dledger.errors import LogError
 from dledger_broker.config import BrokerConfig
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
+from dledger_broker.processors.idempotent import IdempotentSends
 from dledger_broker.processors.record_tails import MessageParts, RecordTails
 from dledger_broker.processors.send_targets import SendTargets
-from dledger_broker.processors.send_unit import PendingSend, SendUnit, messages_bytes
+from dledger_broker.processors.send_unit import PendingSend, SendUnit, messages_bytes, positions
 from dledger_broker.server.request import Origin, Request
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
@@ -58,7 +59,12 @@ class Staging(Protocol):
     """`dledger.node.Node.stage`."""
 
     def stage(
-        self, size: int, fill: Callable[[int], Sequence[bytes]], *, commands: bytes = b"", context: object = None
+        self,
+        size: int,
+        fill: Callable[[int], Sequence[bytes]],
+        *,
+        commands: bytes | bytearray = b"",
+        context: object = None,
     ) -> int:
         """Propose a unit."""
 
@@ -77,8 +83,11 @@ class SendProcessor:
         store_host: HostAddress,
         unique_keys: UniqueKeyGenerator,
         fail: Callable[[Request, Exception], None],
+        idempotent: IdempotentSends,
     ) -> None:
         self._machine = machine
+        self._idempotent = idempotent
+        self._identities: list[int] = []
         self._node = node
         self._env = env
         self._limits = limits
@@ -100,6 +109,7 @@ class SendProcessor:
         for unit in self._flying:
             unit.fail(OutcomeUnknown("this node is stopping: the message may be stored"))
         self._flying.clear()
+        self._idempotent.close()
         if self._sweep is not None:
             self._sweep.cancel()
 
@@ -120,6 +130,7 @@ class SendProcessor:
             bool(header.unit_mode),
             header.max_reconsume_times,
             bool(header.batch),
+            bool(header.idempotent),
         )
         self.add(request, fields)
 
@@ -164,16 +175,22 @@ class SendProcessor:
                     size = RECORD_HEAD_BYTES + len(body) + len(tail)
             except MessageIllegal:
                 break
+            place += 1
+            if not send.flag & _ONEWAY:
+                answered += 1
+            request = Request(origin, send.code, send.opaque, send.flag, _JSON, header, body, received)
+            taken = (request, fields, target, target.queue(queue_id), messages, unique_key, is_batch)
+            if fields.idempotent or target.idempotent or self._identities:
+                self._pending_bytes = pending_bytes
+                self._take(taken)
+                pending, pending_bytes = self._pending, self._pending_bytes
+                continue
             if pending_bytes + size > MAX_UNIT_BYTES:
                 self._pending_bytes = pending_bytes
                 self.flush()
                 pending, pending_bytes = self._pending, 0
-            if not send.flag & _ONEWAY:
-                answered += 1
-            request = Request(origin, send.code, send.opaque, send.flag, _JSON, header, body, received)
-            pending.append((request, fields, target, target.queue(queue_id), messages, unique_key, is_batch))
+            pending.append(taken)
             pending_bytes += size
-            place += 1
         self._pending_bytes = pending_bytes
         self._counters.requests += place - begin
         origin.in_flight += answered
@@ -206,14 +223,24 @@ class SendProcessor:
         else:
             tail, unique_key, tag_code = self._tails.complete(fields.properties.encode(), target)
             messages = ((body, tail, fields.user_flag, tag_code),)
-        self._collect((request, fields, target, target.queue(queue_id), messages, unique_key, is_batch))
+        self._take((request, fields, target, target.queue(queue_id), messages, unique_key, is_batch))
 
-    def _collect(self, pending: PendingSend) -> None:
-        size = messages_bytes(pending[4])
-        if self._pending_bytes + size > MAX_UNIT_BYTES:
+    def _take(self, pending: PendingSend) -> None:
+        """Take a send into the unit of this turn, unless it repeats another one. A unit holds sends of one kind."""
+        request, fields, target, _, messages, _, is_batch = pending
+        identity = 0
+        if fields.idempotent or target.idempotent:
+            admitted = self._idempotent.admit(request, fields, target, messages, is_batch=is_batch)
+            if admitted is None:
+                return
+            identity = admitted
+        size = messages_bytes(messages)
+        if self._pending and (self._pending_bytes + size > MAX_UNIT_BYTES or bool(identity) != bool(self._identities)):
             self.flush()
         self._pending.append(pending)
         self._pending_bytes += size
+        if identity:
+            self._identities.append(identity)
 
     def flush_later(self) -> None:
         """Stage what was added once all connections that have something to read were read."""
@@ -230,9 +257,11 @@ class SendProcessor:
         if not self._pending:
             return
         pending, self._pending = self._pending, []
+        identities, self._identities = self._identities, []
         size, self._pending_bytes = self._pending_bytes, 0
         deleting = self._machine.proposals.topic_deleting
         if any(entry[3].dropped or deleting(entry[3].topic) for entry in pending):
+            identities = self._idempotent.without_deleted(identities, [entry[3] for entry in pending])
             pending = self._without_deleted(pending)
             size = sum([messages_bytes(entry[4]) for entry in pending])
             if not pending:
@@ -241,15 +270,22 @@ class SendProcessor:
         deadline = self._env.now() + self._limits.quorum_timeout_ms / 1000
         unit = SendUnit(pending, deadline, self._on_applied, self._fail)
 
+        commands = self._idempotent.command(identities) if identities else bytearray()
+
         def fill(position: int) -> list[bytes]:
+            if commands:
+                self._idempotent.complete(commands, identities, positions(pending, position))
             return unit.encode(position, now_ms, self._store_host, self._id_prefix)
 
         try:
-            self._node.stage(size, fill, context=unit)
+            begin = self._node.stage(size, fill, commands=commands, context=unit)
         except LogError as error:
+            self._idempotent.refused(identities)
             for entry in pending:
                 self._fail(entry[0], error)
             return
+        if commands:
+            self._idempotent.staged(begin, identities)
         self._counters.bytes_in += size
         self._flying.append(unit)
         if self._sweep is None:

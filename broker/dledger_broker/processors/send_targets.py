@@ -15,6 +15,7 @@ from dledger_remoting.hotpath import SendV2Fields
 from dledger_remoting.record import MAGIC_V1, MAGIC_V2, MAX_V1_TOPIC_BYTES, topic_field
 from dledger_remoting.topics import (
     AUTO_CREATE_TOPIC,
+    IDEMPOTENT_ATTRIBUTE,
     PERM_INHERIT,
     PERM_READ_WRITE,
     RETRY_PREFIX,
@@ -34,12 +35,14 @@ class SendTarget:
     """A topic that takes messages; all that encoding needs of it. Valid until topics or leadership change.
 
     `retry_group` is the consumer group of a retry topic. `redirected` says that this is another topic than the client
-    named, so that its queue number means nothing.
+    named, so that its queue number means nothing; `idempotent` that all sends to the topic are opted in.
     """
 
     __slots__ = (
         "_by_id",
         "_state",
+        "created_position",
+        "idempotent",
         "magic",
         "queues",
         "redirected",
@@ -57,6 +60,8 @@ class SendTarget:
         self.magic = MAGIC_V2 if len(name) > MAX_V1_TOPIC_BYTES else MAGIC_V1
         self.queues = state.queue_count
         self.write_queues = max(1, config.write_queue_nums)
+        self.created_position = state.created_position
+        self.idempotent = config.attributes.get(IDEMPOTENT_ATTRIBUTE) == "true"
         self.retry_group = retry_group
         self.redirected = redirected
         self._state = state

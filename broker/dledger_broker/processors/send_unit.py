@@ -18,9 +18,8 @@ from dledger_broker.views.units import UNIT
 from dledger_remoting.checksum import crc32
 from dledger_remoting.errors import OutcomeUnknown
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame, stored_response_frame
-from dledger_remoting.record import RECORD_HEAD, RECORD_HEAD_BYTES, SYS_COMPRESSED, SYS_MULTI_TAGS
+from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD, RECORD_HEAD_BYTES
 
-_KEPT_SYS_FLAGS: Final = SYS_COMPRESSED | SYS_MULTI_TAGS | 0x700
 _ONEWAY: Final = 2
 _JSON: Final = 0
 
@@ -35,6 +34,15 @@ whether it is a batch."""
 def messages_bytes(messages: Sequence[MessageParts]) -> int:
     """The size of the records of these messages."""
     return sum([RECORD_HEAD_BYTES + len(body) + len(tail) for body, tail, _, _ in messages])
+
+
+def positions(pending: Sequence[PendingSend], position: int) -> list[int]:
+    """Where the first record of each send stands in a unit that begins at `position`."""
+    found: list[int] = []
+    for entry in pending:
+        found.append(position)
+        position += messages_bytes(entry[4])
+    return found
 
 
 class SendUnit:
@@ -82,7 +90,7 @@ class SendUnit:
                 fields.born_timestamp,
                 origin.born_host,
             )
-            sys_flag, reconsume_times = fields.sys_flag & _KEPT_SYS_FLAGS, fields.reconsume_times
+            sys_flag, reconsume_times = fields.sys_flag & KEPT_SYS_FLAGS, fields.reconsume_times
             first_offset = queue_offset = queue.staged_offset
             known = units_of.get(queue)
             if known is None:

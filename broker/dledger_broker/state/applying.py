@@ -12,15 +12,18 @@ from dledger_broker.state.commands import (
     DeletePins,
     DeleteTopic,
     Features,
+    LimitSends,
     PutGroup,
     PutPin,
     PutTopic,
+    RememberSends,
     SetOrdinal,
     TrimQueues,
     decode,
 )
 from dledger_broker.state.pins import Pin
 from dledger_broker.state.tables import BrokerState, TopicState
+from dledger_remoting.record import STORE_TIMESTAMP_PLACE
 
 FIRST_KIND = min(KINDS)
 """Command kinds below belong to the log."""
@@ -73,3 +76,12 @@ def apply_commands(state: BrokerState, entry: CommittedEntry, applied: Applied) 
                 state.pins.put(Pin(name, position, lease_ms, renewed_ms))
             case DeletePins(names=names):
                 state.pins.remove(names)
+            case RememberSends(rows=rows):
+                state.remembered.remember(rows, store_timestamp_of(entry))
+            case LimitSends(window_ms=window_ms, max_rows=max_rows):
+                state.remembered.limit(window_ms, max_rows)
+
+
+def store_timestamp_of(entry: CommittedEntry) -> int:
+    """The store time, ms, of an entry's first record, whose hosts are IPv4, as the broker writes them."""
+    return int.from_bytes(entry.records[STORE_TIMESTAMP_PLACE : STORE_TIMESTAMP_PLACE + 8], "big")

@@ -14,6 +14,8 @@ Each is a MessagePack map in the command section of an entry (`dledger.format.en
       24  SetOrdinal      the group's number among the groups of its cluster, once
       25  PutPin          keep the log from a position on, or go on keeping it
       26  DeletePins      give pins up
+      27  RememberSends   opted-in sends that the same entry stores
+      28  LimitSends      for how long sends are remembered, and how many
 
 Kinds below 16 belong to the log.  Fields may be added with defaults; an unknown field is ignored, an unknown kind stops
 the replica, so a kind above `LAST_BASE_KIND` is proposed only once every member advertises it (`Features`).
@@ -110,6 +112,19 @@ class DeletePins(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
 
 
+class RememberSends(msgspec.Struct, frozen=True):
+    """Sends whose records stand in the same entry: 16 bytes for each, see `remembered`."""
+
+    rows: bytes
+
+
+class LimitSends(msgspec.Struct, frozen=True):
+    """Remember sends for `window_ms`, 0 = not at all, and no more than `max_rows` at a time."""
+
+    window_ms: int
+    max_rows: int
+
+
 Command: TypeAlias = (
     PutTopic
     | DeleteTopic
@@ -122,6 +137,8 @@ Command: TypeAlias = (
     | SetOrdinal
     | PutPin
     | DeletePins
+    | RememberSends
+    | LimitSends
 )
 
 KINDS: Final[dict[int, type[Command]]] = {
@@ -136,6 +153,8 @@ KINDS: Final[dict[int, type[Command]]] = {
     24: SetOrdinal,
     25: PutPin,
     26: DeletePins,
+    27: RememberSends,
+    28: LimitSends,
 }
 """Every kind that this version understands."""
 

@@ -1,19 +1,21 @@
 """The replicated state as a stream of bytes.
 
 A stream is a sequence of frames, each a length (4 bytes, big-endian) and a MessagePack map that names its kind: one
-`start`, then any number of `topics`, `queues`, `groups`, `offsets` and `features`, `ordinal` and `pins` if there are
-any, then one `end` with the digest of the state.  How the stream is cut into chunks means nothing.
+`start`, then any number of `topics`, `queues`, `groups`, `offsets` and `features`, `ordinal`, `pins`, `sends` and
+`runs` if there are any, then one `end` with the digest of the state.  How the stream is cut into chunks means nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
+from itertools import islice
 from typing import Final, TypeAlias
 
 import msgspec
 
 from dledger.errors import CorruptionError
 from dledger_broker.state.pins import Pin
+from dledger_broker.state.remembered import RememberedSends, Summary
 from dledger_broker.state.tables import BrokerState, QueueState, TopicState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
@@ -64,11 +66,23 @@ class _Pins(msgspec.Struct, frozen=True, tag="pins"):
     rows: list[Pin]
 
 
+class _Sends(msgspec.Struct, frozen=True, tag="sends"):
+    summary: Summary
+
+
+class _Runs(msgspec.Struct, frozen=True, tag="runs"):
+    """Runs of remembered sends by number, with their rows, see `remembered`; the summary comes before them."""
+
+    rows: list[tuple[int, bytes]]
+
+
 class _End(msgspec.Struct, frozen=True, tag="end"):
     digest: int
 
 
-_Frame: TypeAlias = _Start | _Topics | _Queues | _Groups | _Offsets | _Features | _Ordinal | _Pins | _End
+_Frame: TypeAlias = (
+    _Start | _Topics | _Queues | _Groups | _Offsets | _Features | _Ordinal | _Pins | _Sends | _Runs | _End
+)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Frame).decode
 
@@ -89,6 +103,8 @@ def encode_state(state: BrokerState) -> Iterator[bytes]:
     start, end = _Start(FORMAT, state.topic_version), _End(state.digest())
     features = dict(state.features)
     ordinal, pins = state.ordinal, list(state.pins)
+    remembers = state.remembered.window_ms > 0 or len(state.remembered) > 0
+    summary, runs = state.remembered.capture()
 
     def frames() -> Iterator[_Frame]:
         yield start
@@ -106,6 +122,10 @@ def encode_state(state: BrokerState) -> Iterator[bytes]:
             yield _Ordinal(ordinal)
         for begin in _slices(pins):
             yield _Pins(pins[begin : begin + ROWS_PER_FRAME])
+        if remembers:
+            yield _Sends(summary)
+            while some := list(islice(runs, ROWS_PER_FRAME)):
+                yield _Runs(some)
         yield end
 
     return map(_framed, frames())
@@ -115,6 +135,8 @@ def decode_state(chunks: Iterable[bytes]) -> BrokerState:
     """The state in a stream.  Raises `CorruptionError` if the stream is incomplete or its digest does not match."""
     state = BrokerState()
     topic_version = 0
+    summary: Summary | None = None
+    runs: list[tuple[int, bytes]] = []
     ended: _End | None = None
     for frame in _frames(chunks):
         match frame:
@@ -143,9 +165,15 @@ def decode_state(chunks: Iterable[bytes]) -> BrokerState:
             case _Pins():
                 for pin in frame.rows:
                     state.pins.put(pin)
+            case _Sends():
+                summary = frame.summary
+            case _Runs():
+                runs += frame.rows
             case _End():
                 ended = frame
     state.topic_version = topic_version
+    if summary is not None:
+        state.remembered = RememberedSends.restored(summary, runs)
     if ended is None:
         raise CorruptionError("snapshot of the broker's state ends before its last frame")
     if ended.digest != state.digest():

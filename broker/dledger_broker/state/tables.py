@@ -10,6 +10,7 @@ from dledger.invariants import invariant
 from dledger_broker.state.digest import MASK, item_hash, mix
 from dledger_broker.state.offsets import OffsetTable
 from dledger_broker.state.pins import PinTable
+from dledger_broker.state.remembered import RememberedSends
 from dledger_broker.views.queueview import QueueView
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
@@ -91,7 +92,7 @@ class TopicState:
 
 
 class BrokerState:
-    """Topics, groups, offsets, pins, the group's ordinal and what members understand.
+    """Topics, groups, offsets, pins, remembered sends, the group's ordinal and what members understand.
 
     Two replicas that applied the same entries have equal states and equal digests; queues in which nothing was ever
     stored count for nothing.  `topic_version` counts changes of topics, for registrations.
@@ -104,6 +105,7 @@ class BrokerState:
         self.offsets = OffsetTable()
         self.features: dict[str, tuple[int, ...]] = {}
         self.pins = PinTable()
+        self.remembered = RememberedSends()
         self.ordinal: int | None = None
         self.topic_version = 0
         self._sum = 0
@@ -195,7 +197,7 @@ class BrokerState:
     def digest(self) -> int:
         """The order-independent 64-bit digest of the state."""
         self._settle()
-        return (self._sum + self.offsets.digest + self.pins.digest) & MASK
+        return (self._sum + self.offsets.digest + self.pins.digest + self.remembered.digest) & MASK
 
     def _settle(self) -> None:
         for queue in self._hash_due:

@@ -85,7 +85,7 @@ class FakeNode:
         self._machine = machine
         self._parts: list[Buffer] = []
         self._record_bytes = 0
-        self._commands: list[bytes] = []
+        self._commands: list[bytes | bytearray] = []
         self._contexts: list[object] = []
         self._commit_due = False
         self._trim_hooks: list[Callable[[int], None]] = []
@@ -150,7 +150,7 @@ class FakeNode:
         size: int,
         fill: Callable[[int], Sequence[Buffer]] | None,
         *,
-        commands: bytes = b"",
+        commands: bytes | bytearray = b"",
         context: object = None,
         privileged: bool = False,
     ) -> int:
@@ -198,6 +198,11 @@ class FakeNode:
     def first_position(self) -> int:
         """See `Node.first_position`."""
         return self.log.first_position
+
+    @property
+    def segment_bytes(self) -> int:
+        """See `Node.segment_bytes`."""
+        return self.log.segment_bytes
 
     @property
     def durable_position(self) -> int:

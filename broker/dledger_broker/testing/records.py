@@ -41,7 +41,7 @@ class StagingNode(Protocol):
         size: int,
         fill: Callable[[int], Sequence[Buffer]] | None,
         *,
-        commands: bytes = b"",
+        commands: bytes | bytearray = b"",
         context: object = None,
     ) -> int:
         """See `Node.stage`."""

@@ -71,7 +71,9 @@ class Leading:
             wants_mark=marks.wanted,
         )
 
-    def stage(self, size: int, fill: Fill | None, commands: bytes, context: object, *, privileged: bool = False) -> int:
+    def stage(
+        self, size: int, fill: Fill | None, commands: bytes | bytearray, context: object, *, privileged: bool = False
+    ) -> int:
         """Put a unit into this turn's entry; see `dledger.node.Node.stage`.
 
         `privileged` units may use the space that is kept back for when the disk is full.

@@ -70,7 +70,7 @@ class Proposer:
         self._position = -1
         self._privileged = False
         self._parts: list[Buffer] = []
-        self._commands: list[bytes] = []
+        self._commands: list[bytes | bytearray] = []
         self._contexts: list[object] = []
         self._records_size = 0
         self._size = 0
@@ -80,7 +80,14 @@ class Proposer:
         return self._position >= 0
 
     def stage(
-        self, term: int, size: int, fill: Fill | None, commands: bytes, context: object, *, privileged: bool = False
+        self,
+        term: int,
+        size: int,
+        fill: Fill | None,
+        commands: bytes | bytearray,
+        context: object,
+        *,
+        privileged: bool = False,
     ) -> int:
         """Put a unit into the open entry, or into another one; returns the position of its first record byte."""
         need = size + len(commands)

@@ -307,7 +307,7 @@ class Replica:
         self,
         size: int,
         fill: Fill | None,
-        commands: bytes = b"",
+        commands: bytes | bytearray = b"",
         context: object = None,
         *,
         privileged: bool = False,

@@ -71,7 +71,7 @@ class SimulatedNode:
         size: int,
         fill: Callable[[int], Sequence[Buffer]] | None,
         *,
-        commands: bytes = b"",
+        commands: bytes | bytearray = b"",
         context: object = None,
         privileged: bool = False,
     ) -> int:

@@ -109,12 +109,12 @@ class FakeClient:
         self.broker.settle()
         return self.answered(opaque)
 
-    def call_from_disk(self, code: int, ext: dict[str, str]) -> RemotingCommand:
+    def call_from_disk(self, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
         """As `call`, for a request whose answer is made in a task."""
 
         async def scenario() -> RemotingCommand:
             self._expected = asyncio.get_running_loop().create_future()
-            self.send(code, ext)
+            self.send(code, ext, body)
             return await self.broker.memory.env.finish(self._expected)
 
         return asyncio.run(scenario())

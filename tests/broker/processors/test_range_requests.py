@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 from served_broker import MakeBroker, ServedBroker
 
@@ -13,8 +15,7 @@ from dledger_remoting.record import scan_records
 
 
 def founded(broker: ServedBroker, ordinal: int = 0) -> ServedBroker:
-    Founding(broker.memory.machine, ordinal)
-    broker.memory.machine.on_features_changed[0]()
+    Founding(broker.memory.machine, replace(broker.config, group_ordinal=ordinal))
     broker.settle()
     return broker
 

@@ -14,9 +14,11 @@ from dledger_broker.state.commands import (
     DeletePins,
     DeleteTopic,
     Features,
+    LimitSends,
     PutGroup,
     PutPin,
     PutTopic,
+    RememberSends,
     SetOrdinal,
     TrimQueues,
     decode,
@@ -36,6 +38,8 @@ COMMANDS = [
     SetOrdinal(3),
     PutPin("job", 1 << 40, 3_600_000, 1_700_000_000_000),
     DeletePins(("job", "other")),
+    RememberSends(bytes(range(32))),
+    LimitSends(120_000, 5_000_000),
 ]
 
 

@@ -1,8 +1,12 @@
+import dataclasses
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
 from dledger.replica.status import PeerStatus
 from dledger.store.log import SegmentInfo
+from dledger_broker.config import BrokerConfig
 from dledger_broker.founding import Founding
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.retention import (
@@ -18,6 +22,7 @@ from dledger_broker.state.commands import PutPin
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message
 
 NOW = 1_000_000
+CONFIG = BrokerConfig(broker_group="g", node_id="n0", data_dir=Path("unused"), group_ordinal=7)
 
 
 def segments(*ages: int, size: int = 100) -> list[SegmentInfo]:
@@ -212,8 +217,8 @@ def test_a_full_disk_overrides_a_pin_and_is_counted():
 
 def test_pins_and_the_ordinal_survive_snapshot_and_failover():
     broker, _ = trimmed_broker()
-    Founding(broker.machine, 7)
-    broker.machine.on_features_changed[0]()
+    Founding(broker.machine, CONFIG)
+    broker.env.run_ready()
     pin(broker, "a", 500, lease_ms=1000)
     broker.env.advance(0.5)
     pin(broker, "a", 900, lease_ms=2000)
@@ -226,7 +231,7 @@ def test_pins_and_the_ordinal_survive_snapshot_and_failover():
         assert (found.position, found.expires_ms) == (500, expires_ms)
         assert state.ordinal == 7
     assert follower.machine.digest() == broker.machine.digest()
-    Founding(follower.machine, 3)
+    Founding(follower.machine, dataclasses.replace(CONFIG, group_ordinal=3))
     follower.node.lead()
     follower.env.run_ready()
     assert follower.machine.state.ordinal == 7

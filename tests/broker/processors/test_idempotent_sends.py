@@ -1,0 +1,254 @@
+"""Opted-in sends: a repetition gets the first answer and stores nothing, whatever happened; all else is stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from served_broker import MakeBroker, ServedBroker, make_served_broker, send_ext
+
+from dledger_broker.founding import Founding
+from dledger_remoting.batch import BatchMessage, encode_batch
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.command import RemotingCommand
+
+ONE = "UNIQ_KEY\x01K1\x02TAGS\x01a\x02color\x01red\x02"
+WINDOW_MS = 10_000
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker) -> ServedBroker:
+    """A broker that leads, has topic T1, and remembers sends for `WINDOW_MS`."""
+    return remembering(make_broker())
+
+
+def remembering(broker: ServedBroker, max_keys: int = 1000) -> ServedBroker:
+    config = replace(broker.config, idempotent_window_ms=WINDOW_MS, max_idempotent_keys=max_keys)
+    Founding(broker.memory.machine, config)
+    broker.settle()
+    assert broker.memory.machine.state.remembered.window_ms == WINDOW_MS
+    return broker
+
+
+def send(
+    broker: ServedBroker, body: bytes = b"hello", properties: str = ONE, topic: str = "T1", **fields: str
+) -> RemotingCommand:
+    return broker.client().send_message(topic, body, properties=properties, **{"idempotent": "true", **fields})
+
+
+def place(answer: RemotingCommand) -> tuple[str, str, str]:
+    assert answer.code == 0, answer.remark
+    return answer.ext["msgId"], answer.ext["queueId"], answer.ext["queueOffset"]
+
+
+def stored(broker: ServedBroker, topic: str = "T1") -> int:
+    return sum(queue.next_offset for queue in broker.memory.machine.state.topics[topic].queues.values())
+
+
+def batch(*keys: str) -> bytes:
+    return encode_batch([BatchMessage(0, b"body", f"UNIQ_KEY\x01{key}\x02".encode()) for key in keys])
+
+
+def send_batch(broker: ServedBroker, body: bytes, **fields: str) -> RemotingCommand:
+    return broker.client().call(320, send_ext("T1", **{"m": "true", "idempotent": "true", **fields}), body)
+
+
+def test_a_repetition_gets_the_first_answer_and_stores_nothing(broker: ServedBroker):
+    send(broker, properties="UNIQ_KEY\x01K0\x02")
+    first = send(broker)
+    again = send(broker, e="2", g="1700000009999")
+    assert place(again) == place(first)
+    assert again.ext["transactionId"] == first.ext["transactionId"] == "K1"
+    assert stored(broker) == 2
+    assert broker.counters.idempotent_repeats == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"body": b"other"},
+        {"body": b""},
+        {"properties": ONE.replace("red", "blue")},
+        {"properties": ONE.replace("K1", "K2")},
+        {"h": "1"},
+        {"f": "1"},
+        {"j": "1"},
+        {"a": "PG2"},
+        {"topic": "T2"},
+    ],
+    ids=str,
+)
+def test_anything_different_is_stored(make_broker: MakeBroker, other: dict[str, str]):
+    broker = remembering(make_broker(topics=("T1", "T2")))
+    first = send(broker)
+    second = send(broker, **other)
+    assert place(second)[0] != place(first)[0]
+    assert stored(broker) + stored(broker, "T2") == 2
+    assert place(send(broker, **other)) == place(second)
+    assert place(send(broker)) == place(first)
+
+
+def test_what_is_not_opted_in_is_stored_each_time(broker: ServedBroker):
+    for fields in ({"idempotent": "false"}, {"properties": "color\x01red\x02"}):
+        before = stored(broker)
+        send(broker, **fields)
+        send(broker, **fields)
+        assert stored(broker) == before + 2
+
+
+def test_topics_that_the_broker_writes_to_itself_are_left_out(broker: ServedBroker):
+    for topic in ("%RETRY%CG", "RMQ_SYS_TRACE_TOPIC"):
+        if not topic.startswith("%"):
+            broker.memory.create_topic(topic)
+        sends = [send(broker, topic=topic, j="1") for _ in range(2)]
+        assert [answer.code for answer in sends] == [0, 0]
+        assert stored(broker, topic) == 2
+
+
+def test_a_topic_can_opt_in_for_clients_that_cannot(broker: ServedBroker):
+    header = {"topic": "T3", "defaultTopic": "TBW102", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}
+    fields = {"topicFilterType": "SINGLE_TAG", "attributes": "+idempotent=true"}
+    assert broker.client().call(17, {**header, **fields}).code == 0
+    first = send(broker, topic="T3", idempotent="")
+    assert place(send(broker, topic="T3", idempotent="")) == place(first)
+    assert stored(broker, "T3") == 1
+
+
+def test_a_repetition_waits_for_the_outcome_of_what_is_in_flight(broker: ServedBroker):
+    clients = [broker.client() for _ in range(3)]
+    opaques = [client.send(310, send_ext("T1", properties=ONE, idempotent="true"), b"x") for client in clients]
+    broker.settle()
+    assert [client.has_answer(opaque) for client, opaque in zip(clients, opaques, strict=True)] == [True, False, False]
+    broker.advance(0.02)
+    answers = [client.answered(opaque) for client, opaque in zip(clients, opaques, strict=True)]
+    assert len({place(answer) for answer in answers}) == 1
+    assert stored(broker) == 1
+    assert broker.counters.idempotent_waits == 2
+
+
+def test_a_repetition_of_what_never_gets_its_outcome_says_that_it_is_not_known(broker: ServedBroker):
+    client, other = broker.client(), broker.client()
+    machine, node = broker.memory.machine, broker.memory.node
+    node.commit = lambda: None  # a majority is gone
+    first = client.send(310, send_ext("T1", properties=ONE, idempotent="true"), b"x")
+    broker.settle()
+    second = other.send(310, send_ext("T1", properties=ONE, idempotent="true"), b"x")
+    broker.advance(broker.config.quorum_timeout_ms / 1000 + 0.2)
+    for answer in (client.answered(first), other.answered(second)):
+        assert (answer.code, answer.ext.get("outcome")) == (ResponseCode.SYSTEM_ERROR, "unknown")
+    del node.commit
+    node.commit()
+    third = send(broker, b"x")
+    assert machine.state.remembered.find(0) == []
+    assert (place(third)[2], stored(broker)) == ("0", 1)
+
+
+def test_a_repetition_after_a_failover_finds_what_was_stored_and_stores_what_was_lost(broker: ServedBroker):
+    first = send(broker)
+    client = broker.client()
+    lost = client.send(310, send_ext("T1", properties="UNIQ_KEY\x01K2\x02", idempotent="true"), b"lost")
+    broker.parts.sends.flush()
+    broker.memory.node.step_down()
+    assert client.answered(lost).ext["outcome"] == "unknown"
+    broker.memory.node.lead()
+    broker.settle()
+    assert place(send(broker)) == place(first)
+    again = send(broker, b"lost", "UNIQ_KEY\x01K2\x02")
+    assert place(again)[2] == "1"
+    assert place(send(broker, b"lost", "UNIQ_KEY\x01K2\x02")) == place(again)
+    assert stored(broker) == 2
+
+
+@pytest.mark.parametrize("from_snapshot", [False, True])
+def test_another_node_knows_what_was_stored(broker: ServedBroker, from_snapshot: bool):
+    first = send(broker)
+    both = send_batch(broker, batch("K5", "K6"))
+    if from_snapshot:
+        broker.memory.node.snapshot()
+    third = send(broker, b"later", "UNIQ_KEY\x01K3\x02")
+    again = make_served_broker(broker.config, broker.memory.restart())
+    assert again.memory.machine.digest() == broker.memory.machine.digest()
+    assert place(send(again)) == place(first)
+    assert place(send(again, b"later", "UNIQ_KEY\x01K3\x02")) == place(third)
+    assert place(send_batch(again, batch("K5", "K6"))) == place(both)
+    assert stored(again) == 4
+
+
+def test_a_batch_is_one_identity(broker: ServedBroker):
+    first = send_batch(broker, batch("A", "B", "C"))
+    assert len(place(first)[0].split(",")) == 3
+    assert place(send_batch(broker, batch("A", "B", "C"), e="3")) == place(first)
+    assert stored(broker) == 3
+    for other in (("A", "B"), ("A", "B", "D"), ("C", "B", "A")):
+        before = stored(broker)
+        assert send_batch(broker, batch(*other)).code == 0
+        assert stored(broker) == before + len(other)
+    alone = send(broker, b"body", "UNIQ_KEY\x01A\x02")
+    assert stored(broker) == 12
+    assert place(send(broker, b"body", "UNIQ_KEY\x01A\x02")) == place(alone)
+
+
+def test_a_send_is_forgotten_once_the_window_has_passed_in_the_log(broker: ServedBroker):
+    first = send(broker)
+    broker.advance(WINDOW_MS / 2000)
+    send(broker, properties="UNIQ_KEY\x01K2\x02")
+    assert place(send(broker)) == place(first)
+    broker.advance(WINDOW_MS * 1.1 / 1000)
+    send(broker, properties="UNIQ_KEY\x01K3\x02")
+    assert place(send(broker)) != place(first)
+    assert len(broker.memory.machine.state.remembered) == 2
+
+
+def test_beyond_the_limit_sends_are_stored_and_counted(make_broker: MakeBroker):
+    broker = remembering(make_broker(), max_keys=2)
+    for key in ("A", "B", "C"):
+        assert send(broker, properties=f"UNIQ_KEY\x01{key}\x02").code == 0
+    assert broker.counters.idempotent_overflow == 1
+    assert len(broker.memory.machine.state.remembered) == 2
+    send(broker, properties="UNIQ_KEY\x01A\x02")
+    send(broker, properties="UNIQ_KEY\x01C\x02")
+    assert stored(broker) == 4
+
+
+def test_a_topic_that_was_made_anew_remembers_nothing(broker: ServedBroker):
+    send(broker)
+    broker.memory.delete_topic("T1")
+    broker.memory.create_topic("T1")
+    assert place(send(broker))[2] == "0"
+    assert stored(broker) == 1
+
+
+def test_what_is_no_longer_kept_is_stored_again(broker: ServedBroker):
+    first = send(broker)
+    broker.memory.node.trim(broker.memory.node.snapshot())
+    assert place(send(broker)) != place(first)
+
+
+def test_a_candidate_that_is_not_in_memory_is_read_from_the_disk(broker: ServedBroker):
+    first = send(broker)
+    broker.memory.node.cold = True
+    again = broker.client().call_from_disk(310, send_ext("T1", properties=ONE, idempotent="true"), b"hello")
+    assert place(again) == place(first)
+    other = broker.client().call_from_disk(310, send_ext("T1", properties=ONE, idempotent="true"), b"other")
+    assert other.code == 0
+    assert stored(broker) == 2
+
+
+def test_sends_of_both_kinds_keep_their_order_in_a_queue(broker: ServedBroker):
+    client = broker.client()
+    opaques = [
+        client.send(310, send_ext("T1", properties=f"UNIQ_KEY\x01{n}\x02", idempotent=str(n % 3 == 0).lower()), b"x")
+        for n in range(12)
+    ]
+    broker.settle()
+    assert [client.answered(opaque).ext["queueOffset"] for opaque in opaques] == [str(n) for n in range(12)]
+
+
+def test_nothing_is_remembered_before_every_member_understands_it(make_broker: MakeBroker):
+    broker = make_broker()
+    broker.memory.machine.state.features.clear()
+    Founding(broker.memory.machine, broker.config)
+    broker.settle()
+    send(broker)
+    send(broker)
+    assert stored(broker) == 2
