@@ -52,6 +52,11 @@ class SimulatedNode:
         return self._life.replica.store.first_position
 
     @property
+    def segment_bytes(self) -> int:
+        """See `Node.segment_bytes`."""
+        return self._life.replica.store.segment_bytes
+
+    @property
     def durable_position(self) -> int:
         """See `Node.durable_position`."""
         return self._life.replica.durable_position
