@@ -75,7 +75,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     | `usage` | | `resident_bytes`, `open_files`: a sample of `node` |
     | `process` | `started`, `ended` | `pid`, at the end `exit_code`, `expected` |
     | `phase` | `workloads`, `heal`, `converged`, `final-reads`, `stopped` | |
-    | `note` | free text | anything |
+    | `note` | free text | `trouble`: the run itself did not go as it should |
     """
 
     kind: EventKind
@@ -88,12 +88,17 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 class Invocation:
     """An operation under way; exactly one of `ok`, `fail` and `info` ends it."""
 
-    __slots__ = ("_open", "_operation", "_recorder")
+    __slots__ = ("_at_ns", "_open", "_operation", "_recorder")
 
     def __init__(self, recorder: Recorder, operation: Operation) -> None:
         self._recorder = recorder
         self._operation = operation
         self._open = True
+        self._at_ns: int | None = None
+
+    def at(self, time_ns: int) -> None:
+        """It ends, or has ended, at that time instead of when its end is told; for what other processes report."""
+        self._at_ns = time_ns
 
     @property
     def value(self) -> object:
@@ -121,7 +126,8 @@ class Invocation:
     def _end(self, outcome: Outcome, changes: dict[str, object], extras: dict[str, object]) -> None:
         invariant(self._open, "an operation ends once", id=self._operation.id, f=self._operation.f)
         self._open = False
-        self._recorder.complete(self._operation, outcome, changes, extras)
+        at_ns = self._recorder.clock() if self._at_ns is None else self._at_ns
+        self._recorder.complete(self._operation, outcome, {**changes, "complete_ns": at_ns, "extras": extras})
 
 
 class Recorder:
@@ -140,22 +146,22 @@ class Recorder:
         self._pending: dict[int, Invocation] = {}
         self._next_id = 0
 
-    def invoke(self, workload: str, process: str, f: str, key: str = "", value: object = None) -> Invocation:
-        """An operation begins now."""
-        operation = Operation(self._next_id, workload, process, f, key, value, "info", self.clock())
+    def invoke(
+        self, workload: str, process: str, f: str, key: str = "", value: object = None, *, at_ns: int | None = None
+    ) -> Invocation:
+        """An operation begins, now or at `at_ns`."""
+        begin_ns = self.clock() if at_ns is None else at_ns
+        operation = Operation(self._next_id, workload, process, f, key, value, "info", begin_ns)
         self._next_id += 1
         invocation = Invocation(self, operation)
         self._pending[operation.id] = invocation
         return invocation
 
-    def complete(
-        self, operation: Operation, outcome: Outcome, changes: dict[str, object], extras: dict[str, object]
-    ) -> None:
-        """Write an operation that ends now; called by its `Invocation`."""
+    def complete(self, operation: Operation, outcome: Outcome, changes: dict[str, object]) -> None:
+        """Write an operation that has ended; called by its `Invocation`."""
         del self._pending[operation.id]
         self.counts[outcome] += 1
-        ended = msgspec.structs.replace(operation, outcome=outcome, complete_ns=self.clock(), extras=extras, **changes)
-        self._history.write(ended)
+        self._history.write(msgspec.structs.replace(operation, outcome=outcome, **changes))
 
     def event(
         self, kind: EventKind, name: str = "", *, node: str = "", time_ns: int | None = None, **fields: object

@@ -101,7 +101,7 @@ class Nemesis:
         self._active.discard(task)
         self._slots.release()
         if not task.cancelled() and task.exception() is not None:
-            self._recorder.event("note", f"the nemesis failed: {task.exception()!r}")
+            self._recorder.event("note", f"the nemesis failed: {task.exception()!r}", trouble=True)
 
     async def _quiet(self) -> None:
         while self._active:

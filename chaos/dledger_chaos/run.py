@@ -223,7 +223,7 @@ class _Trial:
             task.cancel()
         for task, outcome in zip(working, await asyncio.gather(*working, return_exceptions=True), strict=True):
             if isinstance(outcome, BaseException):
-                recorder.event("note", f"workload {task.get_name()} failed: {outcome!r}")
+                recorder.event("note", f"workload {task.get_name()} failed: {outcome!r}", trouble=True)
 
     @contextlib.contextmanager
     def _noted(self, recorder: Recorder, what: str) -> Iterator[None]:
@@ -231,7 +231,7 @@ class _Trial:
         try:
             yield
         except Exception as error:
-            recorder.event("note", f"{what}: {error!r}")
+            recorder.event("note", f"{what}: {error!r}", trouble=True)
             self._say(f"{what}: {error}")
 
     def _context(self, recorder: Recorder, workload: Workload) -> WorkloadContext:

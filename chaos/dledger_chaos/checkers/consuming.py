@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from dledger_chaos.history import Operation
 from dledger_chaos.workloads.records import Seen
 
 from .base import Findings, Judgement, RunData
+
+GROUPS: Final = ("consumers", "cpp")
+"""Workloads with a consumer group that is to be given everything."""
 
 
 def offset_back(run: RunData) -> Judgement:
@@ -53,18 +58,19 @@ def undelivered(run: RunData) -> Judgement:
     findings = Findings()
     given: dict[str, set[int]] = {}
     deliveries = 0
-    for operation in run.of("consumers", "deliver", outcome="ok"):
-        deliveries += 1
-        given.setdefault(operation.key, set()).add(_seen(operation).offset)
+    for workload in GROUPS:
+        for operation in run.of(workload, "deliver", outcome="ok"):
+            deliveries += 1
+            given.setdefault(operation.key, set()).add(_seen(operation).offset)
     first = {queue.key: queue.bounds[0] for queue in run.messages.queues.values() if queue.bounds}
-    acknowledged = [sent for sent in run.messages.acknowledged() if sent.operation.workload == "consumers"]
+    acknowledged = [sent for sent in run.messages.acknowledged() if sent.operation.workload in GROUPS]
     for sent in acknowledged:
         assert sent.place is not None
         queue, offset = sent.place
         if offset >= first.get(queue, 0) and offset not in given.get(queue, ()):
             findings.violation(f"{sent} was given to no member")
     known = run.of("consumers", "group-offsets", outcome="ok")
-    if not known:
+    if not known and "consumers" in run.info.workloads:
         findings.doubt("the group's committed offsets could not be read")
     for operation in known:
         for queue, committed in msgspec.convert(operation.value, list[tuple[str, int | None]]):
@@ -74,10 +80,8 @@ def undelivered(run: RunData) -> Judgement:
                     f"{queue}: {committed} is committed, {len(missing)} offsets below were given to no member, "
                     f"the first is {min(missing)}"
                 )
-    distinct = sum(map(len, given.values()))
-    return findings.judged(
-        len(acknowledged), "acknowledged messages", deliveries=deliveries, repeated=deliveries - distinct
-    )
+    repeated = deliveries - sum(map(len, given.values()))
+    return findings.judged(len(acknowledged), "acknowledged messages", deliveries=deliveries, repeated=repeated)
 
 
 def delivered_out_of_order(run: RunData) -> Judgement:

@@ -8,7 +8,7 @@ from . import consuming, linearizability, logs, order, processes, reads, recover
 from .base import Check
 
 _MESSAGES: Final = frozenset({"append", "ordered", "consumers", "followers", "retention", "cpp"})
-_READS: Final = frozenset({"followers", "retention", "consumers"})
+_READS: Final = frozenset({"followers", "retention", "consumers", "cpp"})
 _OURS: Final = frozenset({"local"})
 """Targets whose directories and log lines are those of this project."""
 
@@ -36,7 +36,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check("retention", "a reader who comes too late is told where to go on", reads.retention, frozenset({"retention"})),
     Check("offset-back", "a committed consumer offset does not go back", consuming.offset_back, frozenset({"offsets"})),
-    Check("undelivered", "a consumer group is given everything", consuming.undelivered, frozenset({"consumers"})),
+    Check("undelivered", "a consumer group is given everything", consuming.undelivered, frozenset(consuming.GROUPS)),
     Check(
         "delivery-order",
         "a consumer group is first given a queue's messages in order",

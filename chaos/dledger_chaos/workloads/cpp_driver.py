@@ -1,0 +1,96 @@
+"""Lets the C++ client of PyPI's `rocketmq` send and consume; a process of its own, for it has threads and may abort.
+
+    python cpp_driver.py NAMESRV TOPIC GROUP PROCESS FIRST-NUMBER
+
+It sends one message after the other until its standard input ends, and consumes all the time. What it did is written as
+lines of JSON; times are nanoseconds of CLOCK_MONOTONIC.
+
+    {"begin": "cpp.p0:17", "ns": …}                       a send begins
+    {"end": "cpp.p0:17", "ns": …, "offset": 4}            it is acknowledged at that queue offset
+    {"end": "cpp.p0:17", "ns": …, "error": "…"}           it was not: nobody knows whether it is stored
+    {"deliver": "cpp.p0:17", "ns": …, "queue_id": 0, "offset": 4}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+
+_OUT = os.fdopen(os.dup(1), "w", encoding="utf-8")
+os.dup2(2, 1)  # what the library prints must not mix with the lines
+_OUT_LOCK = threading.Lock()
+
+from rocketmq.client import Message, Producer, PushConsumer, RecvMessage  # noqa: E402 -- after the redirection
+
+from dledger_chaos.workloads.payload import decode_payload, encode_payload  # noqa: E402 -- with the others
+
+PAUSE_SECONDS = 0.01
+FAILED_PAUSE_SECONDS = 0.1
+
+
+def say(**fields: object) -> None:
+    """Write one line."""
+    with _OUT_LOCK:
+        _OUT.write(json.dumps(fields) + "\n")
+        _OUT.flush()
+
+
+def send_all(producer: Producer, topic: str, process: str, number: int, stopping: threading.Event) -> None:
+    """Send until `stopping` is set."""
+    while not stopping.is_set():
+        value = f"cpp.{process}:{number}"
+        number += 1
+        message = Message(topic)
+        message.set_keys(value)
+        message.set_body(encode_payload(value))
+        say(begin=value, ns=time.monotonic_ns())
+        try:
+            result = producer.send_sync(message)
+        except Exception as error:
+            say(end=value, ns=time.monotonic_ns(), error=str(error))
+            stopping.wait(FAILED_PAUSE_SECONDS)
+            continue
+        if int(result.status) == 0:
+            say(end=value, ns=time.monotonic_ns(), offset=int(result.offset))
+        else:
+            say(end=value, ns=time.monotonic_ns(), error=f"status {int(result.status)}")
+        stopping.wait(PAUSE_SECONDS)
+
+
+def main() -> None:
+    """Send and consume until the input ends."""
+    namesrv, topic, group, process, number = sys.argv[1:]
+
+    def deliver(message: RecvMessage) -> None:
+        say(
+            deliver=decode_payload(bytes(message.body)),
+            ns=time.monotonic_ns(),
+            queue_id=int(message.queue_id),
+            offset=int(message.queue_offset),
+        )
+
+    consumer = PushConsumer(group)
+    consumer.set_namesrv_addr(namesrv)
+    consumer.set_instance_name(f"{process}-{os.getpid()}")
+    consumer.subscribe(topic, deliver)
+    consumer.start()
+    producer = Producer(f"{group}-producer")
+    producer.set_namesrv_addr(namesrv)
+    producer.start()
+    stopping = threading.Event()
+    sending = threading.Thread(target=send_all, args=(producer, topic, process, int(number), stopping))
+    sending.start()
+    for line in sys.stdin:
+        if line.strip() == "stop-sending":
+            stopping.set()
+    stopping.set()
+    sending.join()
+    consumer.shutdown()
+    os._exit(0)  # the library's destructors wait for threads that nobody needs any more
+
+
+if __name__ == "__main__":
+    main()
