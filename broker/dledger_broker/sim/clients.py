@@ -239,6 +239,7 @@ class Consumer(Client):
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 position.acknowledged = max(position.acknowledged, offset)
+                self.trial.truth.commit_acknowledged((self.group_name, self.topic, queue_id), offset)
                 self.trial.counts["commit"] += 1
             self.pause()
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FASTEST_S: Final = 0.0001
 SPREAD_S: Final = 0.001
+TURN_S: Final = 0.002
 """A frame travels for `FASTEST_S` and up to `SPREAD_S` more."""
 
 
@@ -87,8 +88,13 @@ class SimConnection:
             self._pending[opaque] = _cancelling(timer, done)
         if self._life.node.name in self._group.unreachable:
             return
-        self._there_at = max(self._there_at, self._scheduler.now + self._delay())
+        self._there_at = max(self._there_at, self._turn_after(self._scheduler.now + self._delay()))
         self._life.environment.call_at(self._there_at, lambda: self._arrive(frame))
+
+    @staticmethod
+    def _turn_after(moment: float) -> float:
+        """A node reads what has come from all its clients once a turn of its event loop."""
+        return (moment // TURN_S + 1) * TURN_S
 
     def _delay(self) -> float:
         return FASTEST_S + self._random.random() * SPREAD_S

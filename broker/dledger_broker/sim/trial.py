@@ -236,6 +236,7 @@ class BrokerTrial:
             return offset
         if answer.code in {ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY}:
             after = int(answer.ext["nextBeginOffset"])
+            require(after >= offset, "a consumer is never sent back", topic=topic, asked=offset, sent_to=after)
             require(
                 after <= max(offset, self._first_kept(topic, queue_id)),
                 "a consumer is never sent past what is kept",

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections import Counter
 from typing import Final, NamedTuple
 
@@ -149,12 +150,23 @@ class Truth:
             case DeleteGroup(group=group, clean_offsets=True):
                 for key in [key for key in self.committed if key[0] == group]:
                     del self.committed[key]
-            case TrimQueues(first_offsets=rows):
+            case TrimQueues(before_position=position, first_offsets=rows):
                 for name, created, queue_id, first in rows:
                     incarnation = self.topics.get(name)
                     if incarnation is not None and incarnation.created == created:
-                        known = incarnation.first_offsets.get(queue_id, 0)
-                        incarnation.first_offsets[queue_id] = max(known, first)
+                        self._see_trim(incarnation, queue_id, first, position)
+
+    @staticmethod
+    def _see_trim(topic: Incarnation, queue_id: int, first: int, position: int) -> None:
+        queue = topic.queues.get(queue_id, [])
+        require(
+            first <= bisect_left(queue, position, key=lambda stored: stored.position),
+            "a queue keeps every message that the log keeps",
+            queue=f"{topic.name}/{queue_id}",
+            first=first,
+            position=position,
+        )
+        topic.first_offsets[queue_id] = max(topic.first_offsets.get(queue_id, 0), first)
 
     def _see_commit(self, key: tuple[str, str, int], offset: int) -> None:
         before = self.committed.get(key, -1)
@@ -197,6 +209,11 @@ class Truth:
             answered=(queue_id, offset, position),
             stored=stored,
         )
+
+    def commit_acknowledged(self, key: tuple[str, str, int], offset: int) -> None:
+        """A client was told that its offset is committed."""
+        found = self.committed.get(key, -1)
+        require(found >= offset, "a commit is acknowledged once it is applied", key=key, answered=offset, found=found)
 
     def refuse(self, operation: int) -> None:
         """A client was told that its message is not stored."""

@@ -1,0 +1,23 @@
+"""The broker's known bugs beside those of the log: a simulator that does not catch them proves nothing.
+
+`requests` lists those of what clients are told, `state` those of state and views; `apply` puts one into a real process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dledger.sim.mutants import MUTANTS as LOG_MUTANTS
+from dledger.sim.mutants.catalogue import Mutant
+from dledger_broker.sim.mutants import requests, state
+
+MUTANTS: Final[Mapping[str, Mutant]] = {**LOG_MUTANTS, **requests.CATALOGUE, **state.CATALOGUE}
+
+
+def apply(name: str) -> None:
+    """Put a bug, of the log or of the broker, into this process for good.  Raises `KeyError` if there is none."""
+    MUTANTS[name].apply()
+
+
+__all__ = ["MUTANTS", "apply"]

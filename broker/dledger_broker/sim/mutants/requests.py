@@ -1,0 +1,158 @@
+"""Bugs of what clients are told."""
+
+from __future__ import annotations
+
+from dledger.errors import LogError, NotLeaderError
+from dledger.net.errors import PeerError
+from dledger.sim.mutants.catalogue import Catalogue
+from dledger_broker.errors import wire_error
+from dledger_broker.forward import Forwarder
+from dledger_broker.processors.offsets import OffsetProcessor, RecentCommits
+from dledger_broker.processors.pull import PullProcessor
+from dledger_broker.processors.requests import Requests
+from dledger_broker.processors.send import SendProcessor, SendUnit
+from dledger_broker.server.request import Origin, Request
+from dledger_broker.state.tables import QueueState
+from dledger_broker.views.reading import GetResult, ReadStatus
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.hotpath import PullFields
+from dledger_remoting.tags import TagFilter
+
+CATALOGUE = Catalogue("broker")
+
+# ---------------------------------------------------------------- sends
+
+
+def _answer_when_staged(self: SendProcessor) -> None:
+    _real_flush(self)
+    for unit in list(self._flying):
+        unit.applied()
+
+
+_real_flush = SendProcessor.flush
+
+CATALOGUE.add(
+    "send-answered-when-staged",
+    "a send is acknowledged once a majority has it on disk and it can be read",
+    (SendProcessor, "flush", _answer_when_staged),
+)
+
+
+def _refuse_what_was_proposed(self: SendUnit) -> None:
+    if not self.settled:
+        self.settled = True
+        for pending in self._pending:
+            self._processor.fail(pending[0], NotLeaderError(None, 0))
+
+
+CATALOGUE.add(
+    "lost-send-refused",
+    "what was proposed and lost sight of is of unknown outcome: it is neither refused nor sent again",
+    (SendUnit, "dropped", _refuse_what_was_proposed),
+)
+
+
+def _send_again(self: Forwarder, request: Request, error: PeerError) -> None:
+    _ = error
+    self._hold(request)
+
+
+CATALOGUE.add(
+    "forward-sent-again",
+    "a forwarded request without an answer is never sent again",
+    (Forwarder, "_unanswered", _send_again),
+)
+
+CATALOGUE.add(
+    "send-to-deleted-topic",
+    "nothing is staged for a topic whose deletion is in flight",
+    (SendProcessor, "_without_deleted", lambda _self, pending: pending),
+)
+
+# ---------------------------------------------------------------- reads
+
+
+def _believe_oneself(self: Requests, request: Request) -> None:
+    if self._group.ready:
+        request.confirmed = True
+        self.run(request)
+    else:
+        self._forwarder.pass_on(request)
+
+
+CATALOGUE.add(
+    "read-unconfirmed",
+    "offsets and denials wait until a majority has confirmed the leader",
+    (Requests, "confirm", _believe_oneself),
+)
+
+
+def _deny_at_once(self: Requests, request: Request, error: Exception) -> None:
+    if isinstance(error, NotLeaderError):
+        self._forwarder.pass_on(request)
+        return
+    request.fail(wire_error(error))
+
+
+CATALOGUE.add(
+    "follower-denies",
+    "only a confirmed leader says that there is none",
+    (Requests, "fail", _deny_at_once),
+)
+
+
+def _move_at_once(
+    self: PullProcessor,
+    request: Request,
+    fields: PullFields,
+    queue: QueueState,
+    tag_filter: TagFilter | None,
+    result: GetResult,
+) -> None:
+    if result.status is ReadStatus.OFFSET_OVERFLOW_BADLY:
+        self._answer_nothing(request, ResponseCode.PULL_OFFSET_MOVED, result.next_begin, result)
+    else:
+        _real_conclude(self, request, fields, queue, tag_filter, result)
+
+
+_real_conclude = PullProcessor._conclude  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "follower-moves-consumer",
+    "a follower that lags sends no consumer back",
+    (PullProcessor, "_conclude", _move_at_once),
+)
+
+# ---------------------------------------------------------------- consumer offsets
+
+
+def _never_late(self: RecentCommits, origin: Origin, key: tuple[str, str, int], offset: int, now: float) -> bool:
+    _ = self, origin, key, offset, now
+    return False
+
+
+CATALOGUE.add(
+    "late-commit-taken",
+    "no delayed forward moves a committed offset back",
+    (RecentCommits, "is_late", _never_late),
+)
+
+
+def _answer_before_commit(self: OffsetProcessor, request: Request, error: LogError | None) -> None:
+    _ = self, request, error
+
+
+def _update_and_answer(self: OffsetProcessor, request: Request) -> None:
+    _real_update(self, request)
+    if not request.is_oneway:
+        request.respond()
+
+
+_real_update = OffsetProcessor.update
+
+CATALOGUE.add(
+    "commit-answered-at-once",
+    "a commit of an offset is acknowledged once it is applied",
+    (OffsetProcessor, "_finish_update", _answer_before_commit),
+    (OffsetProcessor, "update", _update_and_answer),
+)

@@ -1,0 +1,136 @@
+"""Bugs of the replicated state, and of the views derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dledger.errors import LogError
+from dledger.sim.mutants.catalogue import Catalogue
+from dledger.statemachine import CommittedEntry, Leadership
+from dledger.store.disk import Disk
+from dledger_broker import machine
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.retention import Retention
+from dledger_broker.state.tables import BrokerState, QueueState
+from dledger_broker.views import recovery
+from dledger_broker.views.checkpoint import load_checkpoint
+from dledger_broker.views.consumequeue import ConsumeQueues
+from dledger_broker.views.keyfile import ActiveIndexFile, IndexedKey
+from dledger_broker.views.unitfiles import FileLayout
+
+CATALOGUE = Catalogue("broker")
+
+# ---------------------------------------------------------------- the leader's overlay
+
+CATALOGUE.add(
+    "overlay-kept",
+    "a new leader hands out queue offsets from what is applied",
+    (BrokerState, "reset_staged", lambda _self: None),
+)
+
+
+def _reset_whenever_not_ready(self: BrokerMachine, leadership: Leadership) -> None:
+    if not leadership.ready:
+        self.state.reset_staged()
+    _real_on_leadership(self, leadership)
+
+
+_real_on_leadership = BrokerMachine.on_leadership
+
+CATALOGUE.add(
+    "overlay-reset-in-handover",
+    "a handover that fails takes back no queue offset that is in flight",
+    (BrokerMachine, "on_leadership", _reset_whenever_not_ready),
+)
+
+# ---------------------------------------------------------------- trims
+
+
+def _trim_undecided(self: Retention, position: int) -> None:
+    try:
+        self._log.trim(position)
+    except LogError:
+        pass
+
+
+CATALOGUE.add(
+    "trim-undecided",
+    "first kept offsets are applied before the log is trimmed",
+    (Retention, "trim", _trim_undecided),
+)
+
+
+def _first_kept_too_far(self: ConsumeQueues, queue: QueueState, position: int) -> Callable[[], int]:
+    search = _real_first_kept(self, queue, position)
+    return lambda: min(search() + 1, queue.view.end)
+
+
+_real_first_kept = ConsumeQueues.first_kept
+
+CATALOGUE.add(
+    "trim-takes-one-more",
+    "a queue keeps every message that the log keeps",
+    (ConsumeQueues, "first_kept", _first_kept_too_far),
+)
+
+# ---------------------------------------------------------------- consume queues
+
+
+def _rebuild_nothing(self: BrokerMachine, entries: Sequence[CommittedEntry]) -> None:
+    _ = self, entries
+
+
+CATALOGUE.add(
+    "rebuild-forgotten",
+    "what views lack of the restored state is rebuilt from the log",
+    (BrokerMachine, "rebuild", _rebuild_nothing),
+)
+
+
+def _sync_nothing(self: ConsumeQueues, done: Callable[[str | None], None]) -> None:
+    self._writer.submit(lambda: None, lambda _result: done(None))
+
+
+CATALOGUE.add(
+    "checkpoint-before-sync",
+    "a checkpoint lists what is durable",
+    (ConsumeQueues, "sync", _sync_nothing),
+    (recovery, "_holds", lambda *_arguments: True),
+)
+
+
+def _recover_whatever_is_there(
+    disk: Disk, layout: FileLayout, state: BrokerState, position: int, incarnation: str
+) -> int:
+    checkpoint = load_checkpoint(disk)
+    found = incarnation if checkpoint is None else checkpoint.incarnation
+    return recovery.recover_queues(disk, layout, state, position, found)
+
+
+CATALOGUE.add(
+    "views-outlive-their-log",
+    "the views of a log that was set aside are worth nothing",
+    (machine, "recover_queues", _recover_whatever_is_there),
+)
+
+# ---------------------------------------------------------------- key index
+
+
+def _slots_first(self: ActiveIndexFile, keys: list[IndexedKey]) -> None:
+    slots = {key.key_hash % self._layout.slots: self.header.next_entry + place for place, key in enumerate(keys)}
+    try:
+        _real_add(self, keys)
+    except OSError:
+        for slot, number in slots.items():
+            self._slots[slot] = number
+        raise
+
+
+_real_add = ActiveIndexFile.add
+
+
+CATALOGUE.add(
+    "index-slots-before-entries",
+    "a failed write of the key index loses no key",
+    (ActiveIndexFile, "add", _slots_first),
+)
