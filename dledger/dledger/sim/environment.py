@@ -6,6 +6,7 @@ from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import TypeVar
 
@@ -54,12 +55,13 @@ class SimEnvironment:
         self._busy: dict[str, bool] = {FLUSH: False, HARD_STATE: False}
         self.alive = True
         self._paused_until = 0.0
-        self._missed: deque[Callable[[], None]] = deque()
+        self._missed: deque[Timer] = deque()
         self._unfinished: dict[int, Callable[[], object]] = {}
         self._works = 0
         self.wall_offset_ms = 0
         self.sync_delay_s: Callable[[str], float] = lambda _lane: 0.0005
         self._loop = SimEventLoop(self, self._task_failed)
+        self._as_loop = self._loop.as_loop
         self._task_error: Exception | None = None
 
     @property
@@ -94,7 +96,9 @@ class SimEnvironment:
             self._scheduler.at(self._paused_until, self._wake)
             return
         while self._missed:
-            self._missed.popleft()()
+            missed = self._missed.popleft().callback
+            if missed is not None:
+                missed()
 
     @property
     def paused(self) -> bool:
@@ -125,29 +129,25 @@ class SimEnvironment:
 
     def call_at(self, moment: float, callback: Callable[[], None]) -> Timer:
         """Call on the node's event loop at a moment of simulated time."""
-        scheduler = self._scheduler
-        timer = Timer(callback)
+        return self._scheduler.at(moment, partial(self._fire, callback))
 
-        def fire() -> None:
-            if not self.alive or timer.callback is None:
-                return
-            if self.paused:
-                self._missed.append(fire)
-                return
-            _set_running_loop(self._loop.as_loop)
-            try:
-                timer.callback()
-            except Exception as error:
-                self._escaped(error)
-            finally:
-                _set_running_loop(None)
-            if self._task_error is not None:
-                unhandled, self._task_error = self._task_error, None
-                self._escaped(unhandled)
-            self._after_event()
-
-        scheduler.at(moment, fire)
-        return timer
+    def _fire(self, callback: Callable[[], None]) -> None:
+        if not self.alive:
+            return
+        if self._scheduler.now < self._paused_until:
+            self._missed.append(self._scheduler.current)
+            return
+        _set_running_loop(self._as_loop)
+        try:
+            callback()
+        except Exception as error:
+            self._escaped(error)
+        finally:
+            _set_running_loop(None)
+        if self._task_error is not None:
+            unhandled, self._task_error = self._task_error, None
+            self._escaped(unhandled)
+        self._after_event()
 
     def run_blocking(self, lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """See `Environment.run_blocking`."""

@@ -25,12 +25,18 @@ class Timer:
         self.callback = None
 
 
+def _nothing() -> None:
+    """What was called before the first event."""
+
+
 class Scheduler:
     """`now` is in seconds since the start of the run."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.events = 0
+        self.current = Timer(_nothing)
+        """The call that is being made."""
         self._heap: list[tuple[float, int, Timer]] = []
         self._serial = 0
         self._spin_from = 0.0
@@ -54,6 +60,7 @@ class Scheduler:
             callback = timer.callback
             if callback is not None:
                 self.now = at
+                self.current = timer
                 self.events += 1
                 if not self.events % SPIN_EVENTS:
                     self._check_spin()

@@ -12,6 +12,7 @@ from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.requests import Requests
 from dledger_broker.processors.send import SendProcessor, SendUnit
 from dledger_broker.server.request import Origin, Request
+from dledger_broker.sim import schedules
 from dledger_broker.state.tables import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
@@ -67,6 +68,7 @@ CATALOGUE.add(
     "send-to-deleted-topic",
     "nothing is staged for a topic whose deletion is in flight",
     (SendProcessor, "_without_deleted", lambda _self, pending: pending),
+    schedule=schedules.send_in_the_turn_of_a_deletion,
 )
 
 # ---------------------------------------------------------------- reads
@@ -135,6 +137,7 @@ CATALOGUE.add(
     "late-commit-taken",
     "no delayed forward moves a committed offset back",
     (RecentCommits, "is_late", _never_late),
+    schedule=schedules.commit_that_was_overtaken,
 )
 
 

@@ -7,16 +7,13 @@ from collections.abc import Callable, Sequence
 from dledger.errors import LogError
 from dledger.sim.mutants.catalogue import Catalogue
 from dledger.statemachine import CommittedEntry, Leadership
-from dledger.store.disk import Disk
-from dledger_broker import machine
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.retention import Retention
+from dledger_broker.sim import schedules
 from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_broker.views import recovery
-from dledger_broker.views.checkpoint import load_checkpoint
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keyfile import ActiveIndexFile, IndexedKey
-from dledger_broker.views.unitfiles import FileLayout
 
 CATALOGUE = Catalogue("broker")
 
@@ -41,6 +38,7 @@ CATALOGUE.add(
     "overlay-reset-in-handover",
     "a handover that fails takes back no queue offset that is in flight",
     (BrokerMachine, "on_leadership", _reset_whenever_not_ready),
+    schedule=schedules.handover_that_fails,
 )
 
 # ---------------------------------------------------------------- trims
@@ -98,21 +96,6 @@ CATALOGUE.add(
     (recovery, "_holds", lambda *_arguments: True),
 )
 
-
-def _recover_whatever_is_there(
-    disk: Disk, layout: FileLayout, state: BrokerState, position: int, incarnation: str
-) -> int:
-    checkpoint = load_checkpoint(disk)
-    found = incarnation if checkpoint is None else checkpoint.incarnation
-    return recovery.recover_queues(disk, layout, state, position, found)
-
-
-CATALOGUE.add(
-    "views-outlive-their-log",
-    "the views of a log that was set aside are worth nothing",
-    (machine, "recover_queues", _recover_whatever_is_there),
-)
-
 # ---------------------------------------------------------------- key index
 
 
@@ -133,4 +116,5 @@ CATALOGUE.add(
     "index-slots-before-entries",
     "a failed write of the key index loses no key",
     (ActiveIndexFile, "add", _slots_first),
+    schedule=schedules.index_write_that_failed,
 )

@@ -1,0 +1,204 @@
+"""Schedules by hand for brokers: what random search finds rarely.
+
+They raise `AssertionError` or `Violation` if the code under them breaks its promise.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from random import Random
+from typing import Final, cast
+
+from dledger.sim.disk import SimDisk
+from dledger.sim.group import GroupSettings, SimGroup
+from dledger.sim.registers import leading
+from dledger.sim.scheduler import Scheduler
+from dledger_broker.sim.clients import ClientSettings, pull_fields
+from dledger_broker.sim.connection import TURN_S, Answer, SimConnection
+from dledger_broker.sim.service import BrokerSettings, SimBroker
+from dledger_broker.sim.trial import BrokerTrial
+from dledger_broker.views.keyfile import ActiveIndexFile, IndexedKey, IndexHeader, IndexLayout
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
+from dledger_remoting.hosts import HostAddress
+
+TOPIC: Final = "lasting-0"
+GROUP_NAME: Final = "group-0"
+TIMEOUT_S: Final = 6.0
+CLIENT: Final = HostAddress("127.0.0.1", 50_000)
+
+
+class _Brokers:
+    """A whole group with one topic, and no clients but those of the schedule."""
+
+    def __init__(self) -> None:
+        nobody = ClientSettings(producers=0, consumers=0, administrators=0, readers=0, topics=1, queues=1)
+        self.trial = BrokerTrial(Random(1), nobody, BrokerSettings(), None)
+        self.scheduler = Scheduler()
+        self.group = SimGroup(self.scheduler, Random(2), GroupSettings(clock_drift=0.0), self.trial.serve)
+        for name in self.group.nodes:
+            self.group.start(name)
+        self.run(2.0)
+        self.trial.start(self.group)
+        self.run(2.0)
+        self._connections = 0
+
+    def run(self, seconds: float) -> None:
+        self.scheduler.run_until(self.scheduler.now + seconds)
+
+    def await_turn(self) -> None:
+        """What is sent now is read in one turn."""
+        self.scheduler.run_until((self.scheduler.now // TURN_S + 1) * TURN_S)
+
+    def connect(self, name: str) -> SimConnection:
+        life = self.group.nodes[name].life
+        assert life is not None
+        self._connections += 1
+        return SimConnection(self.group, life, Random(self._connections), CLIENT, self._connections)
+
+    def ask(self, connection: SimConnection, code: int, ext: dict[str, str]) -> list[Answer | None]:
+        """Send a request; its answer will stand in the list."""
+        answers: list[Answer | None] = []
+        connection.call(RemotingCommand(code, ext=ext), TIMEOUT_S, answers.append)
+        return answers
+
+    def send(self, connection: SimConnection, topic: str) -> None:
+        """Send a message, whose answer is checked."""
+        operation = self.trial.next_operation()
+        code, ext, body = self.trial.make_send(topic, 0, [operation], batch=False)
+        connection.call(
+            RemotingCommand(code, ext=ext, body=body),
+            TIMEOUT_S,
+            lambda answer: self.trial.sent([operation], 0, answer),
+        )
+
+    @property
+    def leader(self) -> str:
+        return leading(self.group).node.name
+
+    @property
+    def follower(self) -> str:
+        return next(name for name in self.group.nodes if name != self.leader)
+
+
+def _key(offset: int) -> dict[str, str]:
+    return {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0", "commitOffset": str(offset)}
+
+
+def send_in_the_turn_of_a_deletion() -> None:
+    """A message that arrives in one turn with the deletion of its topic is not staged behind it.
+
+    1. A send to a topic is read and waits for the end of the turn.
+    2. The deletion of the topic is read in the same turn, and proposed at once.
+    3. Staged after it, the message would be acknowledged and be in no queue.
+    """
+    brokers = _Brokers()
+    connection = brokers.connect(brokers.leader)
+    brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, brokers.trial.topic_fields("passing"))
+    brokers.run(1.0)
+    assert "passing" in brokers.trial.truth.topics
+    brokers.await_turn()
+    brokers.send(connection, "passing")
+    brokers.ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "passing"})
+    brokers.run(2.0)
+    assert "passing" not in brokers.trial.truth.topics
+
+
+def handover_that_fails() -> None:
+    """A handover that nobody takes over leaves what is in flight its queue offsets.
+
+    1. A message is on its way to slow followers.
+    2. The leader begins to hand over to one that it cannot reach, and takes no proposals.
+    3. The message is committed, the handover given up; the next message must not get the same offset.
+    """
+    brokers = _Brokers()
+    leader, group = brokers.leader, brokers.group
+    life = leading(group)
+    target, other = (name for name in group.nodes if name != leader)
+    group.network.slow(leader, other, 0.2)
+    group.network.block(leader, target)
+    connection = brokers.connect(leader)
+    brokers.send(connection, TOPIC)
+    brokers.run(0.05)
+    member = life.replica.engine.table.membership.find(target)
+    assert member is not None
+    assert life.replica.transfer(member)
+    group.network.slow(leader, other, 0.0)
+    for _ in range(40):
+        brokers.run(0.1)
+        if life.replica.is_ready:
+            break
+    brokers.send(connection, TOPIC)
+    brokers.run(3.0)
+    assert brokers.trial.counts["ok"] == 2
+
+
+def commit_that_was_overtaken() -> None:
+    """A commit that a slow link holds back does not undo a later one of its client.
+
+    1. A consumer commits 1 through a follower whose link to the leader is slow.
+    2. It commits 2 at the leader.
+    3. The first commit arrives.
+    """
+    brokers = _Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    at_leader, at_follower = brokers.connect(leader), brokers.connect(follower)
+    for _ in range(3):
+        brokers.send(at_leader, TOPIC)
+    pull = {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0", **pull_fields(0, 8)}
+    brokers.ask(at_leader, RequestCode.PULL_MESSAGE, pull)
+    brokers.run(1.0)
+    brokers.group.network.slow(follower, leader, 1.0)
+    brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, _key(1))
+    brokers.run(0.1)
+    second = brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, _key(2))
+    brokers.run(4.0)
+    assert second[0] is not None
+    assert second[0].code == ResponseCode.SUCCESS
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def index_write_that_failed() -> None:
+    """Entries of the key index whose write failed and was repeated lead to those before them."""
+    disk = SimDisk()
+    file = ActiveIndexFile(disk, "f", IndexLayout(slots=4, entries=8), IndexHeader(), 1)
+    file.add([IndexedKey(5, 100, 1000)])
+    disk.fail(lambda operation, _path: operation == "pwrite", errno.ENOSPC)
+    try:
+        file.add([IndexedKey(5, 200, 2000)])
+    except OSError:
+        pass
+    else:
+        raise AssertionError("a failed write is an error")
+    file.add([IndexedKey(5, 200, 2000)])
+    assert list(file.positions(5, 0, 1 << 60)) == [200, 100]
+
+
+def views_of_a_killed_node() -> None:
+    """A node that lost its views answers from what it has rebuilt, as if nothing had happened."""
+    brokers = _Brokers()
+    follower = brokers.follower
+    connection = brokers.connect(brokers.leader)
+    for _ in range(30):
+        brokers.send(connection, TOPIC)
+    brokers.run(1.0)
+    brokers.group.kill(follower)
+    for directory in ("consumequeue", "views", "keyindex"):
+        brokers.group.nodes[follower].disk.rmtree(directory)
+    brokers.group.start(follower)
+    brokers.run(2.0)
+    life = brokers.group.nodes[follower].life
+    assert life is not None
+    queue = cast(SimBroker, life.service).broker.queue(TOPIC, 0)
+    assert queue is not None
+    assert (queue.min_offset, queue.view.end, queue.max_offset) == (0, 30, 30)
+
+
+SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
+    send_in_the_turn_of_a_deletion,
+    handover_that_fails,
+    commit_that_was_overtaken,
+    index_write_that_failed,
+    views_of_a_killed_node,
+)
