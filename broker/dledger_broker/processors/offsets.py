@@ -14,7 +14,7 @@ from dledger_broker.server.request import Origin, Request, read_request
 from dledger_broker.state.tables import QueueState
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_json_header
-from dledger_remoting.errors import GroupNotExist, InvalidParameter, QueryNotFound, TopicNotExist
+from dledger_remoting.errors import GroupNotExist, InvalidParameter, QueryNotFound, SystemBusy, TopicNotExist
 from dledger_remoting.frame import SerializeType
 from dledger_remoting.headers import (
     MaxOffsetHeader,
@@ -32,6 +32,9 @@ from dledger_remoting.topics import is_system_group
 
 LATE_COMMIT_S: Final = 60.0
 """How long after a commit an older one of its client, delayed on its way through another node, is recognised."""
+NEW_LEADER_S: Final = 15.0
+"""How long a new leader may meet commits that another node passed on to the leader before it: longer than a request
+waits for a leader and for its answer together."""
 
 
 class _Commit(NamedTuple):
@@ -65,6 +68,11 @@ class RecentCommits:
             return not last.client_ids.isdisjoint(origin.client_ids)
         return origin.address.ip == last.ip
 
+    def knows(self, key: tuple[str, str, int], since: float) -> bool:
+        """True if somebody has committed an offset of the queue since a moment."""
+        last = self._commits.get(key)
+        return last is not None and last.at >= since
+
     def note(self, origin: Origin, key: tuple[str, str, int], offset: int, now: float) -> None:
         """Remember a commit, and forget those that are too old to matter."""
         commits = self._commits
@@ -86,6 +94,14 @@ class OffsetProcessor:
         self._requests = requests
         self._forwarder = forwarder
         self._recent = RecentCommits()
+        self._leads_since = env.now()
+        self._was_ready = False
+        group.listeners.append(self._on_leadership)
+
+    def _on_leadership(self) -> None:
+        if self._group.ready and not self._was_ready:
+            self._leads_since = self._env.now()
+        self._was_ready = self._group.ready
 
     # ---------------------------------------------------------------- of consumer groups
 
@@ -140,6 +156,11 @@ class OffsetProcessor:
         if self._recent.is_late(request.origin, key, header.commit_offset, self._env.now()):
             request.respond()
             return
+        if self._may_be_late(request.origin, key, header.commit_offset):
+            raise SystemBusy(
+                f"offset {header.commit_offset} was passed on, is below the committed one, and this node leads only "
+                "since a moment ago: it may be an old one, commit it again"
+            )
         self._recent.note(request.origin, key, header.commit_offset, self._env.now())
         if self._is_stored(key, header.commit_offset):
             request.respond()
@@ -148,6 +169,21 @@ class OffsetProcessor:
             request.respond()
         else:
             self._machine.commit_offset(*key, header.commit_offset, lambda error: self._finish_update(request, error))
+
+    def _may_be_late(self, origin: Origin, key: tuple[str, str, int], offset: int) -> bool:
+        """True if a commit that was passed on lowers an offset, and this leader cannot know whether it was overtaken.
+
+        1. a client commits 100 through a follower that has no leader to pass it on to;
+        2. it commits 120 at the new leader, which loses its leadership again;
+        3. the next leader, which knows of 120 from the log only, is passed 100.
+        """
+        new = self._env.now() - self._leads_since <= NEW_LEADER_S
+        if not origin.is_forwarded or not new or self._recent.knows(key, self._leads_since):
+            return False
+        committed = self._machine.offset_buffer.pending(*key)
+        if committed is None:
+            committed = self._machine.state.offsets.get(*key)
+        return committed is not None and offset < committed
 
     def _finish_update(self, request: Request, error: Exception | None) -> None:
         if error is None:

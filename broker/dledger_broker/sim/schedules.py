@@ -18,6 +18,7 @@ from dledger_broker.sim.clients import ClientSettings, pull_fields
 from dledger_broker.sim.connection import TURN_S, Answer, SimConnection
 from dledger_broker.sim.service import BrokerSettings, SimBroker
 from dledger_broker.sim.trial import BrokerTrial
+from dledger_broker.sim.truth import encode_body
 from dledger_broker.views.keyfile import ActiveIndexFile, IndexedKey, IndexHeader, IndexLayout
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
@@ -63,10 +64,11 @@ class _Brokers:
         connection.call(RemotingCommand(code, ext=ext), TIMEOUT_S, answers.append)
         return answers
 
-    def send(self, connection: SimConnection, topic: str) -> None:
+    def send(self, connection: SimConnection, topic: str, *, padding: int = 0) -> None:
         """Send a message, whose answer is checked."""
         operation = self.trial.next_operation()
-        code, ext, body = self.trial.make_send(topic, 0, [operation], batch=False)
+        code, ext, _ = self.trial.make_send(topic, 0, [operation], batch=False)
+        body = encode_body(operation, padding)
         connection.call(
             RemotingCommand(code, ext=ext, body=body),
             TIMEOUT_S,
@@ -91,15 +93,19 @@ def send_in_the_turn_of_a_deletion() -> None:
 
     1. A send to a topic is read and waits for the end of the turn.
     2. The deletion of the topic is read in the same turn, and proposed at once.
-    3. Staged after it, the message would be acknowledged and be in no queue.
+    3. The message does not fit what is left of the segment, so that it would come into an entry behind the deletion:
+       acknowledged, and in no queue.
     """
     brokers = _Brokers()
     connection = brokers.connect(brokers.leader)
     brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, brokers.trial.topic_fields("passing"))
+    for _ in range(20):
+        brokers.send(connection, TOPIC)
     brokers.run(1.0)
     assert "passing" in brokers.trial.truth.topics
     brokers.await_turn()
-    brokers.send(connection, "passing")
+    store = leading(brokers.group).replica.store
+    brokers.send(connection, "passing", padding=store.segment_bytes - store.end_position % store.segment_bytes)
     brokers.ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "passing"})
     brokers.run(2.0)
     assert "passing" not in brokers.trial.truth.topics
@@ -159,6 +165,34 @@ def commit_that_was_overtaken() -> None:
     assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
+def commit_that_missed_two_leaders() -> None:
+    """A commit that waited for a leader does not undo one that a leader has taken meanwhile which is gone again.
+
+    1. A consumer commits 1 through a follower whose link to everybody is slow.
+    2. It commits 2 at the leader, which then hands over.
+    3. The first commit arrives at the new leader, which knows of 2 from the log only.
+    """
+    brokers = _Brokers()
+    leader = brokers.leader
+    follower, heir = (name for name in brokers.group.nodes if name != leader)
+    at_leader, at_follower = brokers.connect(leader), brokers.connect(follower)
+    for _ in range(3):
+        brokers.send(at_leader, TOPIC)
+    pull = {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0", **pull_fields(0, 8)}
+    brokers.ask(at_leader, RequestCode.PULL_MESSAGE, pull)
+    brokers.run(1.0)
+    brokers.group.network.slow(follower, leader, 0.8)
+    brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, _key(1))
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, _key(2))
+    brokers.run(0.4)
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    life = leading(brokers.group)
+    life.replica.transfer(life.replica.engine.table.membership.find(heir))
+    brokers.run(4.0)
+    assert brokers.leader == heir
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
 def index_write_that_failed() -> None:
     """Entries of the key index whose write failed and was repeated lead to those before them."""
     disk = SimDisk()
@@ -199,6 +233,7 @@ SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     send_in_the_turn_of_a_deletion,
     handover_that_fails,
     commit_that_was_overtaken,
+    commit_that_missed_two_leaders,
     index_write_that_failed,
     views_of_a_killed_node,
 )

@@ -6,8 +6,9 @@ import pytest
 from served_broker import FakeClient, ServedBroker, pull_ext
 
 from dledger_broker.forward import Envelope, ForwardedOrigin
-from dledger_broker.processors.offsets import LATE_COMMIT_S, RecentCommits
-from dledger_remoting.codes import RequestCode
+from dledger_broker.processors.offsets import LATE_COMMIT_S, NEW_LEADER_S, RecentCommits
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.hosts import HostAddress
 from dledger_remoting.topics import SubscriptionGroupConfig
 
 KEY = ("CG", "T1", 0)
@@ -158,3 +159,26 @@ def test_old_commits_are_forgotten() -> None:
     for queue_id in range(100):
         commits.note(origin("new", "c1"), ("CG", "T1", queue_id), 1, float(queue_id))
     assert len(commits._commits) <= LATE_COMMIT_S + 1
+
+
+def test_a_new_leader_takes_no_commit_that_may_have_been_overtaken(broker: ServedBroker, client: FakeClient) -> None:
+    """1. 120 is committed at a leader; 2. another one leads; 3. it is passed 100, which waited for the first leader."""
+    client.send(15, offset_ext(120))
+    assert committed(client) == "120"
+    broker.memory.node.step_down()
+    broker.advance(1)
+    broker.memory.node.lead()
+    broker.settle()
+    passed_on = broker.client("client/2")
+    passed_on.is_forwarded = True
+    passed_on.address = HostAddress("10.0.0.8", 40000)
+    assert passed_on.call(15, offset_ext(100)).code == ResponseCode.SYSTEM_BUSY
+    assert committed(client) == "120"
+    for sender, offset in ((passed_on, 130), (client, 90)):
+        sender.send(15, offset_ext(offset))
+        assert committed(client) == str(offset)
+    broker.memory.node.step_down()
+    broker.memory.node.lead()
+    broker.advance(NEW_LEADER_S + 1)
+    passed_on.send(15, offset_ext(80))
+    assert committed(client) == "80"

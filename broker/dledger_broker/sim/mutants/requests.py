@@ -10,7 +10,8 @@ from dledger_broker.forward import Forwarder
 from dledger_broker.processors.offsets import OffsetProcessor, RecentCommits
 from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.requests import Requests
-from dledger_broker.processors.send import SendProcessor, SendUnit
+from dledger_broker.processors.send import SendProcessor
+from dledger_broker.processors.send_unit import SendUnit
 from dledger_broker.server.request import Origin, Request
 from dledger_broker.sim import schedules
 from dledger_broker.state.tables import QueueState
@@ -43,7 +44,7 @@ def _refuse_what_was_proposed(self: SendUnit) -> None:
     if not self.settled:
         self.settled = True
         for pending in self._pending:
-            self._processor.fail(pending[0], NotLeaderError(None, 0))
+            self._failed(pending[0], NotLeaderError(None, 0))
 
 
 CATALOGUE.add(
@@ -138,6 +139,13 @@ CATALOGUE.add(
     "no delayed forward moves a committed offset back",
     (RecentCommits, "is_late", _never_late),
     schedule=schedules.commit_that_was_overtaken,
+)
+
+CATALOGUE.add(
+    "late-commit-after-failover",
+    "no failover moves a committed offset back by a commit that waited for a leader",
+    (OffsetProcessor, "_may_be_late", lambda *_arguments: False),
+    schedule=schedules.commit_that_missed_two_leaders,
 )
 
 
