@@ -84,7 +84,7 @@ async def test_a_leader_whose_followers_disks_are_full_refuses_instead_of_leavin
         disk.is_full = True
         await until(lambda: all(peer.disk_used == DISK_FULL for peer in leader.status().peers), "word of both disks")
         last = leader.status().last_index
-        with pytest.raises(LogFullError, match="no space on n., n., too few replicas"):
+        with pytest.raises(LogFullError, match=r"no space on n., n., too few replicas"):
             await leader.append(b"refused")
         assert leader.status().last_index == last
         disk.is_full = False
