@@ -117,7 +117,7 @@ def mutants_command() -> None:
 def _show(context: click.Context, result: RunResult) -> None:
     for line in _lines(result.verdicts):
         click.echo(line)
-    click.echo(f"{result.verdict}: {result.directory}")
+    click.echo(f"{result.verdict}: {result.report}")
     context.exit(EXIT_CODES[result.verdict])
 
 

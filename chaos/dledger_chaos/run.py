@@ -74,7 +74,7 @@ class RunResult:
 
     verdict: Result
     verdicts: Sequence[Verdict]
-    directory: Path
+    report: Path
     injected: dict[str, int]
     """Faults by kind."""
 
@@ -89,7 +89,7 @@ async def run(options: RunOptions, say: Callable[[str], None]) -> RunResult:
     result = await asyncio.to_thread(check, options.directory)
     if not options.keep_data and result.verdict == "valid":
         shutil.rmtree(options.directory / CLUSTER_DIRECTORY)
-    return RunResult(result.verdict, result.verdicts, result.directory, trial.injected)
+    return RunResult(result.verdict, result.verdicts, result.report, trial.injected)
 
 
 def check(directory: Path) -> RunResult:
@@ -97,8 +97,7 @@ def check(directory: Path) -> RunResult:
     data = RunData.load(directory)
     verdicts = judge(data)
     write_edn(data.operations, directory / EDN_FILE)
-    write_report(data, verdicts)
-    return RunResult(overall(verdicts), verdicts, directory, {})
+    return RunResult(overall(verdicts), verdicts, write_report(data, verdicts), {})
 
 
 def workloads_named(names: Sequence[str], capabilities: frozenset[str]) -> list[str]:

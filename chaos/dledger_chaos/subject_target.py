@@ -1,0 +1,223 @@
+"""Register nodes as a target: our replicated log used directly, or stock PySyncObj, under the same faults.
+
+The processes are children of this one (`subjects.group`).  There is no name server, and a node is observed over its own
+client port, past the proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from . import ports
+from .disk.build import disk_shim
+from .disk.control import DiskControl, shim_environment
+from .disk.undo import forget, lose_power
+from .errors import TargetError
+from .processes import send, wait_gone
+from .subjects.client import SubjectClient
+from .subjects.group import Address, Kind, SubjectGroup
+from .target import NodeFacts, NodeView
+from .toxiproxy.build import toxiproxy_server
+from .toxiproxy.mesh import CLIENTS, Link, Mesh
+from .toxiproxy.server import HOST, ToxiproxyServer
+
+GROUP: Final = "registers"
+NODE_IDS: Final = ("a", "b", "c")
+START_S: Final = 30.0
+STOP_S: Final = 20.0
+STATUS_S: Final = 1.0
+
+REGISTER_CAPABILITIES: Final = frozenset({"process", "network", "power", "clock", "register"})
+PYSYNCOBJ_CAPABILITIES: Final = frozenset({"process", "network", "clock", "register"})
+"""Its journal is written through mmap, where no library sees what was synced: power losses cannot be played."""
+
+_POLL_S: Final = 0.05
+
+
+class SubjectTarget:
+    """Three register nodes of one kind in `directory`.  Use it as an async context."""
+
+    namesrv = ""
+
+    def __init__(self, kind: Kind, directory: Path, *, seed: int = 0) -> None:
+        self.kind = "pysyncobj" if kind == "pysyncobj_node" else "register"
+        self.directory = directory.resolve()
+        self._subject = kind
+        self._seed = seed
+        self._state = self.directory / "disks"
+        self._disks: dict[str, DiskControl] = {}
+        self._stopped: set[int] = set()
+        self._group: SubjectGroup | None = None
+        self._server: ToxiproxyServer | None = None
+        self._mesh: Mesh | None = None
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """See `Target.capabilities`."""
+        return PYSYNCOBJ_CAPABILITIES if self.kind == "pysyncobj" else REGISTER_CAPABILITIES
+
+    @property
+    def nodes(self) -> Sequence[NodeFacts]:
+        """See `Target.nodes`."""
+        return [
+            NodeFacts(
+                node,
+                GROUP,
+                self.mesh.address(CLIENTS, node),
+                "",
+                self.directory / node,
+                (self.directory / f"{node}.log",),
+            )
+            for node in NODE_IDS
+        ]
+
+    @property
+    def mesh(self) -> Mesh:
+        """See `Target.mesh`."""
+        if self._mesh is None:
+            raise TargetError("the group is not started")
+        return self._mesh
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Kill everything; the data stays."""
+        if self._group is not None:
+            await asyncio.to_thread(self._group.stop)
+        if self._server is not None:
+            await asyncio.to_thread(self._server.stop)
+            self._server = None
+
+    def disk(self, node_id: str) -> DiskControl:
+        """See `Target.disk`."""
+        return self._disks[node_id]
+
+    def pid(self, node_id: str) -> int | None:
+        """See `Target.pid`."""
+        return None if self._group is None else self._group[node_id].pid
+
+    def was_stopped(self, pid: int) -> bool:
+        """See `Target.was_stopped`."""
+        return pid in self._stopped
+
+    async def status(self, node_id: str) -> NodeView | None:
+        """See `Target.status`."""
+        if self._group is None or self.pid(node_id) is None:
+            return None
+        async with SubjectClient(self._group.client_addresses[node_id]) as client:
+            answer = await client.call("status", timeout_s=STATUS_S)
+        if not answer.ok or not isinstance(answer.value, dict):
+            return None
+        said = answer.value
+        voters = said["voters"]
+        return NodeView(
+            node_id,
+            GROUP,
+            str(said["role"]),
+            int(str(said["term"])),
+            said["ready"] is True,
+            commit_index=int(str(said["commit_index"])),
+            applied_index=int(str(said["applied_index"])),
+            voters=tuple(map(str, voters)) if isinstance(voters, list) else (),
+        )
+
+    async def start_node(self, node_id: str) -> None:
+        """See `Target.start_node`."""
+        if self._group is None:
+            raise TargetError("the group is not started")
+        self._group[node_id].start()
+        try:
+            async with asyncio.timeout(START_S):
+                while await self.status(node_id) is None:
+                    if self.pid(node_id) is None:
+                        raise TargetError(f"{node_id} ended: see {self._group[node_id].log}")
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise TargetError(f"{node_id} did not answer within {START_S:g} s") from None
+
+    async def stop_node(self, node_id: str) -> None:
+        """See `Target.stop_node`."""
+        pid = self.pid(node_id)
+        if pid is not None:
+            self._stopped.add(pid)
+            send(pid, signal.SIGTERM)
+            await wait_gone([pid], STOP_S)
+
+    async def kill(self, node_ids: Sequence[str]) -> None:
+        """See `Target.kill`."""
+        pids = [pid for node_id in node_ids if (pid := self.pid(node_id)) is not None]
+        self._stopped |= set(pids)
+        for pid in pids:
+            send(pid, signal.SIGKILL)
+        await wait_gone(pids)
+
+    def pause(self, node_id: str) -> None:
+        """See `Target.pause`."""
+        send(self.pid(node_id), signal.SIGSTOP)
+
+    def resume(self, node_id: str) -> None:
+        """See `Target.resume`."""
+        send(self.pid(node_id), signal.SIGCONT)
+
+    async def lose_power(self, node_id: str, kept_share: float, seed: int) -> str:
+        """See `Target.lose_power`."""
+        rng = random.Random(seed)
+        directory, state = self.directory / node_id, self._state / node_id
+        lost = await asyncio.to_thread(lose_power, state, directory, kept_share=kept_share, rng=rng)
+        return f"{lost.writes} writes in {lost.files} files, {lost.names} names"
+
+    async def wipe(self, node_id: str) -> None:
+        """See `Target.wipe`."""
+        await asyncio.to_thread(shutil.rmtree, self.directory / node_id)
+        await asyncio.to_thread(forget, self._state / node_id)
+
+    async def _start(self) -> None:
+        program = await asyncio.to_thread(toxiproxy_server)
+        library = await asyncio.to_thread(disk_shim)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        base = ports.find_base_port(1, len(NODE_IDS))
+        clients: dict[str, Address] = {node: (HOST, base + ports.NODE_STEP * at) for at, node in enumerate(NODE_IDS)}
+        peers: dict[str, Address] = {node: (HOST, port + 1) for node, (_, port) in clients.items()}
+        listen = ports.proxy_ports(base, 0)
+        links = [
+            Link(source, node, next(listen), f"{HOST}:{(clients if source == CLIENTS else peers)[node][1]}")
+            for node in NODE_IDS
+            for source in (*NODE_IDS, CLIENTS)
+            if source != node
+        ]
+        log_file = self.directory / "toxiproxy.log"
+        self._server = ToxiproxyServer(program, base + ports.API, log_file=log_file, seed=self._seed)
+        await asyncio.to_thread(self._server.start)
+        self._mesh = Mesh(self._server, links)
+        await asyncio.to_thread(self._mesh.start)
+        self._disks = {node: DiskControl(self._state / node) for node in NODE_IDS}
+        shim = shim_environment(library, self.directory, self._state)
+        self._group = SubjectGroup(
+            self._subject,
+            self.directory,
+            node_ids=NODE_IDS,
+            dial={(link.source, link.target): (HOST, link.listen) for link in links if link.source != CLIENTS},
+            client_addresses=clients,
+            peer_addresses=peers,
+            environments={node: {**shim, "SHIM_NODE": node} for node in NODE_IDS},
+        )
+        self._group.start()
+        try:
+            await self._group.leader(voters=len(NODE_IDS))
+        except TimeoutError:
+            raise TargetError(f"no leader of {len(NODE_IDS)} voters: see {self.directory}/*.log") from None
