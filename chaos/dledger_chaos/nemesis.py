@@ -39,7 +39,7 @@ class Step:
 
 
 def schedule(seed: int, kinds: Sequence[FaultKind], duration_s: float) -> Iterator[Step]:
-    """Yield the steps of a run.  No fault is held for longer than a third of the run.
+    """Yield the steps of a run.  No fault is held for longer than a sixth of the run.
 
     Kinds come in rounds of a random order each, so that even a short run has many different ones.
     """
@@ -48,7 +48,7 @@ def schedule(seed: int, kinds: Sequence[FaultKind], duration_s: float) -> Iterat
         for kind in rng.sample(kinds, len(kinds)):
             low, high = kind.hold_s
             # Long holds are rarer than short ones.
-            hold_s = min(low + (high - low) * rng.random() ** 2, duration_s / 3)
+            hold_s = min(low + (high - low) * rng.random() ** 3, duration_s / 6)
             yield Step(rng.uniform(*PAUSE_S), kind, hold_s, rng.getrandbits(64))
 
 

@@ -168,7 +168,7 @@ def test_a_schedule_depends_on_its_seed_alone_and_has_every_kind_in_every_round(
 
     assert first(7) == first(7) != first(8)
     assert {step.kind.name for step in first(7, len(kinds))} == set(KINDS)
-    assert max(step.hold_s for step in first(7)) <= 20.0
+    assert max(step.hold_s for step in first(7)) <= 10.0
 
 
 def test_kinds_are_chosen_by_name_and_by_family_as_far_as_the_target_can_take_them():

@@ -1,0 +1,70 @@
+"""A run on real processes is valid; and it is invalid as soon as the nodes have a bug."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dledger_chaos.cli import EXIT_CODES
+from dledger_chaos.cli import chaos as command_line
+
+pytestmark = pytest.mark.slow
+
+RUN_S = 200.0
+
+
+def chaos(out: Path, *arguments: str) -> tuple[int, str, Path]:
+    """Run once; exit code, what was printed, and the run's directory."""
+    command = [sys.executable, "-m", "dledger_admin", "chaos", "run", "--out", str(out), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
+    (directory,) = out.iterdir()
+    return done.returncode, done.stdout + done.stderr, directory
+
+
+def events(directory: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+
+
+def test_a_run_of_every_family_is_valid_and_leaves_no_process(tmp_path):
+    faults = "kill-all,partition-leader,power-loss-all,fsync-fails,clock-jump"
+    code, said, directory = chaos(
+        tmp_path, "--minutes", "0.4", "--seed", "3", "--faults", faults, "--workloads", "append"
+    )
+    assert code == EXIT_CODES["valid"], said
+    assert (directory / "report.html").stat().st_size > 0
+    seen = events(directory)
+    assert {event["name"] for event in seen if event["kind"] == "fault-begin"} == set(faults.split(","))
+    assert [event["name"] for event in seen if event["kind"] == "phase"][-1] == "stopped"
+    assert [event for event in seen if event["kind"] == "note"] == []
+    assert not (directory / "cluster").exists(), "the data of a valid run is removed"
+    for event in seen:
+        if event["kind"] == "process":
+            assert not Path(f"/proc/{event['fields']['pid']}/fd").exists()
+
+
+def test_nodes_that_commit_without_a_majority_are_convicted(tmp_path):
+    arguments = ("--minutes", "0.3", "--seed", "1", "--workloads", "append", "--faults", "partition-leader")
+    code, said, directory = chaos(tmp_path, *arguments, "--mutant", "commit-without-quorum")
+    assert code == EXIT_CODES["invalid"], said
+    assert any(line.startswith("invalid  lost ") for line in said.splitlines()), said
+    assert (directory / "cluster" / "data").is_dir(), "what convicts is kept"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--faults", "earthquake"), "there is no fault or family 'earthquake'"),
+        (("--workloads", "nothing"), "there is no workload 'nothing'"),
+        (("--workloads", "registers"), "workload registers cannot run: the target lacks register"),
+        (("--mutant", "nothing"), "there is no mutant 'nothing'"),
+    ],
+)
+def test_what_cannot_be_run_is_said_and_is_not_green(tmp_path, arguments, words):
+    result = CliRunner().invoke(command_line, ["run", "--out", str(tmp_path), "--minutes", "0.1", *arguments])
+    assert result.exit_code == EXIT_CODES["unknown"]
+    assert f"not run: {words}" in result.output
