@@ -2,7 +2,7 @@
 
 | offset in a group's block of 100 | is |
 |---|---|
-| 10 k, + 1, + 2 | node k: clients, peers, HTTP |
+| 10 k … 10 k + 5 | node k; of ours: clients, peers, HTTP |
 | 50 … 89 | the group's proxies |
 | 95, 96 (first block only) | the name server, toxiproxy's API |
 """
@@ -20,7 +20,7 @@ FIRST_BASE_PORT: Final = 20_000
 LAST_BASE_PORT: Final = 31_000
 GROUP_STEP: Final = 100
 NODE_STEP: Final = 10
-NODE_PORTS: Final = 3
+NODE_PORTS: Final = 6
 PROXIES: Final = range(50, 90)
 NAMESRV: Final = 95
 API: Final = 96

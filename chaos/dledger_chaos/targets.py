@@ -10,6 +10,7 @@ from typing import Final, Protocol, Self
 from .errors import ChaosError
 from .local import CAPABILITIES, CONFIG, LocalTarget
 from .mutants import mutant_environment
+from .rocketmq import ROCKETMQ_CAPABILITIES, RocketmqTarget
 from .subject_target import PYSYNCOBJ_CAPABILITIES, REGISTER_CAPABILITIES, SubjectTarget
 from .target import Target
 
@@ -26,6 +27,7 @@ TARGETS: Final = {
     "local": TargetEntry("three nodes of this project, started by `dledger up`", CAPABILITIES),
     "register": TargetEntry("registers and logs on this project's replicated log", REGISTER_CAPABILITIES),
     "pysyncobj": TargetEntry("the same on stock PySyncObj", PYSYNCOBJ_CAPABILITIES),
+    "rocketmq": TargetEntry("a DLedger group of a real RocketMQ", ROCKETMQ_CAPABILITIES),
 }
 
 
@@ -46,9 +48,11 @@ def make_target(name: str, directory: Path, *, seed: int, config: str = "", muta
     """
     if name not in TARGETS:
         raise ChaosError(f"there is no target {name!r}, only {', '.join(TARGETS)}")
-    if name != "local":
-        if mutant is not None:
-            raise ChaosError(f"target {name} cannot run mutants, local can")
+    if name != "local" and mutant is not None:
+        raise ChaosError(f"target {name} cannot run mutants, local can")
+    if name == "rocketmq":
+        return RocketmqTarget(directory, seed=seed)
+    if name in ("register", "pysyncobj"):
         return SubjectTarget("register_node" if name == "register" else "pysyncobj_node", directory, seed=seed)
     environment = mutant_environment(mutant) if mutant is not None else {}
     return LocalTarget(directory, seed=seed, config=CONFIG + config, environment=environment)

@@ -36,12 +36,13 @@ Stream = Literal["upstream", "downstream"]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One proxy: `source` dials it on port `listen`, and it dials `upstream` (host:port) of `target`."""
+    """One proxy: `source` dials it on port `listen` of `host`, and it dials `upstream` (host:port) of `target`."""
 
     source: str
     target: str
     listen: int
     upstream: str
+    host: str = HOST
 
     @property
     def name(self) -> str:
@@ -51,7 +52,7 @@ class Link:
     @property
     def address(self) -> str:
         """Where `source` dials."""
-        return f"{HOST}:{self.listen}"
+        return f"{self.host}:{self.listen}"
 
 
 class Direction(NamedTuple):

@@ -1,0 +1,307 @@
+"""A real RocketMQ as a target: a name server and a DLedger group of three brokers, from the published jars.
+
+Brokers dial each other and the name server through proxies.  A broker tells clients `brokerIP1:listenPort`, and has no
+other port to tell: the clients' proxies listen on the same port of 127.0.0.2.  Its log is written through mmap, so no
+library sees what was synced: it takes faults of processes and of the network, but none of disks, power and clocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from dledger_client import Admin, ClientError
+
+from . import ports
+from .disk.control import DiskControl
+from .errors import TargetError
+from .processes import send, wait_gone
+from .rocketmq_jars import java, rocketmq_jars
+from .target import NodeFacts, NodeView
+from .toxiproxy.build import toxiproxy_server
+from .toxiproxy.mesh import CLIENTS, NAMESRV, Link, Mesh
+from .toxiproxy.server import HOST, ToxiproxyServer
+
+GROUP: Final = "broker-a"
+NODE_IDS: Final = ("n0", "n1", "n2")
+ADVERTISED_HOST: Final = "127.0.0.2"
+ROCKETMQ_CAPABILITIES: Final = frozenset({"process", "network", "broker"})
+START_S: Final = 120.0
+STOP_S: Final = 60.0
+STATUS_S: Final = 1.0
+
+_CLIENT: Final = 2
+"""The port that is two below is the broker's too, for clients with priority."""
+_HA: Final = 3
+_RAFT: Final = 5
+_POLL_S: Final = 0.2
+_OPENED: Final = ("java.nio", "java.lang", "java.util", "sun.nio.ch")
+_HEAPS: Final = {"namesrv": ("-Xms64m", "-Xmx256m"), "broker": ("-Xms512m", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")}
+_MAINS: Final = {
+    "namesrv": "org.apache.rocketmq.namesrv.NamesrvStartup",
+    "broker": "org.apache.rocketmq.broker.BrokerStartup",
+}
+_NAMESRV_CONFIG: Final = """\
+rocketmqHome={home}
+listenPort={port}
+kvConfigPath={home}/kvConfig.json
+configStorePath={home}/namesrv.properties
+"""
+_BROKER_CONFIG: Final = """\
+rocketmqHome={home}
+namesrvAddr={namesrv}
+brokerClusterName=DefaultCluster
+brokerName={group}
+brokerIP1={advertised}
+brokerIP2=127.0.0.1
+bindAddress=127.0.0.1
+listenPort={port}
+haListenPort={ha}
+storePathRootDir={home}/store
+storePathCommitLog={home}/store/commitlog
+mappedFileSizeCommitLog=67108864
+mappedFileSizeConsumeQueue=1200000
+maxHashSlotNum=500000
+maxIndexNum=2000000
+autoCreateTopicEnable=true
+autoCreateSubscriptionGroup=true
+diskMaxUsedSpaceRatio=95
+enableDLegerCommitLog=true
+dLegerGroup={group}
+dLegerPeers={peers}
+dLegerSelfId={node}
+sendMessageThreadPoolNums=4
+"""
+
+
+class RocketmqTarget:
+    """RocketMQ in `directory`.  Use it as an async context."""
+
+    kind = "rocketmq"
+    capabilities = ROCKETMQ_CAPABILITIES
+
+    def __init__(self, directory: Path, *, seed: int = 0) -> None:
+        self.directory = directory.resolve()
+        self._seed = seed
+        self._base = 0
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._stopped: set[int] = set()
+        self._jars = Path()
+        self._admin: Admin | None = None
+        self._server: ToxiproxyServer | None = None
+        self._mesh: Mesh | None = None
+
+    @property
+    def namesrv(self) -> str:
+        """See `Target.namesrv`."""
+        return f"{HOST}:{self._base + ports.NAMESRV}"
+
+    @property
+    def nodes(self) -> Sequence[NodeFacts]:
+        """See `Target.nodes`."""
+        return [
+            NodeFacts(node, GROUP, self.mesh.address(CLIENTS, node), "", self.directory / node, ()) for node in NODE_IDS
+        ]
+
+    @property
+    def mesh(self) -> Mesh:
+        """See `Target.mesh`."""
+        if self._mesh is None:
+            raise TargetError("RocketMQ is not started")
+        return self._mesh
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Kill everything; the data stays."""
+        if self._admin is not None:
+            await self._admin.close()
+            self._admin = None
+        await self.kill([*NODE_IDS, NAMESRV])
+        if self._server is not None:
+            await asyncio.to_thread(self._server.stop)
+            self._server = None
+
+    def disk(self, node_id: str) -> DiskControl:
+        """See `Target.disk`."""
+        raise TargetError(f"{node_id} is a RocketMQ broker: its disk and clock take no faults")
+
+    def pid(self, node_id: str) -> int | None:
+        """See `Target.pid`."""
+        process = self._processes.get(node_id)
+        return process.pid if process is not None and process.poll() is None else None
+
+    def was_stopped(self, pid: int) -> bool:
+        """See `Target.was_stopped`."""
+        return pid in self._stopped
+
+    async def status(self, node_id: str) -> NodeView | None:
+        """See `Target.status`; who leads is what the name server says, terms and indexes are not known."""
+        if self.pid(node_id) is None or not await self._listens(node_id):
+            return None
+        leads = await self._leader_address() == self.mesh.address(CLIENTS, node_id)
+        return NodeView(node_id, GROUP, "leader" if leads else "follower", 0, leads)
+
+    async def start_node(self, node_id: str) -> None:
+        """See `Target.start_node`."""
+        if self.pid(node_id) is None:
+            self._spawn(node_id, "broker")
+        await self._until(lambda: self._listens(node_id), f"{node_id} does not listen")
+
+    async def stop_node(self, node_id: str) -> None:
+        """See `Target.stop_node`."""
+        pid = self.pid(node_id)
+        if pid is not None:
+            self._stopped.add(pid)
+            send(pid, signal.SIGTERM)
+            await wait_gone([pid], STOP_S)
+
+    async def kill(self, node_ids: Sequence[str]) -> None:
+        """See `Target.kill`."""
+        pids = [pid for node_id in node_ids if (pid := self.pid(node_id)) is not None]
+        self._stopped |= set(pids)
+        for pid in pids:
+            send(pid, signal.SIGKILL)
+        await wait_gone(pids)
+
+    def pause(self, node_id: str) -> None:
+        """See `Target.pause`."""
+        send(self.pid(node_id), signal.SIGSTOP)
+
+    def resume(self, node_id: str) -> None:
+        """See `Target.resume`."""
+        send(self.pid(node_id), signal.SIGCONT)
+
+    async def lose_power(self, node_id: str, kept_share: float, seed: int) -> str:
+        """See `Target.lose_power`; not for this target."""
+        raise TargetError(f"{node_id} is a RocketMQ broker: power loss {kept_share} (seed {seed}) cannot be played")
+
+    async def wipe(self, node_id: str) -> None:
+        """See `Target.wipe`; not for this target."""
+        raise TargetError(f"{node_id} is a RocketMQ broker: it is not wiped")
+
+    async def _start(self) -> None:
+        java()
+        self._jars = await asyncio.to_thread(rocketmq_jars)
+        program = await asyncio.to_thread(toxiproxy_server)
+        self._base = ports.find_base_port(1, len(NODE_IDS))
+        self.directory.mkdir(parents=True, exist_ok=True)
+        log_file = self.directory / "toxiproxy.log"
+        self._server = ToxiproxyServer(program, self._base + ports.API, log_file=log_file, seed=self._seed)
+        await asyncio.to_thread(self._server.start)
+        self._mesh = Mesh(self._server, self._links())
+        await asyncio.to_thread(self._mesh.start)
+        self._write(NAMESRV, _NAMESRV_CONFIG, port=self._base + ports.NAMESRV)
+        self._spawn(NAMESRV, "namesrv")
+        for node in NODE_IDS:
+            self._write_broker(node)
+            self._spawn(node, "broker")
+        self._admin = Admin(self.namesrv, timeout=STATUS_S)
+        await self._admin.start()
+        for node in NODE_IDS:
+            await self.start_node(node)
+        await self._until(self._is_led, "no leader is registered")
+
+    def _links(self) -> list[Link]:
+        listen = ports.proxy_ports(self._base, 0)
+        links = []
+        for node in NODE_IDS:
+            port = self._port(node)
+            raft = f"{HOST}:{port - _CLIENT + _RAFT}"
+            links += [Link(other, node, next(listen), raft) for other in NODE_IDS if other != node]
+            links.append(Link(CLIENTS, node, port, f"{HOST}:{port}", ADVERTISED_HOST))
+            links.append(Link(node, NAMESRV, next(listen), self.namesrv))
+        return links
+
+    def _port(self, node_id: str) -> int:
+        return self._base + ports.NODE_STEP * NODE_IDS.index(node_id) + _CLIENT
+
+    def _write(self, name: str, template: str, **values: object) -> None:
+        home = self.directory / name
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "process.conf").write_text(template.format(home=home, **values), encoding="utf-8")
+
+    def _write_broker(self, node: str) -> None:
+        port = self._port(node)
+        own = f"{HOST}:{port - _CLIENT + _RAFT}"
+        peers = ";".join(f"{each}-{own if each == node else self.mesh.address(node, each)}" for each in NODE_IDS)
+        self._write(
+            node,
+            _BROKER_CONFIG,
+            namesrv=self.mesh.address(node, NAMESRV),
+            group=GROUP,
+            node=node,
+            advertised=ADVERTISED_HOST,
+            port=port,
+            ha=port - _CLIENT + _HA,
+            peers=peers,
+        )
+
+    def _spawn(self, name: str, what: str) -> None:
+        home = self.directory / name
+        opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
+        command = [
+            java(),
+            *_HEAPS[what],
+            *opened,
+            "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+            "-XX:+UseG1GC",
+        ]
+        command += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", "-cp", f"{self._jars}/*"]
+        with (home / "console.log").open("ab") as output:
+            self._processes[name] = subprocess.Popen(
+                [*command, _MAINS[what], "-c", str(home / "process.conf")],
+                env=os.environ | {"ROCKETMQ_HOME": str(home)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    async def _listens(self, node_id: str) -> bool:
+        try:
+            async with asyncio.timeout(STATUS_S):
+                _, writer = await asyncio.open_connection(HOST, self._port(node_id))
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        return True
+
+    async def _leader_address(self) -> str | None:
+        if self._admin is None:
+            return None
+        try:
+            groups = await self._admin.broker_groups()
+        except ClientError:
+            return None
+        return groups[GROUP].broker_addrs.get(0) if GROUP in groups else None
+
+    async def _is_led(self) -> bool:
+        return await self._leader_address() is not None
+
+    async def _until(self, condition: Callable[[], Awaitable[bool]], otherwise: str) -> None:
+        try:
+            async with asyncio.timeout(START_S):
+                while True:
+                    if await condition():
+                        return
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise TargetError(f"{otherwise} after {START_S:g} s: see {self.directory}/*/console.log") from None
