@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from dledger.sim.mutants import MUTANTS
+from dledger_broker.sim.mutants import MUTANTS
 
 from .checkers.base import Verdict
 from .errors import ChaosError

@@ -1,6 +1,6 @@
 """Known bugs in real processes: a rig that finds nothing must first show that it can.
 
-The bugs are those of the simulator (`dledger.sim.mutants`), put into a node from outside: `preload/sitecustomize.py` is
+The bugs are those of the simulator (`dledger_broker.sim.mutants`), put into a node from outside: `preload/sitecustomize.py` is
 found by every interpreter whose PYTHONPATH begins there, and acts in broker processes only.  No product code knows.
 """
 
@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from dledger.sim.mutants import MUTANTS
+from dledger_broker.sim.mutants import MUTANTS
 
 from ..errors import ChaosError
 

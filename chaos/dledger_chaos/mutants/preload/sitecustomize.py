@@ -6,6 +6,6 @@ import os
 import sys
 
 if "dledger_broker" in sys.orig_argv and "DLEDGER_CHAOS_MUTANT" in os.environ:
-    from dledger.sim.mutants import apply
+    from dledger_broker.sim.mutants import apply
 
     apply(os.environ["DLEDGER_CHAOS_MUTANT"])
