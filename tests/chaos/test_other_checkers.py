@@ -201,3 +201,12 @@ def test_errors_need_a_fault_that_explains_them(tmp_path, text, family, expected
     files = [NodeFiles(NODES[0], "broker-a", "n0", ["broker.log"])]
     found = verdict("errors", history.run(tmp_path, files=files))
     assert found.result == expected
+
+
+@pytest.mark.parametrize(("first_byte", "expected"), [(200, "valid"), (100, "invalid")])
+def test_a_queue_loses_only_what_the_log_has_lost(tmp_path, first_byte, expected):
+    (tmp_path / "n0" / "commitlog").mkdir(parents=True)
+    (tmp_path / "n0" / "commitlog" / f"{first_byte:020}").touch()
+    history = History("retention").send("a", 0).send("b", 1).pull([], 0, code=21, next_offset=2).end(["c"], first=2)
+    files = [NodeFiles(NODES[0], "broker-a", "n0", [])]
+    assert verdict("retention", history.run(tmp_path, files=files)).result == expected

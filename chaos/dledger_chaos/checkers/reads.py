@@ -12,6 +12,7 @@ from dledger_chaos.workloads.records import Found, Pulled, Seen, extras, seen
 from dledger_remoting.codes import ResponseCode
 
 from .base import Findings, Judgement, RunData
+from .logs import first_kept, group_of
 from .messages import Place
 
 
@@ -42,10 +43,10 @@ def dirty(run: RunData) -> Judgement:
         queue = run.messages.queues.get(operation.key)
         if queue is None or queue.bounds is None:
             continue
-        checked += 1
         if one.offset < queue.bounds[0]:
             trimmed += 1
             continue
+        checked += 1
         now = queue.contents.get(one.offset)
         if now is None or now.value != one.value:
             there = "nothing" if now is None else now.value
@@ -91,7 +92,10 @@ def unreadable(run: RunData) -> Judgement:
 
 
 def retention(run: RunData) -> Judgement:
-    """A read below a queue's first offset is answered 21 with the offset to go on at; nothing else is trimmed."""
+    """A read below a queue's first offset is answered 21 with the offset to go on at.
+
+    A queue loses only what the log has lost: its first offset never runs ahead of the log's beginning.
+    """
     findings, checked = Findings(), 0
     for operation in run.operations:
         if operation.f != "pull" or operation.outcome != "ok":
@@ -113,6 +117,15 @@ def retention(run: RunData) -> Judgement:
                     f"operation {operation.id} was sent to {operation.key}@{pulled.next_offset}, behind the first kept "
                     f"offset {queue.bounds[0]}"
                 )
+    kept = first_kept(run)
+    for sent in run.messages.acknowledged():
+        assert sent.place is not None
+        queue = run.messages.queues.get(sent.place[0])
+        if queue is None or queue.bounds is None or sent.place[1] >= queue.bounds[0]:
+            continue
+        first_byte = kept.get(group_of(sent.place))
+        if first_byte is not None and sent.position >= first_byte:
+            findings.violation(f"{sent} was trimmed, but byte {sent.position} of the log is kept")
     return findings.judged(checked, "reads below the first offset")
 
 

@@ -25,10 +25,10 @@ def lost(run: RunData) -> Judgement:
         queue = messages.queues.get(key)
         if queue is None or queue.bounds is None:
             continue
-        checked += 1
         if offset < queue.bounds[0]:
             trimmed += 1
             continue
+        checked += 1
         for node, contents in queue.nodes.items():
             found = contents.get(offset)
             if found is None and not queue.read_through(node):

@@ -1,0 +1,145 @@
+"""Workloads on a cluster whose leader is killed: what they record is judged valid, and what is then spoilt is not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from histories import verdict
+
+from dledger.format import HEADER_BYTES
+from dledger.store.verify import inspect
+from dledger_chaos.checkers.base import RUN_FILE, NodeFiles, RunData, RunInfo
+from dledger_chaos.history import Recorder
+from dledger_chaos.workloads.base import NodeAddresses, WorkloadContext
+from dledger_chaos.workloads.registry import WORKLOADS
+from dledger_client.testing import LocalCluster
+
+NAMES = ("append", "ordered", "followers", "consumers", "offsets", "catalogue")
+ENOUGH = 800
+PROGRESS_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A finished run."""
+    directory = tmp_path_factory.mktemp("run")
+    cluster = LocalCluster(data_dir=directory / "cluster")
+    begin_ns = time.monotonic_ns()
+    with cluster:
+        asyncio.run(work(cluster, directory))
+        nodes = [
+            NodeFiles(node, node.rpartition("-")[0], f"cluster/{node}", [f"cluster/{node}/log/broker.log"])
+            for node in cluster.node_ids
+        ]
+    info = RunInfo(3, "", "local", list(NAMES), [], "", begin_ns, begin_ns, time.monotonic_ns(), nodes)
+    (directory / RUN_FILE).write_bytes(msgspec.json.encode(info))
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def run(directory: Path) -> RunData:
+    return RunData.load(directory)
+
+
+async def work(cluster: LocalCluster, directory: Path) -> None:
+    """Let all workloads run over the kill of a leader, and read what there is."""
+    nodes = [NodeAddresses(node, node.rpartition("-")[0], cluster.client_address(node)) for node in cluster.node_ids]
+    stopping = asyncio.Event()
+    with Recorder(directory) as recorder:
+        pairs = []
+        for name in NAMES:
+            ctx = WorkloadContext(
+                cluster.namesrv, nodes, random.Random(name), recorder, stopping, frozenset(), directory / name
+            )
+            pairs.append((WORKLOADS[name].make(), ctx))
+            await pairs[-1][0].setup(ctx)
+        async with asyncio.TaskGroup() as tasks:
+            for workload, ctx in pairs:
+                tasks.create_task(workload.run(ctx))
+            await progress(recorder)
+            killed = await asyncio.to_thread(cluster.kill_leader)
+            await progress(recorder)
+            await asyncio.to_thread(cluster.restart, killed)
+            stopping.set()
+        await asyncio.to_thread(cluster.wait_ready)
+        for workload, ctx in pairs:
+            await workload.finish(ctx)
+
+
+async def progress(recorder: Recorder) -> None:
+    """Wait until some more operations have been answered."""
+    target = recorder.counts["ok"] + ENOUGH
+    async with asyncio.timeout(PROGRESS_SECONDS):
+        while True:
+            if recorder.counts["ok"] >= target:
+                return
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lost", "phantom", "refused", "duplicated", "offset-given-twice", "gaps", "torn-batch", "reordered",
+        "key-order", "diverged", "unqueued", "two-values", "dirty-read", "unreadable", "offset-back", "undelivered",
+        "delivery-order", "catalogue", "errors",
+    ],
+)  # fmt: skip
+def test_a_killed_leader_breaks_no_promise(run, name):
+    found = verdict(name, run)
+    assert (found.result, found.examples) == ("valid", ()), found
+
+
+def test_replicas_that_differ_in_one_byte_have_diverged(run, directory, tmp_path):
+    spoilt = tmp_path / "broker-a-n0"
+    shutil.copytree(directory / "cluster" / "broker-a-n0", spoilt)
+    entry = next(meta for meta in inspect(str(spoilt)) if meta.size > HEADER_BYTES + 100)
+    with (spoilt / "commitlog" / f"{0:020}").open("r+b") as segment:
+        segment.seek(entry.position + HEADER_BYTES + 90)
+        byte = segment.read(1)
+        segment.seek(-1, 1)
+        segment.write(bytes([byte[0] ^ 1]))
+    assert verdict("diverged", with_node(run, spoilt)).result == "invalid"
+
+
+def test_logs_that_cannot_be_read_are_unknown(run, tmp_path):
+    assert verdict("diverged", with_node(run, tmp_path)).result == "unknown"
+    assert verdict("unqueued", with_node(run, tmp_path)).result == "unknown"
+
+
+def test_a_record_that_is_in_no_queue_is_found(run):
+    assert verdict("unqueued", without_first_message(run)).result == "invalid"
+
+
+def test_a_message_that_is_not_in_the_log_is_found(run):
+    operations = []
+    for operation in run.operations:
+        if operation.f == "scan" and operation.value:
+            operation = msgspec.structs.replace(operation, value=[*operation.value, [10**6, "append.x:1", 10**9]])
+        operations.append(operation)
+    assert verdict("unqueued", replace(run, operations=operations)).result == "invalid"
+
+
+def with_node(run: RunData, directory: Path) -> RunData:
+    """The run, as if its first node had left this directory."""
+    first, *others = run.info.nodes
+    nodes = [msgspec.structs.replace(first, directory=str(directory)), *others]
+    return replace(run, info=msgspec.structs.replace(run.info, nodes=nodes))
+
+
+def without_first_message(run: RunData) -> RunData:
+    """The run, as if nobody had been shown the first message of any queue."""
+    operations = []
+    for operation in run.operations:
+        if operation.f == "scan" and operation.value and operation.extras["offset"] == 0:
+            operation = msgspec.structs.replace(operation, value=operation.value[1:])
+        operations.append(operation)
+    return replace(run, operations=operations)
