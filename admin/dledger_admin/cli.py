@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "group": "group:group",
     "cluster": "cluster_info:cluster",
     "message": "message:message",
+    "pin": "pin:pin",
     "demo": "demo:demo",
     "chaos": "chaos:chaos",
 }

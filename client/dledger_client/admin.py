@@ -17,6 +17,8 @@ from dledger_remoting.headers import (
     CreateTopicHeader,
     DeleteSubscriptionGroupHeader,
     DeleteTopicHeader,
+    PinHeader,
+    PinNameHeader,
     QueryMessageHeader,
     TopicHeader,
     TopicInClusterHeader,
@@ -24,7 +26,9 @@ from dledger_remoting.headers import (
     encode_ext,
 )
 from dledger_remoting.headers_query import UNIQUE_KEY_QUERY_FIELD
+from dledger_remoting.headers_range import DEFAULT_LEASE_MS
 from dledger_remoting.ids import parse_offset_message_id
+from dledger_remoting.range_reads import PinList, PinRow
 from dledger_remoting.record import iter_records
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.topics import (
@@ -248,6 +252,30 @@ class Admin:
         """The offset that a queue's next message will get."""
         target = await self._located(queue)
         return await self._queue_offsets().end(target, self._deadline())
+
+    # Pins.
+
+    async def pins(self) -> dict[str, list[PinRow]]:
+        """The pins that keep parts of the log, by broker group."""
+        answers = await self._ask_leaders(await self._group_names(None), RequestCode.LIST_PINS, {})
+        return {name: _decode(PinList, answer.body).pins for name, answer in answers.items()}
+
+    async def pin(
+        self, name: str, position: int, *, broker_group: str, lease_seconds: float = DEFAULT_LEASE_MS / 1000
+    ) -> int:
+        """Keep a broker group's log from a position on, or go on keeping it; returns until when, ms since 1970.
+
+        The lease, at most an hour, starts anew with every call, and with range reads that name the pin.
+        """
+        header = PinHeader(name=name, position=position, lease_millis=int(lease_seconds * 1000))
+        names = await self._group_names([broker_group])
+        answers = await self._ask_leaders(names, RequestCode.PIN_LOG, encode_ext(header))
+        return int(answers[broker_group].ext["expires"])
+
+    async def unpin(self, name: str, *, broker_groups: Sequence[str] | None = None) -> None:
+        """Give a pin up on some broker groups, on all by default; none of that name is no error."""
+        header = encode_ext(PinNameHeader(name=name))
+        await self._ask_leaders(await self._group_names(broker_groups), RequestCode.UNPIN_LOG, header)
 
     # Messages.
 

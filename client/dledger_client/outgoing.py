@@ -55,7 +55,7 @@ class OutgoingEncoder:
         self._max_batch_bytes = min(max_batch_bytes, max_message_bytes)
         self._unique_keys = UniqueKeyGenerator("127.0.0.1", os.getpid(), secrets.randbits(32))
 
-    def encode(self, topic: str, message: Message) -> Outgoing:
+    def encode(self, topic: str, message: Message, *, idempotent: bool = False) -> Outgoing:
         """One message. Raises `InvalidArgumentError` if it breaks a limit."""
         now_ms = time.time_ns() // 1_000_000
         self._check_body(message.body)
@@ -66,9 +66,11 @@ class OutgoingEncoder:
             compressed, flag = compress(body)
             if len(compressed) < len(body):
                 body, sys_flag = compressed, flag
-        return Outgoing(topic, body, text, sys_flag, now_ms, (unique_key,))
+        return Outgoing(topic, body, text, sys_flag, now_ms, (unique_key,), idempotent=idempotent)
 
-    def encode_batches(self, topic: str, messages: Sequence[Message | bytes]) -> list[Outgoing]:
+    def encode_batches(
+        self, topic: str, messages: Sequence[Message | bytes], *, idempotent: bool = False
+    ) -> list[Outgoing]:
         """Messages in their order, in as few requests as the limits allow; bodies are not compressed.
 
         Raises `InvalidArgumentError` if one of them breaks a limit, or if the topic is a retry topic.
@@ -91,13 +93,13 @@ class OutgoingEncoder:
                     f"message of {part_size} bytes with its properties is larger than {self._max_message_bytes}"
                 )
             if parts and size + part_size > self._max_batch_bytes:
-                batches.append(_batch(topic, parts, keys, now_ms))
+                batches.append(_batch(topic, parts, keys, now_ms, idempotent=idempotent))
                 parts, keys, size = [], [], 0
             parts.append(BatchMessage(0, message.body, text))
             keys.append(unique_key)
             size += part_size
         if parts:
-            batches.append(_batch(topic, parts, keys, now_ms))
+            batches.append(_batch(topic, parts, keys, now_ms, idempotent=idempotent))
         return batches
 
     def _unique_key(self, message: Message, now_ms: int) -> str:
@@ -115,8 +117,8 @@ class OutgoingEncoder:
             raise InvalidArgumentError(f"body of {len(body)} bytes is larger than {self._max_message_bytes}")
 
 
-def _batch(topic: str, parts: list[BatchMessage], keys: list[str], now_ms: int) -> Outgoing:
-    return Outgoing(topic, encode_batch(parts), "", 0, now_ms, tuple(keys), is_batch=True)
+def _batch(topic: str, parts: list[BatchMessage], keys: list[str], now_ms: int, *, idempotent: bool) -> Outgoing:
+    return Outgoing(topic, encode_batch(parts), "", 0, now_ms, tuple(keys), is_batch=True, idempotent=idempotent)
 
 
 def _property_text(

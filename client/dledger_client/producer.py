@@ -44,6 +44,11 @@ class Producer:
     least once*, as with RocketMQ. With `retry_unknown=False` it is *at most once*: the call raises a `SendError` whose
     `outcome` is `"unknown"`.
 
+    With `idempotent`, for all sends or for one, the broker group answers a repeated attempt as the first one and stores
+    nothing again, so that attempts of unknown outcome are always repeated, to the same broker group, and a message is
+    stored *exactly once*, as long as the group remembers it (`idempotent_window_ms`, two minutes). A program that may
+    run again names its messages itself, by `unique_key`: the same key, body and properties are the same message.
+
     At most `max_in_flight` requests and `max_in_flight_bytes` bytes are under way; further sends wait. Bodies larger
     than `compress_over_bytes` are compressed (None: never). Many sends may run at the same time, from one event loop.
     """
@@ -56,6 +61,7 @@ class Producer:
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         attempt_timeout: float = ATTEMPT_TIMEOUT_SECONDS,
         retry_unknown: bool = True,
+        idempotent: bool = False,
         compress_over_bytes: int | None = COMPRESS_OVER_BYTES,
         max_message_bytes: int = 4 * 1024 * 1024,
         max_batch_bytes: int = MAX_BATCH_BYTES,
@@ -77,6 +83,7 @@ class Producer:
         self._timeout = timeout
         self._attempt_timeout = attempt_timeout
         self._retry_unknown = retry_unknown
+        self._idempotent = idempotent
         self._client_id = client_id or new_client_id()
         self._encoder = OutgoingEncoder(
             compress_over_bytes=compress_over_bytes,
@@ -130,22 +137,26 @@ class Producer:
         ordering_key: str | None = None,
         queue: MessageQueue | None = None,
         unique_key: str | None = None,
+        idempotent: bool | None = None,
         timeout: float | None = None,
     ) -> SendResult:
         """Send one message and wait until a majority of its broker group has stored it.
 
         Messages with the same `ordering_key` go to the same queue, one after the other, and keep the order of the calls
         even when attempts are repeated. `queue` picks the queue itself. Without either, queues are taken in turn.
-        `unique_key` takes the place of the key that the client makes for every message.
+        `unique_key` takes the place of the key that the client makes for every message; an `idempotent` send that has
+        one goes to the queue that follows from it, unless told otherwise.
 
         Raises `InvalidArgumentError` before anything is sent, and `SendError`, whose `outcome` says whether the
         message may have been stored.
         """
         deadline = self._deadline(timeout)
         self._check_topic(topic)
-        outgoing = self._encoder.encode(topic, Message(body, key, tags, properties, unique_key))
+        opted_in = self._idempotent if idempotent is None else idempotent
+        outgoing = self._encoder.encode(topic, Message(body, key, tags, properties, unique_key), idempotent=opted_in)
         if ordering_key is None:
-            return (await self._send(outgoing, self._choice(queue), deadline))[0]
+            choose = self._choice(queue, unique_key if opted_in else None)
+            return (await self._send(outgoing, choose, deadline))[0]
         return (await self._send_in_lane([outgoing], topic, ordering_key, deadline))[0]
 
     async def send_batch(
@@ -155,17 +166,20 @@ class Producer:
         *,
         ordering_key: str | None = None,
         queue: MessageQueue | None = None,
+        idempotent: bool | None = None,
         timeout: float | None = None,
     ) -> list[SendResult]:
         """Send messages to one queue in their order: many times faster than one by one. One result per message.
 
         What does not fit into one request of `max_batch_bytes` goes in several, one after the other; each of them is
-        stored as a whole or not at all. Raises what `send` raises; `SendError.stored` has the results of the messages
-        acknowledged before.
+        stored as a whole or not at all. An idempotent batch repeats another one if all its messages are the same, in
+        the same order. Raises what `send` raises; `SendError.stored` has the results of the messages acknowledged
+        before.
         """
         deadline = self._deadline(timeout)
         self._check_topic(topic)
-        batches = self._encoder.encode_batches(topic, messages)
+        opted_in = self._idempotent if idempotent is None else idempotent
+        batches = self._encoder.encode_batches(topic, messages, idempotent=opted_in)
         if ordering_key is not None:
             return await self._send_in_lane(batches, topic, ordering_key, deadline)
         results: list[SendResult] = []
@@ -258,9 +272,11 @@ class Producer:
         finally:
             lane.release()
 
-    def _choice(self, queue: MessageQueue | None) -> QueueChoice:
+    def _choice(self, queue: MessageQueue | None, unique_key: str | None = None) -> QueueChoice:
         _, sender = self._started()
-        return sender.next_queue if queue is None else lambda _: MessageQueue(*queue)
+        if queue is not None:
+            return lambda _: MessageQueue(*queue)
+        return sender.next_queue if unique_key is None else lambda route: queue_of_key(route, unique_key)
 
     def _deadline(self, timeout: float | None) -> float:
         core, _ = self._started()

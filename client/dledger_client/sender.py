@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 import msgspec
@@ -112,7 +113,10 @@ class Sender:
     async def deliver(
         self, outgoing: Outgoing, choose: QueueChoice, deadline: float
     ) -> tuple[MessageQueue, RemotingCommand]:
-        """The queue and the broker's answer once the message is stored. Raises `SendError`."""
+        """The queue and the broker's answer once the message is stored. Raises `SendError`.
+
+        Once an idempotent send may be stored, it stays with its queue: only that broker group knows it again.
+        """
         attempts = _Attempts()
         try:
             while True:
@@ -121,6 +125,8 @@ class Sender:
                 group = self._core.routes.group(queue.broker_group)
                 response = await self._attempt(outgoing, queue, group, deadline, attempts)
                 if response is None:
+                    if outgoing.idempotent and attempts.maybe_stored:
+                        choose = partial(_stay, queue)
                     continue
                 if response.code in STORED_CODES:
                     if route.provisional:
@@ -157,7 +163,7 @@ class Sender:
             return None
         except (ConnectionLostError, RequestTimeoutError) as error:
             group.doubt(address)
-            self._again_unknown(error, deadline, attempts)
+            self._again_unknown(error, outgoing, deadline, attempts)
             return None
         if response.code in STORED_CODES:
             group.confirm(address)
@@ -165,7 +171,7 @@ class Sender:
         wire_error = error_from_response(response.code, response.remark, response.ext)
         if isinstance(wire_error, ServiceNotAvailable):
             self._core.note_not_leader(group, address, wire_error)
-        await self._on_refusal(wire_error, outgoing.topic, deadline, attempts)
+        await self._on_refusal(wire_error, outgoing, deadline, attempts)
         return None
 
     async def _find_leader(self, group: BrokerGroup, deadline: float, attempts: _Attempts) -> str:
@@ -174,11 +180,13 @@ class Sender:
         except TimeoutError:
             raise attempts.last or DeadlineError(f"no leader of {group.name} was found before the deadline") from None
 
-    async def _on_refusal(self, wire_error: RemotingError, topic: str, deadline: float, attempts: _Attempts) -> None:
+    async def _on_refusal(
+        self, wire_error: RemotingError, outgoing: Outgoing, deadline: float, attempts: _Attempts
+    ) -> None:
         """Prepare the next attempt after an answer that does not say "stored", or raise."""
         error = refusal(wire_error)
         if isinstance(wire_error, OutcomeUnknown):
-            self._again_unknown(error, deadline, attempts)
+            self._again_unknown(error, outgoing, deadline, attempts)
             return
         if isinstance(wire_error, SystemBusy):
             pause = busy_pause_seconds(attempts.busy)
@@ -188,7 +196,7 @@ class Sender:
             await asyncio.sleep(pause)
         elif isinstance(wire_error, TopicNotExist) and not attempts.missing_topic:
             attempts.missing_topic += 1
-            await self._core.routes.refresh(topic, deadline, auto_create=True)
+            await self._core.routes.refresh(outgoing.topic, deadline, auto_create=True)
         elif isinstance(wire_error, ServerError) and attempts.server_errors + 1 < SERVER_ERROR_ATTEMPTS:
             attempts.server_errors += 1
         elif not isinstance(wire_error, ServiceNotAvailable):
@@ -200,8 +208,13 @@ class Sender:
         if self._core.loop.time() >= deadline:
             raise error
 
-    def _again_unknown(self, error: ClientError, deadline: float, attempts: _Attempts) -> None:
+    def _again_unknown(self, error: ClientError, outgoing: Outgoing, deadline: float, attempts: _Attempts) -> None:
         attempts.maybe_stored = True
-        if not self._retry_unknown:
+        if not (self._retry_unknown or outgoing.idempotent):
             raise error
         self._again(error, deadline, attempts)
+
+
+def _stay(queue: MessageQueue, _route: TopicRoute) -> MessageQueue:
+    """Choose the same queue, whatever the route says."""
+    return queue

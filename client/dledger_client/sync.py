@@ -41,6 +41,7 @@ class ProducerOptions(TypedDict, total=False):
     timeout: float
     attempt_timeout: float
     retry_unknown: bool
+    idempotent: bool
     compress_over_bytes: int | None
     max_message_bytes: int
     max_batch_bytes: int
@@ -133,6 +134,8 @@ class SyncProducer:
         properties: Mapping[str, str] | None = None,
         ordering_key: str | None = None,
         queue: MessageQueue | None = None,
+        unique_key: str | None = None,
+        idempotent: bool | None = None,
         timeout: float | None = None,
     ) -> SendResult:
         """See `Producer.send`."""
@@ -145,6 +148,8 @@ class SyncProducer:
                 properties=properties,
                 ordering_key=ordering_key,
                 queue=queue,
+                unique_key=unique_key,
+                idempotent=idempotent,
                 timeout=timeout,
             )
         )
@@ -156,11 +161,14 @@ class SyncProducer:
         *,
         ordering_key: str | None = None,
         queue: MessageQueue | None = None,
+        idempotent: bool | None = None,
         timeout: float | None = None,
     ) -> list[SendResult]:
         """See `Producer.send_batch`."""
         return self._blocking.run(
-            self._producer.send_batch(topic, messages, ordering_key=ordering_key, queue=queue, timeout=timeout)
+            self._producer.send_batch(
+                topic, messages, ordering_key=ordering_key, queue=queue, idempotent=idempotent, timeout=timeout
+            )
         )
 
     def send_oneway(

@@ -22,7 +22,8 @@ from .routes import AUTO_CREATE_QUEUES
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A message or batch as it goes over the wire, whichever queue it will go to.
 
-    `properties` is the property text; `unique_keys` has one key per message.
+    `properties` is the property text; `unique_keys` has one key per message; `idempotent` asks the broker group to
+    answer a repetition as the first send.
     """
 
     topic: str
@@ -34,6 +35,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     is_batch: bool = False
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+    idempotent: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -56,6 +58,7 @@ class _SendFields(msgspec.Struct, gc=False):
     m: bool
     noForward: str | msgspec.UnsetType  # noqa: N815 (wire name)
     l: int | msgspec.UnsetType = msgspec.UNSET  # noqa: E741
+    idempotent: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class _SendCommand(msgspec.Struct, gc=False):
@@ -90,6 +93,7 @@ def send_frame(outgoing: Outgoing, producer_group: str, queue_id: int, opaque: i
         m=outgoing.is_batch,
         noForward=msgspec.UNSET if oneway else "true",
         l=msgspec.UNSET if outgoing.max_reconsume_times is None else outgoing.max_reconsume_times,
+        idempotent="true" if outgoing.idempotent else msgspec.UNSET,
     )
     code = RequestCode.SEND_BATCH_MESSAGE if outgoing.is_batch else RequestCode.SEND_MESSAGE_V2
     header = _encode(_SendCommand(int(code), fields, FLAG_ONEWAY if oneway else 0, _LANGUAGE, opaque, PROTOCOL_VERSION))

@@ -12,6 +12,7 @@ from dledger_admin.commands import client_calls, consume, group, produce
 from dledger_admin.commands.message_format import formatter
 from dledger_admin.errors import AdminError
 from dledger_client import ConnectError, MessageQueue, QueueStatus, ReceivedMessage, TopicRoute
+from dledger_remoting.range_reads import PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
@@ -56,6 +57,12 @@ class FakeAdmin:
 
     async def delete_topic(self, topic):
         self.calls.append(("delete", topic))
+
+    async def pins(self):
+        return {"broker-a": [PinRow("nightly", 4096, 3_600_000, 1_700_000_000_000)], "broker-b": []}
+
+    async def unpin(self, name, *, broker_groups):
+        self.calls.append(("unpin", name, broker_groups))
 
     async def topics(self, *, include_system):
         own = ["broker-a", "c", "c_REPLY_TOPIC", "orders"]
@@ -130,6 +137,15 @@ def test_topics_are_created_deleted_listed_and_described():
     assert described["queues"] == [{"broker_group": "broker-a", "queue_id": 1, "first": 3, "end": 10}]
     assert described["settings"][0]["perm"] == 6
     assert "broker-a" in dledger("topic", "describe", "orders")
+
+
+def test_pins_are_listed_and_released():
+    line = {"broker_group": "broker-a", "pin": "nightly", "position": 4096, "expires": "2023-11-14T22:13:20+00:00"}
+    assert as_json("pin", "list") == [line]
+    assert "nightly" in dledger("pin", "list")
+    assert as_json("pin", "release", "nightly") == {"pin": "nightly", "state": "released"}
+    dledger("pin", "release", "nightly", "--broker-group", "broker-b")
+    assert FakeAdmin.calls[-2:] == [("unpin", "nightly", None), ("unpin", "nightly", ["broker-b"])]
 
 
 def test_groups_are_listed_described_and_reset():

@@ -271,3 +271,38 @@ async def test_closing_waits_for_what_is_under_way():
             sends = [asyncio.create_task(producer.send("T", b"x")) for _ in range(50)]
             await asyncio.sleep(0)
         assert [task.exception() for task in sends] == [None] * 50
+
+
+@pytest.mark.parametrize(("chosen", "sent"), [(None, "true"), (True, "true"), (False, None)])
+async def test_a_send_is_idempotent_as_the_producer_or_the_call_says(chosen, sent):
+    async with fake_cluster() as cluster, Producer(cluster.namesrv, idempotent=True) as producer:
+        seen = []
+        leader = cluster.group.nodes[0]
+        for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+            leader.on[code] = lambda command: (seen.append(command.ext.get("idempotent")), leader._send(command))[1]
+        await producer.send("T", b"one", idempotent=chosen)
+        await producer.send_batch("T", [b"two"], idempotent=chosen)
+        assert seen == [sent, sent]
+
+
+async def test_an_idempotent_send_of_unknown_outcome_is_repeated_at_the_same_queue_with_the_same_key():
+    async with fake_cluster(groups=2) as cluster, Producer(cluster.namesrv, retry_unknown=False) as producer:
+        seen = []
+        for group in cluster.groups:
+            leader = group.nodes[0]
+
+            def answer(command, leader=leader, group=group):
+                seen.append((group.name, command.ext["e"], command.ext["i"]))
+                return CLOSE if len(seen) < 4 else leader._send(command)
+
+            leader.on[RequestCode.SEND_MESSAGE_V2] = answer
+        result = await producer.send("T", b"one", idempotent=True)
+        assert seen == [(result.broker_group, str(result.queue_id), seen[0][2])] * 4
+
+
+async def test_an_idempotent_send_with_a_unique_key_goes_where_the_key_says():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv, idempotent=True) as producer:
+        queues = {(await producer.send("T", b"x", unique_key="K1")).queue_id for _ in range(5)}
+        others = {(await producer.send("T", b"x", unique_key=f"K{n}")).queue_id for n in range(20)}
+        assert len(queues) == 1
+        assert len(others) == 4

@@ -1,0 +1,77 @@
+"""`dledger pin`: what keeps parts of the log from being trimmed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+import msgspec
+
+from dledger_client import Admin
+
+from ..output import columns, emit, output_option
+from .client_calls import with_admin
+from .options import namesrv_option
+
+
+class PinLine(msgspec.Struct, frozen=True):
+    """A pin: the group's log is kept from `position` on until `expires` (ISO 8601, UTC)."""
+
+    broker_group: str
+    pin: str
+    position: int
+    expires: str
+
+
+class PinChange(msgspec.Struct, frozen=True):
+    """Result of `pin release`."""
+
+    pin: str
+    state: str
+
+
+@click.group()
+def pin() -> None:
+    """List and release pins, by which readers keep parts of the log."""
+
+
+@pin.command("list")
+@namesrv_option
+@output_option
+def list_pins(namesrv: str, output: str) -> None:
+    """List the pins of every broker group."""
+
+    async def work(admin: Admin) -> list[PinLine]:
+        return [
+            PinLine(group, row.name, row.position, _time(row.expires))
+            for group, rows in (await admin.pins()).items()
+            for row in rows
+        ]
+
+    emit(with_admin(namesrv, work), output, _render)
+
+
+@pin.command()
+@namesrv_option
+@click.argument("name")
+@click.option("--broker-group", "broker_groups", multiple=True, help="Only there; may be repeated.")
+@output_option
+def release(namesrv: str, name: str, broker_groups: tuple[str, ...], output: str) -> None:
+    """Release a pin: what it kept is trimmed when its time comes."""
+
+    async def work(admin: Admin) -> None:
+        await admin.unpin(name, broker_groups=list(broker_groups) or None)
+
+    with_admin(namesrv, work)
+    emit(PinChange(name, "released"), output, lambda result: f"pin {result.pin} {result.state}")
+
+
+def _time(expires_ms: int) -> str:
+    return datetime.fromtimestamp(expires_ms / 1000, tz=UTC).isoformat(timespec="seconds")
+
+
+def _render(result: list[PinLine]) -> str:
+    return columns(
+        ("broker group", "pin", "position", "expires"),
+        [(one.broker_group, one.pin, one.position, one.expires) for one in result],
+    )
