@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.1
-"""Spark asks for the latest offset every few milliseconds; the cluster is asked this often."""
+"""Spark asks for the latest offset every few milliseconds; the cluster is asked at most this often."""
 DISCOVERY_SECONDS: Final = 1.0
 """How often queues that were added are looked for."""
 
@@ -159,16 +159,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = Cluster(self._options)
         return self._cluster
 
-    def _look(self) -> dict[Queue, QueueBounds]:
-        """First and next offset of every queue, at most `POLL_SECONDS` old."""
+    def _look(self, *, fresh: bool = False) -> dict[Queue, QueueBounds]:
+        """First and next offset of every queue, at most `POLL_SECONDS` old; `fresh` ones are waited for instead."""
         from .plans import QueueBounds
 
         cluster, now = self._asked(), time.monotonic()
+        early = self._planned_at + POLL_SECONDS - now
+        if fresh and early > 0:
+            time.sleep(early)
+            now = time.monotonic()
         if now - self._discovered_at >= DISCOVERY_SECONDS:
             self._queues = cluster.queues()
             self._discovered_at = now
             self._planned_at = float("-inf")
-        if now - self._planned_at >= POLL_SECONDS:
+        if fresh or now - self._planned_at >= POLL_SECONDS:
             groups = sorted({queue.group for queue in self._queues})
             topics = {queue.topic for queue in self._queues}
             self._plans = {group: cluster.plan(group, topics) for group in groups}
@@ -181,7 +185,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self, begins: Mapping[Queue, int]) -> Offsets:
         """Up to where every queue can be read now; the target of a query that ends does not move."""
-        bounds = self._look()
+        bounds = self._look(fresh=True)
         ends = {queue: there.end for queue, there in bounds.items()}
         if self._target is not None:
             ends = {queue: min(end, self._target.get(queue, 0)) for queue, end in ends.items() if queue in self._target}

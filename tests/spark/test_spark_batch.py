@@ -1,0 +1,210 @@
+"""Batch reads of real clusters: both modes give the same rows, from followers only."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, lit
+
+from dledger_client import Message, MessageQueue, SyncAdmin, SyncProducer
+from dledger_client.testing import LocalCluster
+from dledger_spark.filters import PushedFilters
+from dledger_spark.options import read_options
+from dledger_spark.partitions import LogSlice, QueueRange
+from dledger_spark.planning import BatchPlanner
+
+ORDERS = 3000
+COMPARED = [
+    *("topic", "partition", "offset", "value", "key", "tags", "timestamp", "message_id", "born_timestamp"),
+    *("born_host", "store_host", "reconsume_times", "physical_offset", "broker_group", "queue_id"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def topics(cluster: LocalCluster) -> None:
+    with SyncAdmin(cluster.namesrv) as admin, SyncProducer(cluster.namesrv, group="filler") as producer:
+        admin.create_topic("orders", queues=4)
+        admin.create_topic("again", queues=2)
+        producer.send_batch("again", [b"of the deleted topic %d" % number for number in range(50)])
+        producer.send("large", bytes(range(256)) * 40, tags="z")
+        for start in range(0, ORDERS, 100):
+            producer.send_batch("orders", [order(number) for number in range(start, start + 100)])
+        admin.delete_topic("again")
+        admin.create_topic("again", queues=2)
+        queue = MessageQueue("again", "broker-b", 1)
+        producer.send_batch("again", [b"of the new topic %d" % number for number in range(30)], queue=queue)
+
+
+def order(number: int) -> Message:
+    return Message(
+        b"order %d " % number * (1 + number % 7),
+        key=f"k{number}",
+        tags="even" if number % 2 == 0 else None,
+        properties={"number": str(number)} if number % 3 else None,
+    )
+
+
+def read(spark: SparkSession, cluster: LocalCluster, **options: object) -> DataFrame:
+    reader = spark.read.format("dledger").option("namesrv", cluster.namesrv)
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load()
+
+
+def served(cluster: LocalCluster) -> dict[str, int]:
+    """What each role has served so far: bytes of the log, and messages to pulls."""
+    served = {"leader": 0, "follower": 0, "leader pulls": 0, "follower pulls": 0}
+    leaders = {cluster.leader(group) for group in cluster.groups}
+    for node_id in cluster.node_ids:
+        host, port = cluster.client_address(node_id).split(":")
+        text = urllib.request.urlopen(f"http://{host}:{int(port) + 2}/metrics").read().decode()
+        figures = dict(re.findall(r"^dledger_broker_(\w+)_total\{.*\} (\S+)$", text, re.MULTILINE))
+        for role in ("leader", "follower"):
+            served[role] += round(float(figures[f"range_bytes_{role}"]))
+        role = "leader" if node_id in leaders else "follower"
+        served[f"{role} pulls"] += round(float(figures["messages_out"]))
+    return served
+
+
+def test_both_modes_give_every_message_and_the_same_rows(spark: SparkSession, cluster: LocalCluster) -> None:
+    segments = read(spark, cluster, subscribe="orders,again,large", includeHeaders=True)
+    queues = read(spark, cluster, subscribe="orders,again,large", includeHeaders=True, mode="queues")
+    orders = segments.where(col("topic") == "orders")
+    assert sorted(bytes(row.value) for row in orders.select("value").collect()) == sorted(
+        order(number).body for number in range(ORDERS)
+    )
+    digests = [
+        {tuple(map(str, row)) for row in frame.select(*COMPARED, "headers", "properties").collect()}
+        for frame in (segments, queues)
+    ]
+    assert len(digests[0]) == ORDERS + 30 + 1
+    assert digests[0] == digests[1]
+
+
+def test_a_topic_that_was_made_again_shows_its_new_messages_only(spark: SparkSession, cluster: LocalCluster) -> None:
+    for mode in ("segments", "queues"):
+        rows = read(spark, cluster, subscribe="again", mode=mode).select("value", "offset").collect()
+        assert len(rows) == 30
+        assert all(bytes(row.value).startswith(b"of the new topic") for row in rows)
+
+
+def planned(cluster: LocalCluster, pushed: PushedFilters | None = None, **options: str) -> list[LogSlice | QueueRange]:
+    given = {"namesrv": cluster.namesrv} | options
+    return list(BatchPlanner(read_options(given, "batch"), pushed or PushedFilters()).partitions())
+
+
+def test_filters_narrow_what_is_planned(cluster: LocalCluster) -> None:
+    pushed = PushedFilters(topic=frozenset({"orders"}), partition=frozenset({1, 65_537}))
+    pushed.offset.narrow(low=10, high=20)
+    ranges = planned(cluster, pushed, subscribe="orders,again", mode="queues")
+    assert {(part.queue.queue_id, part.start, part.end) for part in ranges} == {(1, 10, 20)}
+    assert {part.queue.group for part in ranges} == {"broker-a", "broker-b"}
+    nothing = PushedFilters()
+    nothing.timestamp.narrow(high=1)
+    assert planned(cluster, nothing, subscribe="orders") == []
+    assert planned(cluster, subscribe="orders")
+
+
+def test_pushed_filters_change_no_result(spark: SparkSession, cluster: LocalCluster) -> None:
+    time = read(spark, cluster, subscribe="orders", columns="timestamp").agg({"timestamp": "avg"}).first()[0]
+    conditions = [
+        (col("offset") >= 5) & (col("offset") < 9) & (col("partition") == 65_536 + 2),
+        (col("timestamp") > lit(time).cast("timestamp")) & col("topic").isin("orders", "nothing"),
+        (col("tags") == "even") & (col("queue_id") < 2),
+    ]
+    for condition in conditions:
+        counts = {
+            read(spark, cluster, subscribe="orders,again", mode=mode, pushDownFilters=pushed).where(condition).count()
+            for mode in ("segments", "queues")
+            for pushed in ("true", "false")
+        }
+        assert len(counts) == 1, condition
+        assert counts != {0}
+
+
+def test_one_frame_may_be_filtered_in_several_ways(spark: SparkSession, cluster: LocalCluster) -> None:
+    frame = read(spark, cluster, subscribe="again")
+    assert frame.where("offset < 1").union(frame).count() == frame.where("offset < 1").count() + 30
+
+
+def test_tags_columns_and_offsets_choose_what_is_read(spark: SparkSession, cluster: LocalCluster) -> None:
+    for mode in ("segments", "queues"):
+        even = read(spark, cluster, subscribe="orders", tags="even || odd", columns="value,tags", mode=mode)
+        assert even.columns == ["value", "tags"]
+        assert {row.tags for row in even.collect()} == {"even"}
+        assert even.count() == ORDERS // 2
+        starts = {"again": {"broker-a": {"0": -2, "1": -1}, "broker-b": {"0": -1, "1": 3}}}
+        ends = {"again": {"broker-a": {"0": -1, "1": -1}, "broker-b": {"0": 0, "1": 5}}}
+        bounds = {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}
+        some = read(spark, cluster, subscribe="again", mode=mode, **bounds)
+        assert {(row.broker_group, row.queue_id, row.offset) for row in some.collect()} == {
+            ("broker-b", 1, 3),
+            ("broker-b", 1, 4),
+        }
+        one = read(spark, cluster, assign='{"again":{"broker-b":[1]}}', mode=mode)
+        assert {row.partition for row in one.collect()} == {65_537}
+
+
+def test_times_choose_what_is_read(spark: SparkSession, cluster: LocalCluster) -> None:
+    frame = read(spark, cluster, subscribe="orders", columns="timestamp")
+    times = sorted(round(row.timestamp.timestamp() * 1000) for row in frame.collect())
+    middle = times[len(times) // 2]
+    for mode in ("segments", "queues"):
+        bounds = {"startingTimestamp": middle, "startingOffsetsByTimestampStrategy": "latest"}
+        late = read(spark, cluster, subscribe="orders", mode=mode, **bounds).count()
+        early = read(spark, cluster, subscribe="orders", mode=mode, endingTimestamp=middle).count()
+        assert (early, late) == (sum(time < middle for time in times), sum(time >= middle for time in times))
+    with pytest.raises(PySparkException, match="startingOffsetsByTimestampStrategy"):
+        read(spark, cluster, subscribe="orders", startingTimestamp=2**45).count()
+
+
+def test_large_reads_are_shared_by_more_tasks(cluster: LocalCluster) -> None:
+    ranges = planned(cluster, subscribe="orders", mode="queues", maxRecordsPerPartition="100")
+    assert all(part.end - part.start <= 100 for part in ranges)
+    assert sum(part.end - part.start for part in ranges) == ORDERS
+    assert len(planned(cluster, subscribe="orders", mode="queues", minPartitions="20")) >= 20
+
+
+def test_wrong_options_reach_the_user(spark: SparkSession, cluster: LocalCluster) -> None:
+    with pytest.raises(PySparkException, match="option 'subscribe' is 'nothing': topic 'nothing' does not exist"):
+        read(spark, cluster, subscribe="nothing").count()
+    with pytest.raises(PySparkException, match="option 'readFrom' is 'x': allowed are follower, learner"):
+        read(spark, cluster, subscribe="orders", readFrom="x")
+
+
+def test_no_byte_comes_from_a_leader(spark: SparkSession, cluster: LocalCluster) -> None:
+    before = served(cluster)
+    for mode in ("segments", "queues"):
+        assert read(spark, cluster, subscribe="orders", mode=mode).count() == ORDERS
+    after = served(cluster)
+    assert after["leader"] == 0
+    assert after["leader pulls"] == before["leader pulls"]
+    assert after["follower"] > before["follower"]
+    assert after["follower pulls"] == before["follower pulls"] + ORDERS
+    assert read(spark, cluster, subscribe="orders", readFrom="leader").count() == ORDERS
+    assert served(cluster)["leader"] > 0
+
+
+def test_without_learners_the_error_names_the_way_out(spark: SparkSession, cluster: LocalCluster) -> None:
+    with pytest.raises(PySparkException, match="readFrom=learner allows .*readFrom=any"):
+        read(spark, cluster, subscribe="orders", readFrom="learner", readTimeout="500ms").count()
+
+
+def test_reads_survive_the_death_of_any_node(spark: SparkSession, cluster: LocalCluster) -> None:
+    expected = {(row.topic, row.partition, row.offset) for row in read(spark, cluster, subscribe="orders").collect()}
+    for mode in ("segments", "queues"):
+        follower = next(node for node in cluster.members("broker-b") if node != cluster.leader("broker-b"))
+        killed = [cluster.kill_leader("broker-a"), follower]
+        cluster.kill(follower)
+        frame = read(spark, cluster, subscribe="orders", mode=mode)
+        found = [(row.topic, row.partition, row.offset) for row in frame.collect()]
+        assert len(found) == ORDERS
+        assert set(found) == expected
+        for node_id in killed:
+            cluster.restart(node_id)
+        cluster.wait_ready()

@@ -1,0 +1,145 @@
+"""Streams: nothing twice, nothing left out, over restarts, new queues and the death of any node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from dledger_client import MessageQueue, SyncAdmin, SyncProducer
+from dledger_client.testing import LocalCluster
+
+
+class Stream:
+    """A stream of topics into a folder of JSON files, which is exactly once by itself."""
+
+    def __init__(self, spark: SparkSession, cluster: LocalCluster, folder: Path, **options: object) -> None:
+        self._spark = spark
+        self._options = {"namesrv": cluster.namesrv, "columns": "value,broker_group,queue_id,offset"} | options
+        self._folder = folder
+
+    def start(self, **trigger: object) -> StreamingQuery:
+        reader = self._spark.readStream.format("dledger")
+        for name, value in self._options.items():
+            reader = reader.option(name, str(value))
+        writer = reader.load().selectExpr("CAST(value AS STRING)", "broker_group", "queue_id", "offset").writeStream
+        writer = writer.format("json").option("checkpointLocation", str(self._folder / "checkpoint"))
+        return writer.trigger(**trigger).start(str(self._folder / "out"))
+
+    def run(self) -> StreamingQuery:
+        query = self.start(availableNow=True)
+        assert query.awaitTermination(120)
+        return query
+
+    def values(self) -> list[str]:
+        files = sorted((self._folder / "out").glob("*.json"))
+        return sorted(json.loads(line)["value"] for file in files for line in file.read_text().splitlines())
+
+
+@pytest.fixture
+def send(cluster: LocalCluster) -> Callable[..., list[str]]:
+    def send_values(topic: str, values: list[str], queue: MessageQueue | None = None) -> list[str]:
+        with SyncProducer(cluster.namesrv, group="streams") as producer:
+            producer.send_batch(topic, [value.encode() for value in values], queue=queue)
+        return values
+
+    return send_values
+
+
+def create(cluster: LocalCluster, topic: str, queues: int) -> None:
+    with SyncAdmin(cluster.namesrv) as admin:
+        admin.create_topic(topic, queues=queues)
+
+
+def numbered(start: int, end: int) -> list[str]:
+    return [f"{number:06}" for number in range(start, end)]
+
+
+def test_a_restart_repeats_nothing_skips_nothing_and_takes_new_queues(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, send: Callable[..., list[str]]
+) -> None:
+    create(cluster, "s1", 2)
+    stream = Stream(spark, cluster, tmp_path, subscribe="s1", startingOffsets="earliest", maxOffsetsPerTrigger=150)
+    sent = send("s1", numbered(0, 200)) + send("s1", numbered(200, 400))
+    first = stream.run()
+    assert stream.values() == sorted(sent)
+    batches = [progress["numInputRows"] for progress in first.recentProgress if progress["numInputRows"]]
+    assert max(batches) <= 150
+    assert sum(batches) == 400
+    assert sum(progress["numInputRows"] for progress in stream.run().recentProgress) == 0
+    create(cluster, "s1", 3)
+    sent += send("s1", numbered(400, 450), MessageQueue("s1", "broker-b", 2)) + send("s1", numbered(450, 500))
+    stream.run()
+    assert stream.values() == sorted(sent)
+
+
+def test_offsets_in_the_checkpoint_are_as_documented(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, send: Callable[..., list[str]]
+) -> None:
+    create(cluster, "s2", 1)
+    send("s2", numbered(0, 7), MessageQueue("s2", "broker-a", 0))
+    Stream(spark, cluster, tmp_path, subscribe="s2", startingOffsets="earliest").run()
+    lines = (tmp_path / "checkpoint" / "offsets" / "0").read_text().splitlines()
+    assert json.loads(lines[2]) == {"v": 1, "topics": {"s2": {"broker-a": {"0": 7}, "broker-b": {"0": 0}}}}
+
+
+def test_progress_is_published_as_a_consumer_group(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, send: Callable[..., list[str]]
+) -> None:
+    create(cluster, "s3", 1)
+    send("s3", numbered(0, 5), MessageQueue("s3", "broker-b", 0))
+    Stream(spark, cluster, tmp_path, subscribe="s3", startingOffsets="earliest", groupId="spark-s3").run()
+    with SyncAdmin(cluster.namesrv) as admin:
+        status = {one.queue.broker_group: one for one in admin.offsets("spark-s3", "s3")}
+    assert {group: (one.committed, one.lag) for group, one in status.items()} == {
+        "broker-a": (0, 0),
+        "broker-b": (5, 0),
+    }
+
+
+def test_a_deleted_topic_fails_the_stream_unless_told_otherwise(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, send: Callable[..., list[str]]
+) -> None:
+    create(cluster, "s4", 1)
+    send("s4", numbered(0, 20), MessageQueue("s4", "broker-a", 0))
+    stream = Stream(spark, cluster, tmp_path, subscribe="s4", startingOffsets="earliest")
+    stream.run()
+    with SyncAdmin(cluster.namesrv) as admin:
+        admin.delete_topic("s4")
+    create(cluster, "s4", 1)
+    later = send("s4", numbered(100, 105), MessageQueue("s4", "broker-a", 0))
+    with pytest.raises(StreamingQueryException, match="ends at offset 5, but offset 20 was to be read"):
+        stream.run()
+    forgiving = Stream(spark, cluster, tmp_path, subscribe="s4", startingOffsets="earliest", failOnDataLoss="false")
+    forgiving.run()
+    assert forgiving.values() == sorted(numbered(0, 20) + later)
+
+
+def test_nodes_that_die_change_nothing_in_the_result(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, send: Callable[..., list[str]]
+) -> None:
+    create(cluster, "s5", 2)
+    stream = Stream(spark, cluster, tmp_path, subscribe="s5", startingOffsets="earliest", maxOffsetsPerTrigger=400)
+    sent = send("s5", numbered(0, 1000)) + send("s5", numbered(1000, 2000))
+    query = stream.start(processingTime="0 seconds")
+    killed: list[str] = []
+    try:
+        killed.append(cluster.kill_leader("broker-a"))
+        sent += send("s5", numbered(2000, 3000))
+        follower = next(node for node in cluster.members("broker-b") if node != cluster.leader("broker-b"))
+        cluster.kill(follower)
+        killed.append(follower)
+        sent += send("s5", numbered(3000, 4000))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+        for node_id in killed:
+            cluster.restart(node_id)
+    cluster.wait_ready()
+    stream.run()
+    assert stream.values() == sorted(sent)
