@@ -191,7 +191,7 @@ def test_no_byte_comes_from_a_leader(spark: SparkSession, cluster: LocalCluster)
 
 
 def test_without_learners_the_error_names_the_way_out(spark: SparkSession, cluster: LocalCluster) -> None:
-    with pytest.raises(PySparkException, match="readFrom=learner allows .*readFrom=any"):
+    with pytest.raises(PySparkException, match=r"readFrom=learner allows .*readFrom=any"):
         read(spark, cluster, subscribe="orders", readFrom="learner", readTimeout="500ms").count()
 
 
