@@ -18,11 +18,12 @@ from dledger.format import HEADER_BYTES
 from dledger.store.verify import inspect
 from dledger_chaos.checkers.base import RUN_FILE, NodeFiles, RunData, RunInfo
 from dledger_chaos.history import Recorder
-from dledger_chaos.workloads.base import NodeAddresses, WorkloadContext
+from dledger_chaos.workloads.base import FOLLOWER_READS, NodeAddresses, WorkloadContext
 from dledger_chaos.workloads.registry import WORKLOADS
 from dledger_client.testing import LocalCluster
 
 NAMES = ("append", "ordered", "followers", "consumers", "offsets", "catalogue")
+CAPABILITIES = frozenset({FOLLOWER_READS})
 ENOUGH = 800
 PROGRESS_SECONDS = 60.0
 
@@ -58,7 +59,7 @@ async def work(cluster: LocalCluster, directory: Path) -> None:
         pairs = []
         for name in NAMES:
             ctx = WorkloadContext(
-                cluster.namesrv, nodes, random.Random(name), recorder, stopping, frozenset(), directory / name
+                cluster.namesrv, nodes, random.Random(name), recorder, stopping, CAPABILITIES, directory / name
             )
             pairs.append((WORKLOADS[name].make(), ctx))
             await pairs[-1][0].setup(ctx)
@@ -107,12 +108,12 @@ def test_replicas_that_differ_in_one_byte_have_diverged(run, directory, tmp_path
         byte = segment.read(1)
         segment.seek(-1, 1)
         segment.write(bytes([byte[0] ^ 1]))
-    assert verdict("diverged", with_node(run, spoilt)).result == "invalid"
+    assert verdict("diverged", with_nodes(run, spoilt)).result == "invalid"
 
 
 def test_logs_that_cannot_be_read_are_unknown(run, tmp_path):
-    assert verdict("diverged", with_node(run, tmp_path)).result == "unknown"
-    assert verdict("unqueued", with_node(run, tmp_path)).result == "unknown"
+    assert verdict("diverged", with_nodes(run, tmp_path)).result == "unknown"
+    assert verdict("unqueued", with_nodes(run, tmp_path, tmp_path, tmp_path)).result == "unknown"
 
 
 def test_a_record_that_is_in_no_queue_is_found(run):
@@ -128,10 +129,11 @@ def test_a_message_that_is_not_in_the_log_is_found(run):
     assert verdict("unqueued", replace(run, operations=operations)).result == "invalid"
 
 
-def with_node(run: RunData, directory: Path) -> RunData:
-    """The run, as if its first node had left this directory."""
-    first, *others = run.info.nodes
-    nodes = [msgspec.structs.replace(first, directory=str(directory)), *others]
+def with_nodes(run: RunData, *directories: Path) -> RunData:
+    """The run, as if its first nodes had left these directories."""
+    nodes = list(run.info.nodes)
+    for place, directory in enumerate(directories):
+        nodes[place] = msgspec.structs.replace(nodes[place], directory=str(directory))
     return replace(run, info=msgspec.structs.replace(run.info, nodes=nodes))
 
 

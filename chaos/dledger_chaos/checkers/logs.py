@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dledger.errors import LogError
 from dledger.format import HEADER_BYTES
+from dledger.store.commit import SavedCommit
 from dledger.store.disk import OsDisk
 from dledger.store.identity import read_identity
 from dledger.store.segments import DIRECTORY, list_positions, segment_path
@@ -102,8 +103,8 @@ def _records(directories: Sequence[Path], topics: set[str]) -> tuple[int, dict[P
 
     They are those of the log that is known to be committed furthest. Raises `LogError`, `RemotingError` or OSError.
     """
-    reports = [verify(str(directory)) for directory in directories]
-    best = max(reports, key=lambda report: report.committed_position)
+    furthest = max(directories, key=lambda directory: SavedCommit.read(OsDisk(str(directory))))
+    best = verify(str(furthest))
     group = Path(best.directory).name.rpartition("-")[0]
     records: dict[Place, int] = {}
     for record in _records_of(best):

@@ -74,7 +74,7 @@ class AppendWorkload:
         if self._admin is not None:
             await self._admin.close()
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
-            await reader.scan(TOPIC, ctx.nodes)
+            await reader.scan(TOPIC, ctx)
 
     async def _one(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
         while not ctx.stopping.is_set():

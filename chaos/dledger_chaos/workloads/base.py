@@ -7,12 +7,19 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from dledger_chaos.history import Recorder
 
 TargetKind: TypeAlias = Literal["broker", "register"]
 """`broker`: RocketMQ's protocol; `register`: nodes that speak the line protocol of `subjects/`."""
+
+
+FOLLOWER_READS: Final = "follower-reads"
+"""Capability: every node serves reads of everything that is committed."""
+
+RETENTION: Final = "retention"
+"""Capability: the target takes configuration that trims its log."""
 
 
 @dataclass(frozen=True, slots=True)

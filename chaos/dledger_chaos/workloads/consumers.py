@@ -64,7 +64,7 @@ class ConsumersWorkload:
             await self._producer.close()
         await self._deliver_the_rest(ctx)
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader, Admin(ctx.namesrv) as admin:
-            await reader.scan(TOPIC, ctx.nodes)
+            await reader.scan(TOPIC, ctx)
             committed = ctx.recorder.invoke(NAME, "final", "group-offsets", GROUP)
             try:
                 statuses = await admin.offsets(GROUP, TOPIC)

@@ -86,7 +86,7 @@ class CppWorkload:
             await self._client.wait_delivered(_DELIVER_SECONDS)
             await self._client.close()
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
-            await reader.scan(TOPIC, ctx.nodes)
+            await reader.scan(TOPIC, ctx)
 
 
 class _Client:

@@ -12,7 +12,7 @@ from typing import Final
 
 from dledger_client import Admin, ClientError, MessageQueue, Producer
 
-from .base import NodeAddresses, WorkloadContext, WorkloadEntry
+from .base import FOLLOWER_READS, NodeAddresses, WorkloadContext, WorkloadEntry
 from .reading import TopicReader
 from .sending import RecordedSends
 
@@ -57,7 +57,7 @@ class FollowersWorkload:
         if self._producer is not None:
             await self._producer.close()
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
-            await reader.scan(TOPIC, ctx.nodes)
+            await reader.scan(TOPIC, ctx)
 
     async def _write(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
         while not ctx.stopping.is_set():
@@ -93,5 +93,5 @@ ENTRY: Final = WorkloadEntry(
     "one writer, and a reader on every node that reads from that node only",
     "broker",
     FollowersWorkload,
-    needs=frozenset({"follower-reads"}),
+    needs=frozenset({FOLLOWER_READS}),
 )

@@ -54,7 +54,7 @@ class OrderedWorkload:
         if self._producer is not None:
             await self._producer.close()
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
-            await reader.scan(TOPIC, ctx.nodes)
+            await reader.scan(TOPIC, ctx)
 
     async def _work(self, ctx: WorkloadContext, sends: RecordedSends, key: str, rng: random.Random) -> None:
         while not ctx.stopping.is_set():

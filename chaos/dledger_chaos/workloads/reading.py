@@ -18,7 +18,7 @@ from dledger_client.offsets import QueueOffsets
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.errors import RemotingError
 
-from .base import NodeAddresses
+from .base import FOLLOWER_READS, NodeAddresses, WorkloadContext
 from .records import Pulled, seen_of
 
 READER_GROUP: Final = "chaos-reader"
@@ -84,8 +84,11 @@ class TopicReader:
         invocation.ok([first, end])
         return first, end
 
-    async def scan(self, topic: str, nodes: Sequence[NodeAddresses]) -> None:
-        """Read a whole topic from each of the nodes of its queues' groups, from first to end offset."""
+    async def scan(self, topic: str, ctx: WorkloadContext) -> None:
+        """Read a whole topic from first to end offset: from every node of its queues' groups, or from their leaders.
+
+        Only a target with the capability `follower-reads` promises that every node shows everything.
+        """
         try:
             queues = await self._insist(lambda: self.queues(topic))
         except ClientError as error:
@@ -94,8 +97,15 @@ class TopicReader:
         for queue in queues:
             bounds = await self.bounds(queue)
             if bounds is not None:
-                members = [node for node in nodes if node.group == queue.broker_group]
-                await asyncio.gather(*(self._scan_queue(queue, *bounds, node) for node in members))
+                nodes = self._nodes_of(queue, ctx)
+                await asyncio.gather(*(self._scan_queue(queue, *bounds, node) for node in nodes))
+
+    def _nodes_of(self, queue: MessageQueue, ctx: WorkloadContext) -> list[NodeAddresses]:
+        members = [node for node in ctx.nodes if node.group == queue.broker_group]
+        if FOLLOWER_READS in ctx.capabilities:
+            return members
+        leader = self._started().routes.group(queue.broker_group).any_address()
+        return [node for node in members if node.client == leader]
 
     async def _scan_queue(self, queue: MessageQueue, offset: int, end: int, node: NodeAddresses) -> None:
         deadline = self._started().loop.time() + SCAN_SECONDS

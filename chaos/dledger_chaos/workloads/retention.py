@@ -12,7 +12,7 @@ from typing import Final
 
 from dledger_client import Admin, ClientError, Producer
 
-from .base import WorkloadContext, WorkloadEntry
+from .base import RETENTION, WorkloadContext, WorkloadEntry
 from .reading import TopicReader
 from .sending import RecordedSends
 
@@ -54,7 +54,7 @@ class RetentionWorkload:
         if self._producer is not None:
             await self._producer.close()
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
-            await reader.scan(TOPIC, ctx.nodes)
+            await reader.scan(TOPIC, ctx)
 
     async def _write(self, ctx: WorkloadContext, sends: RecordedSends) -> None:
         while not ctx.stopping.is_set():
@@ -82,6 +82,6 @@ ENTRY: Final = WorkloadEntry(
     "a log that is trimmed all the time, and readers who come too late",
     "broker",
     RetentionWorkload,
-    needs=frozenset({"retention"}),
+    needs=frozenset({RETENTION}),
     config=CONFIG,
 )
