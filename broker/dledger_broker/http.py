@@ -1,11 +1,14 @@
-"""A node's HTTP port: how it is, for probes, dashboards and people.
+"""A node's HTTP port: how it is, for probes, dashboards and people; and its group's leadership and members.
 
     GET /healthz    200 `ok`; 503 with the reason once the node has failed and serves nothing any more
     GET /readyz     200 `ready` while clients can be served through this node; 503 with the reason otherwise
     GET /metrics    Prometheus' text format, see `exporter.py`
     GET /status     JSON of `dledger.replica.status.NodeStatus`
+    PUT /leader/NODE-ID       200 once that node leads the group; 504 if it did not take over in time
+    DELETE /members/NODE-ID   200 once the removal is proposed
 
-Nothing runs between two requests.
+The last two are for the leader; any other node answers 409 and says who leads. A node that was removed, still runs and
+is among the leader's configured peers joins again as a learner. Nothing runs between two requests.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
-from dledger.errors import ConfigError
+from dledger.errors import ConfigError, LogError
 from dledger.replica.status import NodeStatus
 from dledger_broker.exporter import Figures, NodeCollector
 
@@ -39,12 +42,26 @@ class HttpConfig(Protocol):
         """Port to bind; 0 takes a free one."""
 
 
+class GroupMember(Protocol):
+    """What the HTTP port asks of the log."""
+
+    async def transfer_leadership(self, to: str | None = None) -> bool:
+        """See `dledger.node.Node.transfer_leadership`."""
+
+    def remove(self, node_id: str) -> None:
+        """See `dledger.node.Node.remove`."""
+
+
 class HttpBroker(Figures, Protocol):
     """What the HTTP port needs of a broker: the metrics' figures, and whether it is leaving."""
 
     @property
     def config(self) -> HttpConfig:
         """Where to listen."""
+
+    @property
+    def node(self) -> GroupMember:
+        """The log's node."""
 
     @property
     def is_draining(self) -> bool:
@@ -87,6 +104,24 @@ def make_app(broker: HttpBroker) -> web.Application:
     async def status(_: web.Request) -> web.Response:
         return web.Response(body=msgspec.json.encode(broker.status()), content_type="application/json")
 
+    async def lead(request: web.Request) -> web.Response:
+        node_id = request.match_info["node_id"]
+        try:
+            taken = await broker.node.transfer_leadership(node_id)
+        except LogError as error:
+            return web.Response(text=str(error), status=409)
+        return web.Response(
+            text=f"{node_id} leads" if taken else f"{node_id} did not take over", status=200 if taken else 504
+        )
+
+    async def remove(request: web.Request) -> web.Response:
+        node_id = request.match_info["node_id"]
+        try:
+            broker.node.remove(node_id)
+        except LogError as error:
+            return web.Response(text=str(error), status=409)
+        return web.Response(text=f"{node_id} is being removed")
+
     app = web.Application(client_max_size=_MAX_REQUEST_BYTES)
     app.add_routes(
         [
@@ -94,6 +129,8 @@ def make_app(broker: HttpBroker) -> web.Application:
             web.get("/readyz", readyz),
             web.get("/metrics", metrics),
             web.get("/status", status),
+            web.put("/leader/{node_id}", lead),
+            web.delete("/members/{node_id}", remove),
         ]
     )
     return app

@@ -21,6 +21,7 @@ import aiohttp
 import msgspec
 
 from . import ports
+from .convergence import leader_of
 from .disk.build import disk_shim
 from .disk.control import DiskControl, shim_environment
 from .disk.undo import forget, lose_power
@@ -46,6 +47,7 @@ CAPABILITIES: Final = frozenset(
 )
 
 _WORDS: Final = 600
+_ASK_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0)
 
 
 class LocalTarget:
@@ -227,6 +229,14 @@ class LocalTarget:
         """See `Target.resume`."""
         send(self.pid(node_id), signal.SIGCONT)
 
+    async def transfer_leadership(self, node_id: str) -> None:
+        """See `Target.transfer_leadership`."""
+        await self._ask_leader(node_id, "PUT", f"/leader/{node_id}")
+
+    async def remove_member(self, node_id: str) -> None:
+        """See `Target.remove_member`."""
+        await self._ask_leader(node_id, "DELETE", f"/members/{node_id}")
+
     async def lose_power(self, node_id: str, kept_share: float, seed: int) -> str:
         """See `Target.lose_power`."""
         if self.pid(node_id) is not None:
@@ -254,6 +264,20 @@ class LocalTarget:
             if node_id in members:
                 return self._base + ports.GROUP_STEP * number + ports.NODE_STEP * int(node_id[len(group) + 2 :])
         raise TargetError(f"there is no node {node_id!r}, only {', '.join(self._all())}")
+
+    async def _ask_leader(self, node_id: str, method: str, path: str) -> None:
+        members = next(members for members in self._members.values() if node_id in members)
+        leader = await leader_of(self, members)
+        if leader is None or self._http is None:
+            raise TargetError(f"nobody leads {', '.join(members)}")
+        try:
+            async with self._http.request(
+                method, f"http://{HOST}:{self._port(leader.node_id) + 2}{path}", timeout=_ASK_TIMEOUT
+            ) as response:
+                if response.status != 200:
+                    raise TargetError(f"{method} {path} of {leader.node_id}: {response.status} {await response.text()}")
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise TargetError(f"{method} {path} of {leader.node_id}: {error!r}") from error
 
     async def _start(self, program: Path) -> None:
         log_file = self.directory / "toxiproxy.log"

@@ -174,6 +174,14 @@ class SubjectTarget:
         """See `Target.resume`."""
         send(self.pid(node_id), signal.SIGCONT)
 
+    async def transfer_leadership(self, node_id: str) -> None:
+        """See `Target.transfer_leadership`; not for this target."""
+        raise TargetError(f"{node_id} is a register node: leadership is not handed over on demand")
+
+    async def remove_member(self, node_id: str) -> None:
+        """See `Target.remove_member`; not for this target."""
+        raise TargetError(f"{node_id} is a register node: its group does not change")
+
     async def lose_power(self, node_id: str, kept_share: float, seed: int) -> str:
         """See `Target.lose_power`."""
         rng = random.Random(seed)

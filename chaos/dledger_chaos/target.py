@@ -101,6 +101,12 @@ class Target(Protocol):
     def resume(self, node_id: str) -> None:
         """SIGCONT a node; nothing happens if it does not run."""
 
+    async def transfer_leadership(self, node_id: str) -> None:
+        """Have its group's leader hand over to a node; raises `TargetError` if that cannot be asked for."""
+
+    async def remove_member(self, node_id: str) -> None:
+        """Have its group's leader remove a node from the group; raises `TargetError` if that cannot be asked for."""
+
     async def lose_power(self, node_id: str, kept_share: float, seed: int) -> str:
         """Take back what a killed node had not synced; returns what that was."""
 

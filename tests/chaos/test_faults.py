@@ -110,6 +110,12 @@ class FakeTarget:
         assert node_id not in self.running
         return ""
 
+    async def transfer_leadership(self, node_id):
+        self.harm.append(f"lead {node_id}")
+
+    async def remove_member(self, node_id):
+        self.harm.append(f"remove {node_id}")
+
     async def wipe(self, node_id):
         assert node_id not in self.running
         self.harm.append(f"wipe {node_id}")

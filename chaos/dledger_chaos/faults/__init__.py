@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from ..errors import ChaosError
-from . import clock, disk, network, power, process
+from . import clock, disk, members, network, power, process
 from .base import Fault, FaultKind, Surroundings, as_json
 
 KINDS: Final[dict[str, FaultKind]] = {
-    kind.name: kind for family in (process, network, disk, power, clock) for kind in family.KINDS
+    kind.name: kind for family in (process, network, disk, power, clock, members) for kind in family.KINDS
 }
 
 __all__ = ["KINDS", "Fault", "FaultKind", "Surroundings", "as_json", "kinds_named"]

@@ -5,7 +5,7 @@ import pytest
 from aiohttp import ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
-from dledger.errors import ConfigError
+from dledger.errors import ConfigError, LogError
 from dledger.replica.status import NodeStatus, PeerStatus
 from dledger_broker.exporter import NodeCollector
 from dledger_broker.http import start_http, unready_because
@@ -45,6 +45,26 @@ class Config:
     http_port = 0
 
 
+class FakeMember:
+    """A leader of one other node."""
+
+    def __init__(self) -> None:
+        self.calls = []
+
+    async def transfer_leadership(self, to=None):
+        self._check(to)
+        self.calls.append(("lead", to))
+        return len(self.calls) == 1
+
+    def remove(self, node_id):
+        self._check(node_id)
+        self.calls.append(("remove", node_id))
+
+    def _check(self, node_id):
+        if node_id == "nobody":
+            raise LogError("'nobody' is no member")
+
+
 class FakeBroker:
     """A broker whose numbers are set by hand."""
 
@@ -54,6 +74,7 @@ class FakeBroker:
         self.state = BrokerState()
         self.now = status
         self.delivered = 0
+        self.node = FakeMember()
 
     def status(self) -> NodeStatus:
         return self.now
@@ -72,8 +93,8 @@ async def served():
     port = runner.addresses[0][1]
     async with ClientSession(f"http://127.0.0.1:{port}") as session:
 
-        async def get(path: str) -> tuple[int, str]:
-            async with session.get(path) as answer:
+        async def get(path: str, method: str = "GET") -> tuple[int, str]:
+            async with session.request(method, path) as answer:
                 return answer.status, await answer.text()
 
         yield broker, get
@@ -186,3 +207,14 @@ async def test_a_taken_port_is_named_with_its_key(served):
     with pytest.raises(ConfigError, match=r"http_port \d+: 127.0.0.1:\d+ is in use"):
         await start_http(other)
     await first.cleanup()
+
+
+async def test_leadership_is_handed_over_and_members_are_removed_on_demand(served):
+    broker, ask = served
+    assert await ask("/leader/broker-a-n1", "PUT") == (200, "broker-a-n1 leads")
+    assert await ask("/leader/broker-a-n1", "PUT") == (504, "broker-a-n1 did not take over")
+    assert await ask("/members/broker-a-n1", "DELETE") == (200, "broker-a-n1 is being removed")
+    assert broker.node.calls == [("lead", "broker-a-n1")] * 2 + [("remove", "broker-a-n1")]
+    assert await ask("/leader/nobody", "PUT") == (409, "'nobody' is no member")
+    assert await ask("/members/nobody", "DELETE") == (409, "'nobody' is no member")
+    assert (await ask("/members/broker-a-n1"))[0] == 405
