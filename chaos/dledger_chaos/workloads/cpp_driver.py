@@ -18,54 +18,67 @@ import os
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING
 
-_OUT = os.fdopen(os.dup(1), "w", encoding="utf-8")
-os.dup2(2, 1)  # what the library prints must not mix with the lines
-_OUT_LOCK = threading.Lock()
+from dledger_chaos.workloads.payload import decode_payload, encode_payload
 
-from rocketmq.client import Message, Producer, PushConsumer, RecvMessage  # noqa: E402 -- after the redirection
-
-from dledger_chaos.workloads.payload import decode_payload, encode_payload  # noqa: E402 -- with the others
+if TYPE_CHECKING:
+    from rocketmq.client import Producer, RecvMessage
 
 PAUSE_SECONDS = 0.01
 FAILED_PAUSE_SECONDS = 0.1
 
 
-def say(**fields: object) -> None:
-    """Write one line."""
-    with _OUT_LOCK:
-        _OUT.write(json.dumps(fields) + "\n")
-        _OUT.flush()
+class Lines:
+    """Standard output, which from now on is ours alone: what the library prints goes to standard error."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        self._lock = threading.Lock()
+        os.dup2(2, 1)
+
+    def say(self, **fields: object) -> None:
+        """Write one line."""
+        with self._lock:
+            self._out.write(json.dumps(fields) + "\n")
+            self._out.flush()
 
 
-def send_all(producer: Producer, topic: str, process: str, number: int, stopping: threading.Event) -> None:
+def send_all(
+    lines: Lines, producer: Producer, topic: str, process: str, number: int, stopping: threading.Event
+) -> None:
     """Send until `stopping` is set."""
+    from rocketmq.client import Message
+
     while not stopping.is_set():
         value = f"cpp.{process}:{number}"
         number += 1
         message = Message(topic)
         message.set_keys(value)
         message.set_body(encode_payload(value))
-        say(begin=value, ns=time.monotonic_ns())
+        lines.say(begin=value, ns=time.monotonic_ns())
         try:
             result = producer.send_sync(message)
         except Exception as error:
-            say(end=value, ns=time.monotonic_ns(), error=str(error))
+            lines.say(end=value, ns=time.monotonic_ns(), error=str(error))
             stopping.wait(FAILED_PAUSE_SECONDS)
             continue
         if int(result.status) == 0:
-            say(end=value, ns=time.monotonic_ns(), offset=int(result.offset))
+            lines.say(end=value, ns=time.monotonic_ns(), offset=int(result.offset))
         else:
-            say(end=value, ns=time.monotonic_ns(), error=f"status {int(result.status)}")
+            lines.say(end=value, ns=time.monotonic_ns(), error=f"status {int(result.status)}")
         stopping.wait(PAUSE_SECONDS)
 
 
 def main() -> None:
     """Send and consume until the input ends."""
     namesrv, topic, group, process, number = sys.argv[1:]
+    lines = Lines()
+
+    from rocketmq.client import Producer, PushConsumer
 
     def deliver(message: RecvMessage) -> None:
-        say(
+        lines.say(
             deliver=decode_payload(bytes(message.body)),
             ns=time.monotonic_ns(),
             queue_id=int(message.queue_id),
@@ -81,7 +94,7 @@ def main() -> None:
     producer.set_namesrv_addr(namesrv)
     producer.start()
     stopping = threading.Event()
-    sending = threading.Thread(target=send_all, args=(producer, topic, process, int(number), stopping))
+    sending = threading.Thread(target=send_all, args=(lines, producer, topic, process, int(number), stopping))
     sending.start()
     for line in sys.stdin:
         if line.strip() == "stop-sending":
