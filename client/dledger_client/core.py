@@ -153,16 +153,17 @@ class ClientCore:
 
         Requests that are refused as not stored are repeated until `deadline`; those of unknown outcome too, if
         `idempotent`. `proves_leader`: only a leader answers this request with success. Raises `RefusedError` for other
-        codes, `DeadlineError` when the time is up.
+        codes, `DeadlineError` when the time is up; the outcome of either is unknown if that of any attempt was.
         """
         request_ext = {**ext, **NO_FORWARD}
         last: ClientError | None = None
         busy = 0
+        unknown = False
         while True:
             try:
                 address = await group.target(deadline)
             except TimeoutError:
-                raise self._out_of_time(group, last) from last
+                raise _unsure(self._out_of_time(group, last), unknown=unknown) from last
             attempt_deadline = min(deadline, self.loop.time() + ATTEMPT_SECONDS)
             try:
                 response = await self.call(address, code, request_ext, body, deadline=attempt_deadline)
@@ -171,8 +172,9 @@ class ClientCore:
                 if error.outcome == "unknown" and not idempotent:
                     raise
                 last = error
+                unknown = unknown or error.outcome == "unknown"
                 if self.loop.time() >= deadline:
-                    raise self._out_of_time(group, last) from last
+                    raise _unsure(self._out_of_time(group, last), unknown=unknown) from last
                 continue
             if response.code == ResponseCode.SUCCESS or response.code in accept:
                 if proves_leader:
@@ -180,18 +182,19 @@ class ClientCore:
                 return response
             wire_error = error_from_response(response.code, response.remark, response.ext)
             last = refusal(wire_error)
+            unknown = unknown or last.outcome == "unknown"
             if isinstance(wire_error, SystemBusy):
                 pause = busy_pause_seconds(busy)
                 busy += 1
                 if self.loop.time() + pause >= deadline:
-                    raise self._out_of_time(group, last) from last
+                    raise _unsure(self._out_of_time(group, last), unknown=unknown) from last
                 await asyncio.sleep(pause)
             elif isinstance(wire_error, ServiceNotAvailable):
                 self.note_not_leader(group, address, wire_error)
             elif wire_error.outcome_unknown and idempotent:
                 group.doubt(address)
             else:
-                raise last
+                raise _unsure(last, unknown=unknown)
 
     def note_not_leader(self, group: BrokerGroup, address: str, error: RemotingError) -> None:
         """A node refused with code 14; its answer may say who leads."""
@@ -283,6 +286,13 @@ class ClientCore:
             return ClientClosedError("the client is closed")
         reason = f": {last}" if last is not None else ""
         return DeadlineError(f"no leader of {group.name} answered before the deadline{reason}")
+
+
+def _unsure(error: ClientError, *, unknown: bool) -> ClientError:
+    """The error of a call, some attempt of which may have taken effect."""
+    if unknown:
+        error.outcome = "unknown"
+    return error
 
 
 def check_response(response: RemotingCommand) -> RemotingCommand:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 from client_fakes import fake_cluster
 
-from dledger_client import Admin, InvalidArgumentError, MessageQueue, NoBrokerError, NotFoundError, Producer
+from dledger_client import (
+    Admin,
+    DeadlineError,
+    InvalidArgumentError,
+    MessageQueue,
+    NoBrokerError,
+    NotFoundError,
+    Producer,
+    RefusedError,
+)
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
 from dledger_remoting.record import encode_record
@@ -49,6 +58,34 @@ async def test_requests_follow_the_leader():
         await cluster.group.elect(cluster.group.nodes[2], notify=False, register=False)
         await admin.set_offset("CG", ("T", "broker-a", 0), 3)
         assert cluster.group.offsets["CG", "T", 0] == 3
+
+
+async def test_a_call_is_of_unknown_outcome_if_any_of_its_attempts_was():
+    async with fake_cluster() as cluster, Admin(cluster.namesrv, timeout=0.5) as admin:
+        queue = MessageQueue("T", "broker-a", 0)
+        await admin.set_offset("CG", queue, 1)
+        answers = [denied, lost]
+        cluster.group.nodes[0].on[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda command: answers.pop()(command)
+        with pytest.raises(RefusedError, match="read only") as refused:
+            await admin.set_offset("CG", queue, 2)
+        assert refused.value.outcome == "unknown"
+        cluster.group.nodes[0].on[RequestCode.UPDATE_CONSUMER_OFFSET] = lost
+        with pytest.raises(DeadlineError) as late:
+            await admin.set_offset("CG", queue, 3)
+        assert late.value.outcome == "unknown"
+        cluster.group.nodes[0].on[RequestCode.UPDATE_CONSUMER_OFFSET] = denied
+        with pytest.raises(RefusedError) as never:
+            await admin.set_offset("CG", queue, 4)
+        assert never.value.outcome == "not_sent"
+
+
+def lost(command):
+    """What a leader says that lost its leadership meanwhile."""
+    return make_response(command, ResponseCode.SYSTEM_ERROR, "leadership lost", {"outcome": "unknown"})
+
+
+def denied(command):
+    return make_response(command, ResponseCode.NO_PERMISSION, "read only")
 
 
 async def test_a_message_is_found_by_its_id_and_by_its_key():
