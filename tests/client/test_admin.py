@@ -65,7 +65,11 @@ async def test_a_call_is_of_unknown_outcome_if_any_of_its_attempts_was():
         queue = MessageQueue("T", "broker-a", 0)
         await admin.set_offset("CG", queue, 1)
         answers = [denied, lost]
-        cluster.group.nodes[0].on[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda command: answers.pop()(command)
+
+        def first_lost(command):
+            return answers.pop()(command)
+
+        cluster.group.nodes[0].on[RequestCode.UPDATE_CONSUMER_OFFSET] = first_lost
         with pytest.raises(RefusedError, match="read only") as refused:
             await admin.set_offset("CG", queue, 2)
         assert refused.value.outcome == "unknown"
