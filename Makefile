@@ -3,6 +3,7 @@
 #   PYTHON=python3.12 make venv   another interpreter (>= 3.11)
 #   INPUT=dir make demo           ship another directory than the standard library's source
 #   SEEDS=300 make sim            simulate this many seeds, each for SECONDS=40 of trouble
+#   EXPLORE="--terms 1 --duplicates 1" make explore
 #   BENCH="--scenario sync-1x64 --runs 1" make bench
 #   MINUTES=3 make chaos          faults for so long; CHAOS="--seed 7 --faults power,disk" for more options
 
@@ -13,6 +14,7 @@ INPUT  ?=
 BENCH  ?=
 MINUTES ?= 3
 CHAOS  ?=
+EXPLORE ?= --crashes 1 --prompt-saves
 TESTS  ?= tests
 
 BIN     := .venv/bin
@@ -22,7 +24,7 @@ PROOF   := .venv/.installed-chaos
 PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-spark-cluster check fix sim mutants bench chaos clean
+.PHONY: help venv demo test test-spark-cluster check fix sim explore mutants bench chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -75,6 +77,9 @@ sim: $(DEV) ## simulate whole groups on faulty disks, networks and clocks (SEEDS
 
 mutants: $(DEV) ## switch known bugs on one by one, and say how many seeds each took
 	$(BIN)/python -m dledger_broker.sim mutants
+
+explore: $(DEV) ## take real cores through every interleaving of a small world (EXPLORE="--crashes 1 --terms 1")
+	$(BIN)/python -m dledger.sim.explore $(EXPLORE)
 
 bench: $(DEV) ## measure speed and memory beside this machine's own limits
 	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'

@@ -1,0 +1,158 @@
+"""Small worlds are explored to their end, and known bugs end in a shortest story."""
+
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+
+from dledger.invariants import InvariantError
+from dledger.sim.explore import state as explored_state
+from dledger.sim.explore.bounds import Bounds
+from dledger.sim.explore.prefixes import PREFIXES
+from dledger.sim.explore.search import Found, search
+from dledger.sim.explore.state import put_together, take_apart
+from dledger.sim.explore.story import tell
+from dledger.sim.explore.tables import rename_envelope, rename_node
+from dledger.sim.explore.world import World, Worlds
+from dledger.sim.mutants import MUTANTS
+
+PROMPT = Bounds(prompt_saves=True, prompt_syncs=True)
+ONE_TERM = replace(PROMPT, terms=1)
+
+
+def explored(bounds: Bounds, prefix: str = "", jobs: int = 1) -> Found:
+    found = search(bounds, prefix=prefix, jobs=jobs)
+    assert found.trail is None, "\n".join(tell(bounds, prefix, found.trail))
+    assert found.complete
+    return found
+
+
+def story_of(mutant: str, bounds: Bounds, prefix: str = "") -> list[str]:
+    with MUTANTS[mutant].applied():
+        found = search(bounds, prefix=prefix)
+        assert found.trail is not None, f"{mutant} got away with {found}"
+        story = list(tell(bounds, prefix, found.trail))
+    print("\n".join(story))
+    return story
+
+
+@pytest.mark.parametrize(
+    ("bounds", "states", "depth"),
+    [
+        (Bounds(terms=1), 21_417, 29),
+        (Bounds(nodes=1, crashes=2), 139, 12),
+        (Bounds(nodes=2, crashes=1), 24_297, 34),
+        (PROMPT, 32_130, 46),
+        (replace(ONE_TERM, crashes=1), 7_518, 31),
+        (replace(ONE_TERM, duplicates=1), 4_902, 29),
+        (replace(ONE_TERM, drops=1), 4_567, 30),
+        (replace(ONE_TERM, heartbeats=1), 12_542, 34),
+        (replace(PROMPT, entries=0, transfers=1), 24_155, 43),
+        (replace(ONE_TERM, entries=0, membership=1), 1_134, 29),
+        (replace(ONE_TERM, entries=0, pre_votes=True), 919, 27),
+    ],
+    ids=str,
+)
+def test_a_small_world_ends_with_every_promise_kept(bounds: Bounds, states: int, depth: int) -> None:
+    """The numbers change when the core takes other steps than it did, and only then."""
+    found = explored(bounds)
+    assert (found.progress.states, found.progress.depth) == (states, depth)
+
+
+def test_the_states_are_the_same_whoever_looks_for_them() -> None:
+    bounds = replace(ONE_TERM, crashes=1)
+    alone, together = explored(bounds), explored(bounds, jobs=3)
+    assert alone.progress._replace(seconds=0.0) == together.progress._replace(seconds=0.0)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "bounds", "steps"),
+    [
+        ("ack-before-sync", Bounds(terms=1, prompt_saves=True), 12),
+        ("commit-without-quorum", ONE_TERM, 7),
+        ("follower-commits-last-index", replace(PROMPT, heartbeats=1), 24),
+        ("leader-counts-unsynced", Bounds(terms=1, prompt_saves=True), 11),
+        ("message-before-save", Bounds(terms=1), 1),
+        ("sync-generation-ignored", Bounds(prompt_saves=True), 20),
+        ("truncate-matching", replace(ONE_TERM, duplicates=1), 19),
+        ("vote-for-short-log", PROMPT, 19),
+        ("vote-twice", ONE_TERM, 6),
+    ],
+)
+def test_a_known_bug_ends_in_a_shortest_story(mutant: str, bounds: Bounds, steps: int) -> None:
+    story = story_of(mutant, bounds)
+    assert story[-2].startswith(f"{steps:3}. ")
+    assert "breaks a promise" in story[-1]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "prefix", "promise"),
+    [
+        ("commit-older-term", "figure8", "a leader holds what was committed in earlier terms"),
+        ("stale-acknowledgement", "stale-ack", "an acknowledged entry equals the leader's"),
+    ],
+)
+def test_what_lies_deep_is_found_behind_a_script(mutant: str, prefix: str, promise: str) -> None:
+    story = story_of(mutant, PREFIXES[prefix].bounds, prefix)
+    assert f"     -- so far the script {prefix}" in story
+    assert promise in story[-1]
+
+
+@pytest.mark.parametrize("prefix", sorted(PREFIXES))
+def test_a_script_itself_breaks_nothing(prefix: str) -> None:
+    explored(replace(PREFIXES[prefix].bounds, in_flight=1), prefix)
+
+
+def some_worlds(worlds: Worlds, count: int) -> list[World]:
+    """The first worlds of a search, in which nodes have much to remember."""
+    found, seen = [worlds.first()], set()
+    for world in found:
+        for _, after in worlds.successors(world):
+            known = worlds.canonical_hash(after)
+            if known not in seen and len(found) < count:
+                seen.add(known)
+                found.append(after)
+    return found
+
+
+def test_a_core_is_put_together_as_it_was_taken_apart() -> None:
+    worlds = Worlds(Bounds(crashes=1, transfers=1, heartbeats=1, in_flight=4))
+    some_worlds(worlds, 3_000)
+    states = worlds.tables.nodes.values
+    assert len({state.role for state in states}) == 3
+    for state in states:
+        raft = put_together(state, worlds.tables.settings)
+        assert take_apart(raft, state, state.log) == state
+
+
+def test_worlds_that_differ_in_names_only_are_one() -> None:
+    worlds = Worlds(Bounds(crashes=1))
+    tables = worlds.tables
+    for world in some_worlds(worlds, 600)[::20]:
+        for renaming in permutations(range(3)):
+            nodes = [0, 0, 0]
+            for place, node in enumerate(world.nodes):
+                nodes[renaming[place]] = tables.nodes.of(rename_node(tables.nodes.values[node], renaming))
+            envelopes = (
+                tables.envelopes.of(rename_envelope(tables.envelopes.values[envelope], renaming))
+                for envelope in world.envelopes
+            )
+            leaders, committed = tables.histories.values[world.history]
+            renamed = tables.histories.values[world.history]._replace(
+                leaders=tuple(leader if leader < 0 else renaming[leader] for leader in leaders), committed=committed
+            )
+            other = World(tuple(nodes), tuple(sorted(envelopes)), tables.histories.of(renamed), world.budgets)
+            assert worlds.canonical_hash(other) == worlds.canonical_hash(world)
+
+
+def test_a_core_with_a_memory_unknown_to_the_explorer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explored_state, "KNOWN", explored_state.KNOWN - {"vote"})
+    with pytest.raises(InvariantError, match="vote"):
+        search(ONE_TERM)
+
+
+def test_a_search_stops_where_it_is_told_to() -> None:
+    found = search(Bounds(), most_states=500)
+    assert not found.complete
+    assert found.trail is None
+    assert 500 <= found.progress.states < 5_000
