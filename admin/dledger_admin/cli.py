@@ -22,6 +22,7 @@ _COMMANDS: Final = {
     "cluster": "cluster_info:cluster",
     "message": "message:message",
     "pin": "pin:pin",
+    "spark": "spark:spark",
     "demo": "demo:demo",
     "chaos": "chaos:chaos",
 }

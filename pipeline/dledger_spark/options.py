@@ -121,6 +121,7 @@ OPTIONS: Final = (
         "",
         "what identifies the job: a repeated run with the same id and input writes nothing twice",
     ),
+    Option("maxRowsPerSecond", SINKS, "", "at most so many rows a second from each task that runs"),
     Option("deliveryTimeout", SINKS, "`2m`", "how long a message may take to be acknowledged; then the task fails"),
 )
 """Every option."""
@@ -189,6 +190,7 @@ class WriteOptions:
     producer_group: str
     job_id: str | None
     delivery_timeout_s: float
+    max_rows_per_second: int | None = None
 
 
 class _Given:
@@ -320,7 +322,14 @@ def write_options(options: Mapping[str, str], kind: Literal["batch sink", "strea
         if given.text(name) == "":
             raise given.error(name, "must not be empty")
     group = given.text("producerGroup") or "spark-sink"
-    return WriteOptions(given.name_servers(), given.text("topic"), group, given.text("jobId"), timeout_s)
+    return WriteOptions(
+        given.name_servers(),
+        given.text("topic"),
+        group,
+        given.text("jobId"),
+        timeout_s,
+        given.integer("maxRowsPerSecond", 1),
+    )
 
 
 def options_table() -> str:

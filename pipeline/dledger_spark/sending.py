@@ -12,6 +12,7 @@ from .errors import OptionError, SourceError
 from .identity import RowIdentities
 from .offsets import QUEUES_PER_GROUP
 from .options import WriteOptions
+from .pacing import Pace
 from .plans import groups_by_ordinal
 from .schema import NAMES
 
@@ -93,7 +94,7 @@ class RowSender:
         return asyncio.run(self._send_all(batches))
 
     async def _send_all(self, batches: Iterable[pa.RecordBatch]) -> int:
-        count = 0
+        count, pace = 0, Pace(self._options.max_rows_per_second)
         async with Producer(
             list(self._options.namesrv),
             group=self._options.producer_group,
@@ -101,7 +102,9 @@ class RowSender:
         ) as producer:
             for batch in batches:
                 # Spark's iterator blocks: what is under way is waited for before the next batch is asked for.
-                await _all(self._send_row(producer, row) for row in rows_of(batch, self._options.topic))
+                for piece in pace.pieces(batch):
+                    await pace.wait(piece.num_rows)
+                    await _all(self._send_row(producer, row) for row in rows_of(piece, self._options.topic))
                 count += batch.num_rows
         return count
 
@@ -122,6 +125,7 @@ class RowSender:
             properties=row.properties,
             queue=queue,
             unique_key=unique_key,
+            idempotent=unique_key is not None,
         )
 
     async def _numbered_queue(self, topic: str, partition: int) -> MessageQueue:

@@ -1,0 +1,35 @@
+"""Jobs over a whole cluster's messages: each a function for notebooks, and a command of `dledger spark`.
+
+`archive` (topics to Parquet, exactly once) with `compact` and `read_archive`, `verify` (every follower's log), `stats`,
+`lag` and `replay`. One module per job; `archives`, `manifest` and `storage` are what an archive is on disk. A job gets
+a session and plain values, tells `on_phase` what it is doing, and returns a dataclass; nothing here prints.
+"""
+
+from __future__ import annotations
+
+from .archives import read_archive
+from .archiving import ArchiveResult, archive
+from .compaction import CompactionResult, compact
+from .errors import JobError
+from .lags import LagResult, lag
+from .replaying import ReplayResult, replay
+from .statistics import StatsResult, message_stats, stats
+from .verification import VerifyResult, verify
+
+__all__ = [
+    "ArchiveResult",
+    "CompactionResult",
+    "JobError",
+    "LagResult",
+    "ReplayResult",
+    "StatsResult",
+    "VerifyResult",
+    "archive",
+    "compact",
+    "lag",
+    "message_stats",
+    "read_archive",
+    "replay",
+    "stats",
+    "verify",
+]

@@ -1,0 +1,142 @@
+"""`lag`: how far consumer groups are behind, over time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from dledger_client import ClientError, SyncAdmin
+
+from .errors import JobError
+from .inputs import OnPhase, silent, topic_list
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dledger_client import QueueStatus
+
+SCHEMA = (
+    "time TIMESTAMP, group STRING, topic STRING, broker_group STRING, queue_id INT, first BIGINT, end BIGINT, "
+    "committed BIGINT, lag BIGINT"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LagSample:
+    """One group in one queue at one moment (ms since 1970).
+
+    The queue keeps the offsets from `first` to below `end`; `committed` is where the group goes on, None before its
+    first commit; `lag` counts the messages that it still has to process.
+    """
+
+    time_ms: int
+    group: str
+    topic: str
+    broker_group: str
+    queue_id: int
+    first: int
+    end: int
+    committed: int | None
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class LagResult:
+    """The samples, in the order of time."""
+
+    samples: list[LagSample]
+
+    def totals(self) -> list[tuple[int, str, str, int]]:
+        """Time, group, topic and lag over all queues, for every sample."""
+        sums: dict[tuple[int, str, str], int] = {}
+        for one in self.samples:
+            place = (one.time_ms, one.group, one.topic)
+            sums[place] = sums.get(place, 0) + one.lag
+        return [(*place, lag) for place, lag in sums.items()]
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The samples as a table, to plot, to join, or to append to Parquet."""
+        from pyspark.sql import functions as f
+
+        rows = [tuple(asdict(one).values()) for one in self.samples]
+        schema = SCHEMA.replace("time TIMESTAMP", "time_ms BIGINT")
+        table = spark.createDataFrame(rows, schema)
+        return table.select(f.timestamp_millis("time_ms").alias("time"), *table.columns[1:])
+
+
+class Offsets(Protocol):
+    """Where offsets come from: `dledger_client.SyncAdmin`."""
+
+    def topics(self) -> list[str]:
+        """All topics but the service's own."""
+
+    def groups(self) -> Mapping[str, object]:
+        """All consumer groups by name."""
+
+    def offsets(self, group: str, topic: str) -> list[QueueStatus]:
+        """How far a group is in each queue of a topic."""
+
+
+def lag(
+    *,
+    namesrv: str,
+    groups: Sequence[str] = (),
+    topics: str | Sequence[str] = (),
+    samples: int = 1,
+    interval_s: float = 10.0,
+    on_phase: OnPhase = silent,
+) -> LagResult:
+    """Sample the committed offsets of groups beside the ends of their queues, `samples` times, `interval_s` apart.
+
+    Without `groups` or `topics` all of them are looked at; pairs without any commit are left out. One sample asks twice
+    for every group, topic and queue: name them where there are many. Raises `JobError`.
+    """
+    try:
+        with SyncAdmin(namesrv) as admin:
+            return sample(admin, groups, topic_list(topics), samples, interval_s, on_phase=on_phase)
+    except ClientError as error:
+        raise JobError(str(error)) from error
+
+
+def sample(
+    admin: Offsets,
+    groups: Sequence[str],
+    topics: Sequence[str],
+    samples: int,
+    interval_s: float,
+    *,
+    on_phase: OnPhase = silent,
+    clock: Callable[[], float] = time.time,
+    wait: Callable[[float], None] = time.sleep,
+) -> LagResult:
+    """`lag`, with the offsets' source, the clock and the waiting given."""
+    found: list[LagSample] = []
+    due = clock()
+    for number in range(samples):
+        if number:
+            due += interval_s
+            wait(max(due - clock(), 0.0))
+        on_phase(f"sample {number + 1} of {samples}")
+        now_ms = int(clock() * 1000)
+        for group in groups or sorted(admin.groups()):
+            for topic in topics or admin.topics():
+                queues = admin.offsets(group, topic)
+                if not (groups and topics) and all(one.committed is None for one in queues):
+                    continue
+                found += [
+                    LagSample(
+                        now_ms,
+                        group,
+                        topic,
+                        one.queue.broker_group,
+                        one.queue.queue_id,
+                        one.first,
+                        one.end,
+                        one.committed,
+                        one.lag,
+                    )
+                    for one in queues
+                ]
+    return LagResult(found)

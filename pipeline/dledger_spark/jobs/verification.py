@@ -1,0 +1,293 @@
+"""`verify`: the whole log of every follower, read and compared."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from ..errors import RefusedError, SourceError
+from ..nodes import NameServers
+from ..options import ReadOptions
+from ..plans import READ_PLAN, Cluster, Cut, GroupPlan, parse_plan
+from ..wire import Connection
+from .errors import JobError
+from .inputs import OnPhase, checked_options, silent
+from .log_checks import BEHIND, BUSY, SILENCE_SECONDS, LogRange, RangeCheck, TopicBounds, check_range, read_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SLICE_BYTES: Final = 32 << 20
+PIN_MILLIS: Final = 600_000
+MAX_FINDINGS: Final = 100
+_ROLE_REFUSED: Final = 20110
+Verdict: TypeAlias = Literal["valid", "invalid", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that does not hold, or could not be read, at a byte position of a node's log."""
+
+    group: str
+    node: str
+    position: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSummary:
+    """What one node's log holds; `deleted_records` belong to topics that were deleted, or to trimmed offsets."""
+
+    group: str
+    node: str
+    first_position: int
+    end_position: int
+    entries: int
+    records: int
+    deleted_records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCount:
+    """How many messages of a topic a group keeps."""
+
+    group: str
+    topic: str
+    queues: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """`valid`: everything was read and holds. `invalid`: the first of `findings` is the first difference.
+
+    `unknown`: nothing wrong was seen, but not everything could be read.
+    """
+
+    verdict: Verdict
+    replicas: list[ReplicaSummary]
+    topics: list[TopicCount]
+    findings: list[Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A node that takes part, and what it planned."""
+
+    node: str
+    address: str
+    plan: GroupPlan
+
+
+def verify(
+    spark: SparkSession,
+    *,
+    namesrv: str,
+    groups: Sequence[str] = (),
+    include_leader: bool = False,
+    min_nodes: int = 2,
+    read_timeout: str = "60s",
+    on_phase: OnPhase = silent,
+) -> VerifyResult:
+    """Read the committed log of every follower of these broker groups (all by default), and check it.
+
+    Every entry's checksums and the chain through all of them, every record, that each queue's offsets have neither gap
+    nor repetition between the first kept and the last one, and that all followers have the same bytes. The leader is
+    read only if `include_leader` is true. Where fewer than `min_nodes` nodes of a group could be read the verdict is
+    `unknown`: a node that is down is not registered, and equality takes two. Raises `SourceError` if a group cannot be
+    asked, `JobError` if it has no follower.
+    """
+    options = checked_options(
+        {
+            "namesrv": namesrv,
+            "subscribePattern": ".*",
+            "readFrom": "any" if include_leader else "follower",
+            "readTimeout": read_timeout,
+        }
+    )
+    roles = "follower,learner,leader" if include_leader else "follower,learner"
+    replicas: list[ReplicaSummary] = []
+    topics: list[TopicCount] = []
+    findings: list[tuple[bool, Finding]] = []
+    with closing(Cluster(options)) as cluster, NameServers(options.namesrv) as name_servers:
+        addresses = name_servers.groups()
+        for group in groups or sorted(addresses):
+            if group not in addresses:
+                raise JobError(f"there is no broker group {group!r}, only {', '.join(sorted(addresses))}")
+            on_phase(f"asking the nodes of {group}")
+            commit = cluster.commit(group)
+            nodes, absent = _plans(addresses[group].values(), roles, commit, options.read_timeout_s)
+            if not nodes:
+                raise JobError(f"no follower of {group} can be read ({'; '.join(absent.values()) or 'it has none'})")
+            findings += [(False, Finding(group, address, 0, why)) for address, why in absent.items()]
+            if len(nodes) < min_nodes:
+                what = f"only {len(nodes)} of at least {min_nodes} nodes could be read"
+                findings.append((False, Finding(group, nodes[0].node, 0, what)))
+            pin = f"verify-{uuid.uuid4()}"
+            parts = log_ranges(nodes, roles, pin, options)
+            cluster.pin(group, pin, min((part.start for part in parts), default=commit), PIN_MILLIS)
+            size_bytes = sum(part.end - part.start for part in parts)
+            on_phase(f"reading {size_bytes / 1e6:,.1f} MB of {group} from {len(nodes)} nodes")
+            checks = _run(spark, parts)
+            findings += compare(group, checks, parts)
+            replicas += _summaries(group, checks)
+            topics += [
+                TopicCount(
+                    group, topic.name, len(topic.queues), sum(end - first for first, end in topic.queues.values())
+                )
+                for topic in topic_bounds(nodes[0].plan)
+            ]
+    invalid = sorted((one for is_wrong, one in findings if is_wrong), key=lambda one: (one.group, one.position))
+    unread = sorted((one for is_wrong, one in findings if not is_wrong), key=lambda one: (one.group, one.position))
+    verdict: Verdict = "invalid" if invalid else "unknown" if unread else "valid"
+    return VerifyResult(verdict, replicas, topics, [*invalid, *unread][:MAX_FINDINGS])
+
+
+def topic_bounds(plan: GroupPlan) -> tuple[TopicBounds, ...]:
+    """The topics of a plan, with what each queue keeps; those that keep nothing are left out."""
+    queues: dict[str, dict[int, tuple[int, int]]] = {}
+    for queue, (first, end) in sorted(plan.bounds.items()):
+        if first < end:
+            queues.setdefault(queue.topic, {})[queue.queue_id] = (first, end)
+    return tuple(TopicBounds(name, plan.created[name], ids) for name, ids in queues.items())
+
+
+def log_ranges(nodes: Sequence[Replica], roles: str, pin: str, options: ReadOptions) -> list[LogRange]:
+    """What is read of each node: the same ranges, those of the first node's plan that all of them keep."""
+    plan = nodes[0].plan
+    first = max(node.plan.first_position for node in nodes)
+    cuts = [cut for cut in plan.cuts if cut.position >= first]
+    ends: list[Cut | None] = [*cuts[1:], None]
+    topics = topic_bounds(plan)
+    return [
+        LogRange(
+            group=plan.group,
+            node=node.node,
+            address=node.address,
+            roles=roles,
+            pin=pin,
+            start=cut.position,
+            end=plan.commit if following is None else following.position,
+            index=cut.log_index,
+            previous_chain=cut.previous_chain,
+            end_chain=None if following is None else following.previous_chain,
+            topics=topics,
+            timeout_s=options.read_timeout_s,
+        )
+        for cut, following in zip(cuts, ends, strict=True)
+        for node in nodes
+    ]
+
+
+def compare(group: str, checks: Sequence[RangeCheck], parts: Sequence[LogRange]) -> list[tuple[bool, Finding]]:
+    """What is wrong (True) or could not be read (False): in single ranges, between nodes, and along each queue."""
+    findings: list[tuple[bool, Finding]] = []
+    for check in checks:
+        if check.invalid is not None:
+            findings.append((True, Finding(group, check.node, check.position, check.invalid)))
+        if check.unreadable is not None:
+            findings.append((False, Finding(group, check.node, check.position, check.unreadable)))
+    sound = [
+        (check, part)
+        for check, part in zip(checks, parts, strict=True)
+        if check.invalid is None and check.unreadable is None
+    ]
+    for _, same_range in groupby(sound, key=lambda pair: pair[0].start):
+        (reference, reference_part), *others = same_range
+        for check, part in others:
+            if check.sha256 != reference.sha256:
+                position = _first_difference(reference_part, part)
+                what = f"its bytes differ from those of {reference.node}"
+                findings.append((True, Finding(group, check.node, position, what)))
+    for node in sorted({check.node for check in checks}):
+        mine = [check for check in checks if check.node == node]
+        if all(check.invalid is None and check.unreadable is None for check in mine):
+            findings += [(True, finding) for finding in queue_gaps(group, node, mine, parts[0].topics if parts else ())]
+    return findings
+
+
+def queue_gaps(group: str, node: str, checks: Iterable[RangeCheck], topics: Iterable[TopicBounds]) -> Iterable[Finding]:
+    """Where a queue's offsets do not go on from one range of a node's log to the next, or end too early."""
+    expected = {(topic.name, queue_id): bounds[0] for topic in topics for queue_id, bounds in topic.queues.items()}
+    place = 0
+    for check in sorted(checks, key=lambda check: check.start):
+        place = check.end
+        for (topic, queue_id), run in check.queues.items():
+            if run.first != expected[topic, queue_id]:
+                what = f"{topic}/{queue_id} goes on with offset {run.first}, not with {expected[topic, queue_id]}"
+                yield Finding(group, node, check.start, what)
+            expected[topic, queue_id] = run.last + 1
+    for bounds in topics:
+        for queue_id, (_, end) in bounds.queues.items():
+            if expected[bounds.name, queue_id] != end:
+                what = f"{bounds.name}/{queue_id} ends with offset {expected[bounds.name, queue_id] - 1}, not {end - 1}"
+                yield Finding(group, node, place, what)
+
+
+def _plans(addresses: Iterable[str], roles: str, commit: int, timeout_s: float) -> tuple[list[Replica], dict[str, str]]:
+    """The nodes that have an accepted role, and by address why others cannot be read; the leader is neither."""
+    nodes: list[Replica] = []
+    absent: dict[str, str] = {}
+    for address in addresses:
+        try:
+            body = _plan(address, roles, commit, timeout_s)
+        except RefusedError as error:
+            if error.code != _ROLE_REFUSED:
+                absent[address] = str(error)
+        except SourceError as error:
+            absent[address] = str(error)
+        else:
+            document: dict[str, Any] = json.loads(body)
+            nodes.append(Replica(document["node"], address, parse_plan(body)))
+    return sorted(nodes, key=lambda node: node.node), absent
+
+
+def _plan(address: str, roles: str, commit: int, timeout_s: float) -> bytes:
+    """A node's plan, as soon as it has applied what is committed."""
+    ext = {"roles": roles, "minCommit": str(commit), "sliceBytes": str(SLICE_BYTES)}
+    deadline = time.monotonic() + timeout_s
+    with Connection(address, SILENCE_SECONDS) as connection:
+        while True:
+            response = connection.request(READ_PLAN, ext)
+            if response.code not in (BEHIND, BUSY) or time.monotonic() >= deadline:
+                return response.check().body
+
+
+def _run(spark: SparkSession, parts: Sequence[LogRange]) -> list[RangeCheck]:
+    if not parts:
+        return []
+    return spark.sparkContext.parallelize(parts, len(parts)).map(check_range).collect()
+
+
+def _summaries(group: str, checks: Sequence[RangeCheck]) -> Iterable[ReplicaSummary]:
+    for node, found in groupby(sorted(checks, key=lambda check: (check.node, check.start)), key=lambda one: one.node):
+        mine = list(found)
+        yield ReplicaSummary(
+            group,
+            node,
+            mine[0].start,
+            mine[-1].end,
+            sum(check.entries for check in mine),
+            sum(check.records for check in mine),
+            sum(check.other for check in mine),
+            sum(check.size_bytes for check in mine),
+        )
+
+
+def _first_difference(one: LogRange, other: LogRange) -> int:
+    """Where two nodes' bytes of a range begin to differ; its start if they cannot be read again."""
+    try:
+        for (position, left), (_, right) in zip(read_log(one), read_log(other), strict=False):
+            if left != right:
+                same = next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), None)
+                return position + (min(len(left), len(right)) if same is None else same)
+    except SourceError:
+        pass
+    return one.start

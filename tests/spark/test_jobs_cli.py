@@ -1,0 +1,95 @@
+"""`dledger spark`: results as JSON and text, exit codes, and one clear line instead of a traceback."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from dledger_admin.cli import main
+from dledger_client import SyncAdmin, SyncProducer
+from dledger_client.testing import LocalCluster
+
+TOPIC = "cli-source"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["spark", *arguments])
+
+
+@pytest.fixture(scope="module")
+def namesrv(spark: SparkSession, cluster: LocalCluster) -> str:
+    """The name server of a cluster that has a topic; the session of the other tests runs the jobs."""
+    assert SparkSession.getActiveSession() is spark
+    with SyncAdmin(cluster.namesrv) as admin, SyncProducer(cluster.namesrv, group="cli") as producer:
+        admin.create_topic(TOPIC, queues=1)
+        admin.create_topic("cli-target", queues=1)
+        producer.send_batch(TOPIC, [b"%03d" % number for number in range(100)])
+    return cluster.namesrv
+
+
+def test_an_archive_is_written_and_replayed(namesrv: str, tmp_path: Path) -> None:
+    arguments = ["archive", "--namesrv", namesrv, "--topics", TOPIC, "--path", str(tmp_path / "a"), "--compact"]
+    done = run(*arguments, "-o", "json")
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert (result["archive"]["rows"], result["archive"]["total_rows"], result["compaction"]["rows"]) == (100,) * 3
+    assert "archiving 100 of 100 messages" in done.stderr
+    again = run(*arguments)
+    assert "nothing to add" in again.stdout
+    assert "100 messages in 1 files" in again.stdout
+    sent = run(
+        *("replay", "--namesrv", namesrv, "--archive", str(tmp_path / "a"), "--where", "cast(value as string) < '010'"),
+        *("--to-topic", "cli-target", "--job-id", "once", "-o", "json"),
+    )
+    assert sent.exit_code == 0, sent.output
+    assert json.loads(sent.stdout)["rows"] == 10
+
+
+def test_a_cluster_is_verified_measured_and_watched(namesrv: str) -> None:
+    verified = run("verify", "--namesrv", namesrv, "--group", "broker-a")
+    assert verified.exit_code == 0, verified.output
+    assert verified.stdout.rstrip().endswith("\n\nvalid")
+    measured = run("stats", "--namesrv", namesrv, "--topics", TOPIC, "--from", "2020-01-01T00:00")
+    assert measured.exit_code == 0, measured.output
+    assert measured.stdout.rstrip().endswith("100 messages, 0.0 MB")
+    watched = run("lag", "--namesrv", namesrv, "--group", "nobody", "--topics", TOPIC)
+    assert watched.exit_code == 0, watched.output
+    assert watched.stdout.splitlines()[-1].split()[-3:] == ["nobody", TOPIC, "100"]
+    assert watched.stderr == "sample 1 of 1\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["archive", "--topics", "no-such-topic", "--path", "unused"], "topic 'no-such-topic' does not exist"),
+        (["verify", "--group", "broker-x"], "there is no broker group 'broker-x', only broker-a, broker-b"),
+        (["stats", "--topics", "no-such-topic"], "topic 'no-such-topic' does not exist"),
+        (["stats", "--topics", TOPIC, "--from", "noon"], "'noon' is no time"),
+        (["stats", "--topics", TOPIC, "--conf", "spark"], "--conf 'spark': KEY=VALUE is expected"),
+        (["replay", "--to-topic", "x", "--job-id", "j"], "nothing to replay"),
+        (["replay", "--topics", TOPIC, "--to-topic", TOPIC, "--job-id", "j"], "would be replayed into itself"),
+        (
+            ["replay", "--archive", "nowhere", "--where", "no sql", "--to-topic", "x", "--job-id", "j"],
+            "`no` cannot be resolved",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(namesrv: str, arguments: list[str], says: str) -> None:
+    done = run(arguments[0], "--namesrv", namesrv, *arguments[1:])
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    assert says in line
+    assert "Traceback" not in done.stderr
+
+
+def test_without_the_extra_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    done = run("verify")
+    assert done.exit_code == 1
+    assert "pip install 'dledger-mq[spark]'" in done.stderr

@@ -1,0 +1,223 @@
+"""The parts of jobs that need no Spark: checks of a log, samples of lag, pacing."""
+
+import asyncio
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from fake_log import FIRST_POSITION, GROUP, FakeLog, FakeNode, served
+
+from dledger_client import MessageQueue, QueueStatus
+from dledger_spark.entries import Entry
+from dledger_spark.errors import CorruptDataError
+from dledger_spark.jobs.lags import sample
+from dledger_spark.jobs.log_checks import LogRange, QueueRun, RangeCheck, RecordCheck, TopicBounds, check_range
+from dledger_spark.jobs.verification import compare, queue_gaps
+from dledger_spark.nodes import NameServers
+from dledger_spark.pacing import Pace
+
+MESSAGES = [[("a", b"one"), ("b", b"two")], [("a", b"three")], [("a", b"four"), ("a", b"five"), ("b", b"six")]]
+TOPICS = (TopicBounds("a", 0, {0: (0, 4)}), TopicBounds("b", 0, {0: (0, 2)}))
+
+
+def whole(log, address, *, node="n1", topics=TOPICS):
+    return LogRange(
+        group=GROUP,
+        node=node,
+        address=address,
+        roles="follower",
+        pin="p",
+        start=FIRST_POSITION,
+        end=log.end,
+        index=log.cuts[0]["index"],
+        previous_chain=log.cuts[0]["previousChain"],
+        end_chain=log.chain,
+        topics=topics,
+        timeout_s=1.0,
+    )
+
+
+def checked(log, *, topics=TOPICS, misbehave=None, part_of=None):
+    """The check of a whole log that one node serves."""
+    with served(FakeNode(log), FakeNode(log, misbehave=misbehave)) as namesrv:
+        address = NameServers((namesrv,)).groups()[GROUP][1]
+        return check_range(whole(part_of or log, address, topics=topics))
+
+
+# A range of one node's log.
+
+
+def test_a_sound_range_is_counted():
+    log = FakeLog(MESSAGES)
+    found = checked(log)
+    assert (found.invalid, found.unreadable) == (None, None)
+    assert (found.entries, found.records, found.other) == (3, 6, 0)
+    assert found.size_bytes == log.end - FIRST_POSITION
+    assert found.queues == {("a", 0): QueueRun(0, 3, 4), ("b", 0): QueueRun(0, 1, 2)}
+
+
+def test_records_of_deleted_topics_and_trimmed_offsets_are_told_apart():
+    log = FakeLog(MESSAGES)
+    later = TopicBounds("a", log.cuts[2]["position"], {0: (3, 4)})
+    found = checked(log, topics=(later,))
+    assert (found.records, found.other, found.invalid) == (6, 5, None)
+    assert found.queues == {("a", 0): QueueRun(3, 3, 1)}
+
+
+@pytest.mark.parametrize("place", range(0, 40, 7))
+def test_every_changed_byte_of_an_entry_is_found(place):
+    log, sound = FakeLog(MESSAGES), FakeLog(MESSAGES)
+    entry = bytearray(log.entries[1])
+    entry[place * len(entry) // 40] ^= 1
+    log.entries[1] = bytes(entry)
+    found = checked(log, part_of=sound)
+    assert f"no entry at position {log.cuts[1]['position']}" in found.invalid
+
+
+def test_a_log_that_verifies_by_itself_but_is_another_one_is_found():
+    log, other = FakeLog(MESSAGES), FakeLog([*MESSAGES[:2], [("a", b"fous"), ("a", b"five"), ("b", b"six")]])
+    assert other.end == log.end
+    found = checked(other, part_of=log)
+    assert "that of the node planned" in found.invalid
+    assert found.position == log.end
+
+
+def test_an_offset_that_is_missing_or_comes_twice_is_found():
+    log = FakeLog([[("a", b"one")]])
+    records = RecordCheck((TopicBounds("a", 0, {0: (0, 9)}),), RangeCheck("n", 0, 0))
+    data = log.entries[0]
+    entry = Entry(3, 5, 48, len(data))
+    records.check(data, entry, FIRST_POSITION)
+    with pytest.raises(CorruptDataError, match="offset 0 of a/0 follows 0"):
+        records.check(data, entry, FIRST_POSITION)
+
+
+def test_a_record_that_says_another_position_or_has_another_body_is_found():
+    log = FakeLog(MESSAGES)
+    data = log.entries[0]
+    entry = Entry(3, 5, 48, len(data))
+    with pytest.raises(CorruptDataError, match=f"position {FIRST_POSITION + 56}: it says {FIRST_POSITION + 48}"):
+        RecordCheck(TOPICS, RangeCheck("n", 0, 0)).check(data, entry, FIRST_POSITION + 8)
+    damaged = data.replace(b"two", b"twx")
+    with pytest.raises(CorruptDataError, match="the body does not have its crc"):
+        RecordCheck(TOPICS, RangeCheck("n", 0, 0)).check(damaged, entry, FIRST_POSITION)
+
+
+def test_a_node_that_has_become_leader_is_not_read():
+    with served(FakeNode(FakeLog(MESSAGES)), FakeNode(FakeLog(MESSAGES), role="leader")) as namesrv:
+        address = NameServers((namesrv,)).groups()[GROUP][1]
+        found = check_range(whole(FakeLog(MESSAGES), address))
+    assert found.invalid is None
+    assert "this is the leader" in found.unreadable
+
+
+def test_a_lost_connection_is_made_again():
+    lost = []
+
+    def once(node, request):
+        if not lost:
+            lost.append(request)
+            return None
+        return request
+
+    assert checked(FakeLog(MESSAGES), misbehave=once).entries == 3
+
+
+# Between nodes, and along queues.
+
+
+def test_the_first_byte_at_which_two_nodes_differ_is_found():
+    log, other = FakeLog(MESSAGES), FakeLog(MESSAGES)
+    entry = bytearray(other.entries[1])
+    entry[60] ^= 1
+    other.entries[1] = bytes(entry)
+    with served(FakeNode(log), FakeNode(log), FakeNode(other)) as namesrv:
+        addresses = NameServers((namesrv,)).groups()[GROUP]
+        parts = [whole(log, addresses[number], node=f"n{number}") for number in (1, 2)]
+        checks = [RangeCheck(part.node, part.start, part.end, sha256=part.node) for part in parts]
+        found = compare(GROUP, checks, [replace(part, topics=()) for part in parts])
+    assert [(is_wrong, one.node, one.position) for is_wrong, one in found] == [
+        (True, "n2", log.cuts[1]["position"] + 60)
+    ]
+
+
+def test_queues_go_on_from_range_to_range_and_end_where_they_should():
+    ranges = [
+        RangeCheck("n", 0, 100, queues={("a", 0): QueueRun(0, 4, 5)}),
+        RangeCheck("n", 100, 200),
+        RangeCheck("n", 200, 300, queues={("a", 0): QueueRun(5, 8, 4)}),
+    ]
+    assert list(queue_gaps(GROUP, "n", ranges, [TopicBounds("a", 0, {0: (0, 9)})])) == []
+    (early,) = queue_gaps(GROUP, "n", ranges, [TopicBounds("a", 0, {0: (0, 10)})])
+    assert early.what == "a/0 ends with offset 8, not 9"
+    ranges[2].queues["a", 0].first = 6
+    (gap,) = queue_gaps(GROUP, "n", ranges, [TopicBounds("a", 0, {0: (0, 9)})])
+    assert (gap.position, gap.what) == (200, "a/0 goes on with offset 6, not with 5")
+
+
+# Lag.
+
+
+class Offsets:
+    """Two groups and two topics; `busy` reads `orders`, one message a second."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def clock(self):
+        return self.now
+
+    def wait(self, seconds):
+        self.now += seconds
+
+    def topics(self):
+        return ["orders", "quiet"]
+
+    def groups(self):
+        return {"busy": object(), "idle": object()}
+
+    def offsets(self, group, topic):
+        committed = int(self.now) - 1000 if (group, topic) == ("busy", "orders") else None
+        return [QueueStatus(MessageQueue(topic, "broker-a", 0), 0, 30, committed)]
+
+
+def test_lag_is_sampled_at_even_times_for_groups_that_have_committed():
+    source = Offsets()
+    found = sample(source, [], [], 3, 10.0, clock=source.clock, wait=source.wait)
+    assert found.totals() == [
+        (1_000_000, "busy", "orders", 30),
+        (1_010_000, "busy", "orders", 20),
+        (1_020_000, "busy", "orders", 10),
+    ]
+
+
+def test_named_groups_and_topics_are_in_the_samples_even_without_a_commit():
+    source = Offsets()
+    found = sample(source, ["idle"], ["quiet"], 1, 10.0, clock=source.clock, wait=source.wait)
+    assert [(one.committed, one.lag) for one in found.samples] == [(None, 30)]
+
+
+# Pacing.
+
+
+def test_rows_are_let_through_at_the_rate_that_was_told():
+    now, went = [0.0], []
+
+    async def sleep(seconds):
+        now[0] += seconds
+
+    async def send_all():
+        pace = Pace(100, clock=lambda: now[0], sleep=sleep)
+        batch = pa.RecordBatch.from_pydict({"value": list(range(35))})
+        for piece in pace.pieces(batch):
+            await pace.wait(piece.num_rows)
+            went.append((round(now[0], 6), piece.column(0).to_pylist()))
+
+    asyncio.run(send_all())
+    assert [(at, len(rows)) for at, rows in went] == [(0.0, 10), (0.1, 10), (0.2, 10), (0.3, 5)]
+    assert [row for _, rows in went for row in rows] == list(range(35))
+
+
+def test_without_a_rate_batches_go_as_they_are():
+    batch = pa.RecordBatch.from_pydict({"value": [1, 2, 3]})
+    assert [piece.num_rows for piece in Pace(None).pieces(batch)] == [3]
