@@ -176,7 +176,8 @@ class ConsumeQueues:
 
         def step(paths: list[str]) -> None:
             if self._write_failed or self._sync_failed:
-                done("files of consume queues cannot be written" if self._write_failed else self._sync_failed)
+                failure = "files of consume queues cannot be written" if self._write_failed else self._sync_failed
+                self._writer.submit(partial(self._files.put_back, paths), lambda _result: done(failure))
             elif not paths:
                 done(None)
             else:

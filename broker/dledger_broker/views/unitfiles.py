@@ -194,6 +194,11 @@ class QueueFileWriter:
         self._unsynced.clear()
         return paths
 
+    def put_back(self, paths: list[str]) -> None:
+        """What `take_unsynced` returned was not synced: it waits for the next call."""
+        for path in paths:
+            (self._new_directories if path.endswith("/") else self._unsynced).setdefault(path.removesuffix("/"))
+
     def sync(self, paths: list[str]) -> None:
         """Make files and directories (which end in `/`) durable; those removed meanwhile need it no longer."""
         for path in paths:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dledger.environment import COLD, Environment
-from dledger.errors import BusyError, LogFullError
+from dledger.errors import BusyError, LogFullError, StorageError
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore, SnapshotWriter
 from dledger.types import SnapshotMeta
@@ -39,6 +39,7 @@ class Snapshotter:
         self._writer: SnapshotWriter | None = None
         self._chunks: Iterator[bytes] = iter(())
         self._trim_to = -1
+        self._waits_for_log = False
         self.full = False
 
     @property
@@ -64,7 +65,8 @@ class Snapshotter:
         self._maybe_trim()
 
     def abandon(self) -> None:
-        """The state was replaced; what is being written is of no use."""
+        """The state was replaced, or this replica stops: what is being written is of no use, and nothing is trimmed."""
+        self._trim_to = -1
         if self._writer is not None:
             self._writer.abort()
             self._writer = None
@@ -111,8 +113,21 @@ class Snapshotter:
         base = next((meta for meta in self._snapshots.list() if meta.position == self._trim_to), None)
         if base is None or base.position <= self._store.first_position:
             return
+        if self._durable_position() < base.position:
+            # A snapshot that came from the leader may stand above what is durable here: the log still begins below.
+            if not self._waits_for_log:
+                self._waits_for_log = True
+                self._environment.call_later(PAUSE_S, self._try_trim_again)
+            return
         self._store.trim(base.position)
         for meta in self._snapshots.list():
             if meta.position < base.position:
                 self._snapshots.delete(meta.position)
         self._trimmed(base)
+
+    def _try_trim_again(self) -> None:
+        self._waits_for_log = False
+        try:
+            self._maybe_trim()
+        except StorageError as error:
+            self._failed(error)

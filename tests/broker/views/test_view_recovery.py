@@ -249,3 +249,33 @@ def test_a_power_loss_at_any_moment_loses_no_unit(seed, keep, data):
     again = broker.restart()
     assert contents(again) == before
     assert again.machine.digest() == digest
+
+
+def test_a_checkpoint_that_was_given_up_leaves_no_file_out_of_the_next_one():
+    """1. The rest of a file is written; 2. another queue's cannot be, so that the checkpoint is given up; 3. the next
+    file is begun, and the next checkpoint succeeds.
+
+    The first file must be in it, or a power loss takes units that the checkpoint lists.
+    """
+
+    def send(count: int) -> None:
+        for _ in range(count):
+            broker.send("orders", 0, Message(b"x"))
+        broker.flush_views()
+
+    broker = started()
+    per_file = broker.config.units_per_file
+    send(per_file - 4)
+    broker.checkpoint()
+    send(4)
+    fault = broker.disk.fail(lambda name, path: name == "pwrite" and path.startswith("consumequeue/audits"), once=False)
+    broker.send("audits", 0, Message(b"x"))
+    broker.flush_views()
+    broker.checkpoint()
+    broker.disk.faults.remove(fault)
+    send(4)
+    broker.node.snapshot()
+    broker.checkpoint()
+    expected = contents(broker)
+    broker.disk.crash(random.Random(1), "none")
+    assert contents(broker.restart()) == expected
