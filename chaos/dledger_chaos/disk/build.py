@@ -14,7 +14,7 @@ from typing import Final
 from ..cache import tool_directory
 from ..errors import BuildError
 
-SOURCE: Final = Path(__file__).with_name("shim.c")
+SOURCES: Final = Path(__file__).with_name("shim")
 
 _FLAGS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC")
 _LIBRARIES: Final = ("-ldl", "-lpthread")
@@ -24,7 +24,7 @@ def disk_shim() -> Path:
     """Return the compiled library; raises `BuildError` where it cannot be had: no Linux, or no compiler."""
     if not sys.platform.startswith("linux"):
         raise BuildError(f"disk, power and clock faults need Linux (LD_PRELOAD), this is {sys.platform}")
-    key = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(SOURCES.iterdir()))).hexdigest()[:16]
     library = tool_directory("disk-shim") / f"shim-{key}.so"
     if not library.exists():
         _compile(library)
@@ -33,7 +33,7 @@ def disk_shim() -> Path:
 
 def _compile(library: Path) -> None:
     unfinished = library.with_suffix(f".{os.getpid()}")
-    command = [*find_compiler(), *_FLAGS, "-o", str(unfinished), str(SOURCE), *_LIBRARIES]
+    command = [*find_compiler(), *_FLAGS, "-o", str(unfinished), str(SOURCES / "shim.c"), *_LIBRARIES]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BuildError(f"`{' '.join(command)}` ended with exit code {done.returncode}: {done.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""Takes back what a killed node had not synced, as a power loss does.  The formats are in the head comment of `shim.c`.
+"""Takes back what a killed node had not synced, as a power loss does.  `shim/shim.c` describes the formats.
 
 Between "everything unsynced is lost" and "everything reached the disk" lies what a real disk may do: each sector of an
 unsynced write is there or is not, whatever came before or after it, and a file has its old length or its new one.
