@@ -47,6 +47,9 @@ QUIET_S: Final = 3.0
 
 STOP_WORKLOADS_S: Final = 60.0
 FINAL_READS_S: Final = 300.0
+BROKEN_READS_S: Final = 30.0
+"""As long as that a workload may try to read from a cluster that has not converged."""
+
 EDN_FILE: Final = "history.edn"
 LOG_FILE: Final = "clients.log"
 """What the clients of the workloads complain about: their own process is this one."""
@@ -155,6 +158,7 @@ class _Trial:
         )
         self._started_at = datetime.now(UTC).astimezone()
         self._begin_ns = self._heal_ns = time.monotonic_ns()
+        self._reads_s = BROKEN_READS_S
 
     async def run(self) -> None:
         with Recorder(self._options.directory) as recorder:
@@ -198,10 +202,11 @@ class _Trial:
         recorder.event("phase", "final-reads")
         for workload, ctx in pairs:
             with self._noted(recorder, f"final reads of {workload.name} failed"):
-                async with asyncio.timeout(FINAL_READS_S):
+                async with asyncio.timeout(self._reads_s):
                     await workload.finish(ctx)
-        with self._noted(recorder, "the cluster did not stay whole"):
-            await wait_converged(self._target)
+        if self._reads_s == FINAL_READS_S:
+            with self._noted(recorder, "the cluster did not stay whole"):
+                await wait_converged(self._target)
         watching.cancel()
         await observer.sample(usage=True)
 
@@ -214,6 +219,7 @@ class _Trial:
         with self._noted(recorder, "the cluster has not converged"):
             await wait_converged(self._target)
             recorder.event("phase", "converged")
+            self._reads_s = FINAL_READS_S
 
     async def _end(self, recorder: Recorder, working: Sequence[asyncio.Task[None]]) -> None:
         """Wait for the workloads to stop; one that does not is cancelled, one that failed is named."""
