@@ -24,7 +24,7 @@ PROOF   := .venv/.installed-chaos
 PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-spark-cluster check fix sim explore mutants bench chaos clean
+.PHONY: help venv demo test test-spark-cluster check fix sim proof explore mutants bench chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -74,6 +74,12 @@ fix: $(DEV) ## format, and fix what can be fixed mechanically
 
 sim: $(DEV) ## simulate whole groups on faulty disks, networks and clocks (SEEDS=n)
 	$(BIN)/python -m dledger_broker.sim --seeds $(SEEDS) --seconds $(SECONDS)
+
+proof: $(DEV) ## simulate on, for MINUTES=n, where the last campaign stopped; the sums go into docs/proof.md
+	@mkdir -p .proof
+	$(BIN)/python -m dledger_broker.sim --seeds 1000000 --seconds $(SECONDS) --minutes $(MINUTES) \
+	  --state .proof/simulator.json --keep .proof/broken
+	$(BIN)/python -m dledger_broker.sim figures .proof/simulator.json --page docs/proof.md
 
 mutants: $(DEV) ## switch known bugs on one by one, and say how many seeds each took
 	$(BIN)/python -m dledger_broker.sim mutants

@@ -14,6 +14,7 @@ import click
 
 from dledger.sim.campaign import judge, judge_all, open_lab
 from dledger.sim.cases import DEFAULT_SECONDS, Case, decode_case, encode_case
+from dledger.sim.figures import figures, write_figures
 from dledger.sim.hunt import hunt
 from dledger.sim.run import Outcome
 from dledger.sim.shrink import shrink
@@ -123,6 +124,17 @@ def command(module: str, lab: str) -> click.Group:
             sys.exit(1)
         output.write_bytes(encode_case(found))
         print(f"repeat it with: python -m {module} case {output} --trace")
+
+    @main.command("figures")
+    @click.argument("state", type=click.Path(exists=True, path_type=Path))
+    @click.option("--page", type=click.Path(exists=True, path_type=Path), help="Write them into this page.")
+    def show_figures(state: Path, page: Path | None) -> None:
+        """Print the totals in a file as a table."""
+        totals = load_totals(state)
+        if page is None:
+            print(figures(totals))
+        else:
+            write_figures(page, totals)
 
     @main.command("mutants")
     @click.option("--list", "only_list", is_flag=True, help="Name them and the promises they break; run nothing.")

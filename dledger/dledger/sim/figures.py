@@ -1,0 +1,39 @@
+"""The totals of a campaign as a section of a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from dledger.sim.totals import Totals
+
+BEGIN: Final = "<!-- simulator figures: written by make proof -->"
+END: Final = "<!-- end of simulator figures -->"
+
+
+def figures(totals: Totals) -> str:
+    """Markdown: what was run and what came of it."""
+    by_scenario = ", ".join(f"{count:,} {name}" for name, count in sorted(totals.by_scenario.items()))
+    rows = [
+        ("seeds", f"{totals.seeds:,} ({by_scenario})"),
+        ("simulated hours", f"{totals.simulated_s / 3600:,.1f}"),
+        ("times real time, per core", f"{totals.simulated_s / totals.cpu_s:.0f}" if totals.cpu_s else "–"),
+        ("events", f"{totals.events:,}"),
+        ("entries committed", f"{totals.committed:,}"),
+        ("operations checked", f"{totals.operations:,}"),
+        *((f"faults: {name}", f"{count:,}") for name, count in sorted(totals.fault_classes.items())),
+        ("seeds that broke a promise", f"{totals.broken:,}"),
+    ]
+    return "\n".join(("| what | how much |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)))
+
+
+def write_figures(page: Path, totals: Totals) -> None:
+    """Replace the section between the marks of a page, or append one.  Raises `OSError`."""
+    text = page.read_text(encoding="utf-8")
+    section = f"{BEGIN}\n\n{figures(totals)}\n\n{END}"
+    before, begin, rest = text.partition(BEGIN)
+    if begin:
+        text = before + section + rest.partition(END)[2]
+    else:
+        text = f"{text.rstrip()}\n\n{section}\n"
+    page.write_text(text, encoding="utf-8")
