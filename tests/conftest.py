@@ -14,6 +14,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 ALLOWED_SKIPS = (
     "the only wheel of rocketmq 0.4.4 is for Linux on x86-64",
     "mounting a small file system takes root",
+    "strace is not installed",
 )
 """Reasons for which a test may be skipped although CI=true; any other skip fails there."""
 

@@ -1,0 +1,67 @@
+"""Seen from outside: no success answer leaves the leader before two nodes have its bytes on disk."""
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+from traced import STRACE, Proof, append, proofs
+
+from dledger_chaos.subjects.group import SubjectGroup
+
+VALUES = 300
+IN_FLIGHT = 16
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("strace") is None, reason="strace is not installed (Debian and Ubuntu: apt install strace)"
+)
+
+# A node that counts what is written as durable, and syncs it some time later.
+TELLS_BEFORE_IT_SYNCS = """
+from dledger.replica.flusher import Flusher
+
+written = Flusher.written
+
+
+def tell_first(self):
+    self._durable(self._store.generation, self._store.last_index)
+    written(self)
+
+
+Flusher.written = tell_first
+"""
+
+
+async def traced(directory: Path, environment: dict[str, str]) -> dict[str, Proof]:
+    """Run a group under load; what its system calls say of every acknowledged value."""
+    traces = directory / "traces"
+    traces.mkdir()
+    values = [f"v{number:05}-{uuid.uuid4().hex[:8]}" for number in range(VALUES)]
+    group = SubjectGroup("register_node", directory, environments=dict.fromkeys("abc", environment))
+    try:
+        for node_id in group.node_ids:
+            group[node_id].start(*STRACE, "-o", str(traces / node_id))
+        leader = await group.leader(voters=3)
+        acknowledged = await append(group.client_addresses[leader], values, in_flight=IN_FLIGHT)
+        await group.leader(voters=3)  # whoever answers has ended, and strace has noted, all calls before
+    finally:
+        group.stop()
+    found = proofs(traces, group, leader)
+    assert acknowledged == found.keys(), "every answer that the client got is in the leader's trace"
+    assert len(acknowledged) > VALUES // 2
+    return found
+
+
+async def test_two_nodes_have_synced_what_an_answer_acknowledges(tmp_path: Path) -> None:
+    found = await traced(tmp_path, {})
+    early = {value: proof for value, proof in found.items() if len(proof.synced_before) < 2}
+    assert not early
+
+
+async def test_a_node_that_tells_before_it_syncs_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(TELLS_BEFORE_IT_SYNCS)
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    found = await traced(tmp_path, {"PYTHONPATH": path})
+    early = {value: proof for value, proof in found.items() if len(proof.synced_before) < 2}
+    assert len(early) > VALUES // 2
