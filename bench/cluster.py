@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     term: int
     commit_index: int
     applied_index: int
+    first_position: int
+    last_position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +118,23 @@ class BenchCluster:
         """End `node` with SIGKILL."""
         os.kill(node.pid(), signal.SIGKILL)
 
-    def restart(self, node: BenchNode) -> None:
-        """Start a node that was killed."""
+    def restart(self, *nodes: BenchNode) -> None:
+        """Start nodes that were killed, all at the same time."""
+        with ThreadPoolExecutor(len(nodes)) as pool:
+            list(pool.map(self._start_node, nodes))
+
+    def _start_node(self, node: BenchNode) -> None:
         self.command("node", "start", "--data", str(self.data_dir), node.node_id, "--detach")
+
+    def create_topic(self, name: str, queues: int) -> None:
+        """Create a topic; returns once the name server knows of it."""
+        server = f"127.0.0.1:{self.namesrv_port}"
+        self.command("topic", "create", name, "--queues", str(queues), "--namesrv", server)
+
+    def log_bytes(self) -> int:
+        """The size of the leader's log, without space that is only reserved."""
+        log = self.leader().status()
+        return 0 if log is None else log.last_position - log.first_position
 
     def _find_leader(self) -> BenchNode | None:
         for node in self.nodes:

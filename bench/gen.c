@@ -6,7 +6,8 @@
  * out only its opaque and its UNIQ_KEYs are patched in place, so that the generator costs little of the CPU it shares
  * with the brokers it measures.
  *
- *   send   SEND_MESSAGE_V2 (310), or SEND_BATCH_MESSAGE (320) with --batch k > 1; connection c writes queue c mod queues
+ *   send   SEND_MESSAGE_V2 (310), or SEND_BATCH_MESSAGE (320) with --batch k > 1; connection c writes queue c mod queues,
+ *          with --spread 1 each frame in flight has the next queue instead
  *   pull   PULL_MESSAGE (11) without long polling; connection c reads the queues q with q mod connections = c, one pull
  *          in flight per queue, each from the nextBeginOffset of the one before; at the end of a queue it starts over at
  *          the queue's first offset, so that a backlog of any size fills the measured time
@@ -58,6 +59,7 @@ enum {
     MESSAGE_MAX = 4 << 20,
     SLOTS_MAX = 4096,
     CONNECTIONS_MAX = 4096,
+    QUEUES_MAX = 65536,
     SUB_BUCKET_BITS = 6,
     SUB_BUCKETS = 1 << SUB_BUCKET_BITS,
     BUCKETS = (64 - SUB_BUCKET_BITS + 1) * SUB_BUCKETS,
@@ -94,7 +96,7 @@ typedef struct {
 
 static struct {
     const char *mode, *host, *topic, *group;
-    int port, connections, window, batch, queues, body_bytes, max_messages_per_pull;
+    int port, connections, window, batch, queues, spread, body_bytes, max_messages_per_pull;
     double seconds, warmup;
     uint64_t messages;
 } options = {
@@ -413,7 +415,7 @@ static void open_connection(Connection *c, int index, const char *key_prefix) {
             c->slots[s].queue = index + s * options.connections;
             c->slots[s].frame = allocate(1, 1024 + strlen(options.topic) + strlen(options.group));
         } else {
-            make_send_frame(&c->slots[s], index % options.queues, key_prefix);
+            make_send_frame(&c->slots[s], (options.spread ? index * options.window + s : index) % options.queues, key_prefix);
         }
     }
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
@@ -508,7 +510,8 @@ static void parse_options(int argc, char **argv) {
         {"mode", 1, 0, 'm'},       {"host", 1, 0, 'h'},    {"port", 1, 0, 'p'},       {"topic", 1, 0, 't'},
         {"group", 1, 0, 'g'},      {"queues", 1, 0, 'q'},  {"connections", 1, 0, 'c'}, {"window", 1, 0, 'w'},
         {"batch", 1, 0, 'b'},      {"body", 1, 0, 's'},    {"per-pull", 1, 0, 'n'},   {"seconds", 1, 0, 'd'},
-        {"warmup", 1, 0, 'u'},     {"messages", 1, 0, 'k'}, {0, 0, 0, 0},
+        {"warmup", 1, 0, 'u'},     {"messages", 1, 0, 'k'}, {"spread", 1, 0, 'r'},
+        {0, 0, 0, 0},
     };
     int option, index = 0;
     while ((option = getopt_long(argc, argv, "", names, &index)) != -1) {
@@ -519,7 +522,8 @@ static void parse_options(int argc, char **argv) {
         case 't': options.topic = optarg; break;
         case 'g': options.group = optarg; break;
         case 'p': options.port = (int)number(name, optarg, 1, 65535); break;
-        case 'q': options.queues = (int)number(name, optarg, 1, SLOTS_MAX); break;
+        case 'q': options.queues = (int)number(name, optarg, 1, QUEUES_MAX); break;
+        case 'r': options.spread = (int)number(name, optarg, 0, 1); break;
         case 'c': options.connections = (int)number(name, optarg, 1, CONNECTIONS_MAX); break;
         case 'w': options.window = (int)number(name, optarg, 1, SLOTS_MAX); break;
         case 'b': options.batch = (int)number(name, optarg, 1, 4096); break;

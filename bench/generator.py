@@ -9,7 +9,10 @@ import msgspec
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What the generator does: `connections` × `window` requests in flight (pull: one per queue)."""
+    """What the generator does: `connections` × `window` requests in flight (pull: one per queue).
+
+    A connection sends to one queue; with `spread` each of its requests in flight has another one.
+    """
 
     mode: Literal["send", "pull"] = "send"
     connections: int = 1
@@ -17,6 +20,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 1
     body_bytes: int = 1024
     queues: int = 4
+    spread: bool = False
     messages_per_pull: int = 32
 
 
@@ -77,6 +81,7 @@ def run_load(
         "batch": load.batch,
         "body": load.body_bytes,
         "queues": load.queues,
+        "spread": int(load.spread),
         "per-pull": load.messages_per_pull,
         "seconds": seconds,
         "warmup": warmup_s,

@@ -9,6 +9,8 @@ from bench.results import LoadReport, Report, quantile
 START_TARGET_S = 3.0
 IDLE_RSS_TARGET_MB, LOADED_RSS_TARGET_MB = 120, 300
 IDLE_CPU_TARGET = 0.01
+RESTART_TARGET_S = 5.0
+QUEUES_TARGET = 0.15
 GAP_P50_TARGET_MS, GAP_P99_TARGET_MS = 1200, 3000
 
 
@@ -92,6 +94,22 @@ def _other_table(report: Report) -> Table | None:
                 verdict(f"{gap:,.0f} ms", good=gap <= target),
                 f"{target:,} ms",
             )
+    if report.restart is not None:
+        middle = quantile(report.restart.seconds, 0.5)
+        table.add_row(
+            f"start of a killed group, {report.restart.log_bytes / 1e9:.1f} GB of log each, to first acknowledged "
+            f"send, median of {len(report.restart.seconds)}",
+            verdict(f"{middle:.2f} s", good=middle <= RESTART_TARGET_S),
+            f"{RESTART_TARGET_S:g} s",
+        )
+    if report.queues is not None:
+        slowdown = report.queues.slowdown
+        table.add_row(
+            f"sends to {report.queues.many_queues:,} queues instead of {report.queues.few_queues:,} are slower by, "
+            f"median of {len(report.queues.few_per_s)}",
+            verdict(f"{slowdown:.1%}", good=slowdown <= QUEUES_TARGET),
+            f"{QUEUES_TARGET:.0%}",
+        )
     return table if table.row_count else None
 
 

@@ -90,6 +90,30 @@ class FailoverReport(msgspec.Struct, frozen=True, kw_only=True):
     failed_sends: int
 
 
+class RestartReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A group with `log_bytes` of log on each node is killed as a whole and started again.
+
+    `seconds` count from the first start to the first acknowledged send.
+    """
+
+    log_bytes: int
+    seconds: list[float]
+
+
+class QueuesReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The same sends, spread over a few queues and over many, in turns on one cluster: messages per second."""
+
+    few_queues: int
+    many_queues: int
+    few_per_s: list[float]
+    many_per_s: list[float]
+
+    @property
+    def slowdown(self) -> float:
+        """What the many queues cost, as a part of the rate with few; median over the turns."""
+        return statistics.median(1 - many / few for few, many in zip(self.few_per_s, self.many_per_s, strict=True))
+
+
 class Report(msgspec.Struct, kw_only=True):
     """Everything one invocation measured; fields of scenarios that were not asked for are empty."""
 
@@ -98,6 +122,8 @@ class Report(msgspec.Struct, kw_only=True):
     loads: dict[str, LoadReport]
     idle: list[IdleRun]
     failover: FailoverReport | None
+    restart: RestartReport | None = None
+    queues: QueuesReport | None = None
 
     def start_times_s(self) -> list[float]:
         """Return how long each cluster took from its first process to its first acknowledged send."""

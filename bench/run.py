@@ -14,7 +14,20 @@ from bench.compiler import BUILD_DIR, NoCompilerError, build_generator
 from bench.limits import measure_limits
 from bench.report import show
 from bench.results import Report
-from bench.scenarios import FAILOVER, IDLE, LOADS, NAMES, Settings, measure_failovers, measure_idle, measure_load
+from bench.scenarios import (
+    FAILOVER,
+    IDLE,
+    LOADS,
+    NAMES,
+    QUEUES,
+    RESTART,
+    Settings,
+    measure_failovers,
+    measure_idle,
+    measure_load,
+    measure_queues,
+    measure_restarts,
+)
 
 _PIPED_WIDTH = 130  # columns; a pipe has none of its own
 
@@ -73,6 +86,10 @@ def measure(names: tuple[str, ...], settings: Settings, console: Console) -> Rep
                 report.idle = [measure_idle(settings) for _ in range(settings.runs)]
             elif name == FAILOVER:
                 report.failover = measure_failovers(settings)
+            elif name == RESTART:
+                report.restart = measure_restarts(settings)
+            elif name == QUEUES:
+                report.queues = measure_queues(settings)
             else:
                 report.loads[name] = measure_load(LOADS[name], settings)
     return report

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from bench.cluster import BenchCluster, Flush, running_cluster
 from bench.failover import measure_failover
 from bench.generator import GeneratorError, Load, run_load
-from bench.results import FailoverReport, IdleRun, LoadReport, LoadRun
+from bench.results import FailoverReport, IdleRun, LoadReport, LoadRun, QueuesReport, RestartReport
 from bench.usage import UsageMeter
 
 TOPIC = "bench"
@@ -42,8 +44,12 @@ LOADS = {
     "async-batch": LoadScenario("async", Load(connections=1, window=64, batch=32), 250_000),
     "consume": LoadScenario("async", Load(mode="pull", messages_per_pull=32), 400_000),
 }
-IDLE, FAILOVER = "idle", "failover"
-NAMES = (*LOADS, IDLE, FAILOVER)
+IDLE, FAILOVER, RESTART, QUEUES = "idle", "failover", "restart", "queues"
+NAMES = (*LOADS, IDLE, FAILOVER, RESTART, QUEUES)
+
+RESTART_LOG_BYTES = 4 << 30
+FEW_QUEUES, MANY_QUEUES = 8, 10_000
+_SPREAD = Load(connections=100, window=100, spread=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,51 @@ def measure_failovers(settings: Settings) -> FailoverReport:
     with _fresh_cluster(settings, "sync") as (cluster, _):
         cluster.await_equal()
         return asyncio.run(measure_failover(cluster, TOPIC, settings.kills))
+
+
+def measure_restarts(settings: Settings) -> RestartReport:
+    """Kill a whole group with a long log and start it again, `settings.runs` times."""
+    with _fresh_cluster(settings, "sync") as (cluster, _):
+        port = cluster.leader().client_port
+        while cluster.log_bytes() < RESTART_LOG_BYTES:
+            run_load(settings.program, _FILL, port=port, topic=TOPIC, seconds=_FILL_LIMIT_S, messages=BACKLOG_MESSAGES)
+        cluster.await_equal()
+        log_bytes = cluster.log_bytes()
+        seconds: list[float] = []
+        for _ in range(settings.runs):
+            for node in cluster.nodes:
+                cluster.kill(node)
+            started_at = time.monotonic()
+            cluster.restart(*cluster.nodes)
+            _await_acknowledged_send(cluster, settings.program)
+            seconds.append(round(time.monotonic() - started_at, 3))
+            cluster.await_equal()
+        return RestartReport(log_bytes=log_bytes, seconds=seconds)
+
+
+def measure_queues(settings: Settings) -> QueuesReport:
+    """Send to a topic with few queues and to one with many, in turns; all queues hold messages before."""
+    rates: dict[int, list[float]] = {FEW_QUEUES: [], MANY_QUEUES: []}
+    with _fresh_cluster(settings, "sync") as (cluster, _):
+        for queues in rates:
+            cluster.create_topic(f"{TOPIC}-{queues}", queues)
+        for turn in range(settings.runs):
+            for queues in list(rates)[:: 1 if turn % 2 else -1]:
+                result = run_load(
+                    settings.program,
+                    replace(_SPREAD, queues=queues),
+                    port=cluster.leader().client_port,
+                    topic=f"{TOPIC}-{queues}",
+                    seconds=settings.seconds,
+                    warmup_s=settings.warmup_s,
+                )
+                rates[queues].append(result.messages_per_s)
+    return QueuesReport(
+        few_queues=FEW_QUEUES,
+        many_queues=MANY_QUEUES,
+        few_per_s=rates[FEW_QUEUES],
+        many_per_s=rates[MANY_QUEUES],
+    )
 
 
 def _load_run(scenario: LoadScenario, settings: Settings) -> LoadRun:
