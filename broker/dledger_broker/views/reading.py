@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
+from functools import lru_cache
+from struct import Struct
 from typing import Final, NamedTuple
 
-from dledger_broker.views.units import UNIT
+from dledger_broker.views.units import UNIT, UNIT_BYTES
 from dledger_remoting.tags import TagFilter
 
 MAX_SCANNED_UNITS: Final = 800
@@ -65,6 +68,28 @@ def units_to_read(max_messages: int, tag_filter: TagFilter | None) -> int:
     return max_messages if tag_filter is None or tag_filter.matches_all else MAX_SCANNED_UNITS
 
 
+@lru_cache(maxsize=64)
+def _unpack_all(count: int) -> Callable[[bytes], tuple[int, ...]]:
+    return Struct(">" + "qiq" * count).unpack
+
+
+def _whole_run(units: bytes, max_messages: int, max_bytes: int, first_position: int) -> tuple[int, int, int] | None:
+    """(position, size, number) of the records of all these units if they are to be answered and lie back to back.
+
+    So they do in the queue of a busy producer; the units are then looked at all at once instead of one by one.
+    """
+    count = len(units) // UNIT_BYTES
+    if not 0 < count <= max_messages:
+        return None
+    fields = _unpack_all(count)(units)
+    positions, sizes = fields[::3], fields[1::3]
+    first, size = positions[0], sum(sizes)
+    # Records neither overlap nor stand in another order than their units, so that no gap is left if the sum is right.
+    if first < first_position or positions[-1] + sizes[-1] - first != size or (size > max_bytes and count > 1):
+        return None
+    return first, size, count
+
+
 def select(
     units: bytes,
     offset: int,
@@ -79,6 +104,9 @@ def select(
 
     Units of records below `first_position` of the log are skipped.
     """
+    if tag_filter is None and (whole := _whole_run(units, max_messages, max_bytes, first_position)):
+        position, size, count = whole
+        return GetResult(ReadStatus.FOUND, offset + count, min_offset, max_offset, [(position, size)], count, size)
     runs: list[tuple[int, int]] = []
     codes = tag_filter.codes if tag_filter is not None and not tag_filter.matches_all else None
     count = total = removed = 0

@@ -49,6 +49,7 @@ class Housekeeping:
         self._is_ready = is_ready
         self._failed = failed
         self._preparing = False
+        self._prepared_end = -1
 
     def run(self) -> None:
         """Do what is due."""
@@ -59,7 +60,8 @@ class Housekeeping:
         if engine.commit_index > self._saved_commit:
             self._saved_commit = engine.commit_index
             store.save_commit(self._saved_commit)
-        self._prepare_ahead()
+        if not has_room or store.end_position != self._prepared_end:
+            self._prepare_ahead()
         self._marks.offer_digest()
         self._concerns.look(engine, self._environment.now())
         if self._is_ready() and engine.can_change_membership:
@@ -81,9 +83,11 @@ class Housekeeping:
         if self._preparing:
             return
         self._preparing = True
+        end = self._store.end_position
 
         def done(result: object) -> None:
             self._preparing = False
+            self._prepared_end = end if result is False else -1  # nothing is left to do until the log has grown
             if isinstance(result, StorageError):
                 self._failed(result)
 

@@ -1,6 +1,8 @@
 """The table of read results: RocketMQ's GetMessageStatus by where the offset lies."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dledger_broker.testing import BrokerInMemory, Message
 from dledger_broker.views.reading import MAX_SCANNED_UNITS, ReadStatus, select
@@ -129,3 +131,20 @@ def test_a_message_is_found_by_its_position_and_an_imitation_in_a_body_is_not():
     assert broker.log.data[body_start : body_start + 8] == imitation[:8]
     for elsewhere in (-1, 0, position + 1, body_start, broker.log.end, broker.log.end + 1000):
         assert broker.run(broker.machine.queries.message_at(elsewhere)) is None
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 0, 0, 0, 48]), st.integers(91, 400)), max_size=12),
+    st.integers(1, 14),
+    st.integers(1, 3000),
+    st.integers(0, 2000),
+)
+def test_adjacent_records_are_selected_at_once_as_they_are_one_by_one(spaced, max_messages, max_bytes, first_position):
+    units, position = b"", 1000
+    for gap, size in spaced:
+        position += gap
+        units += UNIT.pack(position, size, tag_code("even"))
+        position += size
+    limits = (7, 0, 10_000, max_messages, max_bytes)
+    one_by_one = select(units, *limits, TagFilter.parse("even"), first_position)
+    assert select(units, *limits, None, first_position) == one_by_one
