@@ -79,6 +79,14 @@ def test_what_is_allowed_is_valid(story):
     assert found.result == "valid", found
 
 
+@pytest.mark.parametrize(("workload", "expected"), [("retention", "valid"), ("append", "invalid")])
+@pytest.mark.parametrize("name", ["lost", "gaps"])
+def test_what_is_trimmed_while_a_queue_is_read_is_missing_only_if_the_log_is_trimmed(name, workload, expected):
+    history = History(workload).send("a", 0).send("b", 1).add("bounds", QUEUE, [0, 2])
+    history.pull([], 0, f="scan", code=21, next_offset=1).pull(["b"], 1, f="scan")
+    assert verdict(name, history.run()).result == expected
+
+
 def test_what_retention_took_is_counted():
     found = verdict("lost", History().send("a", 0).send("b", 1).end(["b"], first=1).run())
     assert found.figures["trimmed"] == 1

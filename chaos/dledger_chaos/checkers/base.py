@@ -76,7 +76,7 @@ class RunData:
     @cached_property
     def messages(self) -> Messages:
         """What was sent, and what lay in the queues at the end."""
-        return Messages(self.operations)
+        return Messages(self.operations, trims="retention" in self.info.workloads)
 
     def of(self, workload: str, *functions: str, outcome: Outcome | None = None) -> list[Operation]:
         """A workload's operations of these functions in the order of their calls."""

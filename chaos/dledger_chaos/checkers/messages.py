@@ -9,7 +9,8 @@ from typing import Final, TypeAlias
 import msgspec
 
 from dledger_chaos.history import Operation, Outcome
-from dledger_chaos.workloads.records import Seen, Stored, StoredBatch, extras, seen
+from dledger_chaos.workloads.records import Pulled, Seen, Stored, StoredBatch, extras, seen
+from dledger_remoting.codes import ResponseCode
 
 SINGLE_SENDS: Final = frozenset({"send", "send-repeating", "send-ordered", "send-oneway"})
 AT_MOST_ONCE: Final = frozenset({"send", "send-batch", "send-oneway"})
@@ -69,9 +70,10 @@ class Queue:
 
 
 class Messages:
-    """Built once for all checks."""
+    """Built once for all checks. `trims`: the log is trimmed all the time, also while queues are read at the end."""
 
-    def __init__(self, operations: Iterable[Operation]) -> None:
+    def __init__(self, operations: Iterable[Operation], *, trims: bool = False) -> None:
+        self._trims = trims
         self.sent: dict[str, Sent] = {}
         self.queues: dict[str, Queue] = {}
         for operation in operations:
@@ -137,9 +139,14 @@ class Messages:
         node = operation.extras.get("node")
         if node is None:
             return  # the topic's queues could not even be listed
-        found = self._queue(operation.key).nodes.setdefault(str(node), {})
-        if operation.outcome == "ok":
-            found.update((one.offset, one) for one in seen(operation))
+        queue = self._queue(operation.key)
+        found = queue.nodes.setdefault(str(node), {})
+        if operation.outcome != "ok":
+            return
+        found.update((one.offset, one) for one in seen(operation))
+        pulled = extras(operation, Pulled)
+        if self._trims and pulled.code == ResponseCode.PULL_OFFSET_MOVED and queue.bounds is not None:
+            queue.bounds = max(queue.bounds[0], pulled.next_offset), queue.bounds[1]
 
     def _queue(self, key: str) -> Queue:
         return self.queues.setdefault(key, Queue(key))
