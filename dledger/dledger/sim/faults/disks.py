@@ -1,0 +1,207 @@
+"""Faults of disks.  One that makes a node forget what it promised is only injected while everybody else remembers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.replica.opening import LOG_DIRECTORIES
+from dledger.sim.disk import UNLIMITED_BYTES
+from dledger.sim.group import SimGroup, SimNode
+from dledger.store.segments import DIRECTORY as LOG_DIRECTORY
+
+
+@dataclass(frozen=True, slots=True)
+class SlowDisk:
+    """Syncs take up to seconds."""
+
+    node: str
+    sync_s: float
+    normal_s: float
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        group.nodes[self.node].sync_delay_s = self.sync_s
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.nodes[self.node].sync_delay_s = self.normal_s
+
+
+@dataclass(frozen=True, slots=True)
+class FullDisk:
+    """No space is left but a little."""
+
+    node: str
+    spare_bytes: int
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        disk = group.nodes[self.node].disk
+        disk.capacity_bytes = disk.allocated_bytes + self.spare_bytes
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.nodes[self.node].disk.capacity_bytes = UNLIMITED_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class DiskError:
+    """The next write or sync of a kind of file fails; the node dies of it and starts again."""
+
+    node: str
+    operation: str
+    prefix: str
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        node = group.nodes[self.node]
+        if node.life is None or node.disk.faults:
+            return False
+
+        def matches(operation: str, path: str) -> bool:
+            fails = operation == self.operation and path.startswith(self.prefix)
+            node.failing_disk = node.failing_disk or fails
+            return fails
+
+        node.disk.fail(matches)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.nodes[self.node].disk.faults.clear()
+        group.start(self.node)
+
+
+def _may_rot(group: SimGroup, node: SimNode) -> bool:
+    """Everybody else remembers everything, and nothing else is rotten."""
+    others_rot = any(other.rotten for other in group.nodes.values() if other is not node)
+    return node.life is not None and group.healthy() and not others_rot and not group.damaged
+
+
+@dataclass(frozen=True, slots=True)
+class BitFlip:
+    """A bit of a node's files rots, of a stopped one or, with `running`, under its eyes."""
+
+    node: str
+    where: float
+    prefix: str
+    duration_s: float
+    running: bool = False
+
+    def inject(self, group: SimGroup) -> bool:
+        node = group.nodes[self.node]
+        if not _may_rot(group, node):
+            return False
+        if not self.running:
+            group.kill(self.node)
+        files = [path for path in node.disk.paths() if path.startswith(self.prefix)]
+        sizes = [node.disk.durable_size(path) for path in files]
+        byte = int(self.where * sum(sizes))
+        for path, size in zip(files, sizes, strict=True):
+            if byte < size:
+                node.disk.flip_bit(path, byte * 8 + int(self.where * 1e6) % 8)
+                node.rotten = True
+                group.witness.amnesia(self.node)
+                break
+            byte -= size
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.start(self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class LoseSegment:
+    """A segment of a stopped node's log is deleted, or with `cut` loses its second half."""
+
+    node: str
+    where: float
+    cut: bool
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        node = group.nodes[self.node]
+        if not _may_rot(group, node):
+            return False
+        group.kill(self.node)
+        segments = [path for path in node.disk.paths() if path.startswith(LOG_DIRECTORY)]
+        path = segments[int(self.where * len(segments))]
+        node.rotten = True
+        group.witness.amnesia(self.node)
+        if self.cut:
+            file = node.disk.open(path)
+            file.truncate(file.size() // 2)
+            file.close()
+        else:
+            node.disk.unlink(path)
+            node.disk.sync_dir(LOG_DIRECTORY)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.start(self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class OldCopy:
+    """A copy of a stopped node's directory is put back after a while, over what it has become."""
+
+    node: str
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        node = group.nodes[self.node]
+        if node.life is None or node.copy is not None or node.disk.faults or node.rotten:
+            return False
+        group.kill(self.node)
+        node.copy = node.disk.image()
+        group.start(self.node)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        node = group.nodes[self.node]
+        copy, node.copy = node.copy, None
+        if copy is None or not _may_rot(group, node):
+            return
+        group.kill(self.node)
+        group.witness.amnesia(self.node)
+        group.witness.happened["old copy restored"] += 1
+        node.disk.restore(copy)
+        group.start(self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class Wipe:
+    """A node loses its directory: it comes back as another incarnation."""
+
+    node: str
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        if not group.healthy() or group.damaged:
+            return False
+        group.wipe(self.node)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.start(self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class LoseFiles:
+    """A node's log, votes and snapshots are deleted; who it is is left.  It must not pass for the member it was."""
+
+    node: str
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        if not group.healthy() or group.damaged:
+            return False
+        group.kill(self.node)
+        group.witness.amnesia(self.node)
+        disk = group.nodes[self.node].disk
+        for directory in LOG_DIRECTORIES:
+            disk.rmtree(directory)
+        disk.sync_dir(".")
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.start(self.node)

@@ -1,0 +1,73 @@
+"""Faults of the network: between nodes, and between clients and nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.sim.group import SimGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Directed pairs that hear nothing of each other."""
+
+    pairs: tuple[tuple[str, str], ...]
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        for a, b in self.pairs:
+            group.network.block(a, b)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        for a, b in self.pairs:
+            group.network.unblock(a, b)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Connections break, and may be made anew at once."""
+
+    pairs: tuple[tuple[str, str], ...]
+    duration_s: float = 0.0
+
+    def inject(self, group: SimGroup) -> bool:
+        for a, b in self.pairs:
+            group.network.cut(a, b)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        """Both sides dial by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLinks:
+    """Messages take longer on some directed pairs."""
+
+    pairs: tuple[tuple[str, str], ...]
+    delay_s: float
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        for a, b in self.pairs:
+            group.network.slow(a, b, self.delay_s)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        for a, b in self.pairs:
+            group.network.slow(a, b, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCut:
+    """Clients do not reach some nodes; the nodes reach each other."""
+
+    nodes: tuple[str, ...]
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        group.unreachable.update(self.nodes)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.unreachable.difference_update(self.nodes)
