@@ -23,7 +23,7 @@ from .records import Pulled, seen_of
 
 READER_GROUP: Final = "chaos-reader"
 DEADLINE_SECONDS: Final = 10.0
-SCAN_SECONDS: Final = 120.0
+SCAN_SECONDS: Final = 40.0
 """How long the final read of one queue on one node may take; it is slow only if something is wrong."""
 
 _MAX_MESSAGES: Final = 512
