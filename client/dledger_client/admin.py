@@ -134,8 +134,12 @@ class Admin:
         queues: int = 8,
         perm: int = PERM_READ_WRITE,
         broker_groups: Sequence[str] | None = None,
+        attributes: Mapping[str, str | None] | None = None,
     ) -> None:
         """Create a topic with `queues` queues on each broker group (all by default), or change its configuration.
+
+        `attributes` are set, or taken away where the value is None; others stay. `{"idempotent": "true"}` makes all
+        sends to the topic idempotent.
 
         Returns when the leaders have stored it and the name server shows it.
         """
@@ -149,6 +153,9 @@ class Admin:
             topic_filter_type="SINGLE_TAG",
             topic_sys_flag=0,
             order=False,
+            attributes=",".join(
+                f"-{name}" if value is None else f"+{name}={value}" for name, value in (attributes or {}).items()
+            ),
         )
         names = await self._group_names(broker_groups)
         await self._ask_leaders(names, RequestCode.UPDATE_AND_CREATE_TOPIC, encode_ext(header))

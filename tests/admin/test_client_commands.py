@@ -52,8 +52,8 @@ class FakeAdmin:
     async def __aexit__(self, *error):
         return None
 
-    async def create_topic(self, topic, *, queues, perm, broker_groups):
-        self.calls.append(("create", topic, queues, perm, broker_groups))
+    async def create_topic(self, topic, *, queues, perm, broker_groups, attributes):
+        self.calls.append(("create", topic, queues, perm, broker_groups, attributes))
 
     async def delete_topic(self, topic):
         self.calls.append(("delete", topic))
@@ -130,7 +130,10 @@ def test_every_command_of_the_tree_loads_and_explains_itself():
 def test_topics_are_created_deleted_listed_and_described():
     assert as_json("topic", "create", "orders", "--queues", "4") == {"topic": "orders", "state": "created"}
     assert as_json("topic", "delete", "orders")["state"] == "deleted"
-    assert FakeAdmin.calls == [("create", "orders", 4, 6, None), ("delete", "orders")]
+    assert FakeAdmin.calls == [("create", "orders", 4, 6, None, None), ("delete", "orders")]
+    as_json("topic", "create", "orders", "--idempotent")
+    as_json("topic", "create", "orders", "--no-idempotent")
+    assert [call[-1] for call in FakeAdmin.calls[-2:]] == [{"idempotent": "true"}, {"idempotent": None}]
     assert as_json("topic", "list", "--system") == ["TBW102", "broker-a", "c", "c_REPLY_TOPIC", "orders"]
     assert as_json("topic", "list") == ["orders"]
     described = as_json("topic", "describe", "orders")

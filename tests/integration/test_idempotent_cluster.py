@@ -67,6 +67,15 @@ async def test_a_whole_cluster_that_restarts_still_knows_what_was_sent(cluster: 
     assert sum((await stored_bodies(cluster, topic)).values()) == 103
 
 
+async def test_a_topic_makes_all_sends_to_it_idempotent(cluster: LocalCluster) -> None:
+    async with Admin(cluster.namesrv) as admin, Producer(cluster.namesrv) as producer:
+        await admin.create_topic("always", queues=1, attributes={"idempotent": "true"})
+        first = await producer.send("always", b"x", unique_key="K")
+        assert await producer.send("always", b"x", unique_key="K") == first
+        await admin.create_topic("always", queues=1, attributes={"idempotent": None})
+        assert await producer.send("always", b"x", unique_key="K") != first
+
+
 async def test_pins_are_seen_and_released_by_the_administration(cluster: LocalCluster) -> None:
     async with Admin(cluster.namesrv) as admin:
         expires = await admin.pin("nightly", 0, broker_group="broker-a", lease_seconds=600)

@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from dledger_client import Admin
-from dledger_remoting.topics import PERM_READ, PERM_READ_WRITE, PERM_WRITE, reply_topic
+from dledger_remoting.topics import IDEMPOTENT_ATTRIBUTE, PERM_READ, PERM_READ_WRITE, PERM_WRITE, reply_topic
 
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
@@ -59,12 +59,28 @@ def topic() -> None:
 @click.option("--queues", type=click.IntRange(min=1), default=8, show_default=True, help="Queues on each broker group.")
 @click.option("--permission", type=click.Choice(list(_PERMISSIONS)), default="read-write", show_default=True)
 @click.option("--broker-group", "groups", multiple=True, help="Only on this broker group; repeatable.  [default: all]")
+@click.option("--idempotent/--no-idempotent", default=None, help="Whether a repeated send is stored once, always.")
 @output_option
-def create(namesrv: str, name: str, queues: int, permission: str, groups: tuple[str, ...], output: str) -> None:
+def create(
+    namesrv: str,
+    name: str,
+    queues: int,
+    permission: str,
+    groups: tuple[str, ...],
+    idempotent: bool | None,
+    output: str,
+) -> None:
     """Create a topic, or change the settings of one."""
+    attributes = None if idempotent is None else {IDEMPOTENT_ATTRIBUTE: "true" if idempotent else None}
 
     async def work(admin: Admin) -> TopicChange:
-        await admin.create_topic(name, queues=queues, perm=_PERMISSIONS[permission], broker_groups=groups or None)
+        await admin.create_topic(
+            name,
+            queues=queues,
+            perm=_PERMISSIONS[permission],
+            broker_groups=groups or None,
+            attributes=attributes,
+        )
         return TopicChange(name, "created")
 
     emit(with_admin(namesrv, work), output, _render_change)

@@ -34,7 +34,6 @@ from dledger_remoting.errors import QuorumTimeout
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame
 from dledger_remoting.properties import UNIQUE_KEY
 from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD, RECORD_HEAD_BYTES
-from dledger_remoting.topics import DLQ_PREFIX, is_system_topic
 
 WAIT_S: Final = 0.01
 """How often a repetition looks whether the first one has its outcome."""
@@ -271,7 +270,7 @@ def _may_be_repeated(
     request: Request, fields: SendV2Fields, target: SendTarget, messages: Sequence[MessageParts], *, is_batch: bool
 ) -> bool:
     """Whether a send that opted in can be told from others: by unique keys, in a topic that only clients write to."""
-    if target.retry_group is not None or target.topic.startswith(DLQ_PREFIX) or is_system_topic(target.topic):
+    if not target.written_by_clients_only:
         return False
     if is_batch:
         return request.body.count(_UNIQUE_KEY_BYTES) >= len(messages) > 0

@@ -15,6 +15,7 @@ from dledger_remoting.hotpath import SendV2Fields
 from dledger_remoting.record import MAGIC_V1, MAGIC_V2, MAX_V1_TOPIC_BYTES, topic_field
 from dledger_remoting.topics import (
     AUTO_CREATE_TOPIC,
+    DLQ_PREFIX,
     IDEMPOTENT_ATTRIBUTE,
     PERM_INHERIT,
     PERM_READ_WRITE,
@@ -25,6 +26,7 @@ from dledger_remoting.topics import (
     dead_letter_topic,
     is_inherited,
     is_retry_topic,
+    is_system_topic,
     is_writable,
     retry_topic,
     validate_topic,
@@ -35,7 +37,8 @@ class SendTarget:
     """A topic that takes messages; all that encoding needs of it. Valid until topics or leadership change.
 
     `retry_group` is the consumer group of a retry topic. `redirected` says that this is another topic than the client
-    named, so that its queue number means nothing; `idempotent` that all sends to the topic are opted in.
+    named, so that its queue number means nothing; `idempotent` that all sends to the topic are opted in;
+    `written_by_clients_only` that the broker makes no records for it.
     """
 
     __slots__ = (
@@ -50,6 +53,7 @@ class SendTarget:
         "topic",
         "topic_field",
         "write_queues",
+        "written_by_clients_only",
     )
 
     def __init__(self, state: TopicState, retry_group: str | None = None, *, redirected: bool = False) -> None:
@@ -62,6 +66,9 @@ class SendTarget:
         self.write_queues = max(1, config.write_queue_nums)
         self.created_position = state.created_position
         self.idempotent = config.attributes.get(IDEMPOTENT_ATTRIBUTE) == "true"
+        self.written_by_clients_only = not (
+            retry_group is not None or self.topic.startswith(DLQ_PREFIX) or is_system_topic(self.topic)
+        )
         self.retry_group = retry_group
         self.redirected = redirected
         self._state = state

@@ -3,9 +3,9 @@
     row: identity (8 bytes, a hash), position (8 bytes): where the first record of the send lies in the log
 
 An identity only finds candidates; whether a send is a repetition is decided by comparing it with the stored records.
-Rows stand in 65,536 runs by the first two bytes of the identity, each in the order of the log: what is searched for is
-found by a byte search in one short run, what has expired is the head of a run, and 16 bytes of a row need about 20 of
-memory, 22 at a million rows (a window of 2 minutes at 35,000 sends/s: 4.2 million rows, about 85 MB).
+Rows stand in 65,536 runs by the first two bytes of the identity, which a run leaves out, each in the order of the log:
+what is searched for is found by a byte search in one short run, what has expired is the head of a run. A row needs
+about 20 bytes of memory at a million rows, and less at more (2 minutes at 35,000 sends/s are 4.2 million).
 
 Rows expire by the store times of the entries that remember, made monotonic: `elapsed_ms` follows the highest store time
 seen, by at most two windows for each step; a time that is more than a window behind is taken for the present one,
@@ -29,6 +29,10 @@ from dledger_broker.state.digest import mix
 ROW: Final = Struct(">QQ")
 ROW_BYTES: Final = ROW.size
 RUNS: Final = 1 << 16
+_SPLIT: Final = Struct(">H14s")
+_HELD_BYTES: Final = 14
+"""A row in its run: the rest of the identity, and the position from byte `_POSITION` on."""
+_POSITION: Final = 6
 MARKS_PER_WINDOW: Final = 128
 """The window is exact to this part of itself; a row is kept at least for the window."""
 SWEPT_RUNS: Final = 64
@@ -118,9 +122,7 @@ class RememberedSends:
         """Add rows, whose positions ascend and lie above all before, of an entry with this store time."""
         self._pass_time(store_ms, int.from_bytes(rows[8:16], "big"))
         runs = self._runs
-        for at in range(0, len(rows), ROW_BYTES):
-            row = rows[at : at + ROW_BYTES]
-            number = row[0] << 8 | row[1]
+        for number, row in _SPLIT.iter_unpack(rows):
             run = runs[number]
             if run is None:
                 runs[number] = bytearray(row)
@@ -136,12 +138,12 @@ class RememberedSends:
         run = self._runs[identity >> 48] if self._runs else None
         if run is None:
             return []
-        wanted = identity.to_bytes(8, "big")
+        wanted = (identity & 0xFFFFFFFFFFFF).to_bytes(_POSITION, "big")
         found: list[int] = []
         at = run.find(wanted)
         while at >= 0:
-            if at % ROW_BYTES == 0:
-                position = int.from_bytes(run[at + 8 : at + ROW_BYTES], "big")
+            if at % _HELD_BYTES == 0:
+                position = int.from_bytes(run[at + _POSITION : at + _HELD_BYTES], "big")
                 if position >= self.kept_from:
                     found.append(position)
             at = run.find(wanted, at + 1)
@@ -171,8 +173,8 @@ class RememberedSends:
         for _ in range(min(SWEPT_RUNS, self._to_sweep)):
             self._swept = (self._swept + 1) % RUNS
             run = self._runs[self._swept]
-            if run is not None and int.from_bytes(run[8:ROW_BYTES], "big") < kept_from:
-                del run[: _first_at_or_above(run, kept_from) * ROW_BYTES]
+            if run is not None and int.from_bytes(run[_POSITION:_HELD_BYTES], "big") < kept_from:
+                del run[: _first_at_or_above(run, kept_from) * _HELD_BYTES]
                 if not run:
                     self._runs[self._swept] = None
         self._to_sweep = max(0, self._to_sweep - SWEPT_RUNS)
@@ -199,7 +201,7 @@ class RememberedSends:
         for number, length in enumerate(lengths):
             run = self._runs[number]
             if run is not None and length:
-                rows = bytes(run[_first_at_or_above(run, kept_from) * ROW_BYTES : length])
+                rows = bytes(run[_first_at_or_above(run, kept_from) * _HELD_BYTES : length])
                 if rows:
                     yield number, rows
         del capture
@@ -221,8 +223,9 @@ class RememberedSends:
 
 def _first_at_or_above(run: bytearray, position: int) -> int:
     """The number of the first row of a run that is not below a position."""
-    return bisect_left(
-        range(len(run) // ROW_BYTES),
-        position,
-        key=lambda row: int.from_bytes(run[row * ROW_BYTES + 8 : row * ROW_BYTES + ROW_BYTES], "big"),
-    )
+
+    def position_of(row: int) -> int:
+        at = row * _HELD_BYTES
+        return int.from_bytes(run[at + _POSITION : at + _HELD_BYTES], "big")
+
+    return bisect_left(range(len(run) // _HELD_BYTES), position, key=position_of)
