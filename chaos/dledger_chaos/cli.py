@@ -77,6 +77,9 @@ def run_command(
     except ChaosError as error:
         click.echo(f"not run: {error}", err=True)
         context.exit(EXIT_CODES["unknown"])
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        click.echo("stopped before its end: nothing was judged", err=True)
+        context.exit(EXIT_CODES["unknown"])
     if result.injected:
         click.echo("faults: " + ", ".join(f"{count} {kind}" for kind, count in sorted(result.injected.items())))
     _show(context, result)

@@ -24,6 +24,9 @@ from .history import Recorder
 from .target import Target
 
 MAX_OVERLAP: Final = 2
+STOPPING_S: Final = 5.0
+"""A node that meets a disk error may take this long to stop."""
+
 PAUSE_S: Final = (0.5, 4.0)
 """How long after the beginning of one fault the next one begins, at the least and at the most."""
 
@@ -63,11 +66,15 @@ class Nemesis:
         self._serial = 0
         self._active: set[asyncio.Task[None]] = set()
         self._values: set[Fault] = set()
+        self._may_end_until: dict[str, float] = {}
         self._slots = asyncio.Semaphore(MAX_OVERLAP)
 
     def may_end(self, node_id: str) -> bool:
-        """Whether a fault is in force over which a node may stop by itself."""
-        return any(isinstance(fault, DiskRules) and node_id in fault.nodes for fault in self._values)
+        """Whether a fault is in force, or was a moment ago, over which a node may stop by itself."""
+        now = asyncio.get_running_loop().time()
+        return now < self._may_end_until.get(node_id, 0.0) or any(
+            isinstance(fault, DiskRules) and node_id in fault.nodes for fault in self._values
+        )
 
     async def run(self, duration_s: float) -> None:
         """Let faults strike for `duration_s`, then wait until every one that has begun is healed."""
@@ -114,7 +121,9 @@ class Nemesis:
             await self._whole()
 
     async def _whole(self) -> bool:
+        """Wait until the cluster has converged; a node that stopped just when its fault was healed is started first."""
         try:
+            await asyncio.gather(*(self._target.start_node(node.node_id) for node in self._target.nodes))
             await wait_converged(self._target)
         except ChaosError as error:
             self._recorder.event("note", f"not converged: {error}")
@@ -146,6 +155,9 @@ class Nemesis:
         finally:
             with self._noted(step.kind, "not healed"):
                 await fault.heal(self._target)
+            if isinstance(fault, DiskRules):
+                until = asyncio.get_running_loop().time() + STOPPING_S
+                self._may_end_until |= dict.fromkeys(fault.nodes, until)
             self._values.discard(fault)
             self._recorder.event("fault-end", step.kind.name, id=number)
 

@@ -76,6 +76,7 @@ enableDLegerCommitLog=true
 dLegerGroup={group}
 dLegerPeers={peers}
 dLegerSelfId={node}
+slaveReadEnable=true
 sendMessageThreadPoolNums=4
 """
 

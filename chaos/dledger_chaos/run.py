@@ -18,6 +18,7 @@ import logging
 import platform
 import random
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ class RunResult:
 
 async def run(options: RunOptions, say: Callable[[str], None]) -> RunResult:
     """Run once; `say` takes lines for people.  Raises `ChaosError` if it cannot even begin."""
+    _stop_on_sigterm()
     options.directory.mkdir(parents=True, exist_ok=True)
     trial = _Trial(options, say)
     with _log_file(options.directory / LOG_FILE):
@@ -122,6 +124,13 @@ def workloads_named(names: Sequence[str], capabilities: frozenset[str]) -> list[
         if possible[name]:
             raise ChaosError(f"workload {name} cannot run: {possible[name]}")
     return list(dict.fromkeys(names))
+
+
+def _stop_on_sigterm() -> None:
+    """Have SIGTERM cancel this task, as Ctrl-C does: no process of the cluster outlives the run."""
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 @contextlib.contextmanager

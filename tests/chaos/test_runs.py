@@ -75,3 +75,20 @@ def test_what_cannot_be_run_is_said_and_is_not_green(tmp_path, arguments, words)
     result = CliRunner().invoke(command_line, ["run", "--out", str(tmp_path), "--minutes", "0.1", *arguments])
     assert result.exit_code == EXIT_CODES["unknown"]
     assert f"not run: {words}" in result.output
+
+
+def test_a_run_that_is_told_to_stop_stops_its_processes(tmp_path):
+    command = [sys.executable, "-m", "dledger_admin", "chaos", "run", "--out", str(tmp_path), "--faults", "none"]
+    with subprocess.Popen(
+        [*command, "--workloads", "append"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        for line in process.stdout:
+            if line.startswith("injecting"):
+                process.terminate()
+                break
+        said = process.stdout.read()
+    assert process.returncode == EXIT_CODES["unknown"]
+    assert said.endswith("stopped before its end: nothing was judged\n")
+    started = [event["fields"]["pid"] for event in events(next(tmp_path.iterdir())) if event["kind"] == "process"]
+    assert len(started) >= 3
+    assert not [pid for pid in started if Path(f"/proc/{pid}/fd").exists()]

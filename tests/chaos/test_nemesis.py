@@ -1,0 +1,109 @@
+"""The nemesis writes down what it does, leaves damaging faults the cluster to themselves, and always heals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from fake_target import MEMBERS, FakeTarget
+
+from dledger_chaos.errors import TargetError
+from dledger_chaos.faults import FaultKind, kinds_named
+from dledger_chaos.history import Event, Recorder, read_events
+from dledger_chaos.nemesis import MAX_OVERLAP, Nemesis, Step
+
+ROUND_S = 0.2
+
+
+@dataclass(frozen=True)
+class Stubborn:
+    """Cannot be injected, and not healed either."""
+
+    nodes: tuple[str, ...]
+
+    async def inject(self, target):
+        raise TargetError("no")
+
+    async def heal(self, target):
+        raise TargetError("still no")
+
+
+def steps(kinds: list[FaultKind], hold_s: float, pause_s: float = 0.001) -> Iterator[Step]:
+    number = 0
+    while kinds:
+        for kind in kinds:
+            number += 1
+            yield Step(pause_s, kind, hold_s, number)
+
+
+async def rampage(tmp_path, kinds: list[FaultKind], hold_s: float = 0.01) -> tuple[FakeTarget, list[Event]]:
+    target = FakeTarget(tmp_path / "target")
+    with Recorder(tmp_path / "run") as recorder:
+        nemesis = Nemesis(target, recorder, steps(kinds, hold_s))
+        await nemesis.run(ROUND_S)
+        await nemesis.heal_all()
+    return target, read_events(tmp_path / "run")
+
+
+def overlaps(events: list[Event]) -> list[set[str]]:
+    """The kinds in force after each beginning."""
+    active: dict[object, str] = {}
+    found = []
+    for event in events:
+        if event.kind == "fault-begin":
+            active[event.fields["id"]] = event.name
+            found.append(set(active.values()))
+            assert len(active) <= MAX_OVERLAP
+        elif event.kind == "fault-end":
+            del active[event.fields["id"]]
+    assert not active, "everything that began has ended"
+    return found
+
+
+async def test_faults_overlap_up_to_a_bound_and_each_is_healed(tmp_path):
+    kinds = kinds_named(["pause-leader", "partition-one-way", "clock-jump", "disk-full-one"], FakeTarget.capabilities)
+    target, events = await rampage(tmp_path, kinds)
+    assert max(map(len, overlaps(events))) == MAX_OVERLAP
+    assert target.state() == FakeTarget(tmp_path / "fresh").state()
+    assert not [event for event in events if event.kind == "note"]
+
+
+async def test_a_damaging_fault_has_the_cluster_to_itself(tmp_path):
+    kinds = kinds_named(["pause-follower", "wipe", "clock-drift", "segment-deleted"], FakeTarget.capabilities)
+    _, events = await rampage(tmp_path, kinds)
+    seen = overlaps(events)
+    assert {"wipe"} in seen or {"segment-deleted"} in seen
+    assert all(len(active) == 1 for active in seen if active & {"wipe", "segment-deleted"})
+
+
+async def test_what_can_neither_be_injected_nor_healed_is_noted_and_ends(tmp_path):
+    kind = FaultKind("stubborn", "process", "", lambda _: Stubborn(MEMBERS[:1]))
+    _, events = await rampage(tmp_path, [kind])
+    overlaps(events)
+    notes = {event.name for event in events if event.kind == "note"}
+    assert notes == {"stubborn not injected: no", "stubborn not healed: still no"}
+
+
+async def test_without_faults_the_time_passes_in_peace(tmp_path):
+    target, events = await rampage(tmp_path, [])
+    assert events == []
+    assert target.harm == []
+
+
+async def test_a_node_may_stop_by_itself_only_around_faults_of_its_disk(tmp_path):
+    target = FakeTarget(tmp_path / "target")
+    (kind,) = kinds_named(["fsync-fails"], target.capabilities)
+    seen = []
+    with Recorder(tmp_path / "run") as recorder:
+        nemesis = Nemesis(target, recorder, iter([Step(0.0, kind, 0.0, 1)]))
+        seen.append([nemesis.may_end(node) for node in MEMBERS])
+        await nemesis.run(ROUND_S)
+        seen.append([nemesis.may_end(node) for node in MEMBERS])
+    (begin,) = [event for event in read_events(tmp_path / "run") if event.kind == "fault-begin"]
+    assert seen == [[False] * 3, [[node] == begin.fields["nodes"] for node in MEMBERS]]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr("dledger_chaos.convergence._POLL_S", 0.001)
