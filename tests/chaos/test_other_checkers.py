@@ -79,6 +79,9 @@ VALID = {
         "ended",
         History().event("process", 1, "started", "n", pid=1).event("process", 2, "ended", "n", pid=1, expected=True),
     ),
+    "a repeated idempotent send lies once": (
+        "idempotent", History().send("a", 0, f="send-idempotent").send("b", f="send-idempotent").end(["a", "b"]),
+    ),
     "modest use": ("resources", History().event("usage", 1, node="n", resident_bytes=10**8, open_files=50)),
 }  # fmt: skip
 
@@ -126,6 +129,7 @@ INVALID = {
         "ended",
         History().event("process", 1, "started", "n", pid=1).event("process", 2, "ended", "n", pid=1, expected=False),
     ),
+    "an idempotent send lies twice": ("idempotent", History().send("a", 0, f="send-idempotent").end(["a", "a"])),
     "too much memory": ("resources", History().event("usage", 1, node="n", resident_bytes=2 << 30, open_files=50)),
     "too many files": ("resources", History().event("usage", 1, node="n", resident_bytes=1, open_files=5000)),
 }  # fmt: skip
@@ -172,6 +176,13 @@ def test_a_wait_under_two_faults_says_nothing_about_one(other):
     assert not any(gap.alone for gap in client_gaps(run) if gap.fault == "kill-leader")
     (check,) = [check for check in CHECKS if check.name == "failover"]
     assert not check.applies(run)
+
+
+def test_idempotence_is_not_judged_under_clocks_that_jump():
+    (check,) = [check for check in CHECKS if check.name == "idempotent"]
+    history = History().send("a", 0, f="send-idempotent").end(["a", "a"])
+    assert check.applies(history.run())
+    assert not check.applies(history.event("fault-begin", 1, "clock-jump", id=1, **{"class": "clock"}).run())
 
 
 def test_a_percentile_is_one_of_the_values():

@@ -12,7 +12,7 @@ from dledger_chaos.history import Operation, Outcome
 from dledger_chaos.workloads.records import Pulled, Seen, Stored, StoredBatch, extras, seen
 from dledger_remoting.codes import ResponseCode
 
-SINGLE_SENDS: Final = frozenset({"send", "send-repeating", "send-ordered", "send-oneway"})
+SINGLE_SENDS: Final = frozenset({"send", "send-repeating", "send-idempotent", "send-ordered", "send-oneway"})
 AT_MOST_ONCE: Final = frozenset({"send", "send-batch", "send-oneway"})
 """Sends whose client makes one attempt of unknown outcome at most."""
 

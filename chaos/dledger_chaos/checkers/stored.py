@@ -80,6 +80,24 @@ def duplicated(run: RunData) -> Judgement:
     return findings.judged(checked, "stored messages", copies=repeated)
 
 
+def idempotent(run: RunData) -> Judgement:
+    """An idempotent send is stored once at most, however often it was repeated."""
+    findings, checked = Findings(), 0
+    for value, places in run.messages.places().items():
+        sent = run.messages.sent.get(value)
+        if sent is not None and sent.operation.f == "send-idempotent":
+            checked += 1
+            if len(places) > 1:
+                findings.violation(f"{sent} lies {_shown(places)}")
+    return findings.judged(checked, "idempotent sends that are stored")
+
+
+def idempotence_is_promised(run: RunData) -> bool:
+    """Brokers remember a send for minutes of the log's time, which a wall clock that jumps may end at once."""
+    clocks = any(event.kind == "fault-begin" and event.fields.get("class") == "clock" for event in run.events)
+    return not clocks and bool(run.of("append", "send-idempotent"))
+
+
 def offset_given_twice(run: RunData) -> Judgement:
     """No two acknowledgements name the same queue offset."""
     findings = Findings()

@@ -6,6 +6,7 @@
 | `many` | up to 32 at the same time |
 | `batch` | batches of 2 to 40 messages |
 | `repeat` | one at a time, repeating what was of unknown outcome |
+| `idempotent` | the same, asking the brokers to answer a repetition and not to store it |
 | `oneway` | without an answer |
 
 Only `repeat` may store a message twice. At the end every queue is read from every node.
@@ -33,6 +34,9 @@ QUEUES: Final = 4
 IN_FLIGHT: Final = 32
 LARGEST_BYTES: Final = 200_000
 
+SINGLE_SENDS: Final = {"repeat": "send-repeating", "idempotent": "send-idempotent"}
+"""Processes that repeat attempts of unknown outcome, and how their sends are recorded."""
+
 _PAUSE_SECONDS: Final = 0.005
 _BATCH_PAUSE_SECONDS: Final = 0.05
 _LOOK_UPS: Final = 0.03
@@ -53,8 +57,13 @@ class AppendWorkload:
         self._admin = Admin(ctx.namesrv)
         await self._admin.start()
         await self._admin.create_topic(TOPIC, queues=QUEUES)
-        for process in ("one-0", "one-1", "many", "batch", "repeat", "oneway"):
-            producer = Producer(ctx.namesrv, group=f"chaos-{process}", retry_unknown=process == "repeat")
+        for process in ("one-0", "one-1", "many", "batch", "repeat", "idempotent", "oneway"):
+            producer = Producer(
+                ctx.namesrv,
+                group=f"chaos-{process}",
+                retry_unknown=process in SINGLE_SENDS,
+                idempotent=process == "idempotent",
+            )
             await producer.start()
             self._producers[process] = producer
 
@@ -62,7 +71,8 @@ class AppendWorkload:
         """Send until the end."""
         async with asyncio.TaskGroup() as tasks:
             for process, producer in self._producers.items():
-                sends = RecordedSends(ctx.recorder, NAME, process, producer, TOPIC, repeats=process == "repeat")
+                f = SINGLE_SENDS.get(process, "send")
+                sends = RecordedSends(ctx.recorder, NAME, process, producer, TOPIC, f=f)
                 rng = random.Random(ctx.rng.random())
                 work = {"many": self._many, "batch": self._batches, "oneway": self._oneway}.get(process, self._one)
                 tasks.create_task(work(ctx, sends, rng), name=f"append {process}")

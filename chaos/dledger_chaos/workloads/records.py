@@ -4,6 +4,7 @@
 |---|---|---|---|
 | `send` | topic | the message's value; it is stored at most once | `Stored` |
 | `send-repeating` | topic | the same; attempts of unknown outcome are repeated | `Stored` |
+| `send-idempotent` | topic | the same; the brokers are asked not to store a repetition | `Stored` |
 | `send-ordered` | ordering key | the same, behind all earlier ones of its key | `Stored` |
 | `send-batch` | topic | list of values | `StoredBatch` |
 | `send-oneway` | topic | value; always `info` | |

@@ -41,24 +41,24 @@ async def attempt(invocation: Invocation, call: Awaitable[_ResultT]) -> _ResultT
 class RecordedSends:
     """The sends of one producer to one topic: one process of the history.
 
-    `repeats` says that the producer repeats attempts of unknown outcome, so that a message may be stored twice.
+    `f` is what its single sends are recorded as: see `records`.
     """
 
     def __init__(
-        self, recorder: Recorder, workload: str, process: str, producer: Producer, topic: str, *, repeats: bool = False
+        self, recorder: Recorder, workload: str, process: str, producer: Producer, topic: str, *, f: str = "send"
     ) -> None:
         self._recorder = recorder
         self._workload = workload
         self._process = process
         self._producer = producer
         self._topic = topic
-        self._repeats = repeats
+        self._f = f
         self._count = 0
 
     async def send(self, size_bytes: int) -> tuple[str, SendResult] | None:
         """Send one message; its value and where it lies once it is acknowledged, None if it is not."""
         value = self._next_value()
-        invocation = self._invoke("send-repeating" if self._repeats else "send", self._topic, value)
+        invocation = self._invoke(self._f, self._topic, value)
         body = encode_payload(value, size_bytes)
         return self._stored(
             invocation, value, await attempt(invocation, self._producer.send(self._topic, body, key=value))
