@@ -91,6 +91,7 @@ class Replica:
         self._on_failure = on_failure
         self._stopped = False
         self._pumping = False
+        self._told: tuple[int, ReplicaId | None, Role, bool] | None = None
         self._committed_end = self.store.first_position
 
         recovery = opened.recovery
@@ -427,8 +428,11 @@ class Replica:
 
     def _notify_leadership(self) -> None:
         engine = self.engine
-        leader = None if engine.leader is None else engine.leader.node_id
-        self._feed.tell(Leadership(engine.term, leader, engine.is_leader, self.is_ready))
+        standing = (engine.term, engine.leader, engine.role, self.is_ready)
+        if standing != self._told:
+            self._told = standing
+            leader = None if engine.leader is None else engine.leader.node_id
+            self._feed.tell(Leadership(engine.term, leader, engine.is_leader, standing[3]))
 
     def _reset(self, base: SnapshotMeta) -> None:
         self._snapshotter.abandon()
@@ -443,7 +447,13 @@ class Replica:
 
     def on_message(self, sender: ReplicaId, message: Message, payload: bytes) -> None:
         """A consensus message arrived."""
-        self._run(lambda: self._inbox.on_message(sender, message, payload))
+        if self._stopped:
+            return
+        try:
+            self._inbox.on_message(sender, message, payload)
+        except Exception as error:
+            self.fail(error)
+        self._pump()
 
     def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
         """Bytes of one of the replica's own channels arrived."""

@@ -118,10 +118,10 @@ async def test_timers_fire_in_order_unless_cancelled(environment):
     fired = []
     finished = asyncio.Event()
     environment.call_later(0.0, lambda: fired.append("cancelled")).cancel()
-    environment.call_later(0.002, lambda: (fired.append("later"), finished.set()))
-    environment.call_soon(lambda: fired.append("soon"))
+    environment.call_later(0.02, lambda: (fired.append("later"), finished.set()))
+    environment.call_later(0.001, lambda: fired.append("sooner"))
     await asyncio.wait_for(finished.wait(), 20)
-    assert fired == ["soon", "later"]
+    assert fired == ["sooner", "later"]
 
 
 async def test_the_clock_is_monotonic_and_randomness_is_one_source(environment):
