@@ -17,6 +17,7 @@ from dledger_broker.sim.mutants import MUTANTS
 from .checkers.base import Verdict
 from .errors import ChaosError
 from .faults import KINDS
+from .nemesis import MAX_OVERLAP
 from .run import RunOptions, RunResult, check, run
 from .targets import TARGETS
 from .workloads.registry import WORKLOADS
@@ -37,6 +38,13 @@ def chaos() -> None:
 @click.option("--workloads", default="all", show_default=True, help="Names, separated by commas.")
 @click.option("--target", type=click.Choice(list(TARGETS)), default="local", show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("chaos-runs"), show_default=True, metavar="DIR")
+@click.option(
+    "--overlap",
+    type=click.IntRange(min=1),
+    default=MAX_OVERLAP,
+    show_default=True,
+    help="Faults at a time, at the most.",
+)
 @click.option("--mutant", help="Run every node with this known bug: see `dledger chaos mutants`.")
 @click.option("--keep", is_flag=True, help="Keep the nodes' data even if the run is valid.")
 @click.pass_context
@@ -48,6 +56,7 @@ def run_command(
     workloads: str,
     target: str,
     out: Path,
+    overlap: int,
     mutant: str | None,
     keep: bool,
 ) -> None:
@@ -58,6 +67,7 @@ def run_command(
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     words = ["dledger", "chaos", "run", "--minutes", f"{minutes:g}", "--seed", str(seed), "--faults", faults]
     words += ["--workloads", workloads, "--target", target]
+    words += ["--overlap", str(overlap)] if overlap != MAX_OVERLAP else []
     words += ["--mutant", mutant] if mutant else []
     directory = out.resolve() / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{seed}"
     options = RunOptions(
@@ -70,6 +80,7 @@ def run_command(
         workloads=tuple(workloads.split(",")),
         mutant=mutant,
         keep_data=keep,
+        max_overlap=overlap,
     )
     click.echo(f"seed {seed}; the same again: {options.command}")
     try:

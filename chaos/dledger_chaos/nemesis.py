@@ -3,7 +3,7 @@
 The schedule is drawn in advance and depends on nothing but the seed, the kinds and the duration.  Whom a fault hits is
 drawn when it strikes, from randomness of its own, because that may depend on who leads at the moment.
 
-Faults overlap, up to `MAX_OVERLAP` at a time.  A kind that wants the cluster to itself waits until everything else is
+Faults overlap, up to `max_overlap` at a time.  A kind that wants the cluster to itself waits until everything else is
 healed and the cluster has converged, and lets nothing else begin until that is so again.
 """
 
@@ -58,7 +58,9 @@ def schedule(seed: int, kinds: Sequence[FaultKind], duration_s: float) -> Iterat
 class Nemesis:
     """Runs a schedule against a target.  `injected` counts faults by kind."""
 
-    def __init__(self, target: Target, recorder: Recorder, steps: Iterator[Step]) -> None:
+    def __init__(
+        self, target: Target, recorder: Recorder, steps: Iterator[Step], *, max_overlap: int = MAX_OVERLAP
+    ) -> None:
         self.injected: dict[str, int] = {}
         self._target = target
         self._recorder = recorder
@@ -67,7 +69,7 @@ class Nemesis:
         self._active: set[asyncio.Task[None]] = set()
         self._values: set[Fault] = set()
         self._may_end_until: dict[str, float] = {}
-        self._slots = asyncio.Semaphore(MAX_OVERLAP)
+        self._slots = asyncio.Semaphore(max_overlap)
 
     def may_end(self, node_id: str) -> bool:
         """Whether a fault is in force, or was a moment ago, over which a node may stop by itself."""

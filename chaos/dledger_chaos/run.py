@@ -35,7 +35,7 @@ from .convergence import wait_converged
 from .errors import ChaosError
 from .faults import kinds_named
 from .history import Recorder, write_edn
-from .nemesis import Nemesis, schedule
+from .nemesis import MAX_OVERLAP, Nemesis, schedule
 from .observation import Observer
 from .report import write_report
 from .targets import TARGETS, make_target
@@ -70,6 +70,7 @@ class RunOptions:
     workloads: tuple[str, ...]
     mutant: str | None = None
     keep_data: bool = False
+    max_overlap: int = MAX_OVERLAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,10 @@ class _Trial:
     async def run(self) -> None:
         with Recorder(self._options.directory) as recorder:
             nemesis = Nemesis(
-                self._target, recorder, schedule(self._options.seed, self._kinds, self._options.duration_s)
+                self._target,
+                recorder,
+                schedule(self._options.seed, self._kinds, self._options.duration_s),
+                max_overlap=self._options.max_overlap,
             )
             observer = Observer(self._target, recorder, nemesis.may_end)
             try:
