@@ -18,7 +18,10 @@ filter (not supported), lite pull."""
 
 
 class PullMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Read messages of one queue from `queue_offset` on (11, 361); `suspend_timeout_millis` bounds a long poll."""
+    """Read messages of one queue from `queue_offset` on (11, 361); `suspend_timeout_millis` bounds a long poll.
+
+    `roles`, which is ours, says from which roles of a node the client takes messages, as in `ReadRangeHeader`.
+    """
 
     consumer_group: str
     topic: str
@@ -34,6 +37,7 @@ class PullMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     max_msg_bytes: Int32 | None = None
     request_source: Int32 | None = None
     proxy_froward_client_id: str | None = None
+    roles: str | None = None
 
 
 class PullResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):

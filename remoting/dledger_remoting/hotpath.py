@@ -91,6 +91,7 @@ class PullFields(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     subscription: str | None = None
     expression_type: str | None = None
     max_msg_bytes: Int32 = 0
+    roles: str | None = None
 
 
 class Pull(msgspec.Struct, frozen=True, gc=False):

@@ -23,6 +23,7 @@ from dledger_broker.processors.pull import LogBytes, PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
 from dledger_broker.processors.ranges import RangeLog, RangeProcessor
 from dledger_broker.processors.requests import ConfirmedReads, Requests
+from dledger_broker.processors.roles import MemberLog, Roles
 from dledger_broker.processors.send import SendProcessor, Staging
 from dledger_broker.processors.send_targets import SendTargets
 from dledger_broker.processors.table import routes
@@ -32,7 +33,7 @@ from dledger_remoting.hosts import HostAddress
 from dledger_remoting.ids import UniqueKeyGenerator
 
 
-class ServedLog(ConfirmedReads, Staging, LogBytes, RangeLog, StoredLog, Protocol):
+class ServedLog(ConfirmedReads, Staging, LogBytes, RangeLog, StoredLog, MemberLog, Protocol):
     """What requests need of `dledger.node.Node`."""
 
 
@@ -78,12 +79,13 @@ def assemble(
     )
     sends = SendProcessor(machine, log, env, config, counters, targets, store_host, keys, requests.fail, idempotent)
     offsets = OffsetProcessor(machine, env, group, requests, forwarder)
+    roles = Roles(machine, log, group, config.broker_group, counters)
     pulls = PullProcessor(
-        machine, log, env, group, config, counters, requests, presence, offsets, presence.hold_changed
+        machine, log, env, group, config, counters, requests, presence, offsets, presence.hold_changed, roles
     )
     topics = TopicProcessor(machine, group, requests)
     queries = QueryProcessor(machine, requests)
     pins = PinProcessor(machine, env, group, requests, forwarder.pass_on)
-    ranges = RangeProcessor(machine, log, env, group, config.broker_group, counters, requests, pins)
+    ranges = RangeProcessor(machine, log, env, group, config.broker_group, counters, requests, pins, roles)
     requests.connect(forwarder, sends, pulls, routes(sends, pulls, offsets, membership, topics, queries, ranges, pins))
     return Processors(requests, forwarder, presence, sends, pulls)

@@ -20,6 +20,7 @@ from dledger_broker.metrics import BrokerCounters
 from dledger_broker.presence import Presence
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.requests import Requests
+from dledger_broker.processors.roles import Roles
 from dledger_broker.server.request import Request
 from dledger_broker.state.tables import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus
@@ -87,6 +88,7 @@ class PullProcessor:
         presence: Presence,
         offsets: OffsetProcessor,
         holding_changed: Callable[[], None],
+        roles: Roles,
     ) -> None:
         self._machine = machine
         self._log = log
@@ -97,6 +99,7 @@ class PullProcessor:
         self._requests = requests
         self._presence = presence
         self._offsets = offsets
+        self._roles = roles
         self._was_ready = False
         self.held = LongPolls(env, self._retry, self._expire, holding_changed)
         self.accepts_waiting = True
@@ -124,11 +127,14 @@ class PullProcessor:
             header.subscription,
             header.expression_type,
             header.max_msg_bytes or 0,
+            header.roles,
         )
         self.pull(request, fields)
 
     def pull(self, request: Request, fields: PullFields) -> None:
         """Check a pull, then read. Raises `RemotingError` with RocketMQ's code."""
+        if fields.roles is not None:
+            self._roles.require(fields.roles)
         group = self._machine.state.groups.get(fields.consumer_group)
         if group is None and not is_system_group(fields.consumer_group):
             self._create_group(request, fields.consumer_group)

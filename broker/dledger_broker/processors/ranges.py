@@ -16,19 +16,18 @@ from typing import Final, Protocol
 from dledger.environment import Environment
 from dledger.errors import TrimmedError
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan
-from dledger.types import Membership
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.pins import PinProcessor
 from dledger_broker.processors.requests import Requests
+from dledger_broker.processors.roles import Roles
 from dledger_broker.server.request import Request
 from dledger_broker.state.tables import TopicState
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.errors import (
     InvalidParameter,
     ReadBehind,
-    ReadRoleRefused,
     ReadTrimmed,
     ServiceNotAvailable,
     SystemBusy,
@@ -41,7 +40,7 @@ from dledger_remoting.headers import (
     decode_ext,
     encode_ext,
 )
-from dledger_remoting.headers_range import MAX_RANGE_BYTES, MIN_SLICE_BYTES, ROLES
+from dledger_remoting.headers_range import MAX_RANGE_BYTES, MIN_SLICE_BYTES
 from dledger_remoting.range_reads import Cut, PlannedQueue, PlannedTopic, ReadPlan
 from dledger_remoting.record import STORE_TIMESTAMP_PLACE, scan_records
 
@@ -58,10 +57,6 @@ class RangeLog(Protocol):
     @property
     def first_position(self) -> int:
         """The first kept position."""
-
-    @property
-    def membership(self) -> Membership:
-        """The group's members."""
 
     def cuts(self, start: int, end: int, slice_bytes: int) -> Awaitable[list[LogCut]]:
         """Where to cut a range."""
@@ -89,6 +84,7 @@ class RangeProcessor:
         counters: BrokerCounters,
         requests: Requests,
         pins: PinProcessor,
+        roles: Roles,
     ) -> None:
         self._machine = machine
         self._log = log
@@ -98,13 +94,14 @@ class RangeProcessor:
         self._counters = counters
         self._requests = requests
         self._pins = pins
+        self._roles = roles
         self._disk = asyncio.Semaphore(1)
         self._waiting = 0
 
     def commit(self, request: Request) -> None:
         """20012: how far this confirmed leader has applied."""
         header = ReadCommitResponseHeader(
-            self._group_name, self._group.node_id, self._role(), self._group.term, self._machine.applied_position
+            self._group_name, self._group.node_id, self._roles.present, self._group.term, self._machine.applied_position
         )
         request.respond(ext=encode_ext(header))
 
@@ -113,7 +110,7 @@ class RangeProcessor:
         header = decode_ext(ReadPlanHeader, request.ext)
         if header.start_position < 0:
             raise InvalidParameter(f"startPosition {header.start_position} is below 0")
-        self._require_role(header.roles)
+        self._roles.require(header.roles)
         self._requests.spawn(request, self._plan(request, header))
 
     def read(self, request: Request) -> None:
@@ -121,35 +118,12 @@ class RangeProcessor:
         header = decode_ext(ReadRangeHeader, request.ext)
         if not 0 <= header.start <= header.end:
             raise InvalidParameter(f"start {header.start} and end {header.end} are no range of the log")
-        self._require_role(header.roles)
+        self._roles.require(header.roles)
         if header.pin is not None:
             self._pins.renew_by_read(header.pin)
         self._requests.spawn(request, self._read(request, header))
 
     # ---------------------------------------------------------------- inside
-
-    def _role(self) -> str:
-        if self._machine.leadership.is_leader:
-            return "leader"
-        return (
-            "follower"
-            if any(voter.node_id == self._group.node_id for voter in self._log.membership.voters)
-            else ("learner")
-        )
-
-    def _require_role(self, accepted: str) -> None:
-        """Refuse a reader that does not want this node's present role."""
-        roles = accepted.split(",")
-        unknown = [role for role in roles if role not in ROLES]
-        if unknown:
-            raise InvalidParameter(f"roles {accepted!r}: {unknown[0]!r} is none of {', '.join(ROLES)}")
-        role = self._role()
-        if role not in roles:
-            self._counters.range_reads_refused += 1
-            raise ReadRoleRefused(
-                f"node {self._group.node_id} is the {role} of group {self._group_name} in term {self._group.term}, the "
-                f"reader accepts {accepted}: ask another node"
-            )
 
     async def _until_applied(self, position: int) -> None:
         """Wait a moment until everything below a position is applied here."""
@@ -200,7 +174,7 @@ class RangeProcessor:
         await self._until_applied(header.min_commit)
         ordinal = await self._ordinal()
         commit, topics = self._machine.applied_position, self._topics(header.topics)
-        role, term, first_position = self._role(), self._group.term, self._log.first_position
+        role, term, first_position = self._roles.present, self._group.term, self._log.first_position
         try:
             async with self._turn():
                 found = await self._log.cuts(header.start_position, commit, max(header.slice_bytes, MIN_SLICE_BYTES))
@@ -235,7 +209,7 @@ class RangeProcessor:
         await self._until_applied(max(header.min_commit, header.end))
         try:
             async with self._turn():
-                self._require_role(header.roles)
+                self._roles.require(header.roles)
                 max_bytes = max(1, min(header.max_bytes, MAX_RANGE_BYTES))
                 run = await self._log.read_run(header.start, header.end, max_bytes)
         except TrimmedError as error:
@@ -243,7 +217,7 @@ class RangeProcessor:
             raise ReadTrimmed(f"node {self._group.node_id} no longer keeps it: {error}") from error
         except ValueError as error:
             raise InvalidParameter(f"start: {error}") from error
-        role = self._role()
+        role = self._roles.present
         self._counters.count_range_read(role, len(run.data))
         answer = ReadRangeResponseHeader(
             self._group_name,

@@ -97,7 +97,7 @@ class Client:
         consumer = ConsumerData(group, subscription_data_set=[SubscriptionData("T1")])
         return await self.call(34, ext, encode_heartbeat(HeartbeatData(client_id, [ProducerData("PG")], [consumer])))
 
-    async def pull(self, offset: int) -> RemotingCommand:
+    async def pull(self, offset: int, **fields: str) -> RemotingCommand:
         return await self.call(
             11,
             {
@@ -111,6 +111,7 @@ class Client:
                 "suspendTimeoutMillis": "0",
                 "subVersion": "0",
                 "subscription": "*",
+                **fields,
             },
         )
 

@@ -101,6 +101,17 @@ async def test_a_role_that_the_reader_does_not_accept_refuses(group: BrokerGroup
     assert (await (await client_of(leader)).call(20010, {"roles": ANY})).code == 0
 
 
+async def test_a_pull_may_choose_the_role_too(group: BrokerGroup) -> None:
+    leader, (follower, _) = await group.leader(), await group.followers()
+    await client_send(await client_of(leader), b"x")
+    commit = {"minCommit": str(await commit_of(await client_of(leader)))}
+    assert (await (await client_of(follower)).call(20010, commit)).code == 0  # it has applied the message
+    chosen = {"roles": "follower,learner", "consumerGroup": "TOOLS_CONSUMER"}
+    assert (await (await client_of(leader)).pull(0, **chosen)).code == ResponseCode.READ_ROLE_REFUSED
+    answer = await (await client_of(follower)).pull(0, **chosen)
+    assert [record.body for record in iter_records(answer.body)] == [b"x"]
+
+
 async def test_a_range_that_begins_inside_an_entry_is_a_mistake(group: BrokerGroup) -> None:
     follower, _ = await group.followers()
     client = await client_of(follower)

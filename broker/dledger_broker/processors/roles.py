@@ -1,0 +1,58 @@
+"""What a node is to readers that choose: leader, follower or learner."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dledger.types import Membership
+from dledger_broker.group import Group
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.metrics import BrokerCounters
+from dledger_remoting.errors import InvalidParameter, ReadRoleRefused
+from dledger_remoting.headers_range import ROLES
+
+
+class MemberLog(Protocol):
+    """What telling a role needs of `dledger.node.Node`."""
+
+    @property
+    def membership(self) -> Membership:
+        """The group's members."""
+
+
+class Roles:
+    """The present role of this node."""
+
+    def __init__(
+        self, machine: BrokerMachine, log: MemberLog, group: Group, group_name: str, counters: BrokerCounters
+    ) -> None:
+        self._machine = machine
+        self._log = log
+        self._group = group
+        self._group_name = group_name
+        self._counters = counters
+
+    @property
+    def present(self) -> str:
+        """One of `ROLES`."""
+        if self._machine.leadership.is_leader:
+            return "leader"
+        votes = any(voter.node_id == self._group.node_id for voter in self._log.membership.voters)
+        return "follower" if votes else "learner"
+
+    def require(self, accepted: str) -> None:
+        """Refuse a reader that does not want this node's present role; `accepted` are roles with commas between them.
+
+        Raises `ReadRoleRefused`, `InvalidParameter`.
+        """
+        roles = accepted.split(",")
+        unknown = [role for role in roles if role not in ROLES]
+        if unknown:
+            raise InvalidParameter(f"roles {accepted!r}: {unknown[0]!r} is none of {', '.join(ROLES)}")
+        present = self.present
+        if present not in roles:
+            self._counters.range_reads_refused += 1
+            raise ReadRoleRefused(
+                f"node {self._group.node_id} is the {present} of group {self._group_name} in term {self._group.term}, "
+                f"the reader accepts {accepted}: ask another node"
+            )
