@@ -9,8 +9,8 @@ from typing import Final
 
 from .base import Findings, Judgement, RunData
 
-MAX_RESIDENT_BYTES: Final = 1 << 30
-MAX_OPEN_FILES: Final = 1024
+MAX_RESIDENT_BYTES: Final = 512 << 20
+MAX_OPEN_FILES: Final = 512
 
 _RECORD: Final = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} level=(\w+) ")
 _BAD: Final = re.compile(

@@ -70,6 +70,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check("recovered", "once faults are healed, a group is whole again within 90 s", processes.recovered),
     Check("ended", "a node ends only if it is told to, or its disk fails", processes.ended, targets=_OURS),
-    Check("resources", "memory and open files of a node are bounded", processes.resources, targets=_OURS),
+    Check("resources", "a node uses at most 512 MiB of memory and 512 open files", processes.resources, targets=_OURS),
     Check("errors", "no node prints an error that no fault explains", processes.unexpected_errors, targets=_OURS),
 )
