@@ -19,7 +19,7 @@ P99_SECONDS: Final = 3.0
 CLIENTS: Final = ("one-0", "one-1")
 """Processes of the append workload that send one message after the other, a few milliseconds apart."""
 
-_SETTLE_NS: Final = 250_000_000
+_SETTLE_NS: Final = 2_000_000_000
 """A fault counts alone if no other was in force within this time before it."""
 
 
