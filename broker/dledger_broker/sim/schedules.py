@@ -193,6 +193,31 @@ def commit_that_missed_two_leaders() -> None:
     assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
+def question_to_a_deposed_leader() -> None:
+    """A leader that was stopped, and replaced meanwhile, does not say how long a queue is before it has asked.
+
+    1. The leader is stopped (SIGSTOP) and cut off; another node leads and takes a message.
+    2. The old leader wakes, still believes that it leads, and is asked for the end of the queue.
+    """
+    brokers = _Brokers()
+    group, old = brokers.group, leading(brokers.group)
+    before = brokers.connect(old.node.name)
+    brokers.send(before, TOPIC)
+    brokers.run(0.5)
+    for name in group.nodes:
+        if name != old.node.name:
+            group.network.block(name, old.node.name)
+            group.network.block(old.node.name, name)
+    old.environment.pause(brokers.scheduler.now + 4.0)
+    brokers.run(3.0)
+    brokers.send(brokers.connect(brokers.leader), TOPIC)
+    brokers.run(0.5)
+    assert brokers.trial.counts["ok"] == 2
+    answers = brokers.ask(before, RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
+    brokers.run(4.0)
+    assert [answer.ext["offset"] for answer in answers if answer and answer.code == ResponseCode.SUCCESS] in ([], ["2"])
+
+
 def index_write_that_failed() -> None:
     """Entries of the key index whose write failed and was repeated lead to those before them."""
     disk = SimDisk()
@@ -234,6 +259,7 @@ SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     handover_that_fails,
     commit_that_was_overtaken,
     commit_that_missed_two_leaders,
+    question_to_a_deposed_leader,
     index_write_that_failed,
     views_of_a_killed_node,
 )

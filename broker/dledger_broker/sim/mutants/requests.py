@@ -87,6 +87,7 @@ CATALOGUE.add(
     "read-unconfirmed",
     "offsets and denials wait until a majority has confirmed the leader",
     (Requests, "confirm", _believe_oneself),
+    schedule=schedules.question_to_a_deposed_leader,
 )
 
 
