@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from dledger.environment import Environment
 from dledger.errors import TrimmedError
 from dledger.statemachine import Leadership
+from dledger.types import Membership
 from dledger_broker.config import BrokerConfig
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
@@ -91,9 +92,12 @@ class IdempotentSends:
         self._in_flight: set[int] = set()
         self._staged: deque[tuple[int, list[int]]] = deque()
         self._fetched: dict[int, bytes] = {}
+        self._room = 0
+        self._understood_by: Membership | None = None
         self._term = 0
         self._closed = False
         machine.on_leadership_changed.append(self._on_leadership)
+        machine.on_features_changed.append(self._on_features)
 
     def close(self) -> None:
         """Look again at nothing that waits."""
@@ -125,18 +129,16 @@ class IdempotentSends:
         candidates = table.find(identity)
         if candidates and self._is_stored(candidates, request, fields, target, messages):
             return None
-        if self._is_full():
+        if len(self._in_flight) >= self._room and self._is_full():
             self._counters.idempotent_overflow += 1
             return 0
         self._in_flight.add(identity)
         return identity
 
     def _is_full(self) -> bool:
-        table = self._machine.state.remembered
-        if len(table) + len(self._in_flight) < table.max_rows:
-            return False
+        """Whether as many sends are remembered, or about to be, as the limit allows."""
         self._forget_applied()
-        return len(table) + len(self._in_flight) >= table.max_rows
+        return len(self._in_flight) >= self._room
 
     def _hold(self, request: Request) -> None:
         """Look at a repetition again while the first one has no outcome."""
@@ -230,9 +232,12 @@ class IdempotentSends:
 
         Empty if not every member understands it: then they are stored only.
         """
-        if not self._machine.understood_by_all(RememberSends):
-            self.refused(identities)
-            return bytearray()
+        membership = self._machine.log.membership
+        if membership is not self._understood_by:
+            if not self._machine.understood_by_all(RememberSends):
+                self.refused(identities)
+                return bytearray()
+            self._understood_by = membership
         return bytearray(encode(RememberSends(bytes(ROW_BYTES * len(identities)))))
 
     def complete(self, command: bytearray, identities: Sequence[int], positions: Sequence[int]) -> None:
@@ -257,9 +262,16 @@ class IdempotentSends:
         staged, applied_position = self._staged, self._machine.applied_position
         while staged and staged[0][0] < applied_position:
             self._in_flight.difference_update(staged.popleft()[1])
+        table = self._machine.state.remembered
+        self._room = table.max_rows - len(table)
+
+    def _on_features(self) -> None:
+        """A member understands other commands than before."""
+        self._understood_by = None
 
     def _on_leadership(self, leadership: Leadership) -> None:
         """Another leader knows what is in flight; a handover that fails changes nothing."""
+        self._understood_by = None
         if not leadership.is_leader or (leadership.ready and leadership.term != self._term):
             self._term = leadership.term if leadership.is_leader else 0
             self._in_flight.clear()

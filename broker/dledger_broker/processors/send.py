@@ -182,7 +182,7 @@ class SendProcessor:
             taken = (request, fields, target, target.queue(queue_id), messages, unique_key, is_batch)
             if fields.idempotent or target.idempotent or self._identities:
                 self._pending_bytes = pending_bytes
-                self._take(taken)
+                self._take(taken, size)
                 pending, pending_bytes = self._pending, self._pending_bytes
                 continue
             if pending_bytes + size > MAX_UNIT_BYTES:
@@ -223,9 +223,10 @@ class SendProcessor:
         else:
             tail, unique_key, tag_code = self._tails.complete(fields.properties.encode(), target)
             messages = ((body, tail, fields.user_flag, tag_code),)
-        self._take((request, fields, target, target.queue(queue_id), messages, unique_key, is_batch))
+        taken = (request, fields, target, target.queue(queue_id), messages, unique_key, is_batch)
+        self._take(taken, messages_bytes(messages))
 
-    def _take(self, pending: PendingSend) -> None:
+    def _take(self, pending: PendingSend, size: int) -> None:
         """Take a send into the unit of this turn, unless it repeats another one. A unit holds sends of one kind."""
         request, fields, target, _, messages, _, is_batch = pending
         identity = 0
@@ -234,7 +235,6 @@ class SendProcessor:
             if admitted is None:
                 return
             identity = admitted
-        size = messages_bytes(messages)
         if self._pending and (self._pending_bytes + size > MAX_UNIT_BYTES or bool(identity) != bool(self._identities)):
             self.flush()
         self._pending.append(pending)

@@ -46,6 +46,8 @@ def apply_commands(state: BrokerState, entry: CommittedEntry, applied: Applied) 
         if kind < FIRST_KIND:
             continue
         match decode(kind, payload):
+            case RememberSends(rows=rows):
+                state.remembered.remember(rows, store_timestamp_of(entry))
             case CommitOffsets(offsets=offsets):
                 for group, topic, queue_id, offset in offsets:
                     state.offsets.commit(group, topic, queue_id, offset)
@@ -76,8 +78,6 @@ def apply_commands(state: BrokerState, entry: CommittedEntry, applied: Applied) 
                 state.pins.put(Pin(name, position, lease_ms, renewed_ms))
             case DeletePins(names=names):
                 state.pins.remove(names)
-            case RememberSends(rows=rows):
-                state.remembered.remember(rows, store_timestamp_of(entry))
             case LimitSends(window_ms=window_ms, max_rows=max_rows):
                 state.remembered.limit(window_ms, max_rows)
 
