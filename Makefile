@@ -24,7 +24,7 @@ PROOF   := .venv/.installed-chaos
 PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-spark-cluster check fix sim proof explore mutants bench chaos clean
+.PHONY: help venv demo test test-spark-cluster test-spark-long check fix sim proof explore mutants bench chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,9 @@ test: $(DEV) ## run the tests
 
 test-spark-cluster: $(DEV) ## run the tests on a standalone Spark cluster (minutes)
 	$(BIN)/python -m pytest tests/spark/cluster --run-spark-cluster
+
+test-spark-long: $(DEV) ## jobs of millions of messages under failures (MESSAGES=n, minutes)
+	$(if $(MESSAGES),DLEDGER_MESSAGES=$(MESSAGES)) $(BIN)/python -m pytest -s tests/spark/long/*.py
 
 check: $(DEV) ## format, lint, types, import contract, documentation; changes nothing
 	$(BIN)/ruff format --check .

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import runpy
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -29,6 +32,7 @@ from dledger_spark.jobs.archives import Archive
 from dledger_spark.jobs.manifest import Manifests
 from dledger_spark.jobs.storage import HadoopStorage
 
+ROOT = Path(__file__).parents[2]
 TOPIC = "jobs-source"
 FIRST = 2000
 
@@ -316,3 +320,37 @@ def test_a_follower_that_cannot_be_read_makes_the_verdict_unknown(spark: SparkSe
     assert found.verdict == "unknown"
     assert len(found.replicas) == 1
     assert "only 1 of at least 2 nodes could be read" in [one.what for one in found.findings]
+
+
+# What is printed for people to repeat.
+
+
+def test_the_example_runs(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)  # it is the session of all tests
+    monkeypatch.setattr(sys, "argv", ["spark_archive.py", cluster.namesrv, str(tmp_path / "archive")])
+    runpy.run_path(str(ROOT / "examples" / "spark_archive.py"), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["added 500, there are 500", "added 500, there are 1000"]
+    assert lines[2].startswith("the same 1000 in version ")
+    assert lines[3] == "often has 500 messages"
+
+
+def test_the_snippet_of_the_guide_runs(spark: SparkSession, source: Source, tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "guides" / "spark-jobs.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    for printed, here in (
+        ("127.0.0.1:9876", source.cluster.namesrv),
+        ('"orders"', f'"{TOPIC}"'),
+        ('"archive"', f'"{tmp_path}/archive"'),
+    ):
+        assert printed in snippet
+        snippet = snippet.replace(printed, here)
+    names: dict[str, object] = {}
+    exec(snippet, names)
+    assert names["result"].total_rows == source.sent

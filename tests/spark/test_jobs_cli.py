@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from dledger_admin.cli import main
+from dledger_admin.commands.spark_progress import job_progress, tasks_done
 from dledger_client import SyncAdmin, SyncProducer
 from dledger_client.testing import LocalCluster
 
@@ -93,3 +96,35 @@ def test_without_the_extra_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch
     done = run("verify")
     assert done.exit_code == 1
     assert "pip install 'dledger-mq[spark]'" in done.stderr
+
+
+class Tracker:
+    """What Spark tells of two stages that run, one of which has just ended."""
+
+    def getActiveStageIds(self) -> list[int]:
+        return [3, 4]
+
+    def getStageInfo(self, number: int) -> SimpleNamespace | None:
+        return SimpleNamespace(numTasks=8, numCompletedTasks=5) if number == 3 else None
+
+
+def test_a_terminal_shows_the_phase_and_its_tasks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=Tracker))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setattr("dledger_admin.commands.spark_progress.POLL_SECONDS", 0.001)
+    told = threading.Event()
+
+    def tasks(spark: object) -> tuple[int, int]:
+        told.set()
+        return tasks_done(spark)
+
+    monkeypatch.setattr("dledger_admin.commands.spark_progress.tasks_done", tasks)
+    with job_progress(running, "archive") as on_phase:
+        on_phase("archiving 100 messages")
+        told.clear()
+        assert told.wait(10)
+    shown = capsys.readouterr().err
+    assert "archive: archiving 100 messages" in shown
+    assert "5/8" in shown

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import click
 
 from ..errors import AdminError
-from ..extras import require
 from ..output import emit, output_option
 from . import spark_tables as tables
 from .options import namesrv_option
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from dledger_spark.jobs.inputs import OnPhase
+from .spark_progress import say
+from .spark_sessions import errors_in_one_line, job
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -68,46 +63,6 @@ def between_options(command: Command) -> Command:
     return click.option("--from", "begin", metavar="TIME", help="Only messages stored at or after; ms or ISO 8601.")(
         command
     )
-
-
-@contextmanager
-def job(name: str, master: str, settings: tuple[str, ...]) -> Iterator[tuple[SparkSession, OnPhase]]:
-    """A session for one job, and what shows its progress; the job's errors become one line."""
-    require("spark", "pyspark", "pyarrow")
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-
-    from dledger_spark.errors import SourceError
-    from dledger_spark.session import spark_session
-
-    from .spark_progress import job_progress
-
-    config = {"spark.log.level": "OFF"}
-    for setting in settings:
-        key, separator, value = setting.partition("=")
-        if not separator:
-            raise AdminError(f"--conf {setting!r}: KEY=VALUE is expected")
-        config[key] = value
-    try:
-        is_ours = SparkSession.getActiveSession() is None
-        spark = spark_session(master, name=f"dledger spark {name}", config=config)
-        try:
-            with job_progress(spark, name) as on_phase:
-                yield spark, on_phase
-        finally:
-            if is_ours:
-                spark.stop()
-    except SourceError as error:
-        raise AdminError(str(error)) from error
-    except PySparkException as error:
-        raise AdminError(_cause(str(error))) from error
-
-
-def _cause(text: str) -> str:
-    """What a failed task or planner said: the end of the Python traceback in Spark's text, else its first line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [line for line in lines if line.startswith(("dledger_spark.", "dledger_client."))]
-    return named[-1].partition(": ")[2] if named else lines[0] if lines else "Spark failed"
 
 
 @click.group()
@@ -259,13 +214,15 @@ def lag(
     output: str,
 ) -> None:
     """Sample how far consumer groups are behind."""
-    with job("lag", master, settings) as (session, on_phase):
+    with errors_in_one_line():
         from dledger_spark import jobs
 
         result = jobs.lag(
-            namesrv=namesrv, groups=groups, topics=topics, samples=samples, interval_s=interval, on_phase=on_phase
+            namesrv=namesrv, groups=groups, topics=topics, samples=samples, interval_s=interval, on_phase=say
         )
-        if path is not None and result.samples:
+    if path is not None and result.samples:
+        with job("lag", master, settings) as (session, on_phase):
+            on_phase("writing the samples")
             result.frame(session).write.mode("append").parquet(path)
     emit(result, output, tables.lag)
 

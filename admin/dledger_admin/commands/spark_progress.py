@@ -25,11 +25,11 @@ def job_progress(spark: SparkSession, name: str) -> Iterator[Callable[[str], Non
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     except ImportError:
-        yield _say
+        yield say
         return
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _say
+        yield say
         return
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
@@ -60,5 +60,6 @@ def tasks_done(spark: SparkSession) -> tuple[int, int]:
     return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
 
 
-def _say(phase: str) -> None:
+def say(phase: str) -> None:
+    """Print a phase on stderr."""
     click.echo(phase, err=True)

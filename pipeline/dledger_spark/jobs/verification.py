@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SLICE_BYTES: Final = 32 << 20
 PIN_MILLIS: Final = 600_000
 MAX_FINDINGS: Final = 100
+UNPIN_LOG: Final = 20014
 _ROLE_REFUSED: Final = 20110
 Verdict: TypeAlias = Literal["valid", "invalid", "unknown"]
 
@@ -133,9 +134,12 @@ def verify(
             pin = f"verify-{uuid.uuid4()}"
             parts = log_ranges(nodes, roles, pin, options)
             cluster.pin(group, pin, min((part.start for part in parts), default=commit), PIN_MILLIS)
-            size_bytes = sum(part.end - part.start for part in parts)
-            on_phase(f"reading {size_bytes / 1e6:,.1f} MB of {group} from {len(nodes)} nodes")
-            checks = _run(spark, parts)
+            try:
+                size_bytes = sum(part.end - part.start for part in parts)
+                on_phase(f"reading {size_bytes / 1e6:,.1f} MB of {group} from {len(nodes)} nodes")
+                checks = _run(spark, parts)
+            finally:
+                cluster.ask(group, UNPIN_LOG, [{"name": pin}])
             findings += compare(group, checks, parts)
             replicas += _summaries(group, checks)
             topics += [

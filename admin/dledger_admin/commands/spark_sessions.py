@@ -1,0 +1,67 @@
+"""A Spark session for one command, and its errors as one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ..errors import AdminError
+from ..extras import require
+from .spark_progress import job_progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def job(name: str, master: str, settings: tuple[str, ...]) -> Iterator[tuple[SparkSession, Callable[[str], None]]]:
+    """The session of the running program, else a new one for this job; and what is told of the job's phases.
+
+    `settings` are Spark's, as KEY=VALUE. Raises `AdminError`, also for what the job fails with.
+    """
+    config = {"spark.log.level": "OFF"}
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not separator:
+            raise AdminError(f"--conf {setting!r}: KEY=VALUE is expected")
+        config[key] = value
+    with errors_in_one_line():
+        from pyspark.sql import SparkSession
+
+        from dledger_spark.session import spark_session
+
+        is_ours = SparkSession.getActiveSession() is None
+        spark = spark_session(master, name=f"dledger spark {name}", config=config)
+        try:
+            with job_progress(spark, name) as on_phase:
+                yield spark, on_phase
+        finally:
+            if is_ours:
+                spark.stop()
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """Raise `AdminError` for the errors of jobs and of Spark, and for a missing extra."""
+    require("spark", "pyspark", "pyarrow")
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
+    from pyspark.errors import PySparkException
+
+    from dledger_spark.errors import SourceError
+
+    try:
+        yield
+    except SourceError as error:
+        raise AdminError(str(error)) from error
+    except PySparkException as error:
+        raise AdminError(cause(str(error))) from error
+    except Py4JJavaError as error:
+        raise AdminError(str(error.java_exception.toString())) from error
+
+
+def cause(text: str) -> str:
+    """What a failed task or planner said: the end of the Python traceback in Spark's text, else its first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith(("dledger_spark.", "dledger_client."))]
+    return named[-1].partition(": ")[2] if named else lines[0] if lines else "Spark failed"
