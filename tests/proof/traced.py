@@ -1,8 +1,8 @@
 """A group under strace, and what its system calls say of each acknowledged value.
 
 Every thread's calls stand in a file of their own, in order, with the time at which each began and how long it took.
-strace holds a thread at the end of a call until it has taken the time, and at the beginning of the next: a call that had to
-wait for another one, in whatever process, begins later on the same clock.
+strace holds a thread at the end of a call until it has the time, and at the beginning of the next: a call that had
+to wait for another one, in whatever process, begins later on the same clock.
 """
 
 from __future__ import annotations
