@@ -43,6 +43,7 @@ def _bounds(prefix: str | None, given: dict[str, int | bool | None]) -> Bounds:
 @click.option("--pre-votes/--no-pre-votes", default=None, help="Pre-votes are messages, not granted to whoever asks.")
 @click.option("--prompt-saves/--late-saves", default=None, help="Only a crash comes before a save.")
 @click.option("--prompt-syncs/--late-syncs", default=None, help="Only a crash comes before a sync.")
+@click.option("--prompt-syncs-at-last/--late-syncs-at-last", default=None, help="The same once no crash is left.")
 @click.option("--prefix", type=click.Choice(sorted(PREFIXES)), help="Begin where a script leads, with its bounds.")
 @click.option("--mutant", type=click.Choice(sorted(MUTANTS)), help="Switch a known bug on: it must be caught.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")

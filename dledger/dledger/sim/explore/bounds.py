@@ -41,6 +41,8 @@ class Bounds:
     """Nothing but a crash comes between a change of term or vote and its save."""
     prompt_syncs: bool = False
     """Nothing but a crash comes between a write to the log and its sync."""
+    prompt_syncs_at_last: bool = False
+    """The same, but only once no crash is left."""
 
     def __post_init__(self) -> None:
         invariant(1 <= self.nodes <= len(NAMES), "a world has one to seven nodes", nodes=self.nodes)

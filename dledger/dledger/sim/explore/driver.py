@@ -115,18 +115,17 @@ class Driver:
         found = [Move("save")] if state.saves else []
         if state.sync >= 0:
             found.append(Move("sync"))
-        if self.is_urgent(state):
-            return (*found, *_crashes(state))
         if state.role == Role.LEADER:
             found += self._leader_moves(state)
         elif state.voters >> state.me & 1 and state.may_vote and state.term < self._bounds.terms:
             found.append(Move("time out"))
         return (*found, *_crashes(state))
 
-    def is_urgent(self, state: NodeState) -> bool:
+    def is_urgent(self, state: NodeState, *, crashes_left: bool = False) -> bool:
         """Whether nothing else happens anywhere until this node has saved or synced, or has crashed."""
         bounds = self._bounds
-        return (bounds.prompt_saves and bool(state.saves)) or (bounds.prompt_syncs and state.sync >= 0)
+        prompt_syncs = bounds.prompt_syncs or (bounds.prompt_syncs_at_last and not crashes_left)
+        return (bounds.prompt_saves and bool(state.saves)) or (prompt_syncs and state.sync >= 0)
 
     def _leader_moves(self, state: NodeState) -> list[Move]:
         voters = state.voters

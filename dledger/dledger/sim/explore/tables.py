@@ -83,7 +83,7 @@ class Tables:
         self._terms = bounds.terms
         self._driver = Driver(bounds)
         self._moves: dict[int, tuple[Move, ...]] = {}
-        self._urgent: dict[int, bool] = {}
+        self._urgent: dict[tuple[int, bool], bool] = {}
         self._results: dict[tuple[int, Move | int], Result] = {}
         self._node_hashes: dict[tuple[int, Renaming], int] = {}
         self._envelope_hashes: dict[tuple[int, Renaming], int] = {}
@@ -108,11 +108,12 @@ class Tables:
             moves = self._moves[node] = self._driver.moves(self.nodes.values[node])
         return moves
 
-    def is_urgent(self, node: int) -> bool:
+    def is_urgent(self, node: int, *, crashes_left: bool) -> bool:
         """Whether nothing else happens anywhere until this node has saved or synced, or has crashed."""
-        urgent = self._urgent.get(node)
+        urgent = self._urgent.get((node, crashes_left))
         if urgent is None:
-            urgent = self._urgent[node] = self._driver.is_urgent(self.nodes.values[node])
+            urgent = self._driver.is_urgent(self.nodes.values[node], crashes_left=crashes_left)
+            self._urgent[node, crashes_left] = urgent
         return urgent
 
     def step(self, node: int, what: Move | int) -> Result:

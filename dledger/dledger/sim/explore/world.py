@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
 
-from dledger.sim.explore.bounds import DROPS, DUPLICATES, FREE, Bounds
+from dledger.sim.explore.bounds import CRASHES, DROPS, DUPLICATES, FREE, Bounds
 from dledger.sim.explore.driver import Move
 from dledger.sim.explore.state import first_state
 from dledger.sim.explore.tables import History, Renaming, Result, Tables
@@ -68,11 +68,15 @@ class Worlds:
     def successors(self, world: World) -> Iterator[tuple[Step, World]]:
         """Everything that can happen next.  Raises `BrokenWorld`."""
         tables, budgets = self.tables, world.budgets
-        urgent = next((place for place, node in enumerate(world.nodes) if tables.is_urgent(node)), None)
+        left = budgets[CRASHES] > 0
+        nodes = enumerate(world.nodes)
+        urgent = next((place for place, node in nodes if tables.is_urgent(node, crashes_left=left)), None)
         for place, node in enumerate(world.nodes):
             if urgent not in (None, place):
                 continue
             for move in tables.moves(node):
+                if urgent is not None and move.name not in ("save", "sync", "crash"):
+                    continue
                 if move.budget == FREE or budgets[move.budget] > 0:
                     result = tables.step(node, move)
                     if result.node != node or result.sent:
