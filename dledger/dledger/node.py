@@ -38,7 +38,7 @@ from dledger.replica.proposer import Fill
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
 from dledger.statemachine import CommittedEntry, Leadership, StateMachine
-from dledger.store.disk import OsDisk
+from dledger.store.disk import OsDisk, make_directory_durably
 from dledger.store.identity import DirectoryLock
 from dledger.store.log import Pin, SegmentInfo
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, read_run, record_spans
@@ -91,7 +91,7 @@ class Node:
     async def start(self) -> None:
         """Recover the directory, listen, and take part.  Restoring the state machine goes on in the background."""
         config, loop = self.config, asyncio.get_running_loop()
-        config.data_dir.mkdir(parents=True, exist_ok=True)
+        make_directory_durably(str(config.data_dir))
         self._lock = DirectoryLock.acquire(str(config.data_dir), os.getpid())
         self._failed = asyncio.Event()
         self._environment = AsyncioEnvironment(loop)

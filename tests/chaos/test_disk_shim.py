@@ -20,7 +20,8 @@ from dledger_chaos.disk.undo import forget, lose_power
 NODE = "broker-a-n0"
 HELPERS = """
 import ctypes, os, signal, sys, threading, time
-os.chdir(os.path.dirname(sys.argv[1]))
+node = os.path.dirname(sys.argv[1])
+if os.path.isdir(node): os.chdir(node)
 def opened(name, flags=os.O_RDWR | os.O_CREAT): return os.open(name, flags, 0o644)
 def sync_dir(name="."):
     fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY); os.fsync(fd); os.close(fd)
@@ -51,7 +52,7 @@ class Machine:
         self.control = DiskControl(self.state / NODE)
 
     def command(self, program: str) -> list[str]:
-        return [sys.executable, "-S", "-c", HELPERS + program, f"{self.node}/broker.toml"]
+        return [sys.executable, "-c", HELPERS + program, f"{self.node}/broker.toml"]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -264,3 +265,25 @@ def test_other_processes_and_ignored_names_are_left_alone(machine):
     subprocess.run(command, env=machine.environment, check=True, timeout=30)
     machine.lose_power()
     assert (machine.read("log/broker.log"), machine.read("identity")) == (b"line", b"x")
+
+
+def test_a_nodes_directory_is_there_for_good_once_its_name_is_synced(machine):
+    for program, stays in (("os.mkdir(node)", False), ("os.mkdir(node); sync_dir(os.path.dirname(node))", True)):
+        machine.node.rmdir()
+        machine.run(program, die=True)
+        machine.lose_power()
+        assert machine.node.is_dir() == stays
+        machine.node.mkdir(exist_ok=True)
+
+
+def test_a_log_makes_its_directory_for_good(machine):
+    machine.node.rmdir()
+    machine.run(
+        """
+        from dledger.store.disk import make_directory_durably
+        make_directory_durably(node)
+        """,
+        die=True,
+    )
+    machine.lose_power()
+    assert machine.node.is_dir()

@@ -108,6 +108,19 @@ def write_file_durably(disk: Disk, path: str, data: bytes) -> None:
     disk.sync_dir(os.path.dirname(path))
 
 
+def make_directory_durably(path: str) -> None:
+    """Make a directory and its parents, so that a power loss takes none of their names.
+
+    The name of one that is there is synced too: whoever made it may have died before that.
+    """
+    path = os.path.abspath(path)
+    parent = os.path.dirname(path)
+    if not os.path.isdir(parent):
+        make_directory_durably(parent)
+    os.makedirs(path, exist_ok=True)
+    OsDisk(parent).sync_dir(".")
+
+
 def _datasync(descriptor: int) -> None:
     if sys.platform == "darwin":
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)

@@ -13,6 +13,12 @@ static int watched(const char *path) {
     return 1;
 }
 
+/* 1 if `path` is the directory in which the node's directory has its name: a sync of it keeps that name. */
+static int holds_root(const char *path) {
+    const char *slash = strrchr(root, '/');
+    return root_len && slash && strlen(path) == (size_t)(slash - root) && !strncmp(path, root, strlen(path));
+}
+
 static int path_of_fd(int fd, char *out) {
     char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -69,7 +75,7 @@ static void forget(struct file *f) {                      /* under table_lock */
 static void watch(int fd, int flags) {
     char path[PATH_MAX];
     struct stat st;
-    if (fd >= FDS || !path_of_fd(fd, path) || !watched(path) || fstat(fd, &st)) return;
+    if (fd >= FDS || !path_of_fd(fd, path) || !(watched(path) || holds_root(path)) || fstat(fd, &st)) return;
     if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return;
     pthread_mutex_lock(&table_lock);
     struct file *f = find(st.st_dev, st.st_ino);
