@@ -14,7 +14,7 @@ INPUT  ?=
 BENCH  ?=
 MINUTES ?= 3
 CHAOS  ?=
-EXPLORE ?= --crashes 1 --prompt-saves --prompt-syncs-at-last
+EXPLORE ?= --crashes 1 --prompt-saves --prompt-syncs
 TESTS  ?= tests
 
 BIN     := .venv/bin

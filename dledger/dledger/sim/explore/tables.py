@@ -7,7 +7,7 @@ Hashes are of renamed contents, not of numbers, and equal in every process.
 from __future__ import annotations
 
 import marshal
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cache
 from hashlib import blake2b
 from itertools import permutations
@@ -79,16 +79,14 @@ class Tables:
         self.nodes: Numbers[NodeState] = Numbers()
         self.envelopes: Numbers[Envelope] = Numbers()
         self.histories: Numbers[History] = Numbers()
-        self.renamings = tuple(permutations(range(bounds.nodes)))
         self._terms = bounds.terms
         self._driver = Driver(bounds)
         self._moves: dict[int, tuple[Move, ...]] = {}
         self._urgent: dict[tuple[int, bool], bool] = {}
         self._results: dict[tuple[int, Move | int], Result] = {}
-        self._node_hashes: dict[tuple[int, Renaming], int] = {}
-        self._envelope_hashes: dict[tuple[int, Renaming], int] = {}
-        self._history_hashes: dict[tuple[int, Renaming], int] = {}
-        self._signatures: dict[int, int] = {}
+        self.signatures = _Memory(lambda node: _signature(self.nodes.values[node]))
+        """Hashes of nodes' states that are the same whatever the nodes are called."""
+        self.hashes = {renaming: Hashes(self, renaming) for renaming in permutations(range(bounds.nodes))}
         self._dead: dict[tuple[int, int], bool] = {}
 
     @property
@@ -139,42 +137,27 @@ class Tables:
             dead = self._dead[node, envelope] = _is_dead(self.nodes.values[node], self.envelopes.values[envelope])
         return dead
 
-    # ---------------------------------------------------------------- hashes
 
-    def signature(self, node: int) -> int:
-        """A hash of a node's state that is the same whatever the nodes are called."""
-        signature = self._signatures.get(node)
-        if signature is None:
-            signature = self._signatures[node] = _signature(self.nodes.values[node])
-        return signature
+class _Memory(dict[int, int]):
+    """Computes what it is asked for once."""
 
-    def node_hash(self, node: int, renaming: Renaming) -> int:
-        """A hash of a node's state, with the nodes called otherwise."""
-        found = self._node_hashes.get((node, renaming))
-        if found is None:
-            renamed = rename_node(self.nodes.values[node], renaming)
-            found = self._node_hashes[node, renaming] = _digest(tuple(renamed))
+    def __init__(self, compute: Callable[[int], int]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, number: int) -> int:
+        found = self[number] = self._compute(number)
         return found
 
-    def envelope_hash(self, envelope: int, renaming: Renaming) -> int:
-        """A hash of an envelope, with the nodes called otherwise."""
-        found = self._envelope_hashes.get((envelope, renaming))
-        if found is None:
-            renamed = rename_envelope(self.envelopes.values[envelope], renaming)
-            found = self._envelope_hashes[envelope, renaming] = _digest(renamed)
-        return found
 
-    def history_hash(self, history: int, renaming: Renaming) -> int:
-        """A hash of a history, with the nodes called otherwise."""
-        found = self._history_hashes.get((history, renaming))
-        if found is None:
-            leaders, committed = self.histories.values[history]
-            renamed = (
-                tuple(_name(leader, renaming) for leader in leaders),
-                tuple((term, _mask(mask, renaming), by) for term, mask, by in committed),
-            )
-            found = self._history_hashes[history, renaming] = _digest(renamed)
-        return found
+class Hashes:
+    """Hashes of what has numbers, with the nodes called otherwise; equal in every process."""
+
+    def __init__(self, tables: Tables, renaming: Renaming) -> None:
+        nodes, envelopes, histories = tables.nodes.values, tables.envelopes.values, tables.histories.values
+        self.nodes = _Memory(lambda number: _digest(tuple(rename_node(nodes[number], renaming))))
+        self.envelopes = _Memory(lambda number: _digest(rename_envelope(envelopes[number], renaming)))
+        self.histories = _Memory(lambda number: _digest(tuple(_rename_history(histories[number], renaming))))
 
 
 def _digest(value: tuple[Any, ...]) -> int:
@@ -218,6 +201,14 @@ def rename_envelope(envelope: Envelope, renaming: Renaming) -> Envelope:
     """The envelope with the nodes called otherwise."""
     sender, to, kind, fields, entries = envelope
     return renaming[sender], renaming[to], kind, fields, _log(entries, renaming)
+
+
+def _rename_history(history: History, renaming: Renaming) -> History:
+    leaders, committed = history
+    return History(
+        tuple(_name(leader, renaming) for leader in leaders),
+        tuple((term, _mask(mask, renaming), by) for term, mask, by in committed),
+    )
 
 
 def _rename_held(held: Held, renaming: Renaming) -> Held:

@@ -8,7 +8,7 @@ taken for the same one: the other is as good as lost, or as a duplicate.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import NamedTuple
 
 from dledger.sim.explore.bounds import CRASHES, DROPS, DUPLICATES, FREE, Bounds
@@ -57,6 +57,7 @@ class Worlds:
         self.in_flight = bounds.in_flight
         """Most messages in flight; a script lifts it for as long as it plays."""
         self.tables = Tables(bounds)
+        self._renamings: dict[tuple[int, ...], tuple[Renaming, ...]] = {}
 
     def first(self) -> World:
         """Nobody has done anything."""
@@ -152,27 +153,30 @@ class Worlds:
 
     def canonical_hash(self, world: World) -> int:
         """Equal for worlds that differ in nothing but what their nodes are called."""
-        tables, nodes = self.tables, world.nodes
-        signatures = [tables.signature(node) for node in nodes]
-        return min(self._hash(world, renaming) for renaming in self._renamings(signatures))
-
-    def _renamings(self, signatures: list[int]) -> Iterator[Renaming]:
-        """The renamings that put signatures in ascending order."""
-        ordered = sorted(signatures)
-        if len(set(ordered)) == len(ordered):
-            yield tuple(ordered.index(signature) for signature in signatures)
-            return
-        for renaming in self.tables.renamings:
-            if all(ordered[renaming[place]] == signature for place, signature in enumerate(signatures)):
-                yield renaming
+        signatures = [*map(self.tables.signatures.__getitem__, world.nodes)]
+        places = tuple(map(sorted(signatures).index, signatures))
+        renamings = self._renamings.get(places)
+        if renamings is None:
+            renamings = self._renamings[places] = tuple(_renamings(places))
+        if len(renamings) == 1:
+            return self._hash(world, renamings[0])
+        return min(self._hash(world, renaming) for renaming in renamings)
 
     def _hash(self, world: World, renaming: Renaming) -> int:
-        tables = self.tables
+        hashes = self.tables.hashes[renaming]
         nodes = [0] * len(renaming)
-        for place, node in enumerate(world.nodes):
-            nodes[renaming[place]] = tables.node_hash(node, renaming)
-        envelopes = sum(tables.envelope_hash(envelope, renaming) for envelope in world.envelopes)
-        return hash((*nodes, envelopes, tables.history_hash(world.history, renaming), world.budgets))
+        for place, node in zip(renaming, world.nodes, strict=True):
+            nodes[place] = hashes.nodes[node]
+        envelopes = sum(map(hashes.envelopes.__getitem__, world.envelopes))
+        return hash((*nodes, envelopes, hashes.histories[world.history], world.budgets))
+
+
+def _renamings(places: tuple[int, ...]) -> Iterator[Renaming]:
+    """The renamings that sort nodes; those whose signatures are equal have the same place, that of the first."""
+    ordered = sorted(places)
+    for renaming in permutations(range(len(places))):
+        if all(ordered[renaming[node]] == place for node, place in enumerate(places)):
+            yield renaming
 
 
 def _spend(budgets: tuple[int, ...], budget: int) -> tuple[int, ...]:
