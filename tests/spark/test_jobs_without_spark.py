@@ -136,9 +136,7 @@ def test_the_first_byte_at_which_two_nodes_differ_is_found():
         parts = [whole(log, addresses[number], node=f"n{number}") for number in (1, 2)]
         checks = [RangeCheck(part.node, part.start, part.end, sha256=part.node) for part in parts]
         found = compare(GROUP, checks, [replace(part, topics=()) for part in parts])
-    assert [(is_wrong, one.node, one.position) for is_wrong, one in found] == [
-        (True, "n2", log.cuts[1]["position"] + 60)
-    ]
+    assert [(one.verdict, one.node, one.position) for one in found] == [("invalid", "n2", log.cuts[1]["position"] + 60)]
 
 
 def test_queues_go_on_from_range_to_range_and_end_where_they_should():

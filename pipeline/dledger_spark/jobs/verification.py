@@ -33,12 +33,13 @@ Verdict: TypeAlias = Literal["valid", "invalid", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that does not hold, or could not be read, at a byte position of a node's log."""
+    """What makes a verdict: something that does not hold, or could not be read, at a byte position of a node's log."""
 
     group: str
     node: str
     position: int
     what: str
+    verdict: Verdict = "invalid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,44 +115,60 @@ def verify(
         }
     )
     roles = "follower,learner,leader" if include_leader else "follower,learner"
-    replicas: list[ReplicaSummary] = []
-    topics: list[TopicCount] = []
-    findings: list[tuple[bool, Finding]] = []
+    checked: list[VerifyResult] = []
     with closing(Cluster(options)) as cluster, NameServers(options.namesrv) as name_servers:
         addresses = name_servers.groups()
         for group in groups or sorted(addresses):
             if group not in addresses:
                 raise JobError(f"there is no broker group {group!r}, only {', '.join(sorted(addresses))}")
             on_phase(f"asking the nodes of {group}")
-            commit = cluster.commit(group)
-            nodes, absent = _plans(addresses[group].values(), roles, commit, options.read_timeout_s)
+            nodes, absent = _plans(addresses[group].values(), roles, cluster.commit(group), options.read_timeout_s)
             if not nodes:
                 raise JobError(f"no follower of {group} can be read ({'; '.join(absent.values()) or 'it has none'})")
-            findings += [(False, Finding(group, address, 0, why)) for address, why in absent.items()]
+            checked.append(_verify_group(spark, cluster, nodes, roles, options, on_phase))
+            unread = [Finding(group, address, 0, why, "unknown") for address, why in absent.items()]
             if len(nodes) < min_nodes:
                 what = f"only {len(nodes)} of at least {min_nodes} nodes could be read"
-                findings.append((False, Finding(group, nodes[0].node, 0, what)))
-            pin = f"verify-{uuid.uuid4()}"
-            parts = log_ranges(nodes, roles, pin, options)
-            cluster.pin(group, pin, min((part.start for part in parts), default=commit), PIN_MILLIS)
-            try:
-                size_bytes = sum(part.end - part.start for part in parts)
-                on_phase(f"reading {size_bytes / 1e6:,.1f} MB of {group} from {len(nodes)} nodes")
-                checks = _run(spark, parts)
-            finally:
-                cluster.ask(group, UNPIN_LOG, [{"name": pin}])
-            findings += compare(group, checks, parts)
-            replicas += _summaries(group, checks)
-            topics += [
-                TopicCount(
-                    group, topic.name, len(topic.queues), sum(end - first for first, end in topic.queues.values())
-                )
-                for topic in topic_bounds(nodes[0].plan)
-            ]
-    invalid = sorted((one for is_wrong, one in findings if is_wrong), key=lambda one: (one.group, one.position))
-    unread = sorted((one for is_wrong, one in findings if not is_wrong), key=lambda one: (one.group, one.position))
-    verdict: Verdict = "invalid" if invalid else "unknown" if unread else "valid"
-    return VerifyResult(verdict, replicas, topics, [*invalid, *unread][:MAX_FINDINGS])
+                unread.append(Finding(group, nodes[0].node, 0, what, "unknown"))
+            checked[-1].findings.extend(unread)
+    findings = [finding for result in checked for finding in result.findings]
+    findings.sort(key=lambda one: (one.verdict != "invalid", one.group, one.position))
+    return VerifyResult(
+        _verdict(findings),
+        [replica for result in checked for replica in result.replicas],
+        [topic for result in checked for topic in result.topics],
+        findings[:MAX_FINDINGS],
+    )
+
+
+def _verify_group(
+    spark: SparkSession, cluster: Cluster, nodes: list[Replica], roles: str, options: ReadOptions, on_phase: OnPhase
+) -> VerifyResult:
+    """The part of a result that these nodes of one broker group make."""
+    group, topics = nodes[0].plan.group, topic_bounds(nodes[0].plan)
+    pin = f"verify-{uuid.uuid4()}"
+    parts = log_ranges(nodes, roles, pin, options)
+    findings: list[Finding] = []
+    checks: list[RangeCheck] = []
+    if parts:
+        cluster.pin(group, pin, parts[0].start, PIN_MILLIS)
+        try:
+            size_bytes = sum(part.end - part.start for part in parts)
+            on_phase(f"reading {size_bytes / 1e6:,.1f} MB of {group} from {len(nodes)} nodes")
+            checks = spark.sparkContext.parallelize(parts, len(parts)).map(check_range).collect()
+            findings = compare(group, checks, parts)
+        finally:
+            cluster.ask(group, UNPIN_LOG, [{"name": pin}])
+    counts = [
+        TopicCount(group, topic.name, len(topic.queues), sum(end - first for first, end in topic.queues.values()))
+        for topic in topics
+    ]
+    return VerifyResult(_verdict(findings), list(_summaries(group, checks)), counts, findings)
+
+
+def _verdict(findings: Sequence[Finding]) -> Verdict:
+    verdicts = {finding.verdict for finding in findings}
+    return "invalid" if "invalid" in verdicts else "unknown" if verdicts else "valid"
 
 
 def topic_bounds(plan: GroupPlan) -> tuple[TopicBounds, ...]:
@@ -190,14 +207,14 @@ def log_ranges(nodes: Sequence[Replica], roles: str, pin: str, options: ReadOpti
     ]
 
 
-def compare(group: str, checks: Sequence[RangeCheck], parts: Sequence[LogRange]) -> list[tuple[bool, Finding]]:
-    """What is wrong (True) or could not be read (False): in single ranges, between nodes, and along each queue."""
-    findings: list[tuple[bool, Finding]] = []
+def compare(group: str, checks: Sequence[RangeCheck], parts: Sequence[LogRange]) -> list[Finding]:
+    """What is wrong or could not be read: in single ranges, between nodes, and along each queue."""
+    findings: list[Finding] = []
     for check in checks:
         if check.invalid is not None:
-            findings.append((True, Finding(group, check.node, check.position, check.invalid)))
+            findings.append(Finding(group, check.node, check.position, check.invalid))
         if check.unreadable is not None:
-            findings.append((False, Finding(group, check.node, check.position, check.unreadable)))
+            findings.append(Finding(group, check.node, check.position, check.unreadable, "unknown"))
     sound = [
         (check, part)
         for check, part in zip(checks, parts, strict=True)
@@ -209,11 +226,11 @@ def compare(group: str, checks: Sequence[RangeCheck], parts: Sequence[LogRange])
             if check.sha256 != reference.sha256:
                 position = _first_difference(reference_part, part)
                 what = f"its bytes differ from those of {reference.node}"
-                findings.append((True, Finding(group, check.node, position, what)))
+                findings.append(Finding(group, check.node, position, what))
     for node in sorted({check.node for check in checks}):
         mine = [check for check in checks if check.node == node]
         if all(check.invalid is None and check.unreadable is None for check in mine):
-            findings += [(True, finding) for finding in queue_gaps(group, node, mine, parts[0].topics if parts else ())]
+            findings += queue_gaps(group, node, mine, parts[0].topics)
     return findings
 
 
@@ -262,12 +279,6 @@ def _plan(address: str, roles: str, commit: int, timeout_s: float) -> bytes:
             response = connection.request(READ_PLAN, ext)
             if response.code not in (BEHIND, BUSY) or time.monotonic() >= deadline:
                 return response.check().body
-
-
-def _run(spark: SparkSession, parts: Sequence[LogRange]) -> list[RangeCheck]:
-    if not parts:
-        return []
-    return spark.sparkContext.parallelize(parts, len(parts)).map(check_range).collect()
 
 
 def _summaries(group: str, checks: Sequence[RangeCheck]) -> Iterable[ReplicaSummary]:
