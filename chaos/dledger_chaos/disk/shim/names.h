@@ -112,8 +112,12 @@ static int open_watched(int dirfd, const char *path, int flags, mode_t mode) {
     char full[PATH_MAX];
     struct stat st;
     int creates = 0;
-    if (!root_len || !absolute(dirfd, path, full) || !(watched(full) || holds_root(full)))
-        return real_openat(dirfd, path, flags, mode);
+    if (root_len && flags & O_DIRECTORY) {        /* its path is looked up: this one may end with a dot */
+        int dir = real_openat(dirfd, path, flags, mode);
+        if (dir >= 0) watch(dir, flags);
+        return dir;
+    }
+    if (!root_len || !absolute(dirfd, path, full) || !watched(full)) return real_openat(dirfd, path, flags, mode);
     if (flags & O_CREAT && lstat(full, &st)) {
         FAIL("create", full);
         creates = 1;
