@@ -16,7 +16,7 @@ from dledger.types import EntryKind, EntryMeta
 
 SLICE_S = 0.005
 BATCH_ENTRIES = 64
-READ_BYTES = 4 << 20
+READ_BYTES = 2 << 20
 BUSY_PAUSE_S = 0.01
 
 

@@ -17,7 +17,8 @@ from dledger.format import BLANK_BYTES, BLANK_MAGIC, HEADER_BYTES, MAX_UNIT_BYTE
 from dledger.store.index import UNIT
 from dledger.types import EntryKind, EntryMeta
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 2 << 20
+"""Read at once.  Memory of this size is reused; larger pieces would be mapped anew, page by page, for each read."""
 MAX_ENTRY_BYTES = MAX_UNIT_BYTES + (1 << 20)
 
 _HEADER = struct.Struct(">IIQQQIIII")
