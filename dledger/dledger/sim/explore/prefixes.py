@@ -42,12 +42,12 @@ class Script:
         """A node does something by itself."""
         self._take(lambda step: step.move is not None and (NAMES[step.node], step.move.name) == (name, move))
 
-    def deliver(self, sender: str, to: str, kind: int, *, how: str = DELIVER) -> None:
+    def deliver(self, sender: str, to: str, kind: int) -> None:
         """The oldest message of a kind between two nodes arrives, and what it has the receiver write is durable."""
         values = self._worlds.tables.envelopes.values
 
         def wanted(step: Step) -> bool:
-            if step.how != how:
+            if step.how != DELIVER:
                 return False
             found = values[step.envelope]
             return (NAMES[found[0]], NAMES[found[1]], found[2]) == (sender, to, kind)

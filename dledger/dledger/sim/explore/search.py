@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import NamedTuple, Protocol
 
 from dledger.sim.explore.bounds import Bounds
-from dledger.sim.explore.prefixes import PREFIXES, Script
+from dledger.sim.explore.prefixes import Script
 from dledger.sim.explore.state import Envelope, NodeState, check_the_core_is_known
 from dledger.sim.explore.tables import History
 from dledger.sim.explore.world import BrokenWorld, World, Worlds
@@ -278,8 +278,3 @@ def _trail(shards: list[_Caller], last: int) -> list[int]:
             return trail[::-1]
         trail.append(last)
         last = parent
-
-
-def known_prefixes() -> list[str]:
-    """Names that `search` takes as a prefix."""
-    return sorted(PREFIXES)
