@@ -21,7 +21,6 @@ KNOWN_SEEDS = {
     "lost-send-refused": 7,
     "mark-before-sync": 2,
     "old-segment-not-synced": 3,
-    "rebuild-forgotten": 8,
 }
 
 WITHOUT_SCHEDULE = [name for name, mutant in MUTANTS.items() if mutant.schedule is None]

@@ -235,13 +235,17 @@ def index_write_that_failed() -> None:
 
 
 def views_of_a_killed_node() -> None:
-    """A node that lost its views answers from what it has rebuilt, as if nothing had happened."""
+    """A node that lost its views rebuilds also what its snapshot covers, and answers as if nothing had happened."""
     brokers = _Brokers()
     follower = brokers.follower
     connection = brokers.connect(brokers.leader)
     for _ in range(30):
-        brokers.send(connection, TOPIC)
+        brokers.send(connection, TOPIC, padding=4000)
+        brokers.run(0.1)
     brokers.run(1.0)
+    replica = brokers.group.nodes[follower].replica
+    assert replica is not None
+    assert replica.snapshots.latest() is not None
     brokers.group.kill(follower)
     for directory in ("consumequeue", "views", "keyindex"):
         brokers.group.nodes[follower].disk.rmtree(directory)

@@ -82,6 +82,7 @@ CATALOGUE.add(
     "rebuild-forgotten",
     "what views lack of the restored state is rebuilt from the log",
     (BrokerMachine, "rebuild", _rebuild_nothing),
+    schedule=schedules.views_of_a_killed_node,
 )
 
 
