@@ -58,7 +58,16 @@ def test_wheel_installs_no_generic_name(wheel: Path) -> None:
 
 def test_wheel_holds_code_and_types_and_no_litter(wheel: Path) -> None:
     files = [name for name in names_in(wheel) if ".dist-info/" not in name]
-    assert {Path(name).suffix or Path(name).name for name in files} <= {".py", ".typed", ".pyi", ".html", ".css", ".js", ".c", ".h"}
+    assert {Path(name).suffix or Path(name).name for name in files} <= {
+        ".py",
+        ".typed",
+        ".pyi",
+        ".html",
+        ".css",
+        ".js",
+        ".c",
+        ".h",
+    }
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(files)
 
 
