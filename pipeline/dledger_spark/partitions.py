@@ -48,8 +48,8 @@ class LogSlice(InputPartition):
 class QueueRange(InputPartition):
     """The messages of a queue from offset `start` to `end`.
 
-    All of them lie at or behind byte `first_position` of the log and, where it is known, before `end_position`; a
-    record beyond belongs to a later topic of the same name.
+    All of them lie between the bytes `first_position` and `commit` of the log, up to where it was committed when they
+    were planned; a record beyond belongs to a later topic of the same name.
     """
 
     source: Source
@@ -57,5 +57,5 @@ class QueueRange(InputPartition):
     start: int
     end: int
     first_position: int
-    end_position: int | None
+    commit: int
     preference: int

@@ -84,7 +84,7 @@ class BatchPlanner:
                 start=start,
                 end=end,
                 first_position=plans[queue.group].created[queue.topic],
-                end_position=plans[queue.group].commit,
+                commit=plans[queue.group].commit,
                 preference=number,
             )
             for number, (queue, start, end) in enumerate(parts)

@@ -19,7 +19,7 @@ from .wire import Response
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PULL_MESSAGE: Final = 11
+LITE_PULL_MESSAGE: Final = 361
 PULL_GROUP: Final = "CID_RMQ_SYS_SPARK"
 """A system group: it exists on every broker, and pulling with it creates nothing."""
 
@@ -28,6 +28,8 @@ _NOT_FOUND: Final = 19
 _RETRY_IMMEDIATELY: Final = 20
 _OFFSET_MOVED: Final = 21
 _TOPIC_NOT_EXIST: Final = 17
+_GONE: Final = frozenset({_NOT_FOUND, _OFFSET_MOVED, _TOPIC_NOT_EXIST})
+"""The node has applied what the plan knew of: what is not there is not there any more."""
 _SUBSCRIPTION: Final = 4
 _MAX_MESSAGES: Final = 1024
 _MAX_BYTES: Final = 256 << 10
@@ -65,7 +67,7 @@ class _RangeReader:
         self._submit()
         while self._offset < self._part.end:
             response = self._replicas.result(self._refusal)
-            if response.code in (_OFFSET_MOVED, _TOPIC_NOT_EXIST):
+            if response.code in _GONE:
                 self._skip_to_kept(response)
             else:
                 self._offset = int(response.ext["nextBeginOffset"])
@@ -91,15 +93,14 @@ class _RangeReader:
             "expressionType": "TAG",
             "maxMsgBytes": str(_MAX_BYTES),
             "roles": self._part.source.roles,
+            "minCommit": str(self._part.commit),
         }
-        self._replicas.submit(PULL_MESSAGE, ext)
+        self._replicas.submit(LITE_PULL_MESSAGE, ext)
 
     def _refusal(self, response: Response) -> str | None:
         """Why an answer is of no use; None if the reading can go on with it."""
-        if response.code in (_OFFSET_MOVED, _TOPIC_NOT_EXIST):
+        if response.code in _GONE:
             return None
-        if response.code == _NOT_FOUND:
-            return f"has no message at offset {self._offset} of {self._part.queue} yet"
         if response.code not in (_FOUND, _RETRY_IMMEDIATELY):
             return f"code {response.code}: {response.remark}"
         following = int(response.ext.get("nextBeginOffset", -1))
@@ -119,6 +120,6 @@ class _RangeReader:
         if len(body) < _PHYSICAL_OFFSET.size:
             raise CorruptDataError(f"an answer of {len(body)} bytes holds no record")
         (position,) = _PHYSICAL_OFFSET.unpack_from(body)
-        beyond = self._part.end_position is not None and position >= self._part.end_position
-        if (beyond or position < self._part.first_position) and self._part.source.fail_on_data_loss:
+        planned = self._part.first_position <= position < self._part.commit
+        if not planned and self._part.source.fail_on_data_loss:
             raise DataLossError(f"the messages of {self._part.queue} that were to be read gave way to others")

@@ -128,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 start=begin,
                 end=stop,
                 first_position=self._plans[queue.group].created[queue.topic],
-                end_position=None,
+                commit=self._plans[queue.group].commit,
                 preference=number,
             )
             for number, (queue, begin, stop) in enumerate(parts)

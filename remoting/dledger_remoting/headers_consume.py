@@ -20,7 +20,8 @@ filter (not supported), lite pull."""
 class PullMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Read messages of one queue from `queue_offset` on (11, 361); `suspend_timeout_millis` bounds a long poll.
 
-    `roles`, which is ours, says from which roles of a node the client takes messages, as in `ReadRangeHeader`.
+    `roles`, which is ours, says from which roles of a node the client takes messages, as in `ReadRangeHeader`. So is
+    `min_commit`, of 361 only: the node answers from what it has applied, which must reach so far, and asks no other.
     """
 
     consumer_group: str
@@ -38,6 +39,7 @@ class PullMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     request_source: Int32 | None = None
     proxy_froward_client_id: str | None = None
     roles: str | None = None
+    min_commit: Int64 | None = None
 
 
 class PullResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -112,8 +112,16 @@ class PullProcessor:
         self.held.release_all()
 
     def handle(self, request: Request) -> None:
-        """A pull by the general path."""
+        """A pull by the general path.
+
+        One with `min_commit` is answered here or refused: what its reader knows of is applied, so that no answer can
+        mislead it, and none is left to the leader.
+        """
         header = decode_ext(PullMessageHeader, request.ext)
+        if header.min_commit is not None:
+            if self._machine.applied_position < header.min_commit:
+                raise self._roles.behind(header.min_commit)
+            request.confirmed = True
         fields = PullFields(
             header.consumer_group,
             header.topic,

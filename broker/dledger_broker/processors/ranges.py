@@ -27,7 +27,6 @@ from dledger_broker.state.tables import TopicState
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.errors import (
     InvalidParameter,
-    ReadBehind,
     ReadTrimmed,
     ServiceNotAvailable,
     SystemBusy,
@@ -128,11 +127,7 @@ class RangeProcessor:
     async def _until_applied(self, position: int) -> None:
         """Wait a moment until everything below a position is applied here."""
         if not await self._wait_for(lambda: self._machine.applied_position >= position):
-            self._counters.range_reads_refused += 1
-            raise ReadBehind(
-                f"node {self._group.node_id} has applied the log up to {self._machine.applied_position}, the reader "
-                f"needs it up to {position}: ask another node, or later"
-            )
+            raise self._roles.behind(position)
 
     async def _ordinal(self) -> int:
         """The group's ordinal; the first leader of a group records it in its first moments."""

@@ -8,7 +8,7 @@ from dledger.types import Membership
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
-from dledger_remoting.errors import InvalidParameter, ReadRoleRefused
+from dledger_remoting.errors import InvalidParameter, ReadBehind, ReadRoleRefused
 from dledger_remoting.headers_range import ROLES
 
 
@@ -56,3 +56,11 @@ class Roles:
                 f"node {self._group.node_id} is the {present} of group {self._group_name} in term {self._group.term}, "
                 f"the reader accepts {accepted}: ask another node"
             )
+
+    def behind(self, position: int) -> ReadBehind:
+        """The refusal of a reader that needs the log up to `position`, which is not applied here yet."""
+        self._counters.range_reads_refused += 1
+        return ReadBehind(
+            f"node {self._group.node_id} has applied the log up to {self._machine.applied_position}, the reader "
+            f"needs it up to {position}: ask another node, or later"
+        )

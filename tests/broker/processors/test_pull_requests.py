@@ -227,3 +227,12 @@ def test_a_follower_serves_what_it_has_and_passes_on_what_it_cannot_know(
     client.send(11, pull_ext("Unknown"))
     client.send(11, {**pull_ext("T1"), "consumerGroup": "New"})
     assert passed == [RequestCode.PULL_MESSAGE] * 3
+
+
+def test_a_pull_that_needs_the_log_so_far_is_answered_here_or_refused(client: FakeClient) -> None:
+    client.send_message("T1")
+    ext = pull_ext("T1", roles="follower,leader", minCommit="1")
+    assert client.call(RequestCode.LITE_PULL_MESSAGE, ext).code == 0
+    assert client.call(RequestCode.LITE_PULL_MESSAGE, ext | {"queueOffset": "9"}).code == 21
+    assert client.call(RequestCode.LITE_PULL_MESSAGE, ext | {"minCommit": str(2**40)}).code == 20111
+    assert client.call(RequestCode.LITE_PULL_MESSAGE, ext | {"roles": "follower,learner"}).code == 20110
