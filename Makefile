@@ -59,7 +59,7 @@ test: $(DEV) ## run the tests
 	$(BIN)/python -m pytest $(TESTS)
 
 test-spark-cluster: $(DEV) ## run the tests on a standalone Spark cluster (minutes)
-	$(BIN)/python -m pytest tests/spark/cluster --run-spark-cluster
+	SPARK_CLUSTER=yes $(BIN)/python -m pytest tests/spark/cluster
 
 test-spark-long: $(DEV) ## jobs of millions of messages under failures (MESSAGES=n, minutes)
 	$(if $(MESSAGES),DLEDGER_MESSAGES=$(MESSAGES)) $(BIN)/python -m pytest -s tests/spark/long/*.py

@@ -99,6 +99,7 @@ class RowSender:
             list(self._options.namesrv),
             group=self._options.producer_group,
             timeout=self._options.delivery_timeout_s,
+            idempotent=self._identities is not None,
         ) as producer:
             for batch in batches:
                 # Spark's iterator blocks: what is under way is waited for before the next batch is asked for.
@@ -108,15 +109,21 @@ class RowSender:
                 count += batch.num_rows
         return count
 
-    async def _send_row(self, producer: Producer, row: OutgoingRow) -> None:
-        unique_key: str | None = None
-        queue = None if row.partition is None else await self._numbered_queue(row.topic, row.partition)
+    def _send_row(self, producer: Producer, row: OutgoingRow) -> Coroutine[None, None, None]:
+        """What sends a row; its identity is fixed at once, in the order of the rows."""
+        identity = None
         if self._identities is not None:
-            unique_key = self._identities.next(row.topic, row.body, row.key, row.tags, row.properties, row.partition)
-            if queue is None:
-                # A repeated send is known only to the broker group that stored the first one.
-                queues = await producer.queues(row.topic)
-                queue = queues[int(unique_key[:8], 16) % len(queues)]
+            identity = self._identities.next(row.topic, row.body, row.key, row.tags, row.properties, row.partition)
+        return self._deliver(producer, row, identity)
+
+    async def _deliver(self, producer: Producer, row: OutgoingRow, identity: str | None) -> None:
+        queue: MessageQueue | None = None
+        if row.partition is not None:
+            queue = await self._numbered_queue(row.topic, row.partition)
+        elif identity is not None:
+            # A repeated send is known only to the broker group that stored the first one.
+            queues = await producer.queues(row.topic)
+            queue = queues[int(identity[:8], 16) % len(queues)]
         await producer.send(
             row.topic,
             row.body,
@@ -124,8 +131,7 @@ class RowSender:
             tags=row.tags,
             properties=row.properties,
             queue=queue,
-            unique_key=unique_key,
-            idempotent=unique_key is not None,
+            unique_key=identity,
         )
 
     async def _numbered_queue(self, topic: str, partition: int) -> MessageQueue:

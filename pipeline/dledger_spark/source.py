@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -30,6 +31,9 @@ class DledgerDataSource(DataSource):
     def name(cls) -> str:
         """The name for `format`."""
         return "dledger"
+
+    def __reduce__(self) -> tuple[Callable[[dict[str, str]], object], tuple[dict[str, str]]]:
+        return _restored, (dict(self.options),)
 
     def schema(self) -> str:
         """The columns that the options choose. Raises `OptionError`."""
@@ -70,3 +74,21 @@ class DledgerDataSource(DataSource):
                 return read_options(self.options, "stream")
             except OptionError:
                 raise error from None
+
+
+def _restored(options: dict[str, str]) -> object:
+    """The source in another process; says what to do where the package is missing."""
+    try:
+        from pyspark.sql.datasource import CaseInsensitiveDict
+
+        from dledger_spark.source import DledgerDataSource as Source
+    except ImportError as error:
+        raise ImportError(
+            f"{error}. Spark hands files of --py-files to executors and to planners of batch reads, but not to the "
+            "planner of a stream: install dledger-mq[spark] in the environment of the driver"
+        ) from error
+    return Source(CaseInsensitiveDict(options))
+
+
+# Spark's pickler sends functions of `__main__` by value, so that this one runs where its module cannot be imported.
+_restored.__module__ = "__main__"

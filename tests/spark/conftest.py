@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,9 @@ from pyspark.sql import SparkSession
 from dledger_client.testing import LocalCluster
 from dledger_spark.session import spark_session
 
+collect_ignore = [] if os.environ.get("SPARK_CLUSTER") else ["cluster"]
+"""`make test-spark-cluster` sets the variable."""
+
 
 @pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -17,6 +21,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "local[2]",
         config={
             "spark.sql.shuffle.partitions": "2",
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
             "spark.log.level": "ERROR",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.streaming.stopTimeout": "30s",
@@ -30,5 +35,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[LocalCluster]:
     """Two groups of three nodes. Whoever stops a node starts it again; topics are of the module that makes them."""
-    with LocalCluster(groups=2) as started:
+    # A busy machine may take longer than the default two minutes to repeat a job.
+    with LocalCluster(groups=2, config="idempotent_window_ms = 3600000\n") as started:
         yield started

@@ -6,11 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import CaseInsensitiveDict
 
 from dledger_spark.errors import SourceError
 from dledger_spark.java import installed_java, java_home, java_version
 from dledger_spark.package import main, write_package
+from dledger_spark.source import DledgerDataSource
 from dledger_spark.wire import Connection, WireError
 
 EXECUTOR_MODULES = ["batch", "reading", "segments", "queues", "planning", "options", "source"]
@@ -48,6 +52,23 @@ def test_the_package_for_executors_needs_the_standard_library_and_pyarrow_only(t
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_where_the_package_is_missing_the_error_says_what_to_install(tmp_path: Path) -> None:
+    options = {"namesrv": "a:1", "subscribe": "t"}
+    again = cloudpickle.loads(cloudpickle.dumps(DledgerDataSource(CaseInsensitiveDict(options))))
+    assert type(again) is DledgerDataSource
+    assert again.options["NAMESRV"] == "a:1"
+    pickled = tmp_path / "source"
+    pickled.write_bytes(cloudpickle.dumps(again))
+    load = f"from pyspark import cloudpickle; cloudpickle.loads(open({str(pickled)!r}, 'rb').read())"
+    environment = {"PYTHONPATH": str(Path(pyspark.__file__).parents[1]), "PATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", load], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "No module named 'dledger_spark'" in done.stderr
+    assert "install dledger-mq[spark] in the environment of the driver" in done.stderr
 
 
 def test_the_package_command_says_how_it_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from streams import run_to_its_end, survives_the_start
 
 from dledger_client import MessageQueue, SyncAdmin, SyncProducer
 from dledger_client.testing import LocalCluster
@@ -32,9 +33,7 @@ class Stream:
         return writer.trigger(**trigger).start(str(self._folder / "out"))
 
     def run(self) -> StreamingQuery:
-        query = self.start(availableNow=True)
-        assert query.awaitTermination(120)
-        return query
+        return run_to_its_end(lambda: self.start(availableNow=True))
 
     def values(self) -> list[str]:
         files = sorted((self._folder / "out").glob("*.json"))
@@ -126,7 +125,7 @@ def test_nodes_that_die_change_nothing_in_the_result(
     create(cluster, "s5", 2)
     stream = Stream(spark, cluster, tmp_path, subscribe="s5", startingOffsets="earliest", maxOffsetsPerTrigger=400)
     sent = send("s5", numbered(0, 1000)) + send("s5", numbered(1000, 2000))
-    query = stream.start(processingTime="0 seconds")
+    query = survives_the_start(lambda: stream.start(processingTime="0 seconds"))
     killed: list[str] = []
     try:
         killed.append(cluster.kill_leader("broker-a"))

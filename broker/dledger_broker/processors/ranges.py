@@ -27,6 +27,7 @@ from dledger_broker.state.tables import TopicState
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.errors import (
     InvalidParameter,
+    ReadBehind,
     ReadTrimmed,
     ServiceNotAvailable,
     SystemBusy,

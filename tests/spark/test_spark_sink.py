@@ -1,0 +1,146 @@
+"""Writes: rows become messages, and a task that runs again stores none of them twice."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from streams import run_to_its_end
+
+from dledger_client import SyncAdmin, SyncProducer
+from dledger_client.testing import LocalCluster
+
+ROWS = 400
+
+
+def read(spark: SparkSession, cluster: LocalCluster, topic: str) -> DataFrame:
+    source = spark.read.format("dledger").option("namesrv", cluster.namesrv).option("subscribe", topic)
+    return source.option("includeHeaders", "true").load()
+
+
+def stored(spark: SparkSession, cluster: LocalCluster, topic: str) -> Counter[bytes]:
+    return Counter(bytes(row.value) for row in read(spark, cluster, topic).select("value").collect())
+
+
+def write(frame: DataFrame, cluster: LocalCluster, **options: str) -> None:
+    writer = frame.write.format("dledger").mode("append").option("namesrv", cluster.namesrv)
+    writer.options(**options).save()
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
+    name = "sink-" + request.node.name.removeprefix("test_")[:60]
+    with SyncAdmin(cluster.namesrv) as admin:
+        admin.create_topic(name, queues=2)
+    return name
+
+
+def test_columns_become_parts_of_the_message(spark: SparkSession, cluster: LocalCluster, topic: str) -> None:
+    rows = spark.sql(
+        "SELECT 'k' AS key, 'v' AS value, 'red' AS tags, 65537 AS partition, "
+        "array(named_struct('key', 'a', 'value', CAST('1' AS BINARY))) AS headers "
+        "UNION ALL SELECT NULL, '', NULL, 0, NULL"
+    )
+    write(rows, cluster, topic=topic)
+    found = {row.partition: row for row in read(spark, cluster, topic).collect()}
+    assert set(found) == {0, 65_537}
+    full, bare = found[65_537], found[0]
+    assert (bytes(full.key), bytes(full.value), full.tags) == (b"k", b"v", "red")
+    assert [(header.key, bytes(header.value)) for header in full.headers] == [("a", b"1")]
+    assert (bare.key, bytes(bare.value), bare.tags, bare.headers) == (None, b"", None, [])
+
+
+def wait_until_stored(namesrv: str, topic: str) -> None:
+    """Wait, in a task, until a topic has a first message."""
+    with SyncAdmin(namesrv) as admin:
+        queues = admin.topic_route(topic).readable
+        for _ in range(3000):
+            if any(admin.end_offset(queue) for queue in queues):
+                return
+            time.sleep(0.02)
+    raise AssertionError(f"nothing came to {topic}")
+
+
+def numbered_rows(spark: SparkSession, *, reverse: bool = False, dies: Callable[[], None] | None = None) -> DataFrame:
+    """The same rows in two partitions, some of them equal, in either order; both tasks may die on their way."""
+
+    def values(numbers: Iterable[int]) -> Iterator[tuple[str]]:
+        for place, number in enumerate(sorted(numbers, reverse=reverse)):
+            if dies is not None and place == 150:
+                dies()
+                raise RuntimeError("the task dies")
+            yield (f"row {number // 2 * 2}",)
+
+    return spark.createDataFrame(spark.sparkContext.parallelize(range(ROWS), 2).mapPartitions(values), "value STRING")
+
+
+def test_a_job_that_runs_again_stores_nothing_twice_in_whatever_order(
+    spark: SparkSession, cluster: LocalCluster, topic: str
+) -> None:
+    with pytest.raises(PySparkException, match="the task dies"):
+        write(
+            numbered_rows(spark, dies=partial(wait_until_stored, cluster.namesrv, topic)),
+            cluster,
+            topic=topic,
+            jobId="job-1",
+        )
+    partly = stored(spark, cluster, topic)
+    assert 0 < partly.total() < ROWS
+    write(numbered_rows(spark, reverse=True), cluster, topic=topic, jobId="job-1")
+    expected = Counter({b"row %d" % number: 2 for number in range(0, ROWS, 2)})
+    assert stored(spark, cluster, topic) == expected
+    write(numbered_rows(spark), cluster, topic=topic, jobId="job-1")
+    assert stored(spark, cluster, topic) == expected
+    write(numbered_rows(spark), cluster, topic=topic, jobId="job-2")
+    assert stored(spark, cluster, topic) == Counter(dict.fromkeys(expected, 4))
+
+
+def test_a_stream_copies_a_topic_exactly_once_while_its_leader_dies(
+    spark: SparkSession, cluster: LocalCluster, topic: str, tmp_path: Path
+) -> None:
+    sent = [b"%06d" % number for number in range(1000)]
+    with SyncAdmin(cluster.namesrv) as admin:
+        admin.create_topic("copied", queues=2)
+    with SyncProducer(cluster.namesrv, group="sink") as producer:
+        producer.send_batch("copied", sent[:500])
+        producer.send_batch("copied", sent[500:])
+    killed: list[str] = []
+
+    def copy(doubtful: Callable[[], None] | None = None) -> None:
+        source = spark.readStream.format("dledger").option("namesrv", cluster.namesrv).option("subscribe", "copied")
+        source = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "300")
+        writer = source.load().select("value").writeStream.format("dledger").option("namesrv", cluster.namesrv)
+        writer = writer.option("topic", topic).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        if doubtful is not None:
+            doubtful()
+        run_to_its_end(lambda: writer.trigger(availableNow=True).start())
+
+    try:
+        copy(lambda: killed.append(cluster.kill_leader("broker-a")))
+    finally:
+        for node_id in killed:
+            cluster.restart(node_id)
+    cluster.wait_ready()
+    assert stored(spark, cluster, topic) == Counter(sent)
+    # The last micro-batch once more, as after a crash between its end and the note of it.
+    commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+    commits[-1].unlink()
+    (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    copy()
+    assert stored(spark, cluster, topic) == Counter(sent)
+
+
+def test_what_cannot_be_written_is_refused_before_it_starts(spark: SparkSession, cluster: LocalCluster) -> None:
+    frame = spark.sql("SELECT 'v' AS value, 1 AS colour")
+    with pytest.raises(PySparkException, match="'colour': a write takes key, value"):
+        write(frame, cluster, topic="t")
+    with pytest.raises(PySparkException, match=r"mode\(\"append\"\)"):
+        frame.select("value").write.format("dledger").mode("overwrite").option("namesrv", cluster.namesrv).option(
+            "topic", "t"
+        ).save()
