@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from streams import run_to_its_end
@@ -15,6 +19,7 @@ from dledger_client import SyncAdmin, SyncProducer
 from dledger_client.testing import LocalCluster
 
 ROWS = 400
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # tasks cannot import this module
 
 
 def read(spark: SparkSession, cluster: LocalCluster, topic: str) -> DataFrame:
@@ -52,6 +57,55 @@ def test_columns_become_parts_of_the_message(spark: SparkSession, cluster: Local
     assert (bytes(full.key), bytes(full.value), full.tags) == (b"k", b"v", "red")
     assert [(header.key, bytes(header.value)) for header in full.headers] == [("a", b"1")]
     assert (bare.key, bytes(bare.value), bare.tags, bare.headers) == (None, b"", None, [])
+
+
+def wait_until_stored(namesrv: str, topic: str) -> None:
+    """Wait, in a task, until a topic has a first message."""
+    with SyncAdmin(namesrv) as admin:
+        for _ in range(3000):
+            if any(status.end for status in admin.offsets("nobody", topic)):
+                return
+            time.sleep(0.02)
+    raise AssertionError(f"nothing came to {topic}")
+
+
+def row_text(number: int) -> str:
+    """The value of a row: equal for two neighbours, and large enough that no buffer of Spark's keeps rows back."""
+    return f"row {number // 2 * 2} " + "." * 4000
+
+
+def numbered_rows(spark: SparkSession, *, reverse: bool = False, dies: Callable[[], None] | None = None) -> DataFrame:
+    """The same rows in two partitions, some of them equal, in either order; both tasks may die on their way."""
+
+    def values(numbers: Iterable[int]) -> Iterator[tuple[str]]:
+        for place, number in enumerate(sorted(numbers, reverse=reverse)):
+            if dies is not None and place == 150:
+                dies()
+                raise RuntimeError("the task dies")
+            yield (row_text(number),)
+
+    return spark.createDataFrame(spark.sparkContext.parallelize(range(ROWS), 2).mapPartitions(values), "value STRING")
+
+
+def test_a_job_that_runs_again_stores_nothing_twice_in_whatever_order(
+    spark: SparkSession, cluster: LocalCluster, topic: str
+) -> None:
+    with pytest.raises(PySparkException, match="the task dies"):
+        write(
+            numbered_rows(spark, dies=partial(wait_until_stored, cluster.namesrv, topic)),
+            cluster,
+            topic=topic,
+            jobId="job-1",
+        )
+    partly = stored(spark, cluster, topic)
+    assert 0 < partly.total() < ROWS
+    write(numbered_rows(spark, reverse=True), cluster, topic=topic, jobId="job-1")
+    expected = Counter(row_text(number).encode() for number in range(ROWS))
+    assert stored(spark, cluster, topic) == expected
+    write(numbered_rows(spark), cluster, topic=topic, jobId="job-1")
+    assert stored(spark, cluster, topic) == expected
+    write(numbered_rows(spark), cluster, topic=topic, jobId="job-2")
+    assert stored(spark, cluster, topic) == Counter(dict.fromkeys(expected, 4))
 
 
 def test_a_stream_copies_a_topic_exactly_once_while_its_leader_dies(
