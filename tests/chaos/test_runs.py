@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from dledger_chaos.cli import EXIT_CODES
 from dledger_chaos.cli import chaos as command_line
+from dledger_chaos.processes import is_gone
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +54,7 @@ def test_a_run_of_every_family_is_valid_and_leaves_no_process(tmp_path):
     assert not (directory / "cluster").exists(), "the data of a valid run is removed"
     for event in seen:
         if event["kind"] == "process":
-            assert not Path(f"/proc/{event['fields']['pid']}/fd").exists()
+            assert is_gone(event["fields"]["pid"])
 
 
 def test_nodes_that_acknowledge_too_early_are_convicted(tmp_path):
@@ -100,4 +101,4 @@ def test_a_run_that_is_told_to_stop_stops_its_processes(tmp_path):
     assert said.endswith("stopped before its end: nothing was judged\n")
     started = [event["fields"]["pid"] for event in events(next(tmp_path.iterdir())) if event["kind"] == "process"]
     assert len(started) >= 3
-    assert not [pid for pid in started if Path(f"/proc/{pid}/fd").exists()]
+    assert not [pid for pid in started if not is_gone(pid)]
