@@ -256,7 +256,7 @@ class PullProcessor:
     ) -> None:
         """Answer with what was read, or let the pull wait."""
         if result.status is ReadStatus.FOUND:
-            self._deliver(request, result)
+            self._deliver(request, result, fields.queue_offset)
             return
         code = _CODES[result.status]
         if result.status is ReadStatus.NO_MESSAGE_IN_QUEUE and fields.queue_offset == 0:
@@ -278,27 +278,29 @@ class PullProcessor:
             return False
         return True
 
-    def _deliver(self, request: Request, result: GetResult) -> None:
+    def _deliver(self, request: Request, result: GetResult, asked: int) -> None:
         parts: list[bytes] = []
         try:
             for position, size in result.runs:
                 data = self._log.read_nowait(position, size)
                 if data is None:
-                    self._requests.spawn(request, self._deliver_cold(request, result))
+                    self._requests.spawn(request, self._deliver_cold(request, result, asked))
                     return
                 parts.append(data)
         except TrimmedError:
-            self._answer_nothing(request, ResponseCode.PULL_RETRY_IMMEDIATELY, result.next_begin, result)
+            # Only some of the records may be gone: the next pull from the same offset is told which are kept.
+            self._answer_nothing(request, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
             return
         self._answer_found(request, result, parts)
 
-    async def _deliver_cold(self, request: Request, result: GetResult) -> None:
+    async def _deliver_cold(self, request: Request, result: GetResult, asked: int) -> None:
         """Read the records on a worker."""
         self._counters.cold_reads += 1
         try:
             parts = [await self._log.read(position, size) for position, size in result.runs]
         except TrimmedError:
-            self._answer_nothing(request, ResponseCode.PULL_RETRY_IMMEDIATELY, result.next_begin, result)
+            # Only some of the records may be gone: the next pull from the same offset is told which are kept.
+            self._answer_nothing(request, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
             return
         self._answer_found(request, result, parts)
 
@@ -348,7 +350,7 @@ class PullProcessor:
             pull.tag_filter,
         )
         if result.status is ReadStatus.FOUND:
-            self._deliver(pull.request, result)
+            self._deliver(pull.request, result, pull.offset)
             return True
         if result.status is ReadStatus.NO_MATCHED_MESSAGE:
             pull.offset = result.next_begin

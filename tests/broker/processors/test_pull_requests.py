@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, records, send_ext
 
+from dledger.errors import TrimmedError
 from dledger_broker.forward import Forwarder
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.heartbeat import decode_heartbeat
@@ -64,6 +67,23 @@ def test_messages_that_are_not_in_memory_come_from_the_disk(broker: ServedBroker
     broker.memory.node.cold = True
     assert [record.body for record in records(client.call_from_disk(11, pull_ext("T1")))] == [b"old"]
     assert broker.counters.cold_reads == 1
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_trim_that_takes_some_of_the_records_skips_none_of_the_others(
+    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch, *, cold: bool
+) -> None:
+    for number in range(3):
+        client.send_message("T1", b"%d" % number)
+
+    def trimmed(*_: object) -> NoReturn:
+        raise TrimmedError("the log starts behind the first of them")
+
+    log = broker.parts.pulls._log
+    monkeypatch.setattr(log, "read_nowait", (lambda *_: None) if cold else trimmed)
+    monkeypatch.setattr(log, "read", trimmed)
+    answer = client.call_from_disk(11, pull_ext("T1", offset=1)) if cold else client.pull("T1", offset=1)
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "1")
 
 
 # ---- checks
