@@ -11,7 +11,6 @@ import asyncio
 import os
 import random
 import shutil
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,8 @@ from .disk.build import disk_shim
 from .disk.control import DiskControl, shim_environment
 from .disk.undo import forget, lose_power
 from .errors import TargetError
-from .processes import pid_in, send, wait_gone
+from .processes import pid_in
+from .signalled import SignalledNodes
 from .target import NodeFacts, NodeView
 from .toxiproxy.build import toxiproxy_server
 from .toxiproxy.mesh import CLIENTS, NAMESRV, Link, Mesh
@@ -50,7 +50,7 @@ _WORDS: Final = 600
 _ASK_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0)
 
 
-class LocalTarget:
+class LocalTarget(SignalledNodes):
     """A name server and `groups` × `nodes` broker nodes in `directory`, on 127.0.0.1.
 
     `environment` is added to what the nodes inherit, `config` is TOML for every node.  `with_shim` puts the disk shim
@@ -80,7 +80,7 @@ class LocalTarget:
         self._members = {group: tuple(f"{group}-n{number}" for number in range(nodes)) for group in self.groups}
         self._environment = dict(environment or {})
         self._disks: dict[str, DiskControl] = {}
-        self._stopped: set[int] = set()
+        super().__init__()
         self._starting = {node: asyncio.Lock() for node in self._all()}
         self._base = 0
         self._server: ToxiproxyServer | None = None
@@ -183,10 +183,6 @@ class LocalTarget:
         """See `Target.pid`."""
         return pid_in(self.data_dir / node_id / "pid", str(self.data_dir / node_id))
 
-    def was_stopped(self, pid: int) -> bool:
-        """See `Target.was_stopped`."""
-        return pid in self._stopped
-
     async def status(self, node_id: str) -> NodeView | None:
         """See `Target.status`."""
         if self._http is None:
@@ -210,24 +206,6 @@ class LocalTarget:
         if pid is not None:
             self._stopped.add(pid)
             await self._dledger("node", "stop", "--data", str(self.data_dir), node_id, timeout_s=STOP_S)
-
-    async def kill(self, node_ids: Sequence[str]) -> None:
-        """See `Target.kill`."""
-        pids = [pid for node_id in node_ids if (pid := self.pid(node_id)) is not None]
-        self._stopped |= set(pids)
-        for pid in pids:
-            send(pid, signal.SIGKILL)
-        await wait_gone(pids)
-        for node_id in node_ids:
-            (self.data_dir / node_id / "pid").unlink(missing_ok=True)
-
-    def pause(self, node_id: str) -> None:
-        """See `Target.pause`."""
-        send(self.pid(node_id), signal.SIGSTOP)
-
-    def resume(self, node_id: str) -> None:
-        """See `Target.resume`."""
-        send(self.pid(node_id), signal.SIGCONT)
 
     async def transfer_leadership(self, node_id: str) -> None:
         """See `Target.transfer_leadership`."""

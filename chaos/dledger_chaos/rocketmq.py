@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -21,8 +20,8 @@ from dledger_client import Admin, ClientError
 from . import ports
 from .disk.control import DiskControl
 from .errors import TargetError
-from .processes import send, wait_gone
 from .rocketmq_jars import java, rocketmq_jars
+from .signalled import SignalledNodes
 from .target import NodeFacts, NodeView
 from .toxiproxy.build import toxiproxy_server
 from .toxiproxy.mesh import CLIENTS, NAMESRV, Link, Mesh
@@ -33,7 +32,6 @@ NODE_IDS: Final = ("n0", "n1", "n2")
 ADVERTISED_HOST: Final = "127.0.0.2"
 ROCKETMQ_CAPABILITIES: Final = frozenset({"process", "network", "broker"})
 START_S: Final = 120.0
-STOP_S: Final = 60.0
 STATUS_S: Final = 1.0
 
 _CLIENT: Final = 2
@@ -81,7 +79,7 @@ sendMessageThreadPoolNums=4
 """
 
 
-class RocketmqTarget:
+class RocketmqTarget(SignalledNodes):
     """RocketMQ in `directory`.  Use it as an async context."""
 
     kind = "rocketmq"
@@ -92,7 +90,7 @@ class RocketmqTarget:
         self._seed = seed
         self._base = 0
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._stopped: set[int] = set()
+        super().__init__()
         self._jars = Path()
         self._admin: Admin | None = None
         self._server: ToxiproxyServer | None = None
@@ -147,10 +145,6 @@ class RocketmqTarget:
         process = self._processes.get(node_id)
         return process.pid if process is not None and process.poll() is None else None
 
-    def was_stopped(self, pid: int) -> bool:
-        """See `Target.was_stopped`."""
-        return pid in self._stopped
-
     async def status(self, node_id: str) -> NodeView | None:
         """See `Target.status`; who leads is what the name server says, terms and indexes are not known."""
         if self.pid(node_id) is None or not await self._listens(node_id):
@@ -163,30 +157,6 @@ class RocketmqTarget:
         if self.pid(node_id) is None:
             self._spawn(node_id, "broker")
         await self._until(lambda: self._listens(node_id), f"{node_id} does not listen")
-
-    async def stop_node(self, node_id: str) -> None:
-        """See `Target.stop_node`."""
-        pid = self.pid(node_id)
-        if pid is not None:
-            self._stopped.add(pid)
-            send(pid, signal.SIGTERM)
-            await wait_gone([pid], STOP_S)
-
-    async def kill(self, node_ids: Sequence[str]) -> None:
-        """See `Target.kill`."""
-        pids = [pid for node_id in node_ids if (pid := self.pid(node_id)) is not None]
-        self._stopped |= set(pids)
-        for pid in pids:
-            send(pid, signal.SIGKILL)
-        await wait_gone(pids)
-
-    def pause(self, node_id: str) -> None:
-        """See `Target.pause`."""
-        send(self.pid(node_id), signal.SIGSTOP)
-
-    def resume(self, node_id: str) -> None:
-        """See `Target.resume`."""
-        send(self.pid(node_id), signal.SIGCONT)
 
     async def transfer_leadership(self, node_id: str) -> None:
         """See `Target.transfer_leadership`; not for this target."""

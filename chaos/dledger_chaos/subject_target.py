@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
@@ -19,7 +18,7 @@ from .disk.build import disk_shim
 from .disk.control import DiskControl, shim_environment
 from .disk.undo import forget, lose_power
 from .errors import TargetError
-from .processes import send, wait_gone
+from .signalled import SignalledNodes
 from .subjects.client import SubjectClient
 from .subjects.group import Address, Kind, SubjectGroup
 from .target import NodeFacts, NodeView
@@ -30,7 +29,6 @@ from .toxiproxy.server import HOST, ToxiproxyServer
 GROUP: Final = "registers"
 NODE_IDS: Final = ("a", "b", "c")
 START_S: Final = 30.0
-STOP_S: Final = 20.0
 STATUS_S: Final = 1.0
 
 REGISTER_CAPABILITIES: Final = frozenset({"process", "network", "power", "clock", "register"})
@@ -40,10 +38,11 @@ PYSYNCOBJ_CAPABILITIES: Final = frozenset({"process", "network", "clock", "regis
 _POLL_S: Final = 0.05
 
 
-class SubjectTarget:
+class SubjectTarget(SignalledNodes):
     """Three register nodes of one kind in `directory`.  Use it as an async context."""
 
     namesrv = ""
+    stop_s = 20.0
 
     def __init__(self, kind: Kind, directory: Path, *, seed: int = 0) -> None:
         self.kind = "pysyncobj" if kind == "pysyncobj_node" else "register"
@@ -52,7 +51,7 @@ class SubjectTarget:
         self._seed = seed
         self._state = self.directory / "disks"
         self._disks: dict[str, DiskControl] = {}
-        self._stopped: set[int] = set()
+        super().__init__()
         self._group: SubjectGroup | None = None
         self._server: ToxiproxyServer | None = None
         self._mesh: Mesh | None = None
@@ -111,10 +110,6 @@ class SubjectTarget:
         """See `Target.pid`."""
         return None if self._group is None else self._group[node_id].pid
 
-    def was_stopped(self, pid: int) -> bool:
-        """See `Target.was_stopped`."""
-        return pid in self._stopped
-
     async def status(self, node_id: str) -> NodeView | None:
         """See `Target.status`."""
         if self._group is None or self.pid(node_id) is None:
@@ -149,30 +144,6 @@ class SubjectTarget:
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise TargetError(f"{node_id} did not answer within {START_S:g} s") from None
-
-    async def stop_node(self, node_id: str) -> None:
-        """See `Target.stop_node`."""
-        pid = self.pid(node_id)
-        if pid is not None:
-            self._stopped.add(pid)
-            send(pid, signal.SIGTERM)
-            await wait_gone([pid], STOP_S)
-
-    async def kill(self, node_ids: Sequence[str]) -> None:
-        """See `Target.kill`."""
-        pids = [pid for node_id in node_ids if (pid := self.pid(node_id)) is not None]
-        self._stopped |= set(pids)
-        for pid in pids:
-            send(pid, signal.SIGKILL)
-        await wait_gone(pids)
-
-    def pause(self, node_id: str) -> None:
-        """See `Target.pause`."""
-        send(self.pid(node_id), signal.SIGSTOP)
-
-    def resume(self, node_id: str) -> None:
-        """See `Target.resume`."""
-        send(self.pid(node_id), signal.SIGCONT)
 
     async def transfer_leadership(self, node_id: str) -> None:
         """See `Target.transfer_leadership`; not for this target."""
