@@ -6,6 +6,7 @@
 #   EXPLORE="--terms 1 --duplicates 1" make explore
 #   BENCH="--scenario sync-1x64 --runs 1" make bench
 #   MINUTES=3 make chaos          faults for so long; CHAOS="--seed 7 --faults power,disk" for more options
+#   RUNS=20 make proof-chaos      so many runs of 5 minutes, each with other faults
 
 PYTHON ?= python3
 SEEDS  ?= 100
@@ -13,6 +14,7 @@ SECONDS ?= 40
 INPUT  ?=
 BENCH  ?=
 MINUTES ?= 3
+RUNS ?= 20
 CHAOS  ?=
 EXPLORE ?= --crashes 1 --prompt-saves --prompt-syncs
 TESTS  ?= tests
@@ -24,7 +26,7 @@ PROOF   := .venv/.installed-chaos
 PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-spark-cluster test-spark-long check fix sim proof explore mutants bench chaos clean
+.PHONY: help venv demo test test-spark-cluster test-spark-long check fix sim proof explore mutants bench chaos proof-chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -96,6 +98,10 @@ bench: $(DEV) ## measure speed and memory beside this machine's own limits
 
 chaos: $(PROOF) ## faults on a real cluster, checked, with a report (MINUTES=n)
 	$(BIN)/dledger chaos run --minutes $(MINUTES) $(CHAOS)
+
+proof-chaos: $(PROOF) ## runs of 5 minutes, each with other faults, until there are RUNS=n; the sums go into docs/proof.md
+	$(BIN)/dledger chaos campaign --runs $(RUNS) --minutes 5 --state .proof/chaos.json
+	$(BIN)/dledger chaos figures .proof/chaos.json --page docs/proof.md
 
 clean: ## remove the environment, caches and build results
 	rm -rf .venv build dist bench/build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -6,24 +6,31 @@ import asyncio
 import secrets
 import shlex
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import click
+from click.core import ParameterSource
 
 from dledger_broker.sim.mutants import MUTANTS
 
+from .campaign.driver import run_campaign, run_directory, swarm_options
+from .campaign.figures import figures, write_figures
+from .campaign.totals import load_totals
 from .checkers.base import Verdict
 from .errors import ChaosError
 from .faults import KINDS
-from .nemesis import MAX_OVERLAP
+from .nemesis import MAX_OVERLAP, Pace
 from .run import RunOptions, RunResult, check, run
 from .targets import TARGETS
 from .workloads.registry import WORKLOADS
 
 EXIT_CODES: Final = {"valid": 0, "invalid": 1, "unknown": 2}
 DEFAULT_MINUTES: Final = 3.0
+CAMPAIGN_MINUTES: Final = 5.0
+DEFAULT_OUT: Final = Path("chaos-runs")
+
+_DRAWN: Final = ("faults", "workloads", "target", "overlap", "mutant")
 
 
 @click.group()
@@ -37,7 +44,7 @@ def chaos() -> None:
 @click.option("--faults", default="all", show_default=True, help="Kinds or families, separated by commas; or `none`.")
 @click.option("--workloads", default="all", show_default=True, help="Names, separated by commas.")
 @click.option("--target", type=click.Choice(list(TARGETS)), default="local", show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default=Path("chaos-runs"), show_default=True, metavar="DIR")
+@click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True, metavar="DIR")
 @click.option(
     "--overlap",
     type=click.IntRange(min=1),
@@ -46,6 +53,7 @@ def chaos() -> None:
     help="Faults at a time, at the most.",
 )
 @click.option("--mutant", help="Run every node with this known bug: see `dledger chaos mutants`.")
+@click.option("--swarm", is_flag=True, help="The seed draws faults, workloads and pace as well.")
 @click.option("--keep", is_flag=True, help="Keep the nodes' data even if the run is valid.")
 @click.pass_context
 def run_command(
@@ -58,30 +66,36 @@ def run_command(
     out: Path,
     overlap: int,
     mutant: str | None,
+    swarm: bool,
     keep: bool,
 ) -> None:
     """Run once, print the verdict, write a report.
 
     Exit code 0: valid; 1: a promise is broken; 2: nothing can be said, or nothing was run.
     """
+    drawn = [name for name in _DRAWN if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if swarm and drawn:
+        raise click.UsageError(f"--swarm draws what --{drawn[0]} would say")
     seed = secrets.randbelow(1 << 32) if seed is None else seed
-    words = ["dledger", "chaos", "run", "--minutes", f"{minutes:g}", "--seed", str(seed), "--faults", faults]
-    words += ["--workloads", workloads, "--target", target]
-    words += ["--overlap", str(overlap)] if overlap != MAX_OVERLAP else []
-    words += ["--mutant", mutant] if mutant else []
-    directory = out.resolve() / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{seed}"
-    options = RunOptions(
-        directory=directory,
-        command=shlex.join(words),
-        target=target,
-        seed=seed,
-        duration_s=minutes * 60,
-        faults=() if faults == "none" else tuple(faults.split(",")),
-        workloads=tuple(workloads.split(",")),
-        mutant=mutant,
-        keep_data=keep,
-        max_overlap=overlap,
-    )
+    if swarm:
+        options = swarm_options(seed, minutes, out, keep_data=keep)
+    else:
+        words = ["dledger", "chaos", "run", "--minutes", f"{minutes:g}", "--seed", str(seed), "--faults", faults]
+        words += ["--workloads", workloads, "--target", target]
+        words += ["--overlap", str(overlap)] if overlap != MAX_OVERLAP else []
+        words += ["--mutant", mutant] if mutant else []
+        options = RunOptions(
+            directory=run_directory(out, seed),
+            command=shlex.join(words),
+            target=target,
+            seed=seed,
+            duration_s=minutes * 60,
+            faults=() if faults == "none" else tuple(faults.split(",")),
+            workloads=tuple(workloads.split(",")),
+            mutant=mutant,
+            keep_data=keep,
+            pace=Pace(overlap),
+        )
     click.echo(f"seed {seed}; the same again: {options.command}")
     try:
         result = asyncio.run(run(options, click.echo))
@@ -94,6 +108,44 @@ def run_command(
     if result.injected:
         click.echo("faults: " + ", ".join(f"{count} {kind}" for kind, count in sorted(result.injected.items())))
     _show(context, result)
+
+
+@chaos.command("campaign")
+@click.option("--runs", type=click.IntRange(min=1), required=True, help="How many runs the state file shall have.")
+@click.option("--minutes", type=click.FloatRange(min=0.1), default=CAMPAIGN_MINUTES, show_default=True)
+@click.option("--first", type=int, default=1, show_default=True, help="The first seed.")
+@click.option(
+    "--state", type=click.Path(path_type=Path), required=True, help="Sums of runs; one that exists is gone on with."
+)
+@click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True, metavar="DIR")
+@click.pass_context
+def campaign_command(context: click.Context, runs: int, minutes: float, first: int, state: Path, out: Path) -> None:
+    """Run one seed after the other, as `run --swarm` does; several campaigns may run side by side.
+
+    Exit code 0: all runs in the state file are valid; 1: one is not; 2: nothing was run.
+    """
+    try:
+        done = run_campaign(runs=runs, minutes=minutes, first=first, out=out, state=state, say=click.echo)
+    except ChaosError as error:
+        click.echo(f"not run: {error}", err=True)
+        context.exit(EXIT_CODES["unknown"])
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        click.echo(f"stopped; the same command goes on behind the runs in {state}", err=True)
+        context.exit(EXIT_CODES["unknown"])
+    click.echo(figures(done))
+    context.exit(any(run.verdict != "valid" for run in done))
+
+
+@chaos.command("figures")
+@click.argument("states", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True, metavar="STATE...")
+@click.option("--page", type=click.Path(exists=True, path_type=Path), help="Write them into this page.")
+def figures_command(states: Sequence[Path], page: Path | None) -> None:
+    """Print the sums of campaigns as a table."""
+    runs = [run for state in states for run in load_totals(state).runs]
+    if page is None:
+        click.echo(figures(runs))
+    else:
+        write_figures(page, runs)
 
 
 @chaos.command("check")

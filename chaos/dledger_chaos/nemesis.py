@@ -3,7 +3,7 @@
 The schedule is drawn in advance and depends on nothing but the seed, the kinds and the duration.  Whom a fault hits is
 drawn when it strikes, from randomness of its own, because that may depend on who leads at the moment.
 
-Faults overlap, up to `max_overlap` at a time.  A kind that wants the cluster to itself waits until everything else is
+Faults overlap, up to a number at a time.  A kind that wants the cluster to itself waits until everything else is
 healed and the cluster has converged, and lets nothing else begin until that is so again.
 """
 
@@ -27,13 +27,23 @@ MAX_OVERLAP: Final = 2
 STOPPING_S: Final = 5.0
 """A node that meets a disk error may take this long to stop."""
 
-PAUSE_S: Final = (0.5, 4.0)
-"""How long after the beginning of one fault the next one begins, at the least and at the most."""
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast faults follow each other; times in seconds.
+
+    Up to `max_overlap` are in force at a time.  Once there is room for another, a time within `pause_s` passes before
+    it strikes: with one at a time and pauses of seconds, faults strike groups that are whole.
+    """
+
+    max_overlap: int = MAX_OVERLAP
+    pause_s: tuple[float, float] = (0.5, 4.0)
+    longest_hold_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`pause_s` after the step before it, a fault of `kind` strikes for `hold_s`; `seed` draws whom and how."""
+    """`pause_s` after there is room for it, a fault of `kind` strikes for `hold_s`; `seed` draws whom and how."""
 
     pause_s: float
     kind: FaultKind
@@ -41,18 +51,19 @@ class Step:
     seed: int
 
 
-def schedule(seed: int, kinds: Sequence[FaultKind], duration_s: float) -> Iterator[Step]:
-    """Yield the steps of a run.  No fault is held for longer than a sixth of the run.
+def schedule(seed: int, kinds: Sequence[FaultKind], duration_s: float, pace: Pace) -> Iterator[Step]:
+    """Yield the steps of a run.  No fault is held for longer than a sixth of the run, or than the pace allows.
 
     Kinds come in rounds of a random order each, so that even a short run has many different ones.
     """
     rng = random.Random(seed)
+    longest_s = min(duration_s / 6, pace.longest_hold_s)
     while kinds:
         for kind in rng.sample(kinds, len(kinds)):
             low, high = kind.hold_s
             # Long holds are rarer than short ones.
-            hold_s = min(low + (high - low) * rng.random() ** 3, duration_s / 6)
-            yield Step(rng.uniform(*PAUSE_S), kind, hold_s, rng.getrandbits(64))
+            hold_s = min(low + (high - low) * rng.random() ** 3, longest_s)
+            yield Step(rng.uniform(*pace.pause_s), kind, hold_s, rng.getrandbits(64))
 
 
 class Nemesis:
@@ -83,6 +94,8 @@ class Nemesis:
         loop = asyncio.get_running_loop()
         end = loop.time() + duration_s
         for step in self._steps:
+            async with self._slots:
+                pass  # there is room now, and nobody else takes it
             if loop.time() + step.pause_s >= end:
                 break  # the rest of the time passes in peace
             await asyncio.sleep(step.pause_s)

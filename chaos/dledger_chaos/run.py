@@ -21,7 +21,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -35,7 +35,7 @@ from .convergence import wait_converged
 from .errors import ChaosError
 from .faults import kinds_named
 from .history import Recorder, write_edn
-from .nemesis import MAX_OVERLAP, Nemesis, schedule
+from .nemesis import Nemesis, Pace, schedule
 from .observation import Observer
 from .report import write_report
 from .targets import TARGETS, make_target
@@ -70,7 +70,7 @@ class RunOptions:
     workloads: tuple[str, ...]
     mutant: str | None = None
     keep_data: bool = False
-    max_overlap: int = MAX_OVERLAP
+    pace: Pace = field(default_factory=Pace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +175,8 @@ class _Trial:
             nemesis = Nemesis(
                 self._target,
                 recorder,
-                schedule(self._options.seed, self._kinds, self._options.duration_s),
-                max_overlap=self._options.max_overlap,
+                schedule(self._options.seed, self._kinds, self._options.duration_s, self._options.pace),
+                max_overlap=self._options.pace.max_overlap,
             )
             observer = Observer(self._target, recorder, nemesis.may_end)
             try:

@@ -11,7 +11,7 @@ from fake_target import MEMBERS, FakeTarget
 
 from dledger_chaos.errors import ChaosError
 from dledger_chaos.faults import KINDS, Surroundings, as_json, kinds_named
-from dledger_chaos.nemesis import schedule
+from dledger_chaos.nemesis import Pace, schedule
 
 SEEDS = range(6)
 
@@ -57,7 +57,7 @@ def test_a_schedule_depends_on_its_seed_alone_and_has_every_kind_in_every_round(
     kinds = list(KINDS.values())
 
     def first(seed: int, count: int = 3 * len(kinds)):
-        steps = schedule(seed, kinds, 60.0)
+        steps = schedule(seed, kinds, 60.0, Pace())
         return [next(steps) for _ in range(count)]
 
     assert first(7) == first(7) != first(8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, TypeAlias
 
 import msgspec
@@ -90,7 +91,8 @@ class Messages:
         """Messages whose clients were told that they are stored, and where."""
         return (sent for sent in self.sent.values() if sent.outcome == "ok")
 
-    def places(self) -> dict[str, list[Place]]:
+    @cached_property
+    def places(self) -> Mapping[str, list[Place]]:
         """Where each value lay at the end."""
         places: dict[str, list[Place]] = {}
         for queue in self.queues.values():

@@ -29,7 +29,7 @@ def reordered(run: RunData) -> Judgement:
 def reordered_by_key(run: RunData) -> Judgement:
     """Messages with one ordering key lie in one queue, in the order of the calls, over repeated attempts."""
     findings, checked = Findings(), 0
-    places = run.messages.places()
+    places = run.messages.places
     last: dict[str, tuple[Sent, str, int]] = {}
     calls = (sent for sent in run.messages.acknowledged() if sent.operation.f == "send-ordered")
     for sent in sorted(calls, key=lambda sent: sent.operation.id):

@@ -19,7 +19,7 @@ P99_SECONDS: Final = 3.0
 CLIENTS: Final = ("one-0", "one-1")
 """Processes of the append workload that send one message after the other, a few milliseconds apart."""
 
-_SETTLE_NS: Final = 2_000_000_000
+SETTLE_S: Final = 2.0
 """A fault counts alone if no other was in force within this time before it."""
 
 
@@ -50,7 +50,8 @@ def client_gaps(run: RunData) -> list[Gap]:
     gaps = []
     for number, (name, begin_ns, end_ns) in spans.items():
         alone = not any(
-            other != number and span[1] <= end_ns and span[2] >= begin_ns - _SETTLE_NS for other, span in spans.items()
+            other != number and span[1] <= end_ns and span[2] >= begin_ns - SETTLE_S * 1e9
+            for other, span in spans.items()
         )
         for client, times in acknowledged.items():
             first = max(0, bisect_left(times, begin_ns) - 1)
@@ -82,21 +83,27 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, ceil(share * len(values)) - 1)]
 
 
+def failover_waits(run: RunData) -> list[float]:
+    """How many seconds clients waited when a leader was killed while nothing else was wrong."""
+    return [gap.seconds for gap in client_gaps(run) if gap.fault == FAILOVER_FAULT and gap.alone]
+
+
 def failover_measured(run: RunData) -> bool:
     """Whether a leader was killed while nothing else was wrong."""
-    return any(gap.fault == FAILOVER_FAULT and gap.alone for gap in client_gaps(run))
+    return bool(failover_waits(run))
 
 
 def failover(run: RunData) -> Judgement:
     """Clients wait at most 1.5 s (median) and 3 s (99 %) when a leader is killed and nothing else is wrong."""
     findings = Findings()
-    gaps = [gap for gap in client_gaps(run) if gap.fault == FAILOVER_FAULT and gap.alone]
-    if not gaps:
+    seconds = failover_waits(run)
+    if not seconds:
         return findings.judged(0, "kills of a leader with nothing else wrong")
-    seconds = [gap.seconds for gap in gaps]
     p50, p99 = percentile(seconds, 0.5), percentile(seconds, 0.99)
     if p50 > P50_SECONDS:
         findings.violation(f"half of the clients waited {p50:.2f} s or longer")
     if p99 > P99_SECONDS:
         findings.violation(f"one in a hundred clients waited {p99:.2f} s or longer")
-    return findings.judged(len(gaps), "waits", p50_s=round(p50, 3), p99_s=round(p99, 3), max_s=round(max(seconds), 3))
+    return findings.judged(
+        len(seconds), "waits", p50_s=round(p50, 3), p99_s=round(p99, 3), max_s=round(max(seconds), 3)
+    )

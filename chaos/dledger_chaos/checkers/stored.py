@@ -18,7 +18,7 @@ def lost(run: RunData) -> Judgement:
     acknowledged = list(messages.acknowledged())
     for reason in messages.unread(map(topic_of, acknowledged)):
         findings.doubt(reason)
-    places = messages.places()
+    places = messages.places
     for sent in acknowledged:
         assert sent.place is not None
         key, offset = sent.place
@@ -56,7 +56,7 @@ def phantom(run: RunData) -> Judgement:
 def refused(run: RunData) -> Judgement:
     """A message that was refused with 14 or 2, or that the client is certain not to have sent, is in no queue."""
     findings = Findings()
-    places = run.messages.places()
+    places = run.messages.places
     failed = [sent for sent in run.messages.sent.values() if sent.outcome == "fail"]
     for reason in run.messages.unread(run.messages.read_topics()):
         findings.doubt(reason)
@@ -69,7 +69,7 @@ def refused(run: RunData) -> Judgement:
 def duplicated(run: RunData) -> Judgement:
     """A message that was sent once is stored once; one that was repeated after an unknown outcome may lie twice."""
     findings, checked, repeated = Findings(), 0, 0
-    for value, places in run.messages.places().items():
+    for value, places in run.messages.places.items():
         sent = run.messages.sent.get(value)
         if sent is None:
             continue
@@ -83,7 +83,7 @@ def duplicated(run: RunData) -> Judgement:
 def idempotent(run: RunData) -> Judgement:
     """An idempotent send is stored once at most, however often it was repeated."""
     findings, checked = Findings(), 0
-    for value, places in run.messages.places().items():
+    for value, places in run.messages.places.items():
         sent = run.messages.sent.get(value)
         if sent is not None and sent.operation.f == "send-idempotent":
             checked += 1
@@ -134,7 +134,7 @@ def gaps(run: RunData) -> Judgement:
 def torn_batch(run: RunData) -> Judgement:
     """A batch is stored as a whole, at consecutive offsets of one queue, or not at all."""
     findings, checked = Findings(), 0
-    places = run.messages.places()
+    places = run.messages.places
     first_offsets = {queue.key: queue.bounds[0] for queue in run.messages.queues.values() if queue.bounds}
     for operation in run.operations:
         if operation.f != "send-batch":

@@ -3,7 +3,7 @@
 `summary` gathers what the page says, `charts` draws its timeline, `templates/report.html` is its text.
 """
 
-from .page import write_report
+from .page import JSON_FILE, write_report
 from .summary import Summary, summarize
 
-__all__ = ["Summary", "summarize", "write_report"]
+__all__ = ["JSON_FILE", "Summary", "summarize", "write_report"]

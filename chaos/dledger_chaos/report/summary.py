@@ -9,7 +9,7 @@ import msgspec
 
 from dledger_chaos.checkers.base import Result, RunData, RunInfo, Verdict
 from dledger_chaos.checkers.judge import overall
-from dledger_chaos.checkers.recovery import client_gaps, percentile
+from dledger_chaos.checkers.recovery import client_gaps, failover_waits, percentile
 from dledger_chaos.history import Event
 
 
@@ -47,7 +47,10 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """`report.json`. `messages` were acknowledged; `notes` are what the run itself had to say."""
+    """`report.json`. `messages` were acknowledged; `notes` are what the run itself had to say.
+
+    `waits_s` are those of clients when a leader was killed and nothing else was wrong.
+    """
 
     verdict: Result
     run: RunInfo
@@ -58,6 +61,7 @@ class Summary(msgspec.Struct, frozen=True):
     faults: list[Fault]
     families: dict[str, int]
     gaps: list[Gaps]
+    waits_s: list[float]
     notes: list[str]
 
 
@@ -74,6 +78,7 @@ def summarize(run: RunData, verdicts: Sequence[Verdict]) -> Summary:
         faults=faults,
         families=dict(sorted(Counter(fault.family for fault in faults).items())),
         gaps=_gaps(run),
+        waits_s=failover_waits(run),
         notes=[f"{_seconds(run, event):.1f} s: {event.name}" for event in run.events if event.kind == "note"],
     )
 

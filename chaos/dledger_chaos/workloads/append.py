@@ -4,7 +4,7 @@
 |---|---|
 | `one-<n>` | one message at a time; these show how long clients have to wait for a new leader |
 | `many` | up to 32 at the same time |
-| `batch` | batches of 2 to 40 messages |
+| `batch` | batches of 2 to 100 messages |
 | `repeat` | one at a time, repeating what was of unknown outcome |
 | `idempotent` | the same, asking the brokers to answer a repetition and not to store it |
 | `oneway` | without an answer |
@@ -33,6 +33,7 @@ TOPIC: Final = "chaos-append"
 QUEUES: Final = 4
 IN_FLIGHT: Final = 32
 LARGEST_BYTES: Final = 200_000
+LARGEST_BATCH: Final = 100
 
 SINGLE_SENDS: Final = {"repeat": "send-repeating", "idempotent": "send-idempotent"}
 """Processes that repeat attempts of unknown outcome, and how their sends are recorded."""
@@ -100,7 +101,7 @@ class AppendWorkload:
 
     async def _batches(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
         while not ctx.stopping.is_set():
-            await sends.send_batch([rng.randint(0, 1000) for _ in range(rng.randint(2, 40))])
+            await sends.send_batch([rng.randint(0, 300) for _ in range(rng.randint(2, LARGEST_BATCH))])
             await asyncio.sleep(_BATCH_PAUSE_SECONDS)
 
     async def _oneway(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:

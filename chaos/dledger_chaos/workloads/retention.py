@@ -1,7 +1,8 @@
 """Large messages that push old ones out, while readers go back behind the first kept offset.
 
 The log is limited to a few segments, so that the leader trims it all the time; what is trimmed must be the oldest, on
-all nodes the same, and readers who come too late are told where to go on.
+all nodes the same, and readers who come too late are told where to go on.  A run may be too short or too troubled for
+that: the workload then writes on, once everything has healed, until the first trim.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 from dledger_client import Admin, ClientError, Producer
 
 from .base import RETENTION, WorkloadContext, WorkloadEntry
-from .reading import TopicReader
+from .reading import TopicReader, moved
 from .sending import RecordedSends
 
 NAME: Final = "retention"
@@ -24,6 +25,8 @@ MESSAGE_BYTES: Final = 120_000
 
 _SEND_PAUSE_SECONDS: Final = 0.04
 _PULL_PAUSE_SECONDS: Final = 0.3
+_TRIM_SECONDS: Final = 120.0
+_LAST_SENDS: Final = 8
 
 
 class RetentionWorkload:
@@ -50,11 +53,25 @@ class RetentionWorkload:
             tasks.create_task(self._read_old(ctx, reader, random.Random(ctx.rng.random())))
 
     async def finish(self, ctx: WorkloadContext) -> None:
-        """Read what is left from every node."""
-        if self._producer is not None:
-            await self._producer.close()
+        """Come too late on every node, and read what is left from it."""
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
+            if self._producer is not None:
+                await self._write_until_trimmed(
+                    ctx, reader, RecordedSends(ctx.recorder, NAME, "last", self._producer, TOPIC)
+                )
+                await self._producer.close()
             await reader.scan(TOPIC, ctx)
+
+    async def _write_until_trimmed(self, ctx: WorkloadContext, reader: TopicReader, sends: RecordedSends) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _TRIM_SECONDS
+        queue = (await reader.queues(TOPIC))[0]
+        for node in ctx.nodes:
+            while node.group == queue.broker_group and loop.time() < deadline:
+                result = await reader.pull(queue, 0, node)
+                if result is not None and moved(result):
+                    break
+                await asyncio.gather(*(sends.send(MESSAGE_BYTES) for _ in range(_LAST_SENDS)))
 
     async def _write(self, ctx: WorkloadContext, sends: RecordedSends) -> None:
         while not ctx.stopping.is_set():

@@ -28,12 +28,14 @@ def figures(totals: Totals) -> str:
 
 
 def write_figures(page: Path, totals: Totals) -> None:
-    """Replace the section between the marks of a page, or append one.  Raises `OSError`."""
+    """Put the totals into a page.  Raises `OSError`."""
+    write_section(page, BEGIN, END, figures(totals))
+
+
+def write_section(page: Path, begin: str, end: str, section: str) -> None:
+    """Replace what stands between two marks of a page, or append it with them.  Raises `OSError`."""
     text = page.read_text(encoding="utf-8")
-    section = f"{BEGIN}\n\n{figures(totals)}\n\n{END}"
-    before, begin, rest = text.partition(BEGIN)
-    if begin:
-        text = before + section + rest.partition(END)[2]
-    else:
-        text = f"{text.rstrip()}\n\n{section}\n"
+    marked = f"{begin}\n\n{section}\n\n{end}"
+    before, found, rest = text.partition(begin)
+    text = before + marked + rest.partition(end)[2] if found else f"{text.rstrip()}\n\n{marked}\n"
     page.write_text(text, encoding="utf-8")

@@ -1,0 +1,71 @@
+"""Runs one seed after the other, each with its own mixture, and adds what came of it to a file."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from ..run import RunOptions, RunResult, run, workloads_named
+from ..targets import TARGETS
+from .swarm import draw_swarm
+from .totals import RunFigures, figures_of, load_totals, save_totals
+
+TARGET = "local"
+
+
+def swarm_options(seed: int, minutes: float, out: Path, *, keep_data: bool = False) -> RunOptions:
+    """What the run of a seed does, without the workloads that cannot be run here."""
+    possible = workloads_named(("all",), TARGETS[TARGET].capabilities)
+    swarm = draw_swarm(seed)
+    return RunOptions(
+        directory=run_directory(out, seed),
+        command=shlex.join(["dledger", "chaos", "run", "--swarm", "--minutes", f"{minutes:g}", "--seed", str(seed)]),
+        target=TARGET,
+        seed=seed,
+        duration_s=minutes * 60,
+        faults=swarm.faults,
+        workloads=tuple(name for name in swarm.workloads if name in possible),
+        keep_data=keep_data,
+        pace=swarm.pace,
+    )
+
+
+def run_directory(out: Path, seed: int) -> Path:
+    """A new name for the directory of a run."""
+    return out.resolve() / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{seed}"
+
+
+def run_campaign(
+    *,
+    runs: int,
+    minutes: float,
+    first: int,
+    out: Path,
+    state: Path,
+    say: Callable[[str], None],
+) -> list[RunFigures]:
+    """Run seeds from `first` on, or from where the totals in `state` end, until that file has `runs` runs.
+
+    Returns all runs in the file.  A run that is stopped before its end is not in it, and is run again the next time.
+    Raises `ChaosError` if a run cannot even begin.
+    """
+    totals = load_totals(state)
+    state.parent.mkdir(parents=True, exist_ok=True)
+    while len(totals.runs) < runs:
+        options = swarm_options(totals.next_seed(first), minutes, out)
+        say(f"run {len(totals.runs) + 1} of {runs}: {options.command}")
+        say(f"  {', '.join(options.workloads)} under {', '.join(options.faults)}")
+        result: RunResult = asyncio.run(run(options, lambda _: None))
+        totals.runs.append(figures_of(options.directory, result))
+        save_totals(state, totals)
+        say(f"  {_told(totals.runs[-1])}")
+    return totals.runs
+
+
+def _told(run: RunFigures) -> str:
+    what = f"{run.acknowledged:,} messages acknowledged, {sum(run.faults.values())} faults"
+    broken = f" ({', '.join(run.broken)})" if run.broken else ""
+    return f"{run.verdict}{broken}: {what}, {run.directory}"
