@@ -188,8 +188,20 @@ def test_a_recovered_log_is_known_by_its_runs():
 
 def test_a_membership_that_could_not_be_read_is_learned_later():
     table = LogTable(-1, 0, [(0, 1)], 9, INITIAL, -1, [entry(8, 1, 800, membership=members("a", "b"))])
-    table.learn([entry(4, 1, 400, membership=members("c")), entry(5, 1, 500)])
+    table.learn(4, 6, [entry(4, 1, 400, membership=members("c")), entry(5, 1, 500)])
     assert table.membership_at(7) == (4, members("c"))
     assert table.membership == members("a", "b")
-    table.learn([entry(20, 1, 2000, membership=members("d"))])
+    table.learn(20, 21, [entry(20, 1, 2000, membership=members("d"))])
     assert table.membership == members("a", "b"), "an entry beyond the end was truncated meanwhile"
+
+
+def test_a_membership_is_known_once_all_that_may_hold_another_was_read_or_truncated():
+    table = LogTable(-1, 0, [(0, 1)], 19, INITIAL, unread=[(2, 8), (12, 15)])
+    for first, behind in ((4, 6), (1, 4), (6, 9)):
+        assert not table.membership_is_known
+        table.learn(first, behind, [])
+    assert not table.membership_is_known
+    table.truncate(13)
+    assert not table.membership_is_known
+    table.truncate(12)
+    assert table.membership_is_known

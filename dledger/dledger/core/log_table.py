@@ -26,9 +26,12 @@ class LogTable:
         base_membership: Membership | None = None,
         base_membership_index: int = -1,
         memberships: Sequence[EntryMeta] = (),
+        unread: Sequence[tuple[int, int]] = (),
         window: int = 4096,
     ) -> None:
-        """`runs` are (first index, term) in ascending order, as recovered from the store."""
+        """`runs` are (first index, term) in ascending order, as recovered from the store; so are `unread`, ranges
+        (first index, index behind) of entries that could not be read and may be membership entries.
+        """
         self.base_index = base_index
         self.base_term = int(base_term)
         self.last_index = base_index if last_index is None else last_index
@@ -40,6 +43,7 @@ class LogTable:
         for meta in memberships:
             if meta.membership is not None:
                 self._memberships.append((meta.index, meta.membership))
+        self._unread = list(unread)
 
     @property
     def first_index(self) -> int:
@@ -53,6 +57,11 @@ class LogTable:
     def membership(self) -> Membership:
         """The membership in force: that of the newest membership entry, committed or not."""
         return self._memberships[-1][1]
+
+    @property
+    def membership_is_known(self) -> bool:
+        """False while an entry that cannot be read may hold another membership than `membership`."""
+        return not self._unread
 
     @property
     def membership_index(self) -> int:
@@ -109,14 +118,17 @@ class LogTable:
         while len(recent) > self.window and recent[0].index <= committed:
             recent.popleft()
 
-    def learn(self, memberships: Sequence[EntryMeta]) -> None:
-        """Take in membership entries that could not be read when the table was made."""
+    def learn(self, first_index: int, next_index: int, memberships: Sequence[EntryMeta]) -> None:
+        """The entries from `first_index` to before `next_index` can be read again; `memberships` are among them."""
         known = dict(self._memberships)
         base = self._memberships[0][0]
         for meta in memberships:
             if meta.membership is not None and base < meta.index <= self.last_index:
                 known[meta.index] = meta.membership
         self._memberships = sorted(known.items(), key=lambda item: item[0])
+        rest = [(first, min(behind, first_index)) for first, behind in self._unread]
+        rest += [(max(first, next_index), behind) for first, behind in self._unread]
+        self._unread = sorted((first, behind) for first, behind in rest if first < behind)
 
     def truncate(self, first_index: int) -> None:
         """Drop the entries from `first_index` on."""
@@ -128,6 +140,7 @@ class LogTable:
             self._recent.pop()
         while len(self._memberships) > 1 and self._memberships[-1][0] >= first_index:
             self._memberships.pop()
+        self._unread = [(first, min(behind, first_index)) for first, behind in self._unread if first < first_index]
         self.last_index = first_index - 1
 
     def trim(self, base_index: int, base_term: int) -> None:
@@ -157,6 +170,7 @@ class LogTable:
         self._terms.clear()
         self._recent.clear()
         self._memberships = [(membership_index, membership)]
+        self._unread.clear()
 
     def run_from(self, first_index: int, max_bytes: int) -> tuple[int, int]:
         """(count, bytes) of the longest contiguous run inside the window of at most `max_bytes`, or of one entry.

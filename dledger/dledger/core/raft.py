@@ -162,7 +162,7 @@ class Raft:
             self._tick_leader(now)
         elif now >= self._election_deadline:
             self._arm_election(now)
-            if self.is_voter and self.may_vote:
+            if self._may_campaign:
                 self._campaign(now, pre=True)
             elif self.leader is not None:
                 self._become(Role.FOLLOWER, None)
@@ -210,7 +210,7 @@ class Raft:
                 if self.role is Role.LEADER and (progress := self.progress.get(sender)) is not None:
                     self._on_heartbeat_reply(sender, progress, message, now)
             case TimeoutNow():
-                if sender == self.leader and self.is_voter and self.may_vote:
+                if sender == self.leader and self._may_campaign:
                     self._campaign(now, pre=False, transfer=True)
 
     def propose(self, metas: Entries, data: bytes | bytearray, now: float) -> None:
@@ -305,10 +305,13 @@ class Raft:
         if progress is not None:
             progress.restart(progress.match_index + 1 if progress.match_index >= 0 else progress.next_index)
 
-    def repaired(self, memberships: Entries) -> None:
-        """Entries that could not be read can be read again; `memberships` are the membership entries among them."""
+    def repaired(self, first_index: int, next_index: int, memberships: Entries) -> None:
+        """The entries from `first_index` to before `next_index`, which could not be read, can be read again.
+
+        `memberships` are the membership entries among them.
+        """
         before = self.table.membership_index
-        self.table.learn(memberships)
+        self.table.learn(first_index, next_index, memberships)
         if self.table.membership_index != before:
             self._membership_changed()
 
@@ -367,6 +370,11 @@ class Raft:
         if self.role is Role.LEADER:
             return self._quorum_heard(now)
         return self.leader is not None and now - self._leader_heard_at < self._settings.election_min_s
+
+    @property
+    def _may_campaign(self) -> bool:
+        """Who does not know whose votes count must not count them; a vote for somebody else does no harm."""
+        return self.is_voter and self.may_vote and self.table.membership_is_known
 
     def _campaign(self, now: float, *, pre: bool, transfer: bool = False) -> None:
         self._arm_election(now)

@@ -70,8 +70,8 @@ class Repairer:
     """Scrubs and repairs, one thing at a time; `tick` is called a few times a second.
 
     `connected` maps node ids to the incarnation that can be sent to, `committed()` is the commit index.
-    `repaired(memberships)` is told the membership entries of each healed range, `failed` the error that ends this
-    replica.  `rest_s` is the pause between two verifications of the whole log.
+    `repaired(range, memberships)` is told each healed range and its membership entries, `failed` the error that ends
+    this replica.  `rest_s` is the pause between two verifications of the whole log.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Repairer:
         *,
         rest_s: float,
         committed: Callable[[], int],
-        repaired: Callable[[Sequence[EntryMeta]], None],
+        repaired: Callable[[CorruptRange, Sequence[EntryMeta]], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._node_id = node_id
@@ -285,7 +285,7 @@ class Repairer:
                 damaged.end,
                 attempt.peer,
             )
-            self._repaired(result)
+            self._repaired(damaged, result)
             self.tick()
 
     def _give_up(self, attempt: _Attempt) -> None:

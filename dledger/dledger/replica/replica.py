@@ -56,6 +56,7 @@ from dledger.replica.snapshotter import Snapshotter
 from dledger.replica.status import NodeStatus
 from dledger.replica.transfer import SNAPSHOT_CHANNEL, SnapshotReceiver
 from dledger.statemachine import Leadership, StateMachine
+from dledger.store.damage import CorruptRange
 from dledger.types import EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
 
 TICKS_PER_HEARTBEAT = 4
@@ -106,6 +107,7 @@ class Replica:
                 base.membership if base is not None else opened.identity.initial,
                 base.membership_index if base is not None else -1,
                 recovery.memberships,
+                recovery.unread,
             ),
             opened.hard_state,
             durable_index=recovery.durable_index,
@@ -499,8 +501,8 @@ class Replica:
     def _suspect(self, index: int) -> None:
         self.repairer.suspect(index)
 
-    def _on_repaired(self, memberships: Sequence[EntryMeta]) -> None:
-        self._run(lambda: self.engine.repaired(list(memberships)))
+    def _on_repaired(self, healed: CorruptRange, memberships: Sequence[EntryMeta]) -> None:
+        self._run(lambda: self.engine.repaired(healed.first_index, healed.next_index, list(memberships)))
         self._applier.retry()
 
     def _trimmed(self, base: SnapshotMeta) -> None:

@@ -57,6 +57,13 @@ def encode_units(metas: Iterable[EntryMeta]) -> bytes:
     return b"".join([pack(meta.kind, meta.position, meta.size, meta.index, meta.term) for meta in metas])
 
 
+def no_membership_entries(units: bytes, first_index: int, next_index: int) -> bool:
+    """Whether units say of every entry from `first_index` to before `next_index` that it is no membership entry."""
+    kinds = {index: magic for magic, _, _, index, _ in UNIT.iter_unpack(units[: len(units) // UNIT_BYTES * UNIT_BYTES])}
+    others = _KINDS - {int(EntryKind.MEMBERSHIP)}
+    return all(kinds.get(index) in others for index in range(first_index, next_index))
+
+
 class IndexFiles:
     """All index files; at most `MAX_OPEN_FILES` are open at a time.
 

@@ -25,7 +25,7 @@ from dledger.errors import CorruptionError, IdentityError
 from dledger.store.damage import CorruptRange
 from dledger.store.disk import Disk
 from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
-from dledger.store.index import UNIT_BYTES, IndexFiles, IndexUnit
+from dledger.store.index import UNIT_BYTES, IndexFiles, IndexUnit, no_membership_entries
 from dledger.store.mark import MarkValue
 from dledger.store.scan import BLOCK_BYTES, Collected, Cursor, Fault, header_at, scan_segment
 from dledger.store.segments import DIRECTORY, Segment, list_positions, segment_path
@@ -45,7 +45,9 @@ class Recovery:
     term_runs: list[tuple[int, int]]
     """(first index, term) of each run of entries of one term, from the first kept entry on."""
     memberships: list[EntryMeta]
-    """The membership entries above `base`."""
+    """The membership entries above `base`, of those that can be read."""
+    unread: list[tuple[int, int]]
+    """(first index, index behind) of ranges above `base` that cannot be read and may hold membership entries."""
     first_index: int
     last_index: int
     last_term: int
@@ -104,6 +106,7 @@ class _Recoverer:
         self.segments: list[Segment] = []
         self.collected = Collected(recent=deque(maxlen=RECENT_ENTRIES))
         self.corrupt: list[CorruptRange] = []
+        self.unread: list[tuple[int, int]] = []
         self.notes: list[str] = []
 
     def run(self) -> Recovered:
@@ -128,6 +131,7 @@ class _Recoverer:
             base=base,
             term_runs=runs,
             memberships=self.collected.memberships,
+            unread=self.unread,
             first_index=self.segments[0].first_index,
             last_index=cursor.index - 1,
             last_term=cursor.term,
@@ -247,6 +251,8 @@ class _Recoverer:
         # Only intact entries are kept as recent ones, and those are consecutive.
         self.collected.recent.clear()
         known = self.index.read_raw(segment.start, cursor.index - segment.first_index, resume.index - cursor.index)
+        if not no_membership_entries(known, cursor.index, resume.index):
+            self.unread.append((cursor.index, resume.index))
         self.collected.units.append(known.ljust((resume.index - cursor.index) * UNIT_BYTES, b"\0"))
         cursor.position, cursor.index, cursor.term, cursor.chain = (
             resume.position,

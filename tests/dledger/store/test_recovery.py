@@ -7,7 +7,7 @@ from dledger.errors import CorruptionError
 from dledger.sim.disk import SimDisk
 from dledger.store.mark import DurableMark, MarkValue
 from dledger.store.recovery import Recovery
-from dledger.types import EntryMeta, SnapshotMeta
+from dledger.types import EntryKind, EntryMeta, SnapshotMeta
 
 
 def segment_of(meta: EntryMeta) -> str:
@@ -94,6 +94,26 @@ def test_a_lost_segment_file_below_the_mark_is_damage(closed: LoggedModel):
     recovery = closed.open()
     assert [(bad.start, bad.end) for bad in recovery.corrupt_ranges] == [(start, start + SEGMENT_BYTES)]
     check_around(closed, recovery, bad)
+
+
+def test_damage_that_may_hide_a_membership_entry_is_told(sim_disk: SimDisk):
+    make_identity(sim_disk)
+    model = LoggedModel(sim_disk)
+    model.fill(random.Random(1), 10)
+    model.append(kind=EntryKind.MEMBERSHIP)
+    model.fill(random.Random(2), 10)
+    model.sync()
+    model.log.close()
+    damage(model, 5, 50)
+    assert model.open().unread == [], "the index says that it is none"
+    model.log.close()
+    damage(model, 10, 50)
+    recovery = model.open()
+    assert (recovery.memberships, recovery.unread) == ([], [(10, 11)])
+    model.log.close()
+    for name in sim_disk.listdir("index"):
+        sim_disk.unlink(f"index/{name}")
+    assert model.open().unread == [(5, 6), (10, 11)], "nothing says what they are"
 
 
 def test_a_damaged_blank_is_damage_of_no_entry(closed: LoggedModel):
