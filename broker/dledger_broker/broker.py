@@ -148,7 +148,7 @@ class Broker:
             if self.node.replica.failure is None:
                 await self.machine.close()
             else:
-                self.machine.halt()
+                self.machine.abandon()
             await self.node.stop()
         if self._env is not None:
             self._env.close()

@@ -186,9 +186,11 @@ class BrokerMachine:
         self.log.on_trimmed(self._trimmed)
         self.keys.start()
 
-    def halt(self) -> None:
+    def abandon(self) -> None:
         """Start no more work on the views; all that is left to do if the log has failed."""
         self.queues.halt()
+        self.keys.abandon()
+        self._writer.abandon()
 
     async def close(self) -> None:
         """Write and sync the views; the node is still running."""
@@ -197,7 +199,7 @@ class BrokerMachine:
             checkpointed = asyncio.Event()
             self.checkpointer.close(checkpointed.set)
             await checkpointed.wait()
-        self.halt()
+        self.queues.halt()
         idle = asyncio.Event()
         self._writer.when_idle(idle.set)
         await idle.wait()

@@ -95,6 +95,13 @@ class KeySearch:
                 _logger.warning("the key index stands at %d, the rest comes again: %s", self._saved_position, error)
         await self._work(self._index.close)
 
+    def abandon(self) -> None:
+        """Stop indexing and do nothing more: what is not durable comes again."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._worker.abandon()
+
     async def load(self) -> None:
         """Open the files, once."""
         if not self._loaded:

@@ -26,10 +26,13 @@ class ViewWriter:
         self._env = env
         self._jobs: deque[Callable[[], None]] = deque()
         self._running = False
+        self._abandoned = False
         self._idle_callbacks: list[Callable[[], None]] = []
 
     def submit(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Run `work` after all jobs submitted before."""
+        if self._abandoned:
+            return
         self._jobs.append(partial(self._start, work, done))
         if not self._running:
             self._next()
@@ -40,6 +43,11 @@ class ViewWriter:
             self._idle_callbacks.append(callback)
         else:
             callback()
+
+    def abandon(self) -> None:
+        """Begin no job any more and report none; those that wait, or are submitted from now on, are dropped."""
+        self._abandoned = True
+        self._jobs.clear()
 
     def _next(self) -> None:
         if self._jobs:
@@ -52,7 +60,12 @@ class ViewWriter:
             callback()
 
     def _start(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        if self._abandoned:
+            return
+
         def finish(result: T | BaseException) -> None:
+            if self._abandoned:
+                return
             if isinstance(result, BusyError):
                 self._env.call_later(BUSY_RETRY_S, partial(self._start, work, done))
                 return
