@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import asynccontextmanager
+from typing import Self
 
 from dledger_remoting.batch import decode_batch
 from dledger_remoting.bodies import ConsumerList, TopicList, encode_body
@@ -43,6 +44,36 @@ async def until(condition: Callable[[], object], seconds: float = 10) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - conditions of all kinds, none of which has an event
             await asyncio.sleep(0.001)
+
+
+class HandClock:
+    """The running loop's clock, which within the `with` block only the test moves; afterwards it runs on from there.
+
+    What waits for a time on a clock that stands still waits until the test gets there, however busy the machine is.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._real = self._loop.time
+        self._now = self._real()
+
+    def __enter__(self) -> Self:
+        self._loop.time = lambda: self._now
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        real, ahead = self._real, self._now - self._real()
+        self._loop.time = lambda: real() + ahead
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+    async def until(self, condition: Callable[[], object], seconds: float = 10) -> None:
+        """What `until` does, without a timer of the loop."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0)
 
 
 class FakeServer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from client_fakes import fake_cluster
+from client_fakes import HandClock, fake_cluster
 
 from dledger_client import (
     Admin,
@@ -61,7 +61,7 @@ async def test_requests_follow_the_leader():
 
 
 async def test_a_call_is_of_unknown_outcome_if_any_of_its_attempts_was():
-    async with fake_cluster() as cluster, Admin(cluster.namesrv, timeout=0.5) as admin:
+    async with fake_cluster() as cluster, Admin(cluster.namesrv, timeout=30) as admin:
         queue = MessageQueue("T", "broker-a", 0)
         await admin.set_offset("CG", queue, 1)
         answers = [denied, lost]
@@ -73,9 +73,15 @@ async def test_a_call_is_of_unknown_outcome_if_any_of_its_attempts_was():
         with pytest.raises(RefusedError, match="read only") as refused:
             await admin.set_offset("CG", queue, 2)
         assert refused.value.outcome == "unknown"
-        cluster.group.nodes[0].on[RequestCode.UPDATE_CONSUMER_OFFSET] = lost
-        with pytest.raises(DeadlineError) as late:
-            await admin.set_offset("CG", queue, 3)
+        with HandClock() as clock:
+
+            def too_late(command):
+                clock.advance(30)
+                return lost(command)
+
+            cluster.group.nodes[0].on[RequestCode.UPDATE_CONSUMER_OFFSET] = too_late
+            with pytest.raises(DeadlineError) as late:
+                await admin.set_offset("CG", queue, 3)
         assert late.value.outcome == "unknown"
         cluster.group.nodes[0].on[RequestCode.UPDATE_CONSUMER_OFFSET] = denied
         with pytest.raises(RefusedError) as never:

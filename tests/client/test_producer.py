@@ -6,9 +6,10 @@ import asyncio
 import zlib
 
 import pytest
-from client_fakes import CLOSE, fake_cluster, until
+from client_fakes import CLOSE, HandClock, fake_cluster, until
 
 from dledger_client import InvalidArgumentError, Message, Producer, SendError
+from dledger_client.leaders import PROBE_INTERVAL_SECONDS
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
 from dledger_remoting.properties import parse_properties
@@ -66,13 +67,21 @@ async def test_a_killed_leader_is_replaced_as_soon_as_there_is_another():
 
 
 async def test_while_the_leader_is_unknown_waiting_sends_do_not_flood_the_followers():
-    async with fake_cluster() as cluster, Producer(cluster.namesrv, timeout=0.3) as producer:
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
         await producer.send("T", b"one")
-        cluster.group.leader = None
-        errors = await asyncio.gather(*(producer.send("T", b"x") for _ in range(200)), return_exceptions=True)
-        assert all(isinstance(error, SendError) and error.outcome == "not_sent" for error in errors)
-        asked = sum(node.codes().count(RequestCode.SEND_MESSAGE_V2) for node in cluster.group.nodes)
-        assert asked <= 200 + 1 + 30
+
+        def asked() -> int:
+            return sum(node.codes().count(RequestCode.SEND_MESSAGE_V2) for node in cluster.group.nodes)
+
+        with HandClock() as clock:
+            cluster.group.leader = None
+            waiting = [asyncio.create_task(producer.send("T", b"x", timeout=3600)) for _ in range(200)]
+            for probes in range(1, 11):
+                await clock.until(lambda probes=probes: asked() >= 1 + 200 + probes)
+                assert asked() == 1 + 200 + probes
+                clock.advance(PROBE_INTERVAL_SECONDS)
+        await cluster.group.elect(cluster.group.nodes[1])
+        await asyncio.gather(*waiting)
 
 
 async def test_a_busy_broker_is_asked_again_until_it_takes_the_message():
@@ -92,14 +101,23 @@ async def test_a_busy_broker_is_asked_again_until_it_takes_the_message():
 
 async def test_one_deadline_covers_all_attempts_and_says_that_nothing_was_stored():
     async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
-        cluster.group.nodes[0].on[RequestCode.SEND_MESSAGE_V2] = lambda command: make_response(
+        await producer.send("T", b"warm up")
+        leader = cluster.group.nodes[0]
+        leader.on[RequestCode.SEND_MESSAGE_V2] = lambda command: make_response(
             command, ResponseCode.SYSTEM_BUSY, "busy"
         )
-        with pytest.raises(SendError) as failure:
-            await producer.send("T", b"one", timeout=0.2)
-        assert failure.value.outcome == "not_sent"
-        assert failure.value.code == ResponseCode.SYSTEM_BUSY
-        assert failure.value.attempts > 1
+        connection = producer._core.pool.peek(leader.address)
+        with HandClock() as clock:
+            sending = asyncio.create_task(producer.send("T", b"one", timeout=2.0))
+            while not sending.done():
+                await clock.until(lambda: sending.done() or not connection.pending)
+                clock.advance(0.05)
+                await asyncio.sleep(0)
+        failure = sending.exception()
+        assert isinstance(failure, SendError)
+        assert failure.outcome == "not_sent"
+        assert failure.code == ResponseCode.SYSTEM_BUSY
+        assert failure.attempts > 1
 
 
 async def test_a_lost_connection_is_an_unknown_outcome_and_is_not_repeated_if_so_told():

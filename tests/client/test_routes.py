@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from client_fakes import FakeNameServer, fake_cluster, until
+from client_fakes import FakeNameServer, HandClock, fake_cluster, until
 
 from dledger_client import InvalidArgumentError, NoRouteError
 from dledger_client.core import ClientCore
@@ -34,13 +34,16 @@ async def test_a_route_change_arrives_by_the_watch_long_before_the_poll():
 async def test_a_name_server_without_route_watch_is_polled():
     async with fake_cluster() as cluster:
         cluster.name_server.has_watch = False
-        core = ClientCore(cluster.namesrv, poll_seconds=0.02)
+        core = ClientCore(cluster.namesrv, poll_seconds=30)
         core.start()
         try:
-            await core.routes.get("T", soon())
-            cluster.name_server.topics["T"] = 6
-            await until(lambda: len(core.routes.cached("T").readable) == 6)
-            assert cluster.name_server.codes().count(RequestCode.DLEDGER_ROUTE_WATCH) < 20
+            with HandClock() as clock:
+                await core.routes.get("T", soon())
+                for queues in (6, 7, 8):
+                    cluster.name_server.topics["T"] = queues
+                    clock.advance(30)
+                    await clock.until(lambda queues=queues: len(core.routes.cached("T").readable) == queues)
+            assert cluster.name_server.codes().count(RequestCode.DLEDGER_ROUTE_WATCH) <= 4
         finally:
             await core.close()
 
