@@ -165,6 +165,11 @@ class Broker:
         return self.node.status()
 
     @property
+    def is_introduced(self) -> bool:
+        """See `Registrar.introduced`."""
+        return self.registrar.introduced
+
+    @property
     def state(self) -> BrokerState:
         """Topics, groups, queues, offsets."""
         return self.machine.state

@@ -64,6 +64,10 @@ class HttpBroker(Figures, Protocol):
         """The log's node."""
 
     @property
+    def is_introduced(self) -> bool:
+        """Whether name servers list this node as the leader, with the topics that a broker has from the start."""
+
+    @property
     def is_draining(self) -> bool:
         """True from the first signal to stop on: it forwards what clients still send, and wants no new ones."""
 
@@ -95,7 +99,7 @@ def make_app(broker: HttpBroker) -> web.Application:
         return web.Response(text=failure or "ok", status=503 if failure else 200)
 
     async def readyz(_: web.Request) -> web.Response:
-        obstacle = unready_because(broker.status(), is_draining=broker.is_draining)
+        obstacle = unready_because(broker.status(), is_draining=broker.is_draining, is_introduced=broker.is_introduced)
         return web.Response(text=obstacle or "ready", status=503 if obstacle else 200)
 
     async def metrics(_: web.Request) -> web.Response:
@@ -136,14 +140,18 @@ def make_app(broker: HttpBroker) -> web.Application:
     return app
 
 
-def unready_because(status: NodeStatus, *, is_draining: bool) -> str | None:
+def unready_because(status: NodeStatus, *, is_draining: bool, is_introduced: bool) -> str | None:
     """Return why clients had better use another node, None when they can use this one."""
     if status.failure:
         return status.failure
     if is_draining:
         return "draining: leaving the group's route"
     if status.role == "leader":
-        return None if status.ready else f"leader of term {status.term}, its first entry is not committed yet"
+        if not status.ready:
+            return f"leader of term {status.term}, its first entry is not committed yet"
+        return (
+            None if is_introduced else f"leader of term {status.term}, name servers do not list it and its topics yet"
+        )
     if status.leader_id is None:
         return f"{status.role} in term {status.term}, no leader is known"
     return None

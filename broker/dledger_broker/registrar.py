@@ -18,6 +18,7 @@ from typing import Final
 from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
+from dledger_broker.system_topics import system_topics
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
@@ -58,6 +59,7 @@ class Registrar:
         self._config = config
         self._body: tuple[DataVersion, bytes] | None = None
         self._left = False
+        self._system_topics = frozenset(topic.topic_name for topic in system_topics(config))
         self._links = [_Link(self, address) for address in config.namesrv]
         machine.on_topics_changed.append(lambda: self._wake(urgent=False))
         group.listeners.append(lambda: self._wake(urgent=True))
@@ -81,6 +83,22 @@ class Registrar:
     def registered(self) -> int:
         """Name servers that know this node as it is now."""
         return sum(link.told == self.identity for link in self._links)
+
+    @property
+    def introduced(self) -> bool:
+        """Whether clients find this leader.
+
+        Every name server has taken a registration of it in this term that names all topics which a broker has from the
+        start. One that cannot be reached is not waited for.
+        """
+        return self.is_complete and all(
+            link.introduced_in == self._group.term or link.is_unreachable for link in self._links
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether this node leads, and all topics that a broker has from the start are there."""
+        return self._group.ready and self._machine.state.topics.keys() >= self._system_topics
 
     @property
     def identity(self) -> tuple[int, DataVersion]:
@@ -145,6 +163,13 @@ class _Link:
         self._complained = False
         self._announced_id: int | None = None
         self.told: tuple[int, DataVersion] | None = None
+        self.introduced_in: int | None = None
+        """The term in which the name server took a registration as leader with all system topics."""
+
+    @property
+    def is_unreachable(self) -> bool:
+        """True from a failed attempt until a registration is taken."""
+        return self._complained
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -187,7 +212,7 @@ class _Link:
             except (OSError, TimeoutError, RemotingError) as error:
                 self._complain(error)
             finally:
-                self.told = None
+                self.told = self.introduced_in = None
                 if self._task is not None and self._wire is not None:
                     self._wire.close()
                     self._wire = None
@@ -230,6 +255,7 @@ class _Link:
     async def _register(self) -> None:
         self._seen()
         identity = self._registrar.identity
+        is_complete = self._registrar.is_complete
         self._announced_id = identity[0]
         started = asyncio.get_running_loop().time()
         response = await self._call(self._registrar.registration(identity))
@@ -246,6 +272,8 @@ class _Link:
             )
         self._complained = False
         self.told = identity
+        if is_complete:
+            self.introduced_in = identity[1].state_version
 
     async def _call(self, request: RemotingCommand) -> RemotingCommand:
         if self._wire is None:

@@ -30,6 +30,14 @@ signal.signal(signal.SIGTERM, on_term)
 
 class Status(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path == "/readyz":
+            unready = data / "unready-answers"
+            left = int(unready.read_text()) if unready.exists() else 0
+            unready.write_text(str(max(0, left - 1)))
+            self.send_response(503 if left else 200)
+            self.end_headers()
+            self.wfile.write(b"not listed yet" if left else b"ready")
+            return
         leads = config["node_id"].endswith("n0") and not (data / "never-leads").exists()
         body = json.dumps({
             "node_id": config["node_id"], "group": config["broker_group"], "role": "leader" if leads else "follower",

@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from dledger_admin.cli import main
-from dledger_admin.cluster.lifecycle import services
+from dledger_admin.cluster.lifecycle import RunningCluster, services
 from dledger_admin.cluster.manifest import read_manifest
+from dledger_admin.errors import StartError
 
 pytestmark = pytest.mark.usefixtures("stub_processes")
 
@@ -56,6 +57,22 @@ def test_up_starts_every_process_and_down_stops_them_all(dledger):
     stopped = dledger("down", "--data", str(dledger.data), "-o", "json")
     assert json.loads(stopped.output) == {"stopped": sorted(dledger.services()), "killed": []}
     assert not any(dledger.pids().values())
+
+
+def test_up_waits_until_the_leader_says_that_name_servers_list_it_with_its_topics(dledger):
+    dledger.up()
+    dledger("down", "--data", str(dledger.data))
+    (dledger.data / "broker-a-n0" / "unready-answers").write_text("3")
+    assert dledger.up().exit_code == 0
+    assert (dledger.data / "broker-a-n0" / "unready-answers").read_text() == "0"
+
+
+def test_a_start_that_takes_too_long_says_what_the_leader_waits_for(dledger):
+    dledger.up()
+    (dledger.data / "broker-a-n0" / "unready-answers").write_text("1")
+    running = RunningCluster(read_manifest(dledger.data).layout(dledger.data))
+    with pytest.raises(StartError, match=r"broker-a had no leader .* after 0 s; broker-a: not listed yet"):
+        running.await_leaders(timeout_s=0.0)
 
 
 def test_down_repeats_the_signal_so_that_no_broker_drains(dledger):

@@ -31,7 +31,7 @@ from .config_files import (
 from .layout import DEFAULT_BASE_PORT, DEFAULT_GROUPS, DEFAULT_NAMESRV_PORT, DEFAULT_NODES, ClusterLayout
 from .manifest import Manifest, read_manifest, write_manifest
 from .ports import require_free
-from .probes import NodeStatus, fetch_all, groups_clients_find
+from .probes import NodeStatus, fetch_all, fetch_obstacle, groups_clients_find
 from .processes import NAMESRV, Service, broker_service, namesrv_service, stop_at_once
 from .validation import check_broker_config, check_namesrv_config
 
@@ -108,7 +108,8 @@ class RunningCluster:
         return {name: code for name, process in self.processes.items() if (code := process.poll()) is not None}
 
     def await_leaders(self, timeout_s: float = START_TIMEOUT_S) -> dict[str, NodeStatus]:
-        """Wait until every group has a leader that accepts writes and that clients find; return the leaders by group.
+        """Wait until every group has a leader that accepts writes and that clients find, with the topics that a broker
+        has from the start; return the leaders by group.
 
         Raises `StartError` with the end of what the culprit printed: the name server ended, so many nodes of a group
         ended that it cannot elect, or the time is over.
@@ -118,18 +119,27 @@ class RunningCluster:
             exited = self.exited()
             self._check_electable(exited)
             leaders = leaders_by_group(fetch_all(self.layout.places()))
-            groups = set(self.layout.group_names())
-            listed = groups_clients_find(self.layout.namesrv_port) if leaders.keys() == groups else set()
-            if listed >= groups and self._all_recorded(exited):
+            obstacles = self._obstacles(leaders)
+            listed = groups_clients_find(self.layout.namesrv_port) if not obstacles else set()
+            if listed >= set(self.layout.group_names()) and self._all_recorded(exited):
                 return leaders
             if time.monotonic() >= deadline:
-                missing = [group for group in self.layout.group_names() if group not in leaders.keys() & listed]
+                missing = [group for group in self.layout.group_names() if group in obstacles or group not in listed]
+                found = "".join(f"{group}: {obstacle}; " for group, obstacle in obstacles.items())
                 raise StartError(
                     f"{', '.join(missing)} had no leader that accepts writes, known to the name server, after "
-                    f"{timeout_s:.0f} s; "
+                    f"{timeout_s:.0f} s; {found}"
                     + self._words([place.node_id for group in missing for place in self.layout.members(group)])
                 )
             time.sleep(_POLL_S)
+
+    def _obstacles(self, leaders: dict[str, NodeStatus]) -> dict[str, str]:
+        """Return why clients cannot be served yet, by group; empty once they can."""
+        obstacles = {group: "no node leads" for group in self.layout.group_names() if group not in leaders}
+        for group, status in leaders.items():
+            if (obstacle := fetch_obstacle(self.layout.place(status.node_id))) is not None:
+                obstacles[group] = obstacle
+        return obstacles
 
     def stop(self) -> list[str]:
         """Stop everything at once and return the names of processes that had to be killed."""

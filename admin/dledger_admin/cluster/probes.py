@@ -57,13 +57,28 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 def fetch_status(place: NodePlace, timeout_s: float = _TIMEOUT_S) -> NodeStatus | None:
     """Return a node's status, None when it does not answer in time."""
-    connection = http.client.HTTPConnection(HOST, place.http_port, timeout=timeout_s)
     try:
-        connection.request("GET", "/status")
-        answer = connection.getresponse()
-        return msgspec.json.decode(answer.read(), type=NodeStatus) if answer.status == http.HTTPStatus.OK else None
+        code, body = _get(place, "/status", timeout_s)
+        return msgspec.json.decode(body, type=NodeStatus) if code == http.HTTPStatus.OK else None
     except (OSError, http.client.HTTPException, msgspec.MsgspecError):
         return None
+
+
+def fetch_obstacle(place: NodePlace, timeout_s: float = _TIMEOUT_S) -> str | None:
+    """Return why clients cannot be served through a node, as its `/readyz` says it, None when they can."""
+    try:
+        code, body = _get(place, "/readyz", timeout_s)
+    except (OSError, http.client.HTTPException) as error:
+        return f"{place.node_id} does not answer on port {place.http_port} ({error})"
+    return None if code == http.HTTPStatus.OK else body.decode(errors="replace")
+
+
+def _get(place: NodePlace, path: str, timeout_s: float) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(HOST, place.http_port, timeout=timeout_s)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
     finally:
         connection.close()
 
@@ -78,8 +93,9 @@ def fetch_all(places: Iterable[NodePlace]) -> dict[str, NodeStatus | None]:
 def groups_clients_find(namesrv_port: int, timeout_s: float = _TIMEOUT_S) -> set[str]:
     """Return the broker groups of which the name server lists the leader and knows the topics.
 
-    A leader registers before the topics of a fresh group are in its log, and once more right after; the topic that is
-    called like the group is one of them.  Nothing is found when the name server does not answer in time.
+    The topic that is called like the group stands for all topics that a leader registers; whether those are all that it
+    has from the start is its own to say, see `fetch_obstacle`. Nothing is found when the name server does not answer in
+    time.
     """
     try:
         with socket.create_connection((HOST, namesrv_port), timeout=timeout_s) as connection:

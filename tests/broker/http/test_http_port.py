@@ -71,6 +71,7 @@ class FakeBroker:
     def __init__(self, status: NodeStatus = LEADER) -> None:
         self.config = Config()
         self.is_draining = False
+        self.is_introduced = True
         self.state = BrokerState()
         self.now = status
         self.delivered = 0
@@ -147,8 +148,18 @@ async def test_a_draining_node_is_healthy_and_not_ready(served):
     ],
 )
 def test_a_node_is_ready_when_clients_get_answers_through_it(status, words):
-    obstacle = unready_because(status, is_draining=False)
+    obstacle = unready_because(status, is_draining=False, is_introduced=True)
     assert obstacle is None if words is None else words in obstacle
+
+
+async def test_a_leader_is_ready_once_clients_find_it_and_its_topics(served):
+    broker, get = served
+    broker.is_introduced = False
+    code, text = await get("/readyz")
+    assert code == 503
+    assert "do not list it" in text
+    broker.is_introduced = True
+    assert await get("/readyz") == (200, "ready")
 
 
 async def test_metrics_show_the_log_and_the_counters(served):

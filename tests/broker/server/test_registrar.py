@@ -12,6 +12,7 @@ from dledger.statemachine import Leadership
 from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.group import Group
 from dledger_broker.registrar import Registrar
+from dledger_broker.system_topics import system_topics
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.codes import RequestCode
@@ -89,7 +90,7 @@ class Setup:
         self.memory = BrokerInMemory(lead=False)
         self.group = Group(NODE_ID, "127.0.0.1:10911")
         self.memory.machine.on_leadership_changed.append(self.group.on_leadership)
-        config = BrokerConfig(
+        self.config = BrokerConfig(
             broker_group="broker-a",
             node_id=NODE_ID,
             data_dir=Path("unused"),
@@ -97,7 +98,7 @@ class Setup:
             namesrv=tuple(Address("127.0.0.1", server.port) for server in servers),
             **keys,  # type: ignore[arg-type]
         )
-        self.registrar = Registrar(self.memory.machine, self.group, config)
+        self.registrar = Registrar(self.memory.machine, self.group, self.config)
         self.registrar.start()
 
 
@@ -156,6 +157,57 @@ async def test_a_new_topic_is_registered_at_once(servers: list[FakeNameServer]) 
                 and "T1" in decode_registration(request.body).topic_config_serialize_wrapper.topic_config_table
             )
         )
+    await setup.registrar.stop()
+
+
+async def until_introduced(registrar: Registrar) -> None:
+    async with asyncio.timeout(10):
+        while not registrar.introduced:  # noqa: ASYNC110 -- there is no event for an answer that came
+            await asyncio.sleep(0)
+
+
+async def test_a_leader_is_introduced_once_every_name_server_has_taken_all_its_first_topics(
+    servers: list[FakeNameServer],
+) -> None:
+    setup = Setup(servers)
+    setup.memory.node.lead()
+    for server in servers:
+        await server.registration(brokerId="0")
+    assert not setup.registrar.introduced
+    for server in servers:
+        server.answers.clear()
+    *others, last = system_topics(setup.config)
+    for topic in others:
+        setup.memory.machine.proposals.ensure_topic(topic, lambda _: None)
+    setup.memory.env.run_ready()
+    assert not setup.registrar.is_complete
+    setup.memory.machine.proposals.ensure_topic(last, lambda _: None)
+    setup.memory.env.run_ready()
+    assert setup.registrar.is_complete
+    servers[0].answers.set()
+    while setup.registrar._links[0].introduced_in is None:  # noqa: ASYNC110 -- as above
+        await asyncio.sleep(0)
+    assert not setup.registrar.introduced
+    servers[1].answers.set()
+    await until_introduced(setup.registrar)
+    term = setup.group.term
+    setup.group.on_leadership(Leadership(term + 1, None, is_leader=False, ready=False))
+    assert not setup.registrar.introduced
+    setup.group.on_leadership(Leadership(term + 2, NODE_ID, is_leader=True, ready=True))
+    assert not setup.registrar.introduced
+    await until_introduced(setup.registrar)
+    await setup.registrar.stop()
+
+
+async def test_a_leader_does_not_wait_for_a_name_server_that_cannot_be_reached(servers: list[FakeNameServer]) -> None:
+    await servers[1].stop()
+    setup = Setup(servers)
+    setup.memory.node.lead()
+    for topic in system_topics(setup.config):
+        setup.memory.machine.proposals.ensure_topic(topic, lambda _: None)
+    setup.memory.env.run_ready()
+    await until_introduced(setup.registrar)
+    assert setup.registrar.registered == 1
     await setup.registrar.stop()
 
 
