@@ -1,0 +1,19 @@
+"""Groups of cores that have a leader, and the members' names."""
+
+from dledger.testing.cores import CoreGroup, Envelope, replica
+
+A, B, C, D = map(replica, "abcd")
+
+
+def led_by_a(*others: str, one_entry_a_message: bool = False) -> CoreGroup:
+    """Core `a` leads term 1, its no-op (index 0) is committed everywhere."""
+    group = CoreGroup("a", *(others or ("b", "c")), one_entry_a_message=one_entry_a_message)
+    group.elect("a")
+    group.pass_time(0.2)
+    assert {core.raft.commit_index for core in group.cores.values()} == {0}
+    return group
+
+
+def carries_entries(envelope: Envelope) -> bool:
+    """For `CoreGroup.hold`."""
+    return bool(envelope.metas)
