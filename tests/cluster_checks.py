@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-from dledger_client import Admin, ClientError, MessageQueue, NoRouteError, PullConsumer, ReceivedMessage
+from dledger_client import Admin, ClientError, MessageQueue, NoRouteError, PullConsumer, ReceivedMessage, SyncAdmin
 from dledger_client.testing import LocalCluster
 
 READ_SECONDS = 30.0
@@ -46,6 +46,17 @@ async def _queues(consumer: PullConsumer, topic: str) -> tuple[MessageQueue, ...
                 return await consumer.queues(topic)
             except NoRouteError:
                 await asyncio.sleep(0.02)
+
+
+def create_topic(cluster: LocalCluster, topic: str, queues: int = 4) -> None:
+    """Make a topic in every group, known to the name server on return: a stock client asks again only after 30 s."""
+    with SyncAdmin(cluster.namesrv) as admin:
+        admin.create_topic(topic, queues=queues)
+
+
+def stored_messages(cluster: LocalCluster, topic: str) -> list[ReceivedMessage]:
+    """`read_topic` for tests without an event loop."""
+    return asyncio.run(read_topic(cluster.namesrv, topic))
 
 
 def bodies_of(messages: Iterable[ReceivedMessage]) -> list[str]:

@@ -7,12 +7,11 @@ people paste from it. A key that has no counterpart here but changes nothing tha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
 from dledger_broker.errors import ConfigError
 
-if TYPE_CHECKING:
-    from dledger_broker.config import ConfigValue
+ConfigValue: TypeAlias = str | int | float | bool | list["ConfigValue"] | dict[str, "ConfigValue"]
 
 
 def read_properties(text: str) -> dict[str, ConfigValue]:

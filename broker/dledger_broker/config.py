@@ -15,12 +15,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from dledger_broker.broker_conf import read_properties, translate
+from dledger_broker.broker_conf import ConfigValue, read_properties, translate
 from dledger_broker.errors import ConfigError
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.topics import validate_topic
-
-ConfigValue: TypeAlias = str | int | float | bool | list["ConfigValue"] | dict[str, "ConfigValue"]
 
 DEFAULT_PORT: Final = 10911
 MIB: Final = 1 << 20

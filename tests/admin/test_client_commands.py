@@ -171,7 +171,7 @@ def test_a_start_point_is_a_word_a_number_or_a_time(text, target):
 
 
 def test_a_start_point_that_is_none_names_what_is():
-    with pytest.raises(AdminError, match="--to 'soon': first, last, milliseconds"):
+    with pytest.raises(AdminError, match="--to 'soon' is no time: first, last, milliseconds"):
         group.start_point("soon")
 
 

@@ -5,13 +5,18 @@ Two broker groups: within one group it never tries a send again.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
-from cluster_checks import assert_offsets_unique_and_dense, bodies_of, read_topic, stop_and_compare_logs
+from cluster_checks import (
+    assert_offsets_unique_and_dense,
+    bodies_of,
+    create_topic,
+    stop_and_compare_logs,
+    stored_messages,
+)
 
-from dledger_client.sync import SyncAdmin, SyncProducer
+from dledger_client.sync import SyncProducer
 from dledger_client.testing import LocalCluster
 
 FAILOVER_SECONDS = 60.0
@@ -20,39 +25,29 @@ FAILOVER_SECONDS = 60.0
 ENDLESS = 1_000_000
 
 
-def create(cluster, topic):
-    """Make a topic in both groups; this client creates none."""
-    with SyncAdmin(cluster.namesrv) as admin:
-        admin.create_topic(topic, queues=4)
-
-
-def stored(cluster, topic):
-    return asyncio.run(read_topic(cluster.namesrv, topic))
-
-
 def test_a_message_is_stored_with_its_body_tag_and_keys(two_groups, ali_ons):
-    create(two_groups, "AliSend")
+    create_topic(two_groups, "AliSend")
     sent = ali_ons(two_groups.namesrv).call("send", topic="AliSend", body="hello", tag="greeting", keys="k1")
-    (found,) = stored(two_groups, "AliSend")
+    (found,) = stored_messages(two_groups, "AliSend")
     assert (sent["status"], sent["message_id"]) == ("SEND_OK", found.offset_message_id)
     assert (sent["broker_group"], sent["queue_offset"]) == (found.queue.broker_group, found.queue_offset)
     assert (found.body, found.tags, found.keys) == (b"hello", "greeting", ("k1",))
 
 
 def test_sends_reach_both_groups(two_groups, ali_ons):
-    create(two_groups, "AliBoth")
+    create_topic(two_groups, "AliBoth")
     client = ali_ons(two_groups.namesrv)
     groups = [client.call("send", topic="AliBoth", body=str(n))["broker_group"] for n in range(16)]
     assert set(groups) == set(two_groups.groups)
-    assert sorted(map(int, bodies_of(stored(two_groups, "AliBoth")))) == list(range(16))
+    assert sorted(map(int, bodies_of(stored_messages(two_groups, "AliBoth")))) == list(range(16))
 
 
 def test_a_body_that_the_client_compresses_is_read_back_whole(two_groups, ali_ons):
-    create(two_groups, "AliCompressed")
+    create_topic(two_groups, "AliCompressed")
     body = "compressible " * 5000
     client = ali_ons(two_groups.namesrv)
     client.call("send", topic="AliCompressed", body=body)
-    assert bodies_of(stored(two_groups, "AliCompressed")) == [body]
+    assert bodies_of(stored_messages(two_groups, "AliCompressed")) == [body]
     client.call("push", name="reader", group="ali-compressed", topic="AliCompressed")
     client.wait_for(lambda: client.bodies("reader") == [body], "the message")
 
@@ -60,7 +55,7 @@ def test_a_body_that_the_client_compresses_is_read_back_whole(two_groups, ali_on
 @pytest.mark.parametrize(("expression", "expected"), [("*", {"0", "1", "2"}), ("Aa", {"0"}), ("Aa || Cc", {"0", "2"})])
 def test_a_push_consumer_gets_what_its_tags_select_though_hashes_collide(two_groups, ali_ons, expression, expected):
     topic = f"AliTags{len(expected)}"
-    create(two_groups, topic)
+    create_topic(two_groups, topic)
     with SyncProducer(two_groups.namesrv) as producer:
         for number, tag in enumerate(("Aa", "BB", "Cc")):  # "Aa" and "BB" have the same hash
             producer.send(topic, b"%d" % number, tags=tag)
@@ -72,7 +67,7 @@ def test_a_push_consumer_gets_what_its_tags_select_though_hashes_collide(two_gro
 
 
 def test_a_group_that_comes_back_goes_on_where_it_was(two_groups, ali_ons):
-    create(two_groups, "AliResume")
+    create_topic(two_groups, "AliResume")
     with SyncProducer(two_groups.namesrv) as producer:
         for number in range(20):
             producer.send("AliResume", b"%d" % number)
@@ -91,7 +86,7 @@ def test_a_group_that_comes_back_goes_on_where_it_was(two_groups, ali_ons):
 def test_it_goes_on_after_a_kill_of_a_leader_that_stays_away(tmp_path: Path, ali_ons):
     topic = "AliKill"
     with LocalCluster(groups=2, data_dir=tmp_path / "cluster") as cluster:
-        create(cluster, topic)
+        create_topic(cluster, topic)
         client = ali_ons(cluster.namesrv)
         client.call("push", name="reader", group="ali-kill", topic=topic)
         client.begin("stream", topic=topic, prefix="", count=ENDLESS, pause_ms=5)
@@ -112,7 +107,7 @@ def test_it_goes_on_after_a_kill_of_a_leader_that_stays_away(tmp_path: Path, ali
         client.wait_for(
             lambda: acknowledged <= set(client.bodies("reader")), "everything is consumed", timeout=FAILOVER_SECONDS
         )
-        messages = stored(cluster, topic)
+        messages = stored_messages(cluster, topic)
         assert_offsets_unique_and_dense(messages)
         assert acknowledged <= set(bodies_of(messages))
         cluster.restart(killed)

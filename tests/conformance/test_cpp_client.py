@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
-from cluster_checks import assert_offsets_unique_and_dense, bodies_of, read_topic
+from cluster_checks import assert_offsets_unique_and_dense, bodies_of, create_topic, stored_messages
 
 from dledger_client.sync import SyncAdmin, SyncProducer
 
 REBALANCE_SECONDS = 30.0
 
 
-def create(cluster, topic):
-    """Make a topic and wait until the name server knows it: a stock client asks again only after 30 s."""
-    with SyncAdmin(cluster.namesrv) as admin:
-        admin.create_topic(topic, queues=4)
-
-
-def stored(cluster, topic):
-    return asyncio.run(read_topic(cluster.namesrv, topic))
-
-
 def test_the_first_message_to_an_unknown_topic_creates_it(one_group, cpp):
     cpp(one_group.namesrv).call("send", topic="CppUnknown", body="first")
-    assert bodies_of(stored(one_group, "CppUnknown")) == ["first"]
+    assert bodies_of(stored_messages(one_group, "CppUnknown")) == ["first"]
 
 
 def test_a_message_is_stored_with_its_body_tag_and_keys(one_group, cpp):
-    create(one_group, "CppSend")
+    create_topic(one_group, "CppSend")
     sent = cpp(one_group.namesrv).call("send", topic="CppSend", body="hello", tag="greeting", keys="k1")
-    (found,) = stored(one_group, "CppSend")
+    (found,) = stored_messages(one_group, "CppSend")
     assert (sent["status"], sent["queue_offset"]) == (0, found.queue_offset)
     assert (found.body, found.tags, found.keys, found.message_id) == (b"hello", "greeting", ("k1",), sent["message_id"])
     with SyncAdmin(one_group.namesrv) as admin:
@@ -40,16 +29,16 @@ def test_a_message_is_stored_with_its_body_tag_and_keys(one_group, cpp):
 
 
 def test_a_body_that_the_client_compresses_is_read_back_whole(one_group, cpp):
-    create(one_group, "CppCompressed")
+    create_topic(one_group, "CppCompressed")
     body = "compressible " * 5000
     client = cpp(one_group.namesrv)
     client.call("send", topic="CppCompressed", body=body)
-    assert bodies_of(stored(one_group, "CppCompressed")) == [body]
+    assert bodies_of(stored_messages(one_group, "CppCompressed")) == [body]
     assert client.call("pull", group="cpp-compressed", topic="CppCompressed") == [body]
 
 
 def test_a_oneway_message_is_stored(one_group, cpp):
-    create(one_group, "CppOneway")
+    create_topic(one_group, "CppOneway")
     client = cpp(one_group.namesrv)
     client.call("push", name="reader", group="cpp-oneway", topic="CppOneway")
     for number in range(20):
@@ -59,27 +48,27 @@ def test_a_oneway_message_is_stored(one_group, cpp):
 
 
 def test_orderly_messages_of_one_shard_lie_in_one_queue_in_order(one_group, cpp):
-    create(one_group, "CppOrderly")
+    create_topic(one_group, "CppOrderly")
     client = cpp(one_group.namesrv)
     offsets = [client.call("send_orderly", topic="CppOrderly", body=str(n), shard=3)["queue_offset"] for n in range(10)]
     assert offsets == list(range(10))
-    messages = stored(one_group, "CppOrderly")
+    messages = stored_messages(one_group, "CppOrderly")
     assert bodies_of(messages) == [str(number) for number in range(10)]
     assert len({message.queue for message in messages}) == 1
 
 
 def test_a_batch_becomes_single_messages_with_consecutive_offsets(one_group, cpp):
-    create(one_group, "CppBatch")
+    create_topic(one_group, "CppBatch")
     client = cpp(one_group.namesrv)
     bodies = [f"part {number}" for number in range(32)]
     first = client.call("send_batch", topic="CppBatch", bodies=bodies)["queue_offset"]
-    messages = stored(one_group, "CppBatch")
+    messages = stored_messages(one_group, "CppBatch")
     assert bodies_of(messages) == bodies
     assert [message.queue_offset for message in messages] == [first + number for number in range(32)]
 
 
 def test_a_pull_consumer_finds_everything_then_only_what_is_new(one_group, cpp):
-    create(one_group, "CppPull")
+    create_topic(one_group, "CppPull")
     client = cpp(one_group.namesrv)
     for number in range(50):
         client.call("send", topic="CppPull", body=str(number))
@@ -92,7 +81,7 @@ def test_a_pull_consumer_finds_everything_then_only_what_is_new(one_group, cpp):
 @pytest.mark.parametrize(("expression", "expected"), [("*", {"0", "1", "2"}), ("Aa", {"0"}), ("Aa || Cc", {"0", "2"})])
 def test_a_push_consumer_gets_what_its_tags_select_though_hashes_collide(one_group, cpp, expression, expected):
     topic = f"CppTags{len(expected)}"
-    create(one_group, topic)
+    create_topic(one_group, topic)
     client = cpp(one_group.namesrv)
     with SyncProducer(one_group.namesrv) as producer:
         for number, tag in enumerate(("Aa", "BB", "Cc")):  # "Aa" and "BB" have the same hash
@@ -104,7 +93,7 @@ def test_a_push_consumer_gets_what_its_tags_select_though_hashes_collide(one_gro
 
 
 def test_a_group_that_comes_back_goes_on_where_it_was(one_group, cpp):
-    create(one_group, "CppResume")
+    create_topic(one_group, "CppResume")
     client = cpp(one_group.namesrv)
     for number in range(10):
         client.call("send", topic="CppResume", body=str(number))
@@ -119,7 +108,7 @@ def test_a_group_that_comes_back_goes_on_where_it_was(one_group, cpp):
 
 
 def test_two_members_share_the_queues_and_one_takes_over_what_the_other_leaves(one_group, cpp):
-    create(one_group, "CppShared")
+    create_topic(one_group, "CppShared")
     members = [cpp(one_group.namesrv), cpp(one_group.namesrv)]
     for number, member in enumerate(members):
         member.call("push", name=f"member-{number}", group="cpp-shared", topic="CppShared")
@@ -144,10 +133,10 @@ def test_two_members_share_the_queues_and_one_takes_over_what_the_other_leaves(o
 
 
 def test_every_message_of_a_stream_has_an_offset_of_its_own(one_group, cpp):
-    create(one_group, "CppStream")
+    create_topic(one_group, "CppStream")
     client = cpp(one_group.namesrv)
     assert client.call("stream", topic="CppStream", prefix="", count=500, pause_ms=0) == 500
-    messages = stored(one_group, "CppStream")
+    messages = stored_messages(one_group, "CppStream")
     assert_offsets_unique_and_dense(messages)
     assert sorted(map(int, bodies_of(messages))) == list(range(500))
     assert not client.failed

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_checks import assert_offsets_unique_and_dense, bodies_of, dledger, read_topic, stop_and_compare_logs
+from cluster_checks import (
+    assert_offsets_unique_and_dense,
+    bodies_of,
+    create_topic,
+    dledger,
+    stop_and_compare_logs,
+    stored_messages,
+)
 
-from dledger_client.sync import SyncAdmin
 from dledger_client.testing import LocalCluster
 
 pytestmark = pytest.mark.slow
@@ -28,8 +33,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 def begin(cluster, client, topic):
     """Send without end from one thread while a push consumer reads."""
-    with SyncAdmin(cluster.namesrv) as admin:
-        admin.create_topic(topic, queues=4)
+    create_topic(cluster, topic)
     client.call("push", name="reader", group=f"{topic}-readers", topic=topic)
     client.begin("stream", topic=topic, prefix="", count=ENDLESS, pause_ms=5)
     progress(client, 100)
@@ -50,7 +54,7 @@ def finish(cluster, client, topic):
         "everything is consumed",
         timeout=ROUTE_PERIOD_SECONDS + 15.0,
     )
-    messages = asyncio.run(read_topic(cluster.namesrv, topic))
+    messages = stored_messages(cluster, topic)
     assert_offsets_unique_and_dense(messages)
     assert acknowledged <= set(bodies_of(messages))
 

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cluster_checks import assert_offsets_unique_and_dense, read_topic
 
 from dledger_client import (
     Admin,
     NotFoundError,
     Producer,
-    PullConsumer,
     PushConsumer,
     SendError,
     SyncAdmin,
@@ -49,14 +49,11 @@ async def topic(cluster: LocalCluster, request: pytest.FixtureRequest):
 
 async def read_all(cluster: LocalCluster, topic: str) -> dict[int, list[str]]:
     """Every stored body by queue, in the order of the offsets."""
+    messages = await read_topic(cluster.namesrv, topic)
+    assert_offsets_unique_and_dense(messages)
     bodies: dict[int, list[str]] = {}
-    async with PullConsumer(cluster.namesrv, "READ-ALL") as consumer:
-        await consumer.assign(await consumer.queues(topic))
-        await consumer.seek_to_begin()
-        while messages := await consumer.poll(500, timeout=0.5):
-            for message in messages:
-                assert message.queue_offset == len(bodies.setdefault(message.queue_id, []))
-                bodies[message.queue_id].append(message.body.decode())
+    for message in messages:
+        bodies.setdefault(message.queue_id, []).append(message.body.decode())
     return bodies
 
 
@@ -156,14 +153,18 @@ async def test_at_most_once_never_stores_a_message_twice(cluster: LocalCluster, 
 
 
 async def test_order_per_key_holds_over_a_killed_leader(cluster: LocalCluster, topic: str):
+    under_way = asyncio.Event()
     async with Producer(cluster.namesrv, timeout=20) as producer:
 
         async def send(key: int) -> None:
             for number in range(150):
                 await producer.send(topic, b"%d-%d" % (key, number), ordering_key=str(key))
+                if number == 10:
+                    under_way.set()
 
         senders = [asyncio.create_task(send(key)) for key in range(8)]
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(20):
+            await under_way.wait()
         await asyncio.to_thread(cluster.kill_leader)
         await asyncio.gather(*senders)
     for bodies in (await read_all(cluster, topic)).values():

@@ -6,7 +6,9 @@ import asyncio
 from collections import Counter
 from itertools import islice
 
-from dledger_client import Admin, MessageQueue, Producer, PullConsumer, SendResult
+from cluster_checks import read_topic
+
+from dledger_client import Admin, MessageQueue, Producer, SendResult
 from dledger_client.testing import LocalCluster, local_cluster_fixture
 
 cluster = local_cluster_fixture(scope="module")
@@ -14,13 +16,7 @@ cluster = local_cluster_fixture(scope="module")
 
 async def stored_bodies(cluster: LocalCluster, topic: str) -> Counter[bytes]:
     """How often each body is stored."""
-    bodies: Counter[bytes] = Counter()
-    async with PullConsumer(cluster.namesrv, "COUNTERS") as consumer:
-        await consumer.assign(await consumer.queues(topic))
-        await consumer.seek_to_begin()
-        while messages := await consumer.poll(500, timeout=1.0):
-            bodies.update(message.body for message in messages)
-    return bodies
+    return Counter(message.body for message in await read_topic(cluster.namesrv, topic))
 
 
 async def send_all(producer: Producer, topic: str, bodies: list[bytes]) -> list[SendResult]:

@@ -78,10 +78,11 @@ def test_wheel_carries_licence_and_command(wheel: Path) -> None:
         assert b"dledger = dledger_admin.cli:main" in archive.read(names["entry_points.txt"])
 
 
-def test_every_module_imports_outside_the_checkout(site: Path, tmp_path: Path) -> None:
+def run_outside(tmp_path: Path, program: str, *arguments: str) -> str:
+    """What a program prints that finds the wheel's packages only where it looks for them itself."""
     # -P and the empty PYTHONPATH keep the checkout away; the editable install's path entry is behind `site`.
     done = subprocess.run(
-        [sys.executable, "-P", "-c", IMPORT_ALL, str(site), *PACKAGES],
+        [sys.executable, "-P", "-c", program, *arguments],
         cwd=tmp_path,
         env={"PYTHONPATH": "", "PATH": "", "HOME": str(tmp_path)},
         capture_output=True,
@@ -89,7 +90,12 @@ def test_every_module_imports_outside_the_checkout(site: Path, tmp_path: Path) -
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert set(PACKAGES) <= set(done.stdout.split())
+    return done.stdout
+
+
+def test_every_module_imports_outside_the_checkout(site: Path, tmp_path: Path) -> None:
+    imported = run_outside(tmp_path, IMPORT_ALL, str(site), *PACKAGES)
+    assert set(PACKAGES) <= set(imported.split())
 
 
 # What the base install promises to import without any extra: the log, the wire, the client and the command.
@@ -112,12 +118,4 @@ for name in sys.argv[2:]:
 
 
 def test_base_install_imports_without_any_extra(site: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", IMPORT_WITHOUT_EXTRAS, str(site), *BASE_ENTRY_POINTS],
-        cwd=tmp_path,
-        env={"PYTHONPATH": "", "PATH": "", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_outside(tmp_path, IMPORT_WITHOUT_EXTRAS, str(site), *BASE_ENTRY_POINTS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import click
 import msgspec
 
@@ -12,7 +10,7 @@ from dledger_client import Admin, StartFrom
 from ..errors import AdminError
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
-from .options import namesrv_option
+from .options import namesrv_option, time_ms
 
 
 class GroupLine(msgspec.Struct, frozen=True):
@@ -57,14 +55,7 @@ def start_point(text: str) -> StartFrom:
         return "first"
     if text == "last":
         return "last"
-    if text.isascii() and text.isdecimal():
-        return int(text)
-    try:
-        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
-    except ValueError:
-        raise AdminError(
-            f"--to {text!r}: first, last, milliseconds since 1970, or a time such as 2026-01-31T12:00 is expected"
-        ) from None
+    return time_ms("--to", text, otherwise="first, last, ")
 
 
 @click.group()

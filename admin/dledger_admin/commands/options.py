@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
 import click
 
 from ..cluster.layout import DEFAULT_NAMESRV_PORT, HOST
+from ..errors import AdminError
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -19,6 +21,22 @@ class AbsolutePath(click.Path):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the absolute path."""
         return Path(str(super().convert(str(value), param, ctx))).resolve()
+
+
+def time_ms(option: str, text: str, *, otherwise: str = "") -> int:
+    """Return a time in ms since 1970, given so or as ISO 8601, which is local unless it names a time zone.
+
+    Raises `AdminError`, which says that `otherwise` and times are expected.
+    """
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        raise AdminError(
+            f"{option} {text!r} is no time: {otherwise}milliseconds since 1970, or a time such as 2026-01-31T12:00 is "
+            "expected"
+        ) from None
 
 
 def data_option(command: Command) -> Command:

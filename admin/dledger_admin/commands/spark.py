@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
-from typing import TypeVar
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from ..errors import AdminError
 from ..output import emit, output_option
 from . import spark_tables as tables
-from .options import namesrv_option
+from .options import namesrv_option, time_ms
 from .spark_progress import say
 from .spark_sessions import errors_in_one_line, job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
-def time_ms(text: str | None) -> int | None:
-    """A time given as ms since 1970 or as ISO 8601, local unless it names a time zone."""
-    if text is None:
-        return None
-    if text.isascii() and text.isdecimal():
-        return int(text)
-    try:
-        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
-    except ValueError:
-        raise AdminError(
-            f"{text!r} is no time: milliseconds since 1970, or a time such as 2026-01-31T12:00 is expected"
-        ) from None
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """What every job is told: the cluster, where Spark runs with which settings, and how its result is printed."""
+
+    namesrv: str
+    master: str
+    settings: tuple[str, ...]
+    output: str
+
+    def session(self, name: str) -> AbstractContextManager[tuple[SparkSession, Callable[[str], None]]]:
+        """See `spark_sessions.job`."""
+        return job(name, self.master, self.settings)
+
+
+def job_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--namesrv`, `--master`, `--conf` and `-o`, as one parameter `run`."""
+
+    @wraps(command)
+    def told(*, namesrv: str, master: str, settings: tuple[str, ...], output: str, **options: object) -> None:
+        command(run=JobRun(namesrv, master, settings, output), **options)
+
+    return namesrv_option(session_options(output_option(told)))
 
 
 def session_options(command: Command) -> Command:
@@ -65,13 +79,21 @@ def between_options(command: Command) -> Command:
     )
 
 
+def _between(begin: str | None, end: str | None) -> tuple[int | None, int | None]:
+    """What `--from` and `--to` say, in ms since 1970."""
+    return (
+        None if begin is None else time_ms("--from", begin),
+        None if end is None else time_ms("--to", end),
+    )
+
+
 @click.group()
 def spark() -> None:
     """Archive, verify, measure and replay messages with Spark; reads followers unless told otherwise."""
 
 
 @spark.command()
-@namesrv_option
+@job_options
 @click.option("--topics", required=True, metavar="A[,B...]")
 @click.option("--path", required=True, metavar="PATH", help="Folder of the archive, or a URL that Spark can write to.")
 @click.option("--compact", is_flag=True, help="Rewrite small files into large ones afterwards.")
@@ -79,10 +101,8 @@ def spark() -> None:
 @click.option("--rows-per-commit", type=click.IntRange(min=1), default=5_000_000, show_default=True)
 @click.option("--allow-data-loss", is_flag=True, help="Go on if retention removed what was not archived yet.")
 @read_from_option
-@session_options
-@output_option
 def archive(
-    namesrv: str,
+    run: JobRun,
     topics: str,
     path: str,
     compact: bool,
@@ -90,17 +110,14 @@ def archive(
     rows_per_commit: int,
     allow_data_loss: bool,
     read_from: str,
-    master: str,
-    settings: tuple[str, ...],
-    output: str,
 ) -> None:
     """Add what topics hold to an archive of Parquet files, exactly once; run it again to go on."""
-    with job("archive", master, settings) as (session, on_phase):
+    with run.session("archive") as (session, on_phase):
         from dledger_spark import jobs
 
         result = jobs.archive(
             session,
-            namesrv=namesrv,
+            namesrv=run.namesrv,
             topics=topics,
             path=path,
             mode=mode,  # type: ignore[arg-type]  # click has checked it
@@ -110,11 +127,11 @@ def archive(
             on_phase=on_phase,
         )
         compacted = jobs.compact(session, path=path, on_phase=on_phase) if compact else None
-    emit({"archive": result, "compaction": compacted}, output, lambda _: tables.archive(result, compacted))
+    emit({"archive": result, "compaction": compacted}, run.output, lambda _: tables.archive(result, compacted))
 
 
 @spark.command()
-@namesrv_option
+@job_options
 @click.option("--group", "groups", multiple=True, help="Only this broker group; repeatable.  [default: all]")
 @click.option("--include-leader", is_flag=True, help="Read the leader's log too.")
 @click.option(
@@ -124,63 +141,51 @@ def archive(
     show_default=True,
     help="How many nodes of each broker group must be read.",
 )
-@session_options
-@output_option
-@click.pass_context
 def verify(
-    context: click.Context,
-    namesrv: str,
+    run: JobRun,
     groups: tuple[str, ...],
     include_leader: bool,
     min_nodes: int,
-    master: str,
-    settings: tuple[str, ...],
-    output: str,
 ) -> None:
     """Read the whole log of each follower and check it; exit code 0 only if everything was read and holds."""
-    with job("verify", master, settings) as (session, on_phase):
+    with run.session("verify") as (session, on_phase):
         from dledger_spark import jobs
 
         result = jobs.verify(
             session,
-            namesrv=namesrv,
+            namesrv=run.namesrv,
             groups=groups,
             include_leader=include_leader,
             min_nodes=min_nodes,
             on_phase=on_phase,
         )
-    emit(result, output, tables.verify)
+    emit(result, run.output, tables.verify)
     if result.verdict != "valid":
-        context.exit(1)
+        click.get_current_context().exit(1)
 
 
 @spark.command()
-@namesrv_option
+@job_options
 @click.option("--topics", required=True, metavar="A[,B...]")
 @between_options
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="How many keys and producers.")
 @read_from_option
-@session_options
-@output_option
 def stats(
-    namesrv: str,
+    run: JobRun,
     topics: str,
     begin: str | None,
     end: str | None,
     top: int,
     read_from: str,
-    master: str,
-    settings: tuple[str, ...],
-    output: str,
 ) -> None:
     """Count messages, bytes, sizes and delays by topic and minute; heavy keys; producers."""
-    from_ms, to_ms = time_ms(begin), time_ms(end)
-    with job("stats", master, settings) as (session, on_phase):
+    from_ms, to_ms = _between(begin, end)
+    with run.session("stats") as (session, on_phase):
         from dledger_spark import jobs
 
         result = jobs.stats(
             session,
-            namesrv=namesrv,
+            namesrv=run.namesrv,
             topics=topics,
             from_ms=from_ms,
             to_ms=to_ms,
@@ -188,11 +193,11 @@ def stats(
             top=top,
             on_phase=on_phase,
         )
-    emit(result, output, tables.stats)
+    emit(result, run.output, tables.stats)
 
 
 @spark.command()
-@namesrv_option
+@job_options
 @click.option("--group", "groups", multiple=True, help="A consumer group; repeatable.  [default: all]")
 @click.option("--topics", default="", metavar="A[,B...]", help="[default: all]")
 @click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True)
@@ -200,35 +205,30 @@ def stats(
     "--interval", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Seconds between samples."
 )
 @click.option("--path", metavar="PATH", help="Append the samples to this Parquet folder.")
-@session_options
-@output_option
 def lag(
-    namesrv: str,
+    run: JobRun,
     groups: tuple[str, ...],
     topics: str,
     samples: int,
     interval: float,
     path: str | None,
-    master: str,
-    settings: tuple[str, ...],
-    output: str,
 ) -> None:
     """Sample how far consumer groups are behind."""
     with errors_in_one_line():
         from dledger_spark import jobs
 
         result = jobs.lag(
-            namesrv=namesrv, groups=groups, topics=topics, samples=samples, interval_s=interval, on_phase=say
+            namesrv=run.namesrv, groups=groups, topics=topics, samples=samples, interval_s=interval, on_phase=say
         )
     if path is not None and result.samples:
-        with job("lag", master, settings) as (session, on_phase):
+        with run.session("lag") as (session, on_phase):
             on_phase("writing the samples")
             result.frame(session).write.mode("append").parquet(path)
-    emit(result, output, tables.lag)
+    emit(result, run.output, tables.lag)
 
 
 @spark.command()
-@namesrv_option
+@job_options
 @click.option("--archive", "path", metavar="PATH", help="Replay messages of this archive.")
 @click.option("--topics", default="", metavar="A[,B...]", help="Replay these topics, or only these of the archive.")
 @between_options
@@ -239,10 +239,8 @@ def lag(
 @click.option("--rate", type=click.IntRange(min=1), help="At most so many messages a second.")
 @click.option("--same-queues", is_flag=True, help="Send each message to the queue of the number it came from.")
 @read_from_option
-@session_options
-@output_option
 def replay(
-    namesrv: str,
+    run: JobRun,
     path: str | None,
     topics: str,
     begin: str | None,
@@ -254,18 +252,15 @@ def replay(
     rate: int | None,
     same_queues: bool,
     read_from: str,
-    master: str,
-    settings: tuple[str, ...],
-    output: str,
 ) -> None:
     """Send messages of an archive, or of topics, to a topic again."""
-    from_ms, to_ms = time_ms(begin), time_ms(end)
-    with job("replay", master, settings) as (session, on_phase):
+    from_ms, to_ms = _between(begin, end)
+    with run.session("replay") as (session, on_phase):
         from dledger_spark import jobs
 
         result = jobs.replay(
             session,
-            namesrv=namesrv,
+            namesrv=run.namesrv,
             to_topic=to_topic,
             job_id=job_id,
             archive=path,
@@ -279,4 +274,4 @@ def replay(
             read_from=read_from,
             on_phase=on_phase,
         )
-    emit(result, output, tables.replay)
+    emit(result, run.output, tables.replay)

@@ -1,20 +1,19 @@
 """Up to which log position the consume queues' files are durable, and which units they hold there.
 
 Two files, `views/checkpoint-0` and `views/checkpoint-1`, are replaced in turn; the valid one with the higher sequence
-number counts.  A file is a crc32 (4 bytes, big-endian) and the MessagePack map of `Checkpoint`.
+number counts.  A file is `Checkpoint` in the form of `views/checked.py`.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from dledger.checksum import crc32
-from dledger.store.disk import Disk, write_file_durably
+from dledger.store.disk import Disk
 from dledger_broker.state.tables import BrokerState
+from dledger_broker.views.checked import read_checked, write_checked
 
 DIRECTORY = "views"
 _COPIES = (f"{DIRECTORY}/checkpoint-0", f"{DIRECTORY}/checkpoint-1")
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class TopicExtent(msgspec.Struct, frozen=True, array_like=True):
@@ -61,17 +60,16 @@ def extents_of(state: BrokerState) -> list[TopicExtent]:
 
 def load_checkpoint(disk: Disk) -> Checkpoint | None:
     """The newest valid checkpoint, or None."""
-    found = [checkpoint for path in _COPIES if (checkpoint := _read(disk, path)) is not None]
+    found = [checkpoint for path in _COPIES if (checkpoint := read_checked(disk, path, Checkpoint)) is not None]
     return max(found, key=lambda checkpoint: checkpoint.sequence, default=None)
 
 
 def save_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
     """Replace the older copy; blocks for two syncs."""
-    payload = _encode(checkpoint)
     if not disk.exists(DIRECTORY):
         disk.mkdir(DIRECTORY)
         disk.sync_dir(".")
-    write_file_durably(disk, _COPIES[checkpoint.sequence % 2], crc32(payload).to_bytes(4, "big") + payload)
+    write_checked(disk, _COPIES[checkpoint.sequence % 2], checkpoint)
 
 
 def remove_checkpoint(disk: Disk) -> None:
@@ -80,20 +78,3 @@ def remove_checkpoint(disk: Disk) -> None:
         for path in _COPIES:
             disk.unlink(path)
         disk.sync_dir(DIRECTORY)
-
-
-def _read(disk: Disk, path: str) -> Checkpoint | None:
-    try:
-        file = disk.open(path)
-    except FileNotFoundError:
-        return None
-    try:
-        data = file.pread(file.size(), 0)
-    finally:
-        file.close()
-    if len(data) < 4 or crc32(data[4:]).to_bytes(4, "big") != data[:4]:
-        return None
-    try:
-        return msgspec.msgpack.decode(data[4:], type=Checkpoint)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None

@@ -15,10 +15,10 @@ from typing import Final
 
 import msgspec
 
-from dledger.checksum import crc32
 from dledger.format import blank_length, parse_entry
-from dledger.store.disk import Disk, write_file_durably
+from dledger.store.disk import Disk
 from dledger.types import EntryKind
+from dledger_broker.views.checked import read_checked, write_checked
 from dledger_broker.views.keyfile import (
     ActiveIndexFile,
     IndexedKey,
@@ -108,7 +108,7 @@ class KeyIndex:
         which records are indexed.
         """
         self._incarnation = incarnation
-        checkpoint = self._read_checkpoint()
+        checkpoint = read_checked(self._disk, CHECKPOINT, IndexCheckpoint)
         try:
             if checkpoint is not None and checkpoint.incarnation == incarnation:
                 self._open(checkpoint)
@@ -239,25 +239,8 @@ class KeyIndex:
         return tuple(file.path.rpartition("/")[2] for file in self._sealed)
 
     def _write_checkpoint(self, checkpoint: IndexCheckpoint) -> None:
-        payload = msgspec.msgpack.encode(checkpoint)
         self._make_directory()
-        write_file_durably(self._disk, CHECKPOINT, crc32(payload).to_bytes(4, "big") + payload)
-
-    def _read_checkpoint(self) -> IndexCheckpoint | None:
-        try:
-            file = self._disk.open(CHECKPOINT)
-        except FileNotFoundError:
-            return None
-        try:
-            data = file.pread(file.size(), 0)
-        finally:
-            file.close()
-        if len(data) < 4 or crc32(data[4:]).to_bytes(4, "big") != data[:4]:
-            return None
-        try:
-            return msgspec.msgpack.decode(data[4:], type=IndexCheckpoint)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return None
+        write_checked(self._disk, CHECKPOINT, checkpoint)
 
     def _open(self, checkpoint: IndexCheckpoint) -> None:
         expected = {*checkpoint.sealed, checkpoint.name} - {None}

@@ -14,7 +14,7 @@ from dledger.store.disk import OsDisk
 from dledger.store.identity import FORMAT, Identity, write_identity
 from dledger.types import Membership, ReplicaId
 from dledger_broker.broker import Broker
-from dledger_broker.config import ConfigValue
+from dledger_broker.broker_conf import ConfigValue
 from dledger_broker.state.commands import PutPin
 
 NODE_IDS = ("broker-a-n0", "broker-a-n1", "broker-a-n2")

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from dledger_broker.broker import Broker
-from dledger_broker.config import BrokerConfig, ConfigValue, build_config
+from dledger_broker.broker_conf import ConfigValue
+from dledger_broker.config import BrokerConfig, build_config
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData, encode_heartbeat
