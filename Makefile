@@ -17,7 +17,7 @@ MINUTES ?= 3
 RUNS ?= 20
 CHAOS  ?=
 EXPLORE ?= --crashes 1 --prompt-saves --prompt-syncs
-TESTS  ?= tests
+TESTS  ?=
 
 BIN     := .venv/bin
 RUNTIME := .venv/.installed-runtime
@@ -57,8 +57,8 @@ venv: $(DEV) ## create .venv with everything that tests and checks need
 demo: $(RUNTIME) ## three nodes, real input, a killed leader, every byte compared
 	$(BIN)/dledger demo $(if $(INPUT),--input '$(INPUT)')
 
-test: $(DEV) ## run the tests
-	$(BIN)/python -m pytest $(TESTS)
+test: $(DEV) ## run the tests (TESTS=path: one part of them)
+	$(BIN)/python $(if $(TESTS),-m pytest $(TESTS),.ci/test.py)
 
 test-spark-cluster: $(DEV) ## run the tests on a standalone Spark cluster (minutes)
 	SPARK_CLUSTER=yes $(BIN)/python -m pytest tests/spark/cluster

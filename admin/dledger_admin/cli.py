@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 from typing import Final
 
 import click
+
+from .errors import AdminError
 
 _COMMANDS: Final = {
     "up": "up:up",
@@ -44,6 +47,15 @@ class _LazyGroup(click.Group):
         module, _, attribute = where.partition(":")
         command: click.Command = getattr(importlib.import_module(f"dledger_admin.commands.{module}"), attribute)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; a file that cannot be used is said in one line. Raises `AdminError`."""
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            if error.filename is None or error.errno == errno.EPIPE:
+                raise
+            raise AdminError(f"{error.filename} cannot be used: {error.strerror}") from error
 
 
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import Callable
 from typing import Final, TypeAlias, cast
 
@@ -268,7 +270,7 @@ class ConnectionPool:
         except TimeoutError:
             raise ConnectError(address, f"no connection within {self._connect_timeout:g} s") from None
         except OSError as error:
-            raise ConnectError(address, error.strerror or str(error)) from error
+            raise ConnectError(address, _reason(error)) from error
         self._open[address] = connection
         if self._on_connected is not None:
             self._on_connected(connection)
@@ -284,6 +286,13 @@ class ConnectionPool:
             del self._open[connection.address]
         if self._on_lost is not None:
             self._on_lost(connection)
+
+
+def _reason(error: OSError) -> str:
+    """What went wrong, without the address that asyncio puts into its words."""
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -90,6 +90,14 @@ class DeadlineError(ClientError):
     retryable = True
 
 
+class NoNameServerError(DeadlineError):
+    """No name server answered before the call's deadline."""
+
+    def __init__(self, addresses: Sequence[str], cause: ClientError) -> None:
+        super().__init__(f"no name server of {';'.join(addresses)} answered: {cause}")
+        self.addresses = tuple(addresses)
+
+
 class RefusedError(ClientError):
     """A server answered with a code other than success; `code` is the response code, `remark` the server's text."""
 

@@ -9,7 +9,7 @@ from typing import Final
 from dledger_remoting.command import RemotingCommand
 
 from .connection import ConnectionPool, split_address
-from .errors import ClientError, ConnectError, DeadlineError, InvalidArgumentError
+from .errors import ClientError, ConnectError, InvalidArgumentError, NoNameServerError
 
 ATTEMPT_SECONDS: Final = 3.0
 """How long one name server has for an answer before the next one is asked."""
@@ -50,7 +50,7 @@ class NameServers:
     ) -> RemotingCommand:
         """The first answer of any name server, whatever its code.
 
-        Raises `DeadlineError` if none answers by `deadline`, a time of the event loop's clock.
+        Raises `NoNameServerError` if none answers by `deadline`, a time of the event loop's clock.
         """
         loop = asyncio.get_running_loop()
         failures = 0
@@ -69,5 +69,5 @@ class NameServers:
                 failures += 1
                 pause = _PAUSE_SECONDS if failures % len(self.addresses) == 0 else 0.0
                 if loop.time() + pause >= deadline:
-                    raise DeadlineError(f"no name server of {';'.join(self.addresses)} answered: {error}") from error
+                    raise NoNameServerError(self.addresses, error) from error
                 await asyncio.sleep(pause)

@@ -105,7 +105,7 @@ class RouteTable:
         """The route of a topic, looked up if it is not known yet.
 
         With `auto_create`, a topic that no name server knows gets a provisional route through the brokers that create
-        topics. Raises `NoRouteError` if there is none, `DeadlineError` if no name server answers.
+        topics. Raises `NoRouteError` if there is none, `NoNameServerError` if no name server answers.
         """
         return self._routes.get(topic) or await self.refresh(topic, deadline, auto_create=auto_create)
 

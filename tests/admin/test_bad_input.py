@@ -1,6 +1,8 @@
 """Wrong input to `up` and `node` gives one line that says what to do, and changes nothing."""
 
+import errno
 import os
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +12,9 @@ from dledger_admin.cluster.bootstrap import complete_bootstrap, founding_manifes
 from dledger_admin.cluster.layout import ClusterLayout
 from dledger_admin.cluster.lifecycle import up_lock
 from dledger_admin.cluster.ports import describe_listener
+from dledger_admin.commands.client_calls import run
+from dledger_admin.errors import AdminError
+from dledger_client import ConnectError, NoNameServerError, SendError
 
 
 def dledger(*arguments: str) -> tuple[int, str]:
@@ -78,6 +83,30 @@ def test_an_even_group_is_refused_before_anything_is_made(tmp_path):
     assert code == 1
     assert "--nodes 4" in output
     assert not (tmp_path / "x").exists()
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path, ports, monkeypatch):
+    data = tmp_path / "cluster"
+    base_port, namesrv_port = map(str, ports)
+
+    def refuse(path: Path, **_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    code, output = dledger("up", "--data", str(data), "--base-port", base_port, "--namesrv-port", namesrv_port)
+    assert (code, output) == (1, f"Error: {data} cannot be used: Permission denied\n")
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_address_without_a_name_server_is_answered_with_what_to_do(wrapped):
+    async def ask() -> None:
+        nobody = NoNameServerError(["127.0.0.1:1"], ConnectError("127.0.0.1:1", "Connection refused"))
+        if wrapped:
+            raise SendError("T", 0, "not_sent", nobody) from nobody
+        raise nobody
+
+    with pytest.raises(AdminError, match="Connection refused: start one with `dledger up`"):
+        run(ask())
 
 
 @pytest.mark.parametrize("command", [["down"], ["status"], ["node", "status"]])

@@ -94,7 +94,7 @@ async def test_nobody_listening_is_certain_not_to_have_got_anything(pool):
     server = Server()
     await server.start()
     await server.stop()
-    with pytest.raises(ConnectError) as failure:
+    with pytest.raises(ConnectError, match=f"^cannot connect to {server.address}: Connection refused$") as failure:
         await pool.get(server.address, soon())
     assert failure.value.outcome == "not_sent"
 

@@ -28,23 +28,25 @@ async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
         yield started
 
 
-async def voters(cluster: LocalCluster) -> dict[str, bool]:
-    """Which of the nodes that answer vote, as they say themselves."""
+async def told(cluster: LocalCluster, field: str) -> dict[str, object]:
+    """A field of the status of each node that answers."""
     said = json.loads(await asyncio.to_thread(dledger, "status", "--data", str(cluster.data_dir), "-o", "json"))
-    return {process["name"]: process["status"]["voter"] for process in said["processes"] if process["status"]}
+    return {process["name"]: process["status"][field] for process in said["processes"] if process["status"]}
 
 
 async def test_a_wiped_directory_comes_back_as_a_learner_and_votes_after_promotion(cluster):
     async with Workload(cluster.namesrv) as load:
         await load.progress(MESSAGES)
+        before = await told(cluster, "incarnation")
         victim = await asyncio.to_thread(cluster.kill_leader)
         shutil.rmtree(cluster.data_dir / victim)
         await asyncio.to_thread(cluster.restart, victim)
-        assert (await voters(cluster))[victim] is False
+        assert (await told(cluster, "voter"))[victim] is False
+        assert (await told(cluster, "incarnation"))[victim] != before[victim]
         await load.progress(MESSAGES)
 
         async def promoted() -> bool:
-            return list((await voters(cluster)).values()) == [True] * len(cluster.node_ids)
+            return list((await told(cluster, "voter")).values()) == [True] * len(cluster.node_ids)
 
         await eventually(PROMOTION_SECONDS, "promoted", promoted)
         others = [node_id for node_id in cluster.node_ids if node_id != victim]

@@ -1,11 +1,12 @@
 """Whole groups, from seeds: those that once broke a promise, and a few of all."""
 
+import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from dledger.sim.campaign import judge
+from dledger.sim.campaign import judge, judge_all
 from dledger.sim.cases import Case
 from dledger.sim.nemesis import CLASSES, KINDS, TRIM
 from dledger.sim.run import Outcome
@@ -49,15 +50,23 @@ def _check(outcome: Outcome) -> None:
     assert outcome.violation is None, f"{outcome.case}: {outcome.violation}\n{outcome.place}"
 
 
+@pytest.fixture(scope="module")
+def outcomes() -> dict[Case, Outcome]:
+    """What became of all cases of this module, on as many processes as there are processors."""
+    fresh = [Case(scenario, seed, SECONDS) for scenario, seeds in FRESH.items() for seed in seeds]
+    cases = [*_remembered(), *fresh]
+    return dict(zip(cases, judge_all(cases, LAB, jobs=os.cpu_count() or 1), strict=True))
+
+
 @pytest.mark.parametrize("case", _remembered(), ids=lambda case: f"{case.scenario}-{case.seed}")
-def test_seeds_that_once_failed_pass(case: Case) -> None:
-    _check(judge(case, LAB))
+def test_seeds_that_once_failed_pass(case: Case, outcomes: dict[Case, Outcome]) -> None:
+    _check(outcomes[case])
 
 
 @pytest.fixture(scope="module", params=sorted(FRESH))
-def campaign(request: pytest.FixtureRequest) -> tuple[str, list[Outcome]]:
+def campaign(request: pytest.FixtureRequest, outcomes: dict[Case, Outcome]) -> tuple[str, list[Outcome]]:
     """A short campaign of a scenario."""
-    return request.param, [judge(Case(request.param, seed, SECONDS), LAB) for seed in FRESH[request.param]]
+    return request.param, [outcomes[Case(request.param, seed, SECONDS)] for seed in FRESH[request.param]]
 
 
 def test_no_promise_is_broken_under_any_fault(campaign: tuple[str, list[Outcome]]) -> None:

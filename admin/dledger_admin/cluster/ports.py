@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -44,9 +45,13 @@ def require_free(ports: Iterable[tuple[int, str]]) -> None:
 
 
 def find_free_block(offsets: Iterable[int], first: int = 21000, last: int = 32000, step: int = 100) -> int:
-    """Return a base port such that base + each offset is free; raises `AdminError` when there is none."""
+    """Return a base port such that base + each offset is free; raises `AdminError` when there is none.
+
+    Blocks are tried in random order, so that clusters which start side by side rarely meet.
+    """
     wanted = list(offsets)
-    for base in range(first, last, step):
+    candidates = range(first, last, step)
+    for base in random.sample(candidates, len(candidates)):
         if all(is_free(base + offset) for offset in wanted):
             return base
     raise AdminError(f"no free block of {len(wanted)} ports between {first} and {last} on {HOST}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dledger_broker.config import ConfigValue, build_config
+from dledger_broker.broker_conf import ConfigValue
+from dledger_broker.config import build_config
 from dledger_broker.errors import ConfigError
 from dledger_namesrv.config import ConfigError as NamesrvConfigError
 from dledger_namesrv.config import build_config as build_namesrv_config

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar
 
-from dledger_client import Admin, ClientError
+from dledger_client import Admin, ClientError, NoNameServerError
 
 from ..errors import AdminError
 
@@ -18,6 +18,8 @@ def run(work: Coroutine[object, None, Result]) -> Result:
     try:
         return asyncio.run(work)
     except ClientError as error:
+        if isinstance(error, NoNameServerError) or isinstance(error.__cause__, NoNameServerError):
+            raise AdminError(f"{error}: start one with `dledger up`, or say where one is with --namesrv") from error
         raise AdminError(str(error)) from error
 
 
