@@ -85,7 +85,7 @@ def ports() -> tuple[int, int]:
     """A base port with room for one group of three, and a name server port."""
     from dledger_admin.cluster.ports import find_free_block
 
-    base = find_free_block([*range(23), 90], first=32000, last=60000)
+    base = find_free_block([*range(23), 90], first=12000, last=20000)
     return base, base + 90
 
 
