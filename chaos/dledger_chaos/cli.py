@@ -20,6 +20,7 @@ from .campaign.totals import load_totals
 from .checkers.base import Verdict
 from .errors import ChaosError
 from .faults import KINDS
+from .mutants.trials import ANYTHING, TRIALS
 from .nemesis import MAX_OVERLAP, Pace
 from .run import RunOptions, RunResult, check, run
 from .targets import TARGETS
@@ -41,8 +42,8 @@ def chaos() -> None:
 @chaos.command("run")
 @click.option("--minutes", type=click.FloatRange(min=0.1), default=DEFAULT_MINUTES, show_default=True)
 @click.option("--seed", type=int, help="Draws faults and workloads; a random one is printed if none is given.")
-@click.option("--faults", default="all", show_default=True, help="Kinds or families, separated by commas; or `none`.")
-@click.option("--workloads", default="all", show_default=True, help="Names, separated by commas.")
+@click.option("--faults", help="Kinds or families, separated by commas, `all` (the default) or `none`.")
+@click.option("--workloads", help="Names, separated by commas, or `all` (the default).")
 @click.option("--target", type=click.Choice(list(TARGETS)), default="local", show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True, metavar="DIR")
 @click.option(
@@ -52,7 +53,7 @@ def chaos() -> None:
     show_default=True,
     help="Faults at a time, at the most.",
 )
-@click.option("--mutant", help="Run every node with this known bug: see `dledger chaos mutants`.")
+@click.option("--mutant", help="Run every node with this known bug, with faults that convict it.")
 @click.option("--swarm", is_flag=True, help="The seed draws faults, workloads and pace as well.")
 @click.option("--keep", is_flag=True, help="Keep the nodes' data even if the run is valid.")
 @click.pass_context
@@ -60,8 +61,8 @@ def run_command(
     context: click.Context,
     minutes: float,
     seed: int | None,
-    faults: str,
-    workloads: str,
+    faults: str | None,
+    workloads: str | None,
     target: str,
     out: Path,
     overlap: int,
@@ -80,6 +81,8 @@ def run_command(
     if swarm:
         options = swarm_options(seed, minutes, out, keep_data=keep)
     else:
+        trial = TRIALS.get(mutant or "", ANYTHING)
+        faults, workloads = faults or ",".join(trial.faults), workloads or ",".join(trial.workloads)
         words = ["dledger", "chaos", "run", "--minutes", f"{minutes:g}", "--seed", str(seed), "--faults", faults]
         words += ["--workloads", workloads, "--target", target]
         words += ["--overlap", str(overlap)] if overlap != MAX_OVERLAP else []
@@ -175,9 +178,12 @@ def workloads_command() -> None:
 
 @chaos.command("mutants")
 def mutants_command() -> None:
-    """List the known bugs that nodes can run with, and the promise each breaks."""
+    """List the known bugs that nodes can run with, the promise each breaks, and the faults that convict it."""
     for mutant in MUTANTS.values():
+        trial = TRIALS.get(mutant.name)
         click.echo(f"{mutant.name:<28} {mutant.breaks}")
+        if trial is not None:
+            click.echo(f"{'':<28}   {', '.join(trial.workloads)} under {', '.join(trial.faults)}")
 
 
 def _show(context: click.Context, result: RunResult) -> None:

@@ -21,6 +21,9 @@ KNOWN_SEEDS = {
     "lost-send-refused": 7,
     "mark-before-sync": 2,
     "old-segment-not-synced": 3,
+    "pins-ignored": 4,
+    "repetition-in-flight-stored": 8,
+    "sends-forgotten-at-failover": 2,
 }
 
 WITHOUT_SCHEDULE = [name for name, mutant in MUTANTS.items() if mutant.schedule is None]

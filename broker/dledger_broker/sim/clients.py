@@ -1,7 +1,8 @@
 """Clients of a simulated broker group: producers, consumers, administrators, readers.
 
 Each does one thing at a time, through the node it believes in: some follow the leader, some stay where they are and
-rely on being forwarded, some ask not to be.  Nothing is ever repeated under the same operation number.
+rely on being forwarded, some ask not to be.  Only idempotent sends (`repeats`) are ever repeated under the same
+operation number.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class ClientSettings:
     consumers: int = 2
     administrators: int = 1
     readers: int = 1
+    repeaters: int = 0
+    bulk_readers: int = 0
     think_s: float = 0.1
     """Mean pause between two operations of one client."""
     timeout_s: float = 3.0
@@ -84,10 +87,10 @@ class Client:
         """Do something."""
         raise NotImplementedError
 
-    def pause(self, _answer: Answer | None = None) -> None:
-        """Go on after a while."""
+    def pause(self, *, haste: float = 1.0) -> None:
+        """Go on after a while, of which `haste` is the share that passes."""
         trial = self.trial
-        trial.group.scheduler.after(self.random.expovariate(1.0) * trial.settings.think_s, self._act)
+        trial.group.scheduler.after(self.random.expovariate(1.0) * trial.settings.think_s * haste, self._act)
 
     def _act(self) -> None:
         if self.trial.takes_another():

@@ -134,8 +134,9 @@ class SimBroker:
         self._life.environment.loop.create_task(close())
 
     def trim(self, position: int) -> None:
-        """See `Service.trim`."""
-        if not self.service.retention.is_busy:
+        """See `Service.trim`; what is pinned stays, as it does unless a disk is too full."""
+        pinned = self.broker.state.pins.lowest(self._life.environment.wall_ms())
+        if not self.service.retention.is_busy and (pinned is None or position <= pinned):
             self.service.retention.trim(position)
 
     def on_frames(self, origin: Origin, data: bytes, frames: list[FrameBounds]) -> None:

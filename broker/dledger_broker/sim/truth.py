@@ -1,6 +1,7 @@
 """What the log says, read entry by entry beside the code under test: every replica and every answer must agree.
 
-- No operation is stored twice, none that was answered as not stored is stored at all.
+- No operation is stored twice, none that was answered as not stored is stored at all.  Idempotent sends may be
+  repeated, and are not stored twice either, as long as what was stored first is kept, remembered, and not rotten.
 - A queue's records have the offsets 0, 1, 2, …: none is given twice, none is left out.
 - The offset that a consumer of a lasting topic has committed never goes back.
 - Equal logs make equal states.
@@ -11,7 +12,8 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections import Counter
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dledger.format import iter_commands
 from dledger.sim.invariants import require
@@ -19,16 +21,22 @@ from dledger.statemachine import CommittedEntry
 from dledger.types import SnapshotMeta
 from dledger_broker.state.commands import (
     KINDS,
+    Command,
     CommitOffsets,
     DeleteGroup,
     DeleteOffsets,
     DeleteTopic,
     PutTopic,
+    RememberSends,
     TrimQueues,
     decode,
 )
+from dledger_broker.state.remembered import ROW
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
+
+if TYPE_CHECKING:
+    from dledger.sim.group import SimGroup
 
 _BODY: Final = struct.Struct(">4sQ")
 _MARK: Final = b"simu"
@@ -61,6 +69,14 @@ class Stored(NamedTuple):
     tag_code: int
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A pin that its reader may rely on: the log is kept from `position` on until `until`, simulated seconds."""
+
+    position: int
+    until: float
+
+
 class Incarnation:
     """A topic from its creation to its deletion."""
 
@@ -90,6 +106,20 @@ class Truth:
         """Topics that are never deleted."""
         self.refused: set[int] = set()
         """Operations that were answered as certainly not stored."""
+        self.idempotent: dict[int, int] = {}
+        """The first operation of the send, by each operation of a send that may be repeated."""
+        self.group: SimGroup | None = None
+        """Where all this happens."""
+        self.claims: dict[str, Claim] = {}
+        """Pins of the log that somebody relies on."""
+        self.trimmed_to = 0
+        """What lies below this position need not be kept."""
+        self._remembered: set[int] = set()
+        """The positions of sends that the log remembers."""
+        self._positions: list[int] = []
+        """Of all records."""
+        self.stored_again: set[int] = set()
+        """Idempotent operations that were forgotten and stored for the second time."""
         self._digests: dict[int, int] = {}
         self._index = -1
 
@@ -100,11 +130,15 @@ class Truth:
         if entry.index <= self._index:
             return
         self._index = entry.index
+        commands = [decode(kind, payload) for kind, payload in iter_commands(entry.commands) if kind in KINDS]
+        for command in commands:
+            if isinstance(command, RememberSends):
+                self._remembered.update(position for _, position in ROW.iter_unpack(command.rows))
+                self.happened["send remembered"] += len(command.rows) // ROW.size
         if len(entry.records):
             self._see_records(entry)
-        for kind, payload in iter_commands(entry.commands):
-            if kind in KINDS:
-                self._see_command(kind, payload, entry)
+        for command in commands:
+            self._see_command(command, entry)
 
     def _see_records(self, entry: CommittedEntry) -> None:
         records, base = bytes(entry.records), entry.records_position
@@ -112,7 +146,9 @@ class Truth:
             place, size, queue_id, offset = record.position, record.size, record.queue_id, record.queue_offset
             operation = operation_of(records[place + RECORD_HEAD_BYTES :])
             require(operation not in self.refused, "what was refused is never stored", operation=operation)
-            require(operation not in self.stored, "no operation is stored twice", operation=operation)
+            if operation in self.stored:
+                self._see_repetition(operation)
+            self._positions.append(base + place)
             name = record.topic.decode()
             topic = self.topics.get(name)
             if topic is None:
@@ -132,8 +168,21 @@ class Truth:
             queue.append(stored)
             self.stored[operation] = self.by_position[position] = stored
 
-    def _see_command(self, kind: int, payload: memoryview, entry: CommittedEntry) -> None:
-        match decode(kind, payload):
+    def _see_repetition(self, operation: int) -> None:
+        """An operation is stored for the second time: was the first one kept, remembered, and not rotten?"""
+        first = self.idempotent.get(operation)
+        forgotten = first is not None and (
+            (first != operation and first in self.stored_again)
+            or self._may_forget()
+            or self.stored[first].position < self.trimmed_to
+            or self.stored[first].position not in self._remembered
+        )
+        require(forgotten, "no operation is stored twice", operation=operation, stored=self.stored[operation])
+        self.stored_again.add(operation)
+        self.happened["send forgotten and stored again"] += 1
+
+    def _see_command(self, command: Command, entry: CommittedEntry) -> None:
+        match command:
             case PutTopic(config=config):
                 self.topics.setdefault(config.topic_name, Incarnation(config.topic_name, entry.end))
             case DeleteTopic(topic=name):
@@ -151,10 +200,28 @@ class Truth:
                 for key in [key for key in self.committed if key[0] == group]:
                     del self.committed[key]
             case TrimQueues(before_position=position, first_offsets=rows):
+                self._see_pins(position)
+                self.trimmed_to = max(self.trimmed_to, position)
                 for name, created, queue_id, first in rows:
                     incarnation = self.topics.get(name)
                     if incarnation is not None and incarnation.created == created:
                         self._see_trim(incarnation, queue_id, first, position)
+
+    def _see_pins(self, position: int) -> None:
+        """The log is about to be trimmed: does anybody still need what goes?"""
+        for name, claim in self.claims.items():
+            lasts = self.group is not None and self.group.scheduler.now < claim.until and not self._clocks_jumped
+            require(
+                not lasts or position <= claim.position, "a pinned log is kept", pin=name, claim=claim, trim=position
+            )
+
+    @property
+    def _clocks_jumped(self) -> bool:
+        return self.group is not None and self.group.clocks_jumped
+
+    def _may_forget(self) -> bool:
+        """Whether a disk has rotted or a wall clock has jumped, which may let a group forget idempotent sends."""
+        return self._clocks_jumped or (self.group is not None and self.group.rotten)
 
     @staticmethod
     def _see_trim(topic: Incarnation, queue_id: int, first: int, position: int) -> None:
@@ -179,6 +246,10 @@ class Truth:
         )
         self.committed[key] = offset
 
+    def positions_between(self, start: int, end: int) -> list[int]:
+        """Of all records in a range of the log, in its order."""
+        return self._positions[bisect_left(self._positions, start) : bisect_left(self._positions, end)]
+
     # ---------------------------------------------------------------- replicas
 
     def compare(self, node: str, index: int, digest: int) -> None:
@@ -201,9 +272,9 @@ class Truth:
 
     def acknowledged(self, operation: int, queue_id: int, offset: int, position: int) -> None:
         """A client was told that its message is stored."""
-        stored = self.stored.get(operation)
+        stored = self.by_position.get(position)
         require(
-            stored is not None and (stored.queue_id, stored.offset, stored.position) == (queue_id, offset, position),
+            stored is not None and (stored.operation, stored.queue_id, stored.offset) == (operation, queue_id, offset),
             "what is acknowledged lies where the answer says",
             operation=operation,
             answered=(queue_id, offset, position),

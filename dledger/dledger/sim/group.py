@@ -143,6 +143,8 @@ class SimGroup:
         self._serve = serve
         self.unreachable: set[str] = set()
         """Nodes that clients do not reach."""
+        self.clocks_jumped = False
+        """Some wall clock has, at some time."""
         self.witness = Witness()
         self.network = Network(scheduler, Random(random.getrandbits(64)), settings.names)
         self.nodes = {name: self._make_node(name) for name in settings.names}

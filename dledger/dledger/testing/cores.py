@@ -252,8 +252,8 @@ class CoreGroup:
         """Begin and complete a sync."""
         self.begin_sync(name)()
 
-    def crash(self, name: str) -> None:
-        """Lose what is not durable, and start again."""
+    def crash(self, name: str, *, unread: bool = False) -> None:
+        """Lose what is not durable, and start again; `unread`: no entry's bytes verify any more."""
         core = self.cores[name]
         fresh = Core(name, core.raft)
         fresh.log = core.log[: core.durable]
@@ -271,7 +271,8 @@ class CoreGroup:
             base + len(fresh.log),
             membership,
             membership_index,
-            [meta for meta in fresh.log if meta.membership is not None],
+            [] if unread else [meta for meta in fresh.log if meta.membership is not None],
+            [(base + 1, base + 1 + len(fresh.log))] if unread else [],
         )
         fresh.raft = self._raft(name, table, fresh.hard_state, base)
         self.cores[name] = fresh

@@ -1,6 +1,7 @@
 """The broker's known bugs beside those of the log: a simulator that does not catch them proves nothing.
 
-`requests` lists those of what clients are told, `state` those of state and views; `apply` puts one into a real process.
+`requests` lists those of what clients are told, `repeats` those of idempotent sends, `state` those of state and views;
+`apply` puts one into a real process.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from typing import Final
 
 from dledger.sim.mutants import MUTANTS as LOG_MUTANTS
 from dledger.sim.mutants.catalogue import Mutant
-from dledger_broker.sim.mutants import requests, state
+from dledger_broker.sim.mutants import repeats, requests, state
 
-MUTANTS: Final[Mapping[str, Mutant]] = {**LOG_MUTANTS, **requests.CATALOGUE, **state.CATALOGUE}
+MUTANTS: Final[Mapping[str, Mutant]] = {**LOG_MUTANTS, **requests.CATALOGUE, **state.CATALOGUE, **repeats.CATALOGUE}
 
 
 def apply(name: str) -> None:

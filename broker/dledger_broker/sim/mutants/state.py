@@ -10,6 +10,7 @@ from dledger.statemachine import CommittedEntry, Leadership
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.retention import Retention
 from dledger_broker.sim import schedules
+from dledger_broker.state.pins import PinTable
 from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_broker.views import recovery
 from dledger_broker.views.consumequeue import ConsumeQueues
@@ -69,6 +70,13 @@ CATALOGUE.add(
     "trim-takes-one-more",
     "a queue keeps every message that the log keeps",
     (ConsumeQueues, "first_kept", _first_kept_too_far),
+)
+
+CATALOGUE.add(
+    "pins-ignored",
+    "the log is kept from a pin on while its lease runs",
+    (PinTable, "lowest", lambda _self, _now_ms: None),
+    scenario="repeats",
 )
 
 # ---------------------------------------------------------------- consume queues

@@ -117,6 +117,7 @@ class ClockJump:
 
     def inject(self, group: SimGroup) -> bool:
         self._shift(group.nodes[self.node], self.by_ms)
+        group.clocks_jumped = True
         return True
 
     def heal(self, group: SimGroup) -> None:

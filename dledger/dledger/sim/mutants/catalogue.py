@@ -42,12 +42,19 @@ class Mutant:
 
 
 class Catalogue(dict[str, Mutant]):
-    """Mutants by name, all for one scenario."""
+    """Mutants by name, for one scenario unless they say for which other one."""
 
     def __init__(self, scenario: str) -> None:
         super().__init__()
         self._scenario = scenario
 
-    def add(self, name: str, breaks: str, *patches: Patch, schedule: Callable[[], None] | None = None) -> None:
+    def add(
+        self,
+        name: str,
+        breaks: str,
+        *patches: Patch,
+        schedule: Callable[[], None] | None = None,
+        scenario: str | None = None,
+    ) -> None:
         """List a mutant."""
-        self[name] = Mutant(name, breaks, self._scenario, patches, schedule)
+        self[name] = Mutant(name, breaks, scenario or self._scenario, patches, schedule)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dledger.core.effects import Commit, ReadsReady, SaveHardState
+from dledger.core.log_table import LogTable
 from dledger.core.messages import Append, AppendReply, VoteReply, VoteRequest
 from dledger.core.raft import Entries, Raft
 from dledger.sim.mutants.catalogue import Catalogue
@@ -260,6 +261,13 @@ CATALOGUE.add(
     (Raft, "can_change_membership", property(lambda self: self.is_leader)),
     (Raft, "own_term_committed", property(lambda self: self.is_leader)),
     schedule=core_schedules.membership_change_before_own_commit,
+)
+
+CATALOGUE.add(
+    "unread-membership",
+    "a replica that cannot read who the voters are counts no votes",
+    (LogTable, "membership_is_known", True),
+    schedule=core_schedules.unread_membership,
 )
 
 # ---------------------------------------------------------------- snapshots

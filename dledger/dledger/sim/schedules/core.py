@@ -219,6 +219,35 @@ def void_removal() -> None:
     assert group["b"].table.membership.voters == (replica("b"), replica("c"))
 
 
+def unread_membership() -> None:
+    """A founder whose log lost the entries by which others joined does not lead alone.
+
+    1. `a` founds a group alone, `b` and `c` join.  2. The bytes of `a`'s log rot, and it starts again: as far as it can
+    read it is the only voter.  3. `b` leads, and hands over to `a`, which must not take what it alone believes in.
+    """
+    group = CoreGroup("a", learners=("b", "c"))
+    group.elect("a")
+    for voters, learners in (("ab", "c"), ("abc", "")):
+        group.propose("a", membership=Membership(tuple(map(replica, voters)), tuple(map(replica, learners))))
+        group.settle()
+    changes = [meta for meta in group.cores["a"].log if meta.membership is not None]
+    group.crash("a", unread=True)
+    assert group["a"].table.membership.voters == (replica("a"),)
+    group.isolate("a")
+    group.pass_time(3.0, "a")
+    assert not group["a"].is_leader
+    group.elect("b")
+    group.heal()
+    group.pass_time(0.3)
+    assert group["b"].transfer(replica("a"), group.now)
+    group.run("b")
+    group.settle()
+    assert not group["a"].is_leader
+    group["a"].repaired(0, group["a"].table.last_index + 1, changes)
+    group.elect("a")
+    assert group["a"].table.membership.voters == tuple(map(replica, "abc"))
+
+
 def transfer_under_load() -> None:
     """A transfer waits for the successor to have everything, overrides the live leader, and gives up in time."""
     group = CoreGroup("a", "b", "c")
@@ -374,6 +403,7 @@ CORE_SCHEDULES = (
     membership_change_before_own_commit,
     leader_removes_itself,
     void_removal,
+    unread_membership,
     transfer_under_load,
     one_way_partition,
     late_tick,

@@ -1,0 +1,80 @@
+"""Bugs of idempotent sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+from dledger.sim.mutants.catalogue import Catalogue
+from dledger.statemachine import Leadership
+from dledger_broker.processors import idempotent
+from dledger_broker.processors.idempotent import IdempotentSends
+from dledger_broker.processors.record_tails import MessageParts
+from dledger_broker.processors.send_targets import SendTarget
+from dledger_broker.server.request import Request
+from dledger_remoting.hotpath import SendV2Fields
+
+CATALOGUE = Catalogue("repeats")
+
+_began: WeakKeyDictionary[IdempotentSends, int] = WeakKeyDictionary()
+"""Where the log ended, as far as it was applied, when a leader began to remember."""
+
+
+def _remember_from_now_on(self: IdempotentSends, leadership: Leadership) -> None:
+    _real_on_leadership(self, leadership)
+    if leadership.ready:
+        _began.setdefault(self, self._machine.applied_position)
+    else:
+        _began.pop(self, None)
+
+
+def _is_stored_by_this_leader(
+    self: IdempotentSends,
+    candidates: list[int],
+    request: Request,
+    fields: SendV2Fields,
+    target: SendTarget,
+    messages: Sequence[MessageParts],
+) -> bool:
+    own = [position for position in candidates if position >= _began.get(self, 0)]
+    return _real_is_stored(self, own, request, fields, target, messages)
+
+
+_real_on_leadership = IdempotentSends._on_leadership  # noqa: SLF001 - what is patched is what is private
+_real_is_stored = IdempotentSends._is_stored  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "sends-forgotten-at-failover",
+    "a new leader knows the sends that earlier ones stored",
+    (IdempotentSends, "_on_leadership", _remember_from_now_on),
+    (IdempotentSends, "_is_stored", _is_stored_by_this_leader),
+)
+
+
+def _admit_what_is_in_flight(
+    self: IdempotentSends,
+    request: Request,
+    fields: SendV2Fields,
+    target: SendTarget,
+    messages: Sequence[MessageParts],
+    *,
+    is_batch: bool,
+) -> int | None:
+    self._in_flight.clear()
+    return _real_admit(self, request, fields, target, messages, is_batch=is_batch)
+
+
+_real_admit = IdempotentSends.admit
+
+CATALOGUE.add(
+    "repetition-in-flight-stored",
+    "a repetition waits for the outcome of the first attempt",
+    (IdempotentSends, "admit", _admit_what_is_in_flight),
+)
+
+CATALOGUE.add(
+    "repetition-not-compared",
+    "a send is a repetition only if it equals what is stored",
+    (idempotent, "_same", lambda *_arguments: True),
+    (idempotent, "_identity", lambda fields, *_arguments: 1 + fields.queue_id),
+)

@@ -1,0 +1,81 @@
+"""Producers that repeat idempotent sends: after every outcome that is not certain, and sometimes after one that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from dledger_broker.sim.clients import NOT_STORED, Client
+from dledger_broker.sim.connection import Answer
+from dledger_remoting.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from dledger_broker.sim.trial import BrokerTrial
+
+MOST_ATTEMPTS: Final = 6
+AGAIN_SHARE: Final = 0.3
+"""The share of acknowledged sends that are repeated nevertheless, as by a client that has not read the answer."""
+HASTE: Final = 0.1
+"""A repetition follows so much faster than another operation, so that it meets the first attempt in flight."""
+
+
+@dataclass(slots=True)
+class _Send:
+    """One send and its repetitions, which have the same fields and the same body."""
+
+    operations: list[int]
+    queue_id: int
+    code: int
+    ext: dict[str, str]
+    body: bytes
+    attempts: int = 0
+    uncertain: bool = False
+    """An attempt may have been stored, or may still be."""
+
+
+class Repeater(Client):
+    """Sends to lasting topics, for what is repeated to a topic that was deleted and made again is stored again."""
+
+    def __init__(self, trial: BrokerTrial, number: int) -> None:
+        super().__init__(trial, number)
+        self._send: _Send | None = None
+
+    def act(self) -> None:
+        """Begin a send, or repeat the last one."""
+        if self._send is None:
+            self._send = self._begin(self.random)
+        send = self._send
+        send.attempts += 1
+        if not self.call(send.code, dict(send.ext), lambda answer: self._done(send, answer), body=send.body):
+            self._settled(send, again=True)
+
+    def _begin(self, random: Random) -> _Send:
+        trial, settings = self.trial, self.trial.settings
+        many = random.random() < settings.batch_share
+        operations = [trial.next_operation() for _ in range(random.randint(2, settings.most_in_batch) if many else 1)]
+        queue_id = random.randrange(settings.queues)
+        topic = random.choice(sorted(trial.lasting))
+        code, ext, body = trial.make_send(topic, queue_id, operations, batch=many)
+        trial.truth.idempotent.update(dict.fromkeys(operations, operations[0]))
+        return _Send(operations, queue_id, code, ext | {"idempotent": "true"}, body)
+
+    def _done(self, send: _Send, answer: Answer | None) -> None:
+        if answer is not None and answer.code == ResponseCode.SUCCESS:
+            self.trial.sent(send.operations, send.queue_id, answer)
+            send.uncertain = True
+            self._settled(send, again=self.random.random() < AGAIN_SHARE)
+            return
+        send.uncertain |= answer is None or answer.code not in NOT_STORED
+        self._settled(send, again=True)
+
+    def _settled(self, send: _Send, *, again: bool) -> None:
+        """An attempt has its outcome: make another one, or leave it at that."""
+        if again and send.attempts < MOST_ATTEMPTS:
+            self.trial.counts["send repeated"] += 1
+            self.pause(haste=HASTE)
+            return
+        if not send.uncertain:
+            self.trial.not_sent(send.operations)
+        self._send = None
+        self.pause()
