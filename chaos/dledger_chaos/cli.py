@@ -21,7 +21,7 @@ from .checkers.base import Verdict
 from .errors import ChaosError
 from .faults import KINDS
 from .mutants.trials import ANYTHING, TRIALS
-from .nemesis import MAX_OVERLAP, Pace
+from .nemesis import MAX_OVERLAP, PAUSE_SPREAD_S, SHORTEST_PAUSE_S, Pace
 from .run import RunOptions, RunResult, check, run
 from .targets import TARGETS
 from .workloads.registry import WORKLOADS
@@ -31,7 +31,7 @@ DEFAULT_MINUTES: Final = 3.0
 CAMPAIGN_MINUTES: Final = 5.0
 DEFAULT_OUT: Final = Path("chaos-runs")
 
-_DRAWN: Final = ("faults", "workloads", "target", "overlap", "mutant")
+_DRAWN: Final = ("faults", "workloads", "target", "overlap", "pause", "mutant")
 
 
 @click.group()
@@ -53,6 +53,13 @@ def chaos() -> None:
     show_default=True,
     help="Faults at a time, at the most.",
 )
+@click.option(
+    "--pause",
+    type=click.FloatRange(min=0.0),
+    default=SHORTEST_PAUSE_S,
+    show_default=True,
+    help="Seconds at least between two faults where one is in force at a time; at most 3.5 more.",
+)
 @click.option("--mutant", help="Run every node with this known bug, with faults that convict it.")
 @click.option("--swarm", is_flag=True, help="The seed draws faults, workloads and pace as well.")
 @click.option("--keep", is_flag=True, help="Keep the nodes' data even if the run is valid.")
@@ -66,6 +73,7 @@ def run_command(
     target: str,
     out: Path,
     overlap: int,
+    pause: float,
     mutant: str | None,
     swarm: bool,
     keep: bool,
@@ -86,6 +94,7 @@ def run_command(
         words = ["dledger", "chaos", "run", "--minutes", f"{minutes:g}", "--seed", str(seed), "--faults", faults]
         words += ["--workloads", workloads, "--target", target]
         words += ["--overlap", str(overlap)] if overlap != MAX_OVERLAP else []
+        words += ["--pause", f"{pause:g}"] if pause != SHORTEST_PAUSE_S else []
         words += ["--mutant", mutant] if mutant else []
         options = RunOptions(
             directory=run_directory(out, seed),
@@ -97,7 +106,7 @@ def run_command(
             workloads=tuple(workloads.split(",")),
             mutant=mutant,
             keep_data=keep,
-            pace=Pace(overlap),
+            pace=Pace(overlap, (pause, pause + PAUSE_SPREAD_S)),
         )
     click.echo(f"seed {seed}; the same again: {options.command}")
     try:
@@ -121,22 +130,25 @@ def run_command(
     "--state", type=click.Path(path_type=Path), required=True, help="Sums of runs; one that exists is gone on with."
 )
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True, metavar="DIR")
+@click.option("--again", is_flag=True, help="First run those seeds of the state file again that were not valid.")
 @click.pass_context
-def campaign_command(context: click.Context, runs: int, minutes: float, first: int, state: Path, out: Path) -> None:
+def campaign_command(
+    context: click.Context, runs: int, minutes: float, first: int, state: Path, out: Path, again: bool
+) -> None:
     """Run one seed after the other, as `run --swarm` does; several campaigns may run side by side.
 
     Exit code 0: all runs in the state file are valid; 1: one is not; 2: nothing was run.
     """
     try:
-        done = run_campaign(runs=runs, minutes=minutes, first=first, out=out, state=state, say=click.echo)
+        done = run_campaign(runs=runs, minutes=minutes, first=first, out=out, state=state, say=click.echo, again=again)
     except ChaosError as error:
         click.echo(f"not run: {error}", err=True)
         context.exit(EXIT_CODES["unknown"])
     except (asyncio.CancelledError, KeyboardInterrupt):
         click.echo(f"stopped; the same command goes on behind the runs in {state}", err=True)
         context.exit(EXIT_CODES["unknown"])
-    click.echo(figures(done))
-    context.exit(any(run.verdict != "valid" for run in done))
+    click.echo(figures([done]))
+    context.exit(any(run.verdict != "valid" for run in done.runs))
 
 
 @chaos.command("figures")
@@ -144,11 +156,11 @@ def campaign_command(context: click.Context, runs: int, minutes: float, first: i
 @click.option("--page", type=click.Path(exists=True, path_type=Path), help="Write them into this page.")
 def figures_command(states: Sequence[Path], page: Path | None) -> None:
     """Print the sums of campaigns as a table."""
-    runs = [run for state in states for run in load_totals(state).runs]
+    campaigns = [load_totals(state) for state in states]
     if page is None:
-        click.echo(figures(runs))
+        click.echo(figures(campaigns))
     else:
-        write_figures(page, runs)
+        write_figures(page, campaigns)
 
 
 @chaos.command("check")

@@ -24,6 +24,8 @@ from .history import Recorder
 from .target import Target
 
 MAX_OVERLAP: Final = 2
+SHORTEST_PAUSE_S: Final = 0.5
+PAUSE_SPREAD_S: Final = 3.5
 STOPPING_S: Final = 5.0
 """A node that meets a disk error may take this long to stop."""
 
@@ -37,7 +39,7 @@ class Pace:
     """
 
     max_overlap: int = MAX_OVERLAP
-    pause_s: tuple[float, float] = (0.5, 4.0)
+    pause_s: tuple[float, float] = (SHORTEST_PAUSE_S, SHORTEST_PAUSE_S + PAUSE_SPREAD_S)
     longest_hold_s: float = 60.0
 
 

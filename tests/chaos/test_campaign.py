@@ -85,13 +85,24 @@ def test_a_campaign_goes_on_behind_the_runs_in_its_file(tmp_path, asked):
     state = tmp_path / "sums" / "state.json"
 
     def campaign(runs: int) -> list[RunFigures]:
-        return run_campaign(runs=runs, minutes=1, first=40, out=tmp_path, state=state, say=lambda _: None)
+        return run_campaign(runs=runs, minutes=1, first=40, out=tmp_path, state=state, say=lambda _: None).runs
 
     campaign(2)
     assert [run.seed for run in load_totals(state).runs] == asked == [40, 41]
     assert [run.seed for run in campaign(3)] == [40, 41, 42]
     campaign(3)
     assert asked == [40, 41, 42]
+
+
+def test_what_was_not_valid_is_run_again_and_what_it_was_before_stays_in_the_file(tmp_path, asked):
+    state = tmp_path / "state.json"
+    save_totals(state, Totals([run_figures(1), run_figures(2, verdict="invalid", broken=["lost"]), run_figures(3)]))
+    run_campaign(runs=4, minutes=1, first=1, out=tmp_path, state=state, say=lambda _: None, again=True)
+    totals = load_totals(state)
+    assert asked == [2, 4]
+    assert [(run.seed, run.verdict) for run in totals.runs] == [(seed, "valid") for seed in (1, 2, 3, 4)]
+    assert [(run.seed, run.broken) for run in totals.before] == [(2, ["lost"])]
+    assert "| seed 2, before it was run again: invalid | lost: " in figures([totals])
 
 
 def test_the_command_of_a_run_names_its_seed_and_draws_the_rest(tmp_path):
@@ -107,7 +118,8 @@ def test_a_swarm_takes_no_orders_of_its_own(tmp_path):
 
 
 def test_figures_sum_runs_of_all_campaigns_by_class():
-    table = figures([run_figures(1), run_figures(2), run_figures(9, verdict="invalid", broken=["lost"])])
+    second = Totals([run_figures(9, verdict="invalid", broken=["lost"])])
+    table = figures([Totals([run_figures(1), run_figures(2)]), second])
     rows = dict(line.strip("|").strip().split(" | ", 1) for line in table.splitlines()[2:])
     assert rows["runs"] == "3: 2 valid, 1 invalid"
     assert rows["seeds"] == "1 to 2, 9"
@@ -127,7 +139,7 @@ def test_figures_replace_what_stood_between_their_marks(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# Proof\n")
     for runs in ([run_figures(1)], [run_figures(1), run_figures(2)]):
-        write_figures(page, runs)
+        write_figures(page, [Totals(runs)])
     text = page.read_text()
     assert text.count(BEGIN) == text.count(END) == 1
     assert "| runs | 2: 2 valid |" in text

@@ -11,11 +11,10 @@ import pytest
 from dledger_chaos.errors import BuildError, TargetError
 from dledger_chaos.ports import find_base_port, proxy_ports
 from dledger_chaos.toxiproxy import build
-from dledger_chaos.toxiproxy.mesh import Direction, Link, Mesh, Toxic
+from dledger_chaos.toxiproxy.mesh import HOLD, Direction, Link, Mesh, Toxic
 
 PATIENCE_S = 10.0
 SWALLOW = Toxic("timeout", {"timeout": 0})
-HOLD = Toxic("bandwidth", {"rate": 0})
 
 
 @dataclass(eq=False)
@@ -153,6 +152,33 @@ async def test_faults_on_one_link_are_healed_one_by_one(town):
     assert not heard.done()
     await town.mesh.release("hold")
     assert await heard == b"held"
+
+
+@pytest.mark.parametrize("first", ["slow", "hold"])
+async def test_a_fault_is_healed_whatever_another_one_holds_back_on_the_same_link(town, first):
+    toxics = {"slow": Toxic("latency", {"latency": 30}), "hold": HOLD}
+    second = next(name for name in toxics if name != first)
+    sent = bytes(range(256)) * 400
+    link = await town.connect("a", "b")
+    for name in (first, second):
+        await town.mesh.spoil(name, [Direction("a", "b")], toxics[name])
+    await link.say(sent)
+    await town.mesh.release("slow")
+    await town.mesh.release("hold")
+    assert await link.hear(len(sent)) == sent
+
+
+async def test_a_link_is_healed_even_if_what_it_holds_back_is_in_the_way(town):
+    stuck = Toxic("bandwidth", {"rate": 0})
+    link = await town.connect("a", "b")
+    await town.mesh.spoil("slow", [Direction("a", "b")], Toxic("latency", {"latency": 30}))
+    await town.mesh.spoil("stuck", [Direction("a", "b")], stuck)
+    await link.say(bytes(1 << 16))
+    await town.mesh.release("slow")
+    await town.mesh.release("stuck")
+    again = await town.connect("a", "b")
+    await again.say(b"x")
+    assert await again.hear(1) == b"x"
 
 
 async def test_everything_is_healed_at_once(town):

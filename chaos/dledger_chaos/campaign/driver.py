@@ -11,7 +11,7 @@ from pathlib import Path
 from ..run import RunOptions, RunResult, run, workloads_named
 from ..targets import TARGETS
 from .swarm import draw_swarm
-from .totals import RunFigures, figures_of, load_totals, save_totals
+from .totals import RunFigures, Totals, figures_of, load_totals, save_totals
 
 TARGET = "local"
 
@@ -46,23 +46,31 @@ def run_campaign(
     out: Path,
     state: Path,
     say: Callable[[str], None],
-) -> list[RunFigures]:
+    again: bool = False,
+) -> Totals:
     """Run seeds from `first` on, or from where the totals in `state` end, until that file has `runs` runs.
 
-    Returns all runs in the file.  A run that is stopped before its end is not in it, and is run again the next time.
-    Raises `ChaosError` if a run cannot even begin.
+    With `again`, the seeds of runs in the file that were not valid are run again first.  A run that is stopped before
+    its end is not in the file, and is run again the next time.  Raises `ChaosError` if a run cannot even begin.
     """
     totals = load_totals(state)
     state.parent.mkdir(parents=True, exist_ok=True)
-    while len(totals.runs) < runs:
-        options = swarm_options(totals.next_seed(first), minutes, out)
-        say(f"run {len(totals.runs) + 1} of {runs}: {options.command}")
-        say(f"  {', '.join(options.workloads)} under {', '.join(options.faults)}")
-        result: RunResult = asyncio.run(run(options, lambda _: None))
-        totals.runs.append(figures_of(options.directory, result))
+    for seed in [known.seed for known in totals.runs if again and known.verdict != "valid"]:
+        totals.replace(_run(swarm_options(seed, minutes, out), say))
         save_totals(state, totals)
-        say(f"  {_told(totals.runs[-1])}")
-    return totals.runs
+    while len(totals.runs) < runs:
+        totals.runs.append(_run(swarm_options(totals.next_seed(first), minutes, out), say))
+        save_totals(state, totals)
+    return totals
+
+
+def _run(options: RunOptions, say: Callable[[str], None]) -> RunFigures:
+    say(options.command)
+    say(f"  {', '.join(options.workloads)} under {', '.join(options.faults)}")
+    result: RunResult = asyncio.run(run(options, lambda _: None))
+    figures = figures_of(options.directory, result)
+    say(f"  {_told(figures)}")
+    return figures
 
 
 def _told(run: RunFigures) -> str:

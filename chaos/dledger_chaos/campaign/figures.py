@@ -28,9 +28,10 @@ _CLASSES: Final[Mapping[str, Callable[[FaultKind], bool]]] = {
 """A kind counts in the first class that it belongs to."""
 
 
-def figures(runs: Sequence[RunFigures]) -> str:
+def figures(campaigns: Sequence[Totals]) -> str:
     """Markdown: what was run and what came of it."""
-    totals = Totals(list(runs))
+    runs = [run for campaign in campaigns for run in campaign.runs]
+    totals = Totals(runs)
     verdicts = {name: sum(run.verdict == name for run in runs) for name in ("valid", "invalid", "unknown")}
     rows = [
         ("runs", f"{len(runs):,}: {_listed(verdicts)}"),
@@ -51,17 +52,22 @@ def figures(runs: Sequence[RunFigures]) -> str:
                 f"{len(waits_s):,} waits: p50 {p50:.2f} s, p99 {p99:.2f} s, longest {max(waits_s):.2f} s",
             )
         )
+    rows += [(f"seed {run.seed}: {run.verdict}", _conviction(run)) for run in runs if run.verdict != "valid"]
     rows += [
-        (f"seed {run.seed}: {run.verdict}", f"{', '.join(run.broken)}: `{run.command}`")
-        for run in runs
-        if run.verdict != "valid"
+        (f"seed {run.seed}, before it was run again: {run.verdict}", _conviction(run))
+        for campaign in campaigns
+        for run in campaign.before
     ]
     return "\n".join(("| what | how much |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)))
 
 
-def write_figures(page: Path, runs: Sequence[RunFigures]) -> None:
+def write_figures(page: Path, campaigns: Sequence[Totals]) -> None:
     """Replace the section between the marks of a page, or append one.  Raises `OSError`."""
-    write_section(page, BEGIN, END, figures(runs))
+    write_section(page, BEGIN, END, figures(campaigns))
+
+
+def _conviction(run: RunFigures) -> str:
+    return f"{', '.join(run.broken)}: `{run.command}`"
 
 
 def _by_class(faults: Mapping[str, int]) -> dict[str, dict[str, int]]:

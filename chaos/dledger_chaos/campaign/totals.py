@@ -41,13 +41,23 @@ class RunFigures(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct):
-    """The runs of a campaign, in the order in which they ended."""
+    """The runs of a campaign, in the order of their seeds.
+
+    `before` has those that were not valid and whose seeds were run again, once what they had found was mended.
+    """
 
     runs: list[RunFigures] = []
+    before: list[RunFigures] = []
 
     def next_seed(self, first: int) -> int:
         """The first seed from `first` on that has not been run, nor any behind it."""
         return max([first, *(run.seed + 1 for run in self.runs)])
+
+    def replace(self, run: RunFigures) -> None:
+        """A seed was run again."""
+        place = next(place for place, known in enumerate(self.runs) if known.seed == run.seed)
+        self.before.append(self.runs[place])
+        self.runs[place] = run
 
     @property
     def faults(self) -> Counter[str]:

@@ -8,7 +8,7 @@ from itertools import pairwise, permutations, product
 from typing import Final, Literal
 
 from ..target import Target
-from ..toxiproxy.mesh import CLIENTS, NAMESRV, Direction, Toxic
+from ..toxiproxy.mesh import CLIENTS, HOLD, NAMESRV, Direction, Toxic
 from .base import FaultKind, Surroundings
 
 CutStyle = Literal["swallow", "hold", "refuse"]
@@ -18,7 +18,7 @@ STYLES: Final[tuple[CutStyle, ...]] = ("swallow", "hold", "refuse")
 `refuse` closes whole links: it is no cut of one direction.
 """
 
-_CUTS: Final = {"swallow": Toxic("timeout", {"timeout": 0}), "hold": Toxic("bandwidth", {"rate": 0})}
+_CUTS: Final = {"swallow": Toxic("timeout", {"timeout": 0}), "hold": HOLD}
 
 
 @dataclass(frozen=True, slots=True)

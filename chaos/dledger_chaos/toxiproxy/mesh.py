@@ -31,6 +31,9 @@ CLIENTS: Final = "clients"
 NAMESRV: Final = "namesrv"
 """The end of a link at which the name server is."""
 
+REMOVE_S: Final = 2.0
+"""The server removes a toxic at once, or waits for 25 s and gives up."""
+
 Stream = Literal["upstream", "downstream"]
 
 
@@ -66,13 +69,19 @@ class Direction(NamedTuple):
 class Toxic:
     """What happens to a direction, in toxiproxy's terms; see its documentation for the attributes' units.
 
-    Three ways to cut: `timeout` with `timeout=0` swallows what is sent and ends the connections when healed;
-    `bandwidth` with `rate=0` holds it and delivers it when healed; a refused link (see `Mesh.refuse`) ends at once.
+    Three ways to cut: `timeout` with `timeout=0` swallows what is sent and ends the connections when healed; `HOLD`
+    keeps it and delivers it when healed; a refused link (see `Mesh.refuse`) ends at once.
     """
 
     kind: str
     attributes: Mapping[str, int] = field(default_factory=dict)
     toxicity: float = 1.0
+
+
+HOLD: Final = Toxic("latency", {"latency": 3_600_000})
+"""Keeps what is sent.  So does `bandwidth` with `rate=0`, but behind it no other toxic of the stream can be removed:
+what that one still has finds no room.  Here there is room for 1,024 pieces.
+"""
 
 
 class _Placed(NamedTuple):
@@ -164,16 +173,25 @@ class Mesh:
 
     def _release(self, holder: Hashable) -> None:
         with self._lock:
-            for placed in self._placed.pop(holder, []):
-                try:
-                    self._proxies[placed.proxy].destroy_toxic(placed.toxic)
-                except (NotFound, OSError) as error:
-                    raise TargetError(f"toxiproxy kept {placed.toxic} of {placed.proxy}: {error}") from error
+            stuck = [placed.proxy for placed in self._placed.pop(holder, []) if not self._remove(placed)]
             names = self._refused.pop(holder, ())
             still_refused = {name for others in self._refused.values() for name in others}
             for name in names:
                 if name not in still_refused:
                     self._proxies[name].enable()
+            for name in stuck:
+                # What keeps a toxic from being removed are bytes that nobody takes: they go with their connections.
+                self._proxies[name].disable()
+                if name not in still_refused:
+                    self._proxies[name].enable()
+
+    def _remove(self, placed: _Placed) -> bool:
+        """Whether a toxic was removed; connections may be in the way."""
+        try:
+            self._server.call("DELETE", f"/proxies/{placed.proxy}/toxics/{placed.toxic}", timeout_s=REMOVE_S)
+        except TargetError:
+            return False
+        return True
 
     def _reset(self) -> None:
         with self._lock:

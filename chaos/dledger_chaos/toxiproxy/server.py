@@ -81,7 +81,7 @@ class ToxiproxyServer:
     ) -> None:
         self.stop()
 
-    def call(self, method: str, path: str, body: object = None) -> object:
+    def call(self, method: str, path: str, body: object = None, *, timeout_s: float = CALL_S) -> object:
         """Call the server's API and return the decoded answer; raises `TargetError` with the server's own words."""
         request = urllib.request.Request(
             f"http://{HOST}:{self.port}{path}",
@@ -90,7 +90,7 @@ class ToxiproxyServer:
             method=method,
         )
         try:
-            with _LOCAL.open(request, timeout=CALL_S) as response:
+            with _LOCAL.open(request, timeout=timeout_s) as response:
                 answer = response.read()
         except urllib.error.HTTPError as error:
             raise TargetError(f"toxiproxy: {method} {path}: {error.code} {error.read()[:200]!r}") from error
