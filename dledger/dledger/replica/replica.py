@@ -197,6 +197,7 @@ class Replica:
             self._outbox.connected,
             lambda: self.engine,
             saved_commit=opened.commit_index,
+            waits_for_syncs=config.flush == "sync",
             is_ready=lambda: self.is_ready,
             failed=self.fail,
         )

@@ -94,7 +94,12 @@ class LogStore(LogReader):
         self._scrubber = Scrubber(self._table, self._index, self._damage, self.snapshots)
         self._unindexed: list[EntryMeta] = []
         self._directories_dirty = False
-        self._space.start_segment(self._current, self.end_position - self._current.start)
+        self._start_at_end()
+
+    def _start_at_end(self) -> None:
+        """Nothing is reserved, or filled, behind the end of the log yet."""
+        written = self.end_position - self._current.start
+        self._space.start_segment(self._current, written, written)
         self._keep_reserve()
 
     @staticmethod
@@ -177,13 +182,15 @@ class LogStore(LogReader):
         if units > self._units_reserved:
             self._units_reserved = self._index.reserve(self._current.start, units)
 
-    def prepare_ahead(self, budget_bytes: int) -> bool:
-        """Reserve space and fill the next segment's file in the background, writing at most `budget_bytes`.
+    def prepare_ahead(self, budget_bytes: int, *, fill_current: bool = True) -> bool:
+        """Reserve space, and fill what comes next of the current segment (with `fill_current`) and the next segment's
+        file, writing at most `budget_bytes`.
 
         Blocks (in steps of at most 1 MiB); for a worker thread.  True if there is more to do.
         """
         end = self.end_position
-        return self._space.prepare(budget_bytes, end, end + self._reserve_bytes + RESERVE_STEP_BYTES)
+        reserve_to = end + self._reserve_bytes + RESERVE_STEP_BYTES
+        return self._space.prepare(budget_bytes, end, reserve_to, fill_current=fill_current)
 
     def _keep_reserve(self) -> None:
         self._units_reserved = 0
@@ -225,6 +232,8 @@ class LogStore(LogReader):
             size=len(data),
         )
         current = self._current
+        if last.end > self._space.free_end:
+            self._space.take(last.end)
         try:
             current.file.pwrite(data, first.position - current.start)
         except OSError as error:
@@ -264,10 +273,11 @@ class LogStore(LogReader):
             "a roll leads to the next segment",
             left=left,
         )
+        self._space.take(start)
         try:
             if left:
                 self._current.file.pwrite(blank(left), self.end_position - self._current.start)
-            file, reserved = self._space.take_next(start)
+            file, reserved, filled = self._space.take_next(start)
         except OSError as error:
             raise self._failure(f"starting the segment at {start}", error) from error
         segment = Segment(self._disk, start, first.index, file)
@@ -277,7 +287,7 @@ class LogStore(LogReader):
         self.end_position = start
         self._units_reserved = 0
         self._directories_dirty = True
-        self._space.start_segment(segment, reserved)
+        self._space.start_segment(segment, reserved, filled)
 
     def truncate(self, first_index: int) -> None:
         """Drop the entries from `first_index` on, durably; beyond the last one only the generation rises.  Blocks."""
@@ -300,8 +310,7 @@ class LogStore(LogReader):
         self._damage.keep_below(end)
         self._terms.truncate(first_index)
         self._unindexed = [meta for meta in self._unindexed if meta.index < first_index]
-        self._space.start_segment(self._current, end - self._current.start)
-        self._keep_reserve()
+        self._start_at_end()
 
     def _end_before(self, index: int) -> tuple[int, int, int] | None:
         """(end position, term, chain crc) of the entry before `index`; None if it is not kept and nothing tells.

@@ -1,9 +1,12 @@
 """Space for entries to come: reserved ahead, so that a full disk is met here and never by a write of an entry.
 
 Reserved are the current segment in steps, then a spare file `commitlog/spare` that becomes the next segment.  In the
-background the spare is filled with zeros (overwriting written blocks syncs up to twice as fast as first writes), unless
-a trimmed segment is recycled as the spare.  What a recycled file holds has positions below the log's first one, so that
-no recovery can take it for entries of its new place.
+background what comes next of the current segment, and then the spare, are filled with zeros (overwriting written blocks
+syncs up to twice as fast as first writes), unless a trimmed segment is recycled as the spare.  What a recycled file
+holds has positions below the log's first one, so that no recovery can take it for entries of its new place.
+
+Zeros must never meet an entry: in the current segment they are written at or above `free_end` only, entries below it
+only, and `free_end` moves up only, under the lock that every step of filling holds.
 """
 
 from __future__ import annotations
@@ -20,6 +23,12 @@ RESERVE_STEP_BYTES = 64 << 20
 FILL_STEP_BYTES = 1 << 20
 FILL_FROM_SHARE = 8
 """The spare is filled once 1/8 of the current segment is written: a small log never pays for it."""
+FILL_AHEAD_SHARE = 32
+"""The current segment is kept filled for 1/32 of its size beyond the log's end."""
+FILL_LEAD_SHARE = 256
+"""Entries may go 1/256 of the segment beyond where filling ends before they ask again; nor does a log that has not
+grown by so much since it was opened or truncated pay for any filling.
+"""
 
 _ZEROS = bytes(FILL_STEP_BYTES)
 
@@ -51,21 +60,35 @@ class Space:
 
     def __init__(self, disk: Disk, segment_bytes: int) -> None:
         self.reserved_end = 0
-        """Log position up to which entries can be written, in the current segment and then in the spare."""
+        """Log position up to which there is space for entries, in the current segment and then in the spare."""
+        self.free_end = 0
+        """Log position up to which entries of the current segment can be written without asking (see `take`)."""
         self._disk = disk
         self._segment_bytes = segment_bytes
         self._current: Segment | None = None
         self._current_reserved = 0
+        self._current_filler: File | None = None
+        self._fill_from = 0
+        self._lead = max(1, segment_bytes // FILL_LEAD_SHARE)
         self._spare: _Spare | None = None
         self._lock = Lock()
         disk.unlink(SPARE_PATH)
 
-    def start_segment(self, segment: Segment, reserved: int) -> None:
-        """A segment becomes the current one; its first `reserved` bytes are safe to write."""
+    def start_segment(self, segment: Segment, reserved: int, filled: int) -> None:
+        """A segment becomes the current one, or was cut: `reserved` bytes are safe to write, `filled` were before."""
         with self._lock:
+            self._close_current_filler()
             self._current = segment
             self._current_reserved = reserved
+            self.free_end = min(segment.start + filled + self._lead, segment.start + self._segment_bytes)
+            self._fill_from = self.free_end
             self._count()
+
+    def take(self, end: int) -> None:
+        """Let entries be written up to a position of the current segment; waits for a step of filling, if one runs."""
+        with self._lock:
+            if self._current is not None:
+                self.free_end = max(self.free_end, min(end + self._lead, self._current.start + self._segment_bytes))
 
     def cover(self, end: int) -> None:
         """Reserve up to a log position, at most to the end of the segment after the current one.
@@ -76,17 +99,17 @@ class Space:
             with self._lock:
                 self._extend(end)
 
-    def take_next(self, start: int) -> tuple[File, int]:
-        """The file of the next segment, under its name (not yet durable), and how much of it is reserved."""
+    def take_next(self, start: int) -> tuple[File, int, int]:
+        """The file of the next segment, under its name (not yet durable): how much of it is reserved, and filled."""
         with self._lock:
             spare, self._spare = self._spare, None
             if spare is None:
-                return self._disk.open(segment_path(start), create=True), 0
+                return self._disk.open(segment_path(start), create=True), 0, 0
             spare.close_filler()
             if not spare.durable_name:
                 self._disk.sync_dir(DIRECTORY)
             self._disk.rename(SPARE_PATH, segment_path(start))
-            return spare.file, spare.reserved
+            return spare.file, spare.reserved, spare.filled
 
     def recycle(self, segment: Segment) -> bool:
         """Make a trimmed segment the spare, if it is whole, unused and the spare is not ready; else do nothing."""
@@ -109,15 +132,18 @@ class Space:
             self._drop_spare()
 
     def close(self) -> None:
-        """Close the spare's files; the next open removes it."""
+        """Close the spare's files, and fill nothing any more; the next open removes the spare."""
         with self._lock:
+            self._close_current_filler()
+            self._current = None
             if self._spare is not None:
                 self._spare.close_filler()
                 self._spare.file.close()
                 self._spare = None
 
-    def prepare(self, budget_bytes: int, written_end: int, reserve_to: int) -> bool:
-        """Reserve up to `reserve_to` and fill the spare, writing at most `budget_bytes`; True if there is more to do.
+    def prepare(self, budget_bytes: int, written_end: int, reserve_to: int, *, fill_current: bool) -> bool:
+        """Reserve up to `reserve_to` and fill what comes next (with `fill_current`) and the spare, writing at most
+        `budget_bytes`; True if there is more to do.
 
         `written_end` is where the log ends.  A full disk is no error here.  Raises `StorageError`.
         """
@@ -128,25 +154,52 @@ class Space:
         while budget_bytes > 0:
             with self._lock:
                 current = self._current
-                if current is None or (written_end - current.start) * FILL_FROM_SHARE < self._segment_bytes:
+                if current is None:
                     return False
                 try:
-                    spare = self._settled_spare()
-                    if spare.filled >= self._segment_bytes:
-                        return False
-                    step = min(FILL_STEP_BYTES, budget_bytes, self._segment_bytes - spare.filled)
-                    if spare.filler is None:
-                        spare.filler = self._disk.open(SPARE_PATH, write_through=True)
-                    spare.filler.pwrite(memoryview(_ZEROS)[:step], spare.filled)
+                    step = self._fill_current(current, budget_bytes, written_end) if fill_current else 0
+                    if not step and (written_end - current.start) * FILL_FROM_SHARE >= self._segment_bytes:
+                        step = self._fill_spare(budget_bytes)
                 except OSError as error:
                     if error.errno in (errno.ENOSPC, errno.EDQUOT):
                         return False
-                    raise StorageError(f"filling {SPARE_PATH} failed: {error}") from error
-                spare.filled += step
-                spare.reserved = max(spare.reserved, spare.filled)
-                self._count()
+                    raise StorageError(f"filling {DIRECTORY} with zeros failed: {error}") from error
+                if not step:
+                    return False
             budget_bytes -= step
         return True
+
+    def _fill_current(self, current: Segment, budget_bytes: int, written_end: int) -> int:
+        """Fill a step of the current segment, if it is due; returns its size."""
+        segment_end = current.start + self._segment_bytes
+        target = min(written_end + self._segment_bytes // FILL_AHEAD_SHARE, current.start + self._current_reserved)
+        step = min(FILL_STEP_BYTES, budget_bytes, target - self.free_end, segment_end - self.free_end)
+        if step <= 0 or written_end < self._fill_from:
+            return 0
+        if self._current_filler is None:
+            self._current_filler = self._disk.open(segment_path(current.start), write_through=True)
+        self._current_filler.pwrite(memoryview(_ZEROS)[:step], self.free_end - current.start)
+        self.free_end += step
+        return step
+
+    def _close_current_filler(self) -> None:
+        if self._current_filler is not None:
+            self._current_filler.close()
+            self._current_filler = None
+
+    def _fill_spare(self, budget_bytes: int) -> int:
+        """Fill a step of the spare, if it is not full; returns its size."""
+        spare = self._settled_spare()
+        step = min(FILL_STEP_BYTES, budget_bytes, self._segment_bytes - spare.filled)
+        if not step:
+            return 0
+        if spare.filler is None:
+            spare.filler = self._disk.open(SPARE_PATH, write_through=True)
+        spare.filler.pwrite(memoryview(_ZEROS)[:step], spare.filled)
+        spare.filled += step
+        spare.reserved = max(spare.reserved, spare.filled)
+        self._count()
+        return step
 
     def _settled_spare(self) -> _Spare:
         """The spare, made if there is none, its name durable."""

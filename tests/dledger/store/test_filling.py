@@ -1,0 +1,85 @@
+"""Zeros written ahead of the log, by another thread, never meet an entry."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from store_model import LoggedModel, make_identity
+
+from dledger.sim.disk import SimDisk
+from dledger.store import space
+from dledger.store.disk import OsDisk
+
+SEGMENT_BYTES = 1 << 18
+ENTRIES = 1500
+
+
+@contextmanager
+def filled_meanwhile(prepare: Callable[[], object]) -> Iterator[None]:
+    """Another thread prepares space all the time."""
+    ended = threading.Event()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while not ended.is_set():
+                prepare()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    assert not errors
+
+
+def test_entries_survive_zeros_that_are_written_ahead_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(space, "FILL_STEP_BYTES", 512)
+    rng = random.Random(5)
+    disk = OsDisk(str(tmp_path))
+    make_identity(disk, SEGMENT_BYTES)
+    model = LoggedModel(disk, segment_bytes=SEGMENT_BYTES)
+    with filled_meanwhile(lambda: model.log.prepare_ahead(4096)):
+        for number in range(ENTRIES):
+            model.append(rng.randbytes(rng.choice((10, 300, 4000))))
+            if number % 100 == 99:
+                model.truncate(model.log.last_index - rng.randint(0, 20))
+        model.sync()
+    model.check()
+    model.log.close()
+    model.open()
+    model.check()
+
+
+@pytest.mark.parametrize("fill_current", [True, False])
+def test_what_comes_next_is_filled_once_the_log_grows(sim_disk: SimDisk, fill_current: bool):
+    make_identity(sim_disk, SEGMENT_BYTES)
+    model = LoggedModel(sim_disk, segment_bytes=SEGMENT_BYTES)
+    lead = SEGMENT_BYTES // space.FILL_LEAD_SHARE
+    written = sim_disk.counters.bytes_written
+    assert not model.log.prepare_ahead(1 << 20, fill_current=fill_current)
+    assert sim_disk.counters.bytes_written == written, "a log that does not grow pays for nothing"
+    model.append(bytes(lead))
+    written = sim_disk.counters.bytes_written
+    model.log.prepare_ahead(1 << 20, fill_current=fill_current)
+    filled = sim_disk.counters.bytes_written - written
+    ahead = SEGMENT_BYTES // space.FILL_AHEAD_SHARE
+    assert filled == (ahead - lead if fill_current else 0), "entries may go on for the lead without asking"
+    model.check()
+
+
+def test_a_log_that_was_closed_is_not_filled(sim_disk: SimDisk):
+    make_identity(sim_disk, SEGMENT_BYTES)
+    model = LoggedModel(sim_disk, segment_bytes=SEGMENT_BYTES)
+    model.append(bytes(4000))
+    model.log.close()
+    written = sim_disk.counters.bytes_written
+    model.log.prepare_ahead(1 << 20)
+    assert sim_disk.counters.bytes_written == written
