@@ -23,7 +23,7 @@ class RunFigures(msgspec.Struct, frozen=True):
 
     `acknowledged` messages were, `read_back` of them were found on every node at the end: retention trims the others.
     `killed` counts processes killed, losses of power included.  `waits_s` are those of clients when a leader
-    was killed and nothing else was wrong; `broken` names the checks that were not valid.
+    was killed and nothing else was wrong; `broken` names the checks whose verdict the run has, unless it is valid.
     """
 
     seed: int
@@ -88,7 +88,7 @@ def figures_of(directory: Path, result: RunResult) -> RunFigures:
         faults=result.injected,
         killed=sum(len(fault.nodes) for fault in summary.faults if fault.values.get("type") in _KILLS),
         waits_s=summary.waits_s,
-        broken=[verdict.name for verdict in summary.checks if verdict.result != "valid"],
+        broken=[verdict.name for verdict in summary.checks if verdict.result == summary.verdict != "valid"],
         directory=str(directory),
     )
 
