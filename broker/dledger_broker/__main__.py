@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"broker: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_CANNOT_START
     except (OSError, LogError) as error:
-        text = " ".join(str(error).split())
+        text = " ".join(_words(error).split())
         if _is_full_disk(error):
             print(
                 f"broker: the disk of {config.data_dir} is full ({text}): make room there, then start the node again",
@@ -61,6 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return EXIT_CANNOT_START
         print(f"broker: {text}", file=sys.stderr)
         return EXIT_FAILED if isinstance(error, LogError) else EXIT_CANNOT_START
+
+
+def _words(error: Exception) -> str:
+    """What an error says; the file comes first in those of the system."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename} cannot be used: {error.strerror}"
+    return str(error)
 
 
 def _is_full_disk(error: BaseException | None) -> bool:

@@ -306,8 +306,10 @@ def load_config(path: Path) -> BrokerConfig:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"configuration file {path} cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"configuration file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"configuration file {path} is no text in UTF-8, at byte {error.start}") from error
     table: Mapping[str, ConfigValue]
     if path.suffix in (".conf", ".properties"):
         table = read_properties(text)

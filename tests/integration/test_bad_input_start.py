@@ -226,6 +226,13 @@ def test_a_stale_pid_file_is_overwritten(used, pid):
     assert not (used.data / "pid").exists()
 
 
+def test_a_directory_that_cannot_be_made_is_named(deployment, capsys):
+    (deployment.folder / "file").touch()
+    inside = str(deployment.folder / "file" / "data")
+    assert run_broker(["--config", deployment.config(data_dir=inside), "--bootstrap"]) == EXIT_CANNOT_START
+    assert capsys.readouterr().err == f"broker: {deployment.folder / 'file'} cannot be used: File exists\n"
+
+
 def test_a_damaged_identity_is_named(used, deployment):
     shutil.copytree(used.data, deployment.data)
     (deployment.data / "identity.json").write_text("{")

@@ -14,16 +14,43 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 
 
-@pytest.fixture
-def docs_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The documentation check, looking at an empty tree."""
-    spec = importlib.util.spec_from_file_location("ci_docs", ROOT / ".ci" / "docs.py")
+def ci_module(name: str) -> ModuleType:
+    """A program of `.ci/` as a module."""
+    spec = importlib.util.spec_from_file_location(f"ci_{name}", ROOT / ".ci" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def docs_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The documentation check, looking at an empty tree."""
+    module = ci_module("docs")
     monkeypatch.setattr(module, "ROOT", tmp_path)
     return module
+
+
+@pytest.mark.parametrize("failing", ["nothing", "tests/sim"])
+def test_all_tests_run_once_and_one_failure_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    module = ci_module("test")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    folders = [*module.VIRTUAL_TIME, *module.WAITING, "tests/other"]
+    assert all((ROOT / folder).is_dir() for folder in folders[:-1])
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
+    for folder in folders:
+        path = tmp_path / folder
+        path.mkdir(parents=True)
+        ran = tmp_path / "ran" / folder
+        ran.parent.mkdir(parents=True, exist_ok=True)
+        file = path / f"test_{path.name}.py"
+        file.write_text(f"def test():\n    open({str(ran)!r}, 'x').close()\n    assert {folder != failing}\n")
+    assert module.main() == (0 if failing == "nothing" else 1)
+    assert all((tmp_path / "ran" / folder).exists() for folder in folders)
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "bench/README.md", ".ci/run"])

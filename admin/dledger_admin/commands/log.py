@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
@@ -39,13 +40,16 @@ class EntryLine(msgspec.Struct, frozen=True):
     chain_crc: int
 
 
+NODE_DIRECTORY: Final = click.Path(path_type=Path, file_okay=False)
+
+
 @click.group()
 def log() -> None:
     """Check and show logs of stopped nodes, or copies of them; nothing is changed."""
 
 
 @log.command("verify")
-@click.argument("directories", metavar="DIR/NODE-ID...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("directories", metavar="DIR/NODE-ID...", nargs=-1, required=True, type=NODE_DIRECTORY)
 @output_option
 @click.pass_context
 def verify_command(context: click.Context, directories: tuple[Path, ...], output: str) -> None:
@@ -60,7 +64,7 @@ def verify_command(context: click.Context, directories: tuple[Path, ...], output
 
 
 @log.command("inspect")
-@click.argument("directory", metavar="DIR/NODE-ID", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR/NODE-ID", type=NODE_DIRECTORY)
 @click.option("--from", "first", type=click.IntRange(min=0), default=0, show_default=True, metavar="INDEX")
 @click.option("--count", type=click.IntRange(min=1), default=20, show_default=True, help="Entries to show.")
 @output_option
@@ -68,7 +72,7 @@ def inspect_command(directory: Path, first: int, count: int, output: str) -> Non
     """Show entries by their headers: index, term, kind, position, size, bytes of state commands, chain checksum."""
     try:
         lines = [_entry_line(meta) for meta in inspect(str(directory), first, count)]
-    except (LogError, OSError) as error:
+    except LogError as error:
         raise AdminError(str(error)) from error
     emit(lines, output, _render_entries)
 
@@ -84,7 +88,7 @@ def verify_logs(directories: tuple[Path, ...]) -> Verification:
     try:
         reports = [verify(str(directory)) for directory in directories]
         comparison = compare(reports) if len(reports) > 1 else None
-    except (LogError, OSError) as error:
+    except LogError as error:
         raise AdminError(str(error)) from error
     problems = any(report.problems for report in reports)
     return Verification(not problems and (comparison is None or comparison.equal), reports, comparison)

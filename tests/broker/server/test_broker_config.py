@@ -110,8 +110,11 @@ def test_required_keys(key: str) -> None:
 
 
 def test_a_file_that_is_no_toml_or_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"absent.toml cannot be read: No such file or directory$"):
         load_config(tmp_path / "absent.toml")
+    (tmp_path / "binary.toml").write_bytes(b"port = 1\n\xff")
+    with pytest.raises(ConfigError, match="is no text in UTF-8, at byte 9"):
+        load_config(tmp_path / "binary.toml")
     (tmp_path / "bad.toml").write_text("port = ")
     with pytest.raises(ConfigError, match="is not TOML"):
         load_config(tmp_path / "bad.toml")
