@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -30,6 +31,8 @@ EXAMPLES = sorted(
     for path in (Path(__file__).parents[2] / "examples").glob("*.py")
     if path.stem in {"producer", "consumer", "ordered", "sync_client"}
 )
+
+CLIENT_README = Path(__file__).parents[2] / "client" / "README.md"
 
 cluster = local_cluster_fixture(scope="module")
 
@@ -294,10 +297,10 @@ def test_the_blocking_client_needs_no_event_loop(cluster: LocalCluster):
         assert [status.lag for status in admin.offsets("CG-blocking", "blocking")] == [0]
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_run(cluster: LocalCluster, path: Path):
+def run_example(path: Path, *arguments: str) -> str:
+    """What a program prints that ends well."""
     done = subprocess.run(
-        [sys.executable, str(path), cluster.namesrv],
+        [sys.executable, str(path), *arguments],
         capture_output=True,
         text=True,
         timeout=60,
@@ -305,4 +308,16 @@ def test_examples_run(cluster: LocalCluster, path: Path):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert done.returncode == 0, done.stderr
-    assert "OUT OF ORDER" not in done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_run(cluster: LocalCluster, path: Path):
+    assert "OUT OF ORDER" not in run_example(path, cluster.namesrv)
+
+
+def test_the_example_in_the_components_readme_runs(cluster: LocalCluster, tmp_path: Path):
+    (example,) = re.findall(r"```python\n(.*?)```", CLIENT_README.read_text("utf-8"), re.DOTALL)
+    program = tmp_path / "example.py"
+    program.write_text(example.replace("127.0.0.1:9876", cluster.namesrv))
+    assert run_example(program) == "b'hello'\n"
