@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-VIRTUAL_TIME = ("tests/paper", "tests/remoting", "tests/sim")
+VIRTUAL_TIME = (
+    "tests/broker/processors",
+    "tests/broker/state",
+    "tests/dledger/store",
+    "tests/paper",
+    "tests/remoting",
+    "tests/sim",
+)
 WAITING = ("tests/chaos", "tests/conformance")
 LOW_PRIORITY = ("nice", "-n", "15")
 
