@@ -40,10 +40,12 @@ help: ## list the targets
 
 # What the demo needs, and no more.
 $(RUNTIME): pyproject.toml | .venv/bin/python
+	@echo "installing into .venv what the demo needs; the first time this takes a while"
 	$(PIP) install -e '.[broker]'
 	@touch $@
 
 $(DEV): pyproject.toml | .venv/bin/python
+	@echo "installing into .venv what tests and checks need, Spark among it; the first time this takes minutes"
 	$(PIP) install -e '.[broker,chaos,spark,dev]'
 	@touch $(RUNTIME) $(PROOF) $@
 

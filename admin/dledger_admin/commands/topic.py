@@ -6,7 +6,14 @@ import click
 import msgspec
 
 from dledger_client import Admin
-from dledger_remoting.topics import IDEMPOTENT_ATTRIBUTE, PERM_READ, PERM_READ_WRITE, PERM_WRITE, reply_topic
+from dledger_remoting.topics import (
+    IDEMPOTENT_ATTRIBUTE,
+    PERM_READ,
+    PERM_READ_WRITE,
+    PERM_WRITE,
+    is_retry_topic,
+    reply_topic,
+)
 
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
@@ -102,7 +109,7 @@ def delete(namesrv: str, name: str, output: str) -> None:
 
 @topic.command("list")
 @namesrv_option
-@click.option("--system", is_flag=True, help="Show the service's own topics too.")
+@click.option("--system", is_flag=True, help="Show the service's own topics too, and those of retries.")
 @output_option
 def list_topics(namesrv: str, system: bool, output: str) -> None:
     """List topics by name."""
@@ -114,7 +121,7 @@ def list_topics(namesrv: str, system: bool, output: str) -> None:
         info = await admin.cluster_info()
         clusters = info.cluster_addr_table
         own = {*info.broker_addr_table, *clusters, *(reply_topic(cluster) for cluster in clusters)}
-        return [name for name in names if name not in own]
+        return [name for name in names if name not in own and not is_retry_topic(name)]
 
     emit(with_admin(namesrv, work), output, "\n".join)
 
