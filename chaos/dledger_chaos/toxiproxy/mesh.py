@@ -13,7 +13,9 @@ Toxics are named after the fault that holds them, so that faults overlap freely 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Lock
@@ -32,7 +34,9 @@ NAMESRV: Final = "namesrv"
 """The end of a link at which the name server is."""
 
 REMOVE_S: Final = 2.0
-"""The server removes a toxic at once, or waits for 25 s and gives up."""
+"""The server removes a toxic at once, or once what it holds was taken."""
+
+REMOVE_TRIES: Final = 30
 
 Stream = Literal["upstream", "downstream"]
 
@@ -173,28 +177,43 @@ class Mesh:
 
     def _release(self, holder: Hashable) -> None:
         with self._lock:
-            stuck = [placed.proxy for placed in self._placed.pop(holder, []) if not self._remove(placed)]
-            names = self._refused.pop(holder, ())
-            still_refused = {name for others in self._refused.values() for name in others}
-            for name in names:
-                if name not in still_refused:
-                    self._proxies[name].enable()
-            for name in stuck:
-                # What keeps a toxic from being removed are bytes that nobody takes: they go with their connections.
-                self._proxies[name].disable()
-                if name not in still_refused:
-                    self._proxies[name].enable()
-
-    def _remove(self, placed: _Placed) -> bool:
-        """Whether a toxic was removed; connections may be in the way."""
-        try:
-            self._server.call("DELETE", f"/proxies/{placed.proxy}/toxics/{placed.toxic}", timeout_s=REMOVE_S)
-        except TargetError:
-            return False
-        return True
+            self._heal(self._placed.pop(holder, []), self._refused.pop(holder, ()))
 
     def _reset(self) -> None:
         with self._lock:
-            self._placed.clear()
+            placed = [each for held in self._placed.values() for each in held]
+            refused = [name for names in self._refused.values() for name in names]
             self._refused.clear()
-            self._server.client.reset()
+            self._heal(placed, refused)
+            self._placed.clear()
+
+    def _heal(self, placed: Sequence[_Placed], refused: Iterable[str]) -> None:
+        """Remove toxics, and enable links that nobody refuses any more.
+
+        What a toxic holds goes to the next one on its stream, and until that has taken it the server answers nothing
+        about the link: where several toxics meet, its connections end first.
+        """
+        toxics = Counter(each.proxy for each in placed)
+        toxics.update({each.proxy for held in self._placed.values() for each in held if each.proxy in toxics})
+        crowded = [name for name, count in toxics.items() if count > 1]
+        for name in crowded:
+            self._proxies[name].disable()
+        with ThreadPoolExecutor(len(self.links)) as pool:
+            list(pool.map(self._remove, placed))
+        still_refused = {name for names in self._refused.values() for name in names}
+        for name in {*crowded, *refused} - still_refused:
+            self._proxies[name].enable()
+
+    def _remove(self, placed: _Placed) -> None:
+        """Remove a toxic; one whose bytes nobody takes, because a process is stopped, goes when they are taken."""
+        path = f"/proxies/{placed.proxy}/toxics/{placed.toxic}"
+        for _ in range(REMOVE_TRIES):
+            try:
+                self._server.call("DELETE", path, timeout_s=REMOVE_S)
+            except TargetError as error:
+                if f"{path}: 404 " in str(error):
+                    return
+                failure = error
+            else:
+                return
+        raise failure
