@@ -18,6 +18,22 @@ class CorruptRange(NamedTuple):
     next_index: int
 
 
+def joined(ranges: Iterable[CorruptRange]) -> list[CorruptRange]:
+    """The same in order, those that touch as one: none of them can be told right without what it joins."""
+    result: list[CorruptRange] = []
+    for each in sorted(ranges):
+        if result and result[-1].end >= each.start:
+            last = result.pop()
+            result.append(
+                CorruptRange(
+                    last.start, max(last.end, each.end), last.first_index, max(last.next_index, each.next_index)
+                )
+            )
+        else:
+            result.append(each)
+    return result
+
+
 class Damage:
     """The known corrupt ranges.  Changes replace the tuple: readers on other threads see a consistent one."""
 
@@ -30,18 +46,7 @@ class Damage:
     def add(self, found: CorruptRange) -> None:
         """Add a range, joined with those that it touches."""
         with self._lock:
-            kept: list[CorruptRange] = []
-            for known in self.ranges:
-                if known.end < found.start or known.start > found.end:
-                    kept.append(known)
-                else:
-                    found = CorruptRange(
-                        min(known.start, found.start),
-                        max(known.end, found.end),
-                        min(known.first_index, found.first_index),
-                        max(known.next_index, found.next_index),
-                    )
-            self.ranges = tuple(sorted((*kept, found)))
+            self.ranges = tuple(joined((*self.ranges, found)))
 
     def remove(self, healed: CorruptRange) -> None:
         """A range verifies again."""

@@ -419,15 +419,18 @@ class LogStore(LogReader):
         removed = self._table.remove_below(base.position)
         first = self._table.first
         try:
+            # Index files first, durably: one that is there without its segment says that the segment was lost.
+            for start in list_positions(self._disk, INDEX_DIRECTORY):
+                if start < first.start:
+                    self._index.delete(start)
+            self._disk.sync_dir(INDEX_DIRECTORY)
             for segment in removed:
                 segment.retire()
                 if not self._space.recycle(segment):
                     self._disk.unlink(segment_path(segment.start))
-                self._index.delete(segment.start)
             for start in list_positions(self._disk, DIRECTORY):
                 if start < first.start:
                     self._disk.unlink(segment_path(start))
-                    self._index.delete(start)
             for meta in self.snapshots.list():
                 if meta.position < first.start:
                     self.snapshots.delete(meta.position)

@@ -12,7 +12,8 @@ What a crash may leave, and what becomes of it:
 5. A reset of the log may have been interrupted: `raft/reset` says so, and it is done again.
 
 Verification starts at the newest snapshot at or below the mark.  Older segments are taken on their index files' word
-and scrubbed later; those whose index is not whole are scanned.
+and scrubbed later; those whose index is not whole are scanned.  One whose index file alone is there was lost, and is
+corrupt throughout: a trim deletes the index file first.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dledger.errors import CorruptionError, IdentityError
-from dledger.store.damage import CorruptRange
+from dledger.store.damage import CorruptRange, joined
 from dledger.store.disk import Disk
 from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
 from dledger.store.index import UNIT_BYTES, IndexFiles, IndexUnit, no_membership_entries
@@ -139,7 +140,7 @@ class _Recoverer:
             first_position=self.segments[0].start,
             end_position=end,
             durable_index=cursor.index - 1,
-            corrupt_ranges=self.corrupt,
+            corrupt_ranges=joined(self.corrupt),
             notes=self.notes,
             mark_valid=self.mark_valid,
             clean=self.mark.clean,
@@ -241,11 +242,7 @@ class _Recoverer:
         resume = self.resume_point(segment, cursor, fault)
         bad = CorruptRange(cursor.position, resume.position, cursor.index, resume.index)
         self.notes.append(f"{fault.reason} (bytes {bad.start} to {bad.end} are not served)")
-        if self.corrupt and self.corrupt[-1].end == bad.start:
-            bad = CorruptRange(self.corrupt[-1].start, bad.end, self.corrupt[-1].first_index, bad.next_index)
-            self.corrupt[-1] = bad
-        else:
-            self.corrupt.append(bad)
+        self.corrupt.append(bad)
         if not self.collected.term_runs or self.collected.term_runs[-1][1] != resume.term:
             self.collected.term_runs.append((cursor.index, resume.term))
         # Only intact entries are kept as recent ones, and those are consecutive.
@@ -289,8 +286,11 @@ class _Recoverer:
         """Put the unbroken row of segments that end at `position` before the scanned ones; returns their term runs."""
         older: list[Segment] = []
         start = position - self.segment_bytes
-        while start in self.starts:
-            segment = self.trusted(start, next_index) or self.rebuilt(start, next_index)
+        while start >= 0:
+            if start in self.starts:
+                segment = self.trusted(start, next_index) or self.rebuilt(start, next_index)
+            else:
+                segment = self.lost(start, next_index)
             if segment is None:
                 break
             older.append(segment)
@@ -318,13 +318,28 @@ class _Recoverer:
 
     def trusted(self, start: int, next_index: int) -> Segment | None:
         """A segment whose index file reaches from its start to the entry before `next_index`, else None."""
+        first_index = self.indexed_from(start, next_index)
+        return None if first_index is None else Segment(self.disk, start, first_index)
+
+    def lost(self, start: int, next_index: int) -> Segment | None:
+        """A segment of which such an index file is all that is left: an empty file, to be repaired; else None."""
+        first_index = self.indexed_from(start, next_index)
+        if first_index is None:
+            return None
+        lost = CorruptRange(start, start + self.segment_bytes, first_index, next_index)
+        self.notes.append(f"{segment_path(start)} is missing (bytes {lost.start} to {lost.end} are not served)")
+        self.corrupt.append(lost)
+        return Segment(self.disk, start, first_index, self.disk.open(segment_path(start), create=True))
+
+    def indexed_from(self, start: int, next_index: int) -> int | None:
+        """The first index in a segment's index file, if that reaches to the entry before `next_index`."""
         first = self.index.read(start, 0)
         if first is None or first.position != start or not first.index < next_index:
             return None
         last = self.index.read(start, next_index - 1 - first.index)
         if last is None or last.index != next_index - 1 or not start < last.end <= start + self.segment_bytes:
             return None
-        return Segment(self.disk, start, first.index)
+        return first.index
 
     def rebuilt(self, start: int, next_index: int) -> Segment | None:
         """A segment whose index file is made anew from its entries; None (with a note) if they do not verify."""

@@ -96,6 +96,23 @@ def test_a_lost_segment_file_below_the_mark_is_damage(closed: LoggedModel):
     check_around(closed, recovery, bad)
 
 
+@pytest.mark.parametrize("lost", [[0], [1], [0, 1], [1, 2]])
+def test_a_lost_segment_file_below_the_newest_snapshot_is_damage(sim_disk: SimDisk, lost: list[int]):
+    make_identity(sim_disk)
+    model = LoggedModel(sim_disk)
+    model.fill(random.Random(1), 60)
+    model.sync()
+    model.snapshot(3 * SEGMENT_BYTES)
+    model.log.close()
+    for number in lost:
+        sim_disk.unlink(f"commitlog/{number * SEGMENT_BYTES:020d}")
+    begin, end = lost[0] * SEGMENT_BYTES, (lost[-1] + 1) * SEGMENT_BYTES
+    bad = [meta for meta, _ in model.entries if begin <= meta.position < end]
+    recovery = model.open()
+    assert recovery.corrupt_ranges == [(begin, end, bad[0].index, bad[-1].index + 1)]
+    check_around(model, recovery, bad)
+
+
 def test_damage_that_may_hide_a_membership_entry_is_told(sim_disk: SimDisk):
     make_identity(sim_disk)
     model = LoggedModel(sim_disk)
