@@ -50,11 +50,18 @@ def judge(case: Case, lab: str, mutant: str | None = None, *, trace: Callable[[s
     return outcome
 
 
+def _begin(lab: str) -> None:
+    """Load what every case needs, and have no collection look at it again."""
+    open_lab(lab)
+    gc.collect()
+    gc.freeze()
+
+
 def judge_all(cases: Iterable[Case], lab: str, mutant: str | None = None, jobs: int = 1) -> Iterator[Outcome]:
     """Every case's outcome, in order."""
     one = partial(judge, lab=lab, mutant=mutant)
     if jobs == 1:
         yield from map(one, cases)
         return
-    with get_context("spawn").Pool(jobs) as pool:
+    with get_context("spawn").Pool(jobs, _begin, (lab,)) as pool:
         yield from pool.imap(one, cases)
