@@ -1,108 +1,86 @@
-"""From collected rows to Arrow batches, column by column.
-
-Fields with a fixed place in a record's head are cut out of all heads at once: joined, viewed as integers, taken with a
-stride, and swapped to the machine's byte order, all of it in C.
-"""
+"""From rows to Arrow batches, column by column."""
 
 from __future__ import annotations
 
-import sys
-from array import array
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from itertools import accumulate
-from typing import Final, Literal
+from functools import cached_property, lru_cache
+from ipaddress import ip_address
+from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dledger_remoting import properties as names
 
+from . import rows as fields
 from .properties import BatchProperties
-from .records import HEAD_BYTES, Rows, host_text
+from .rows import Rows
 from .schema import arrow_schema
+from .uncommon import host_text
 
-ROWS_PER_BATCH: Final = 4096
-BYTES_PER_BATCH: Final = 8 << 20
-"""A batch is closed at either of the two, so that large messages do not make large batches."""
-
-_QUEUE_ID: Final = 12
-_QUEUE_OFFSET: Final = 20
-_PHYSICAL_OFFSET: Final = 28
-_BORN_TIMESTAMP: Final = 40
-_BORN_HOST: Final = 48
-_STORE_TIMESTAMP: Final = 56
-_STORE_HOST: Final = 64
-_RECONSUME_TIMES: Final = 72
 _LOG_APPEND_TIME: Final = 1
 _MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 _QUEUES_PER_GROUP: Final = 65_536
-_PROPERTY_COLUMNS: Final = frozenset({"key", "keys", "tags", "message_id", "properties", "headers"})
 
 
 class BatchBuilder:
     """Makes batches of the chosen columns from rows of one broker group."""
 
-    def __init__(self, columns: Sequence[str], broker_group: str, ordinal: int) -> None:
+    def __init__(
+        self, columns: Sequence[str], topics: Sequence[str], broker_group: str, ordinal: int, *, has_entries: bool
+    ) -> None:
+        """`topics` are the names of the topics by number; `has_entries` says whether rows come with log entries."""
         self._columns = tuple(columns)
         self._schema = arrow_schema(self._columns)
-        self._group = broker_group
-        self._ordinal = ordinal
-        self._wants_properties = not _PROPERTY_COLUMNS.isdisjoint(self._columns)
+        self._origin = _Origin(tuple(topics), broker_group, ordinal, has_entries)
 
     def build(self, rows: Rows) -> pa.RecordBatch:
         """The batch of `rows`, in their order."""
-        batch = _Batch(rows, self._group, self._ordinal, self._wants_properties)
+        batch = _Batch(rows, self._origin)
         arrays = [_BUILDERS[name](batch) for name in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+class _Origin(NamedTuple):
+    topics: tuple[str, ...]
+    group: str
+    ordinal: int
+    has_entries: bool
 
 
 class _Batch:
     """The rows of one batch, with what several columns need of them."""
 
-    def __init__(self, rows: Rows, broker_group: str, ordinal: int, wants_properties: bool) -> None:
+    def __init__(self, rows: Rows, origin: _Origin) -> None:
         self.rows = rows
-        self.count = len(rows)
-        self.group = broker_group
-        self.ordinal = ordinal
-        self._heads = memoryview(b"".join((*rows.heads, bytes(HEAD_BYTES))))
-        self.properties = BatchProperties(rows.properties if wants_properties else [])
+        self.count = rows.count
+        self.origin = origin
 
-    def integers(self, offset: int, code: Literal["i", "q"]) -> pa.Array:
-        """The integer field at byte `offset` of every head."""
-        width = 4 if code == "i" else 8
-        field = self._heads[offset : offset + HEAD_BYTES * self.count].cast(code)[:: HEAD_BYTES // width]
-        numbers = array(code)
-        numbers.frombytes(field.tobytes())
-        if sys.byteorder == "little":
-            numbers.byteswap()
-        kind = pa.int32() if code == "i" else pa.int64()
-        return pa.Array.from_buffers(kind, self.count, [None, pa.py_buffer(numbers)])
+    @cached_property
+    def properties(self) -> BatchProperties:
+        """The properties of all rows."""
+        return BatchProperties(self.rows.properties())
 
-    def timestamps(self, offset: int) -> pa.Array:
-        """The field of milliseconds at byte `offset` of every head."""
-        return self.integers(offset, "q").view(_MILLISECONDS).cast(_MICROSECONDS)
+    def timestamps(self, place: int) -> pa.Array:
+        """The field of milliseconds at byte `place` of every head."""
+        return self.rows.integers(place, "q").view(_MILLISECONDS).cast(_MICROSECONDS)
 
-    def hosts(self, offset: int, which: int) -> pa.Array:
-        """The addresses at byte `offset` of every head."""
-        texts = [_ipv4_text(head[offset : offset + 8]) for head in self.rows.heads]
-        for row, pair in self.rows.hosts.items():
-            texts[row] = pair[which]
-        return pa.array(texts, pa.string())
+    def hosts(self, place: int, which: Literal[0, 1]) -> pa.Array:
+        """The addresses at byte `place` of every head."""
+        encoded = self.rows.integers(place, "q").dictionary_encode()
+        texts = pa.array([_ipv4_text(number) for number in encoded.dictionary.to_pylist()], pa.string())
+        found = pc.take(texts, encoded.indices)
+        if not self.rows.hosts:
+            return found
+        positions = self.rows.integers(fields.PHYSICAL_OFFSET, "q").to_pylist()
+        pairs = [self.rows.hosts.get(position) for position in positions]
+        others = pa.array([None if pair is None else pair[which] for pair in pairs], pa.string())
+        return pc.coalesce(others, found)
 
     def constant(self, value: int | str, kind: pa.DataType) -> pa.Array:
         """The same value in every row."""
-        return _constant(value, kind, self.count)
-
-    def of_entries(self, field: Literal[0, 1]) -> pa.Array:
-        """Term (0) or index (1) of every row's entry; null if the rows did not come with their entries."""
-        if not self.rows.entries:
-            return pa.nulls(self.count, pa.int64())
-        numbers = array("q")
-        for entry in self.rows.entries:
-            numbers.extend(array("q", (entry[field],)) * (entry[2] - len(numbers)))
-        return pa.Array.from_buffers(pa.int64(), self.count, [None, pa.py_buffer(numbers)])
+        return _constant(value, kind, 1 << (self.count - 1).bit_length()).slice(0, self.count)
 
 
 @lru_cache(maxsize=64)
@@ -111,70 +89,69 @@ def _constant(value: int | str, kind: pa.DataType, count: int) -> pa.Array:
 
 
 @lru_cache(maxsize=4096)
-def _ipv4_text(data: bytes) -> str:
-    return host_text(data)
-
-
-def _values(batch: _Batch) -> pa.Array:
-    values = batch.rows.values
-    ends = array("i", accumulate(map(len, values), initial=0))
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
-    return pa.Array.from_buffers(pa.binary(), batch.count, buffers)
+def _ipv4_text(number: int) -> str:
+    return host_text(number.to_bytes(8, "big", signed=True))
 
 
 def _topics(batch: _Batch) -> pa.Array:
-    topics = batch.rows.topics
-    if topics.count(topics[0]) == batch.count:
-        return batch.constant(topics[0], pa.string())
-    return pa.array(topics, pa.string())
+    if len(batch.origin.topics) == 1:
+        return batch.constant(batch.origin.topics[0], pa.string())
+    return pc.take(pa.array(batch.origin.topics, pa.string()), batch.rows.topics())
 
 
 def _partitions(batch: _Batch) -> pa.Array:
-    queue_ids = batch.integers(_QUEUE_ID, "i")
-    if batch.ordinal == 0:
+    queue_ids = batch.rows.integers(fields.QUEUE_ID, "i")
+    if batch.origin.ordinal == 0:
         return queue_ids
-    return pc.add(queue_ids, pa.scalar(batch.ordinal * _QUEUES_PER_GROUP, pa.int32()))
+    return pc.add(queue_ids, pa.scalar(batch.origin.ordinal * _QUEUES_PER_GROUP, pa.int32()))
 
 
 def _message_ids(batch: _Batch) -> pa.Array:
     ids = batch.properties.get(names.UNIQUE_KEY)
-    if None in ids:
-        heads = batch.rows.heads
-        ids = [_offset_message_id(batch, row, heads[row]) if one is None else one for row, one in enumerate(ids)]
-    return pa.array(ids, pa.string())
+    if ids.null_count == 0:
+        return ids
+    hosts = batch.hosts(fields.STORE_HOST, 1).to_pylist()
+    positions = batch.rows.integers(fields.PHYSICAL_OFFSET, "q").to_pylist()
+    made = [_offset_message_id(*pair) for pair in zip(hosts, positions, strict=True)]
+    return pc.coalesce(ids, pa.array(made, pa.string()))
 
 
-def _offset_message_id(batch: _Batch, row: int, head: bytes) -> bytes:
+def _offset_message_id(store_host: str, physical_offset: int) -> str:
     """Upper-case hex of store host and physical offset, as `dledger_remoting.ids` has it."""
-    host = head[_STORE_HOST : _STORE_HOST + 8]
-    if row in batch.rows.hosts:
-        from ipaddress import ip_address
+    return f"{_packed_host(store_host)}{physical_offset & 0xFFFFFFFFFFFFFFFF:016X}"
 
-        address, _, port = batch.rows.hosts[row][1].rpartition(":")
-        host = ip_address(address.strip("[]")).packed + int(port).to_bytes(4, "big")
-    return (host + head[_PHYSICAL_OFFSET : _PHYSICAL_OFFSET + 8]).hex().upper().encode()
+
+@lru_cache(maxsize=256)
+def _packed_host(host: str) -> str:
+    address, _, port = host.rpartition(":")
+    return (ip_address(address.strip("[]")).packed + int(port).to_bytes(4, "big")).hex().upper()
+
+
+def _of_entries(batch: _Batch, numbers: Callable[[Rows], pa.Array]) -> pa.Array:
+    """Numbers of every row's entry; null if the rows did not come with their entries."""
+    return numbers(batch.rows) if batch.origin.has_entries else pa.nulls(batch.count, pa.int64())
 
 
 _BUILDERS: Final[dict[str, Callable[[_Batch], pa.Array]]] = {
-    "key": lambda batch: pa.array(batch.properties.get(names.KEYS), pa.binary()),
-    "value": _values,
+    "key": lambda batch: batch.properties.get(names.KEYS).cast(pa.binary()),
+    "value": lambda batch: batch.rows.values(),
     "topic": _topics,
     "partition": _partitions,
-    "offset": lambda batch: batch.integers(_QUEUE_OFFSET, "q"),
-    "timestamp": lambda batch: batch.timestamps(_STORE_TIMESTAMP),
+    "offset": lambda batch: batch.rows.integers(fields.QUEUE_OFFSET, "q"),
+    "timestamp": lambda batch: batch.timestamps(fields.STORE_TIMESTAMP),
     "timestampType": lambda batch: batch.constant(_LOG_APPEND_TIME, pa.int32()),
     "headers": lambda batch: batch.properties.as_headers(),
-    "broker_group": lambda batch: batch.constant(batch.group, pa.string()),
-    "queue_id": lambda batch: batch.integers(_QUEUE_ID, "i"),
-    "tags": lambda batch: pa.array(batch.properties.get(names.TAGS), pa.string()),
-    "keys": lambda batch: pa.array(batch.properties.get(names.KEYS), pa.string()),
-    "born_timestamp": lambda batch: batch.timestamps(_BORN_TIMESTAMP),
-    "born_host": lambda batch: batch.hosts(_BORN_HOST, 0),
-    "store_host": lambda batch: batch.hosts(_STORE_HOST, 1),
+    "broker_group": lambda batch: batch.constant(batch.origin.group, pa.string()),
+    "queue_id": lambda batch: batch.rows.integers(fields.QUEUE_ID, "i"),
+    "tags": lambda batch: batch.properties.get(names.TAGS),
+    "keys": lambda batch: batch.properties.get(names.KEYS),
+    "born_timestamp": lambda batch: batch.timestamps(fields.BORN_TIMESTAMP),
+    "born_host": lambda batch: batch.hosts(fields.BORN_HOST, 0),
+    "store_host": lambda batch: batch.hosts(fields.STORE_HOST, 1),
     "message_id": _message_ids,
-    "reconsume_times": lambda batch: batch.integers(_RECONSUME_TIMES, "i"),
+    "reconsume_times": lambda batch: batch.rows.integers(fields.RECONSUME_TIMES, "i"),
     "properties": lambda batch: batch.properties.as_maps(),
-    "physical_offset": lambda batch: batch.integers(_PHYSICAL_OFFSET, "q"),
-    "term": lambda batch: batch.of_entries(0),
-    "log_index": lambda batch: batch.of_entries(1),
+    "physical_offset": lambda batch: batch.rows.integers(fields.PHYSICAL_OFFSET, "q"),
+    "term": lambda batch: _of_entries(batch, Rows.terms),
+    "log_index": lambda batch: _of_entries(batch, Rows.log_indexes),
 }

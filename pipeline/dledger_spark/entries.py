@@ -18,21 +18,21 @@ _MAGICS: Final = frozenset({1, 2, 3})
 _HEADER: Final = Struct(">iiqqqIIII")
 
 
-class Entry(NamedTuple):
-    """One entry of an answer: its records are `data[start:stop]`, nothing in entries that hold none."""
+class Span(NamedTuple):
+    """`data[start:stop]`, which holds records back to back, and the log entry that they came in, if that is known."""
 
-    term: int
-    log_index: int
     start: int
     stop: int
+    term: int = 0
+    log_index: int = 0
 
 
-def verify_entries(data: bytes, position: int, index: int, chain: int) -> tuple[list[Entry], int]:
+def verify_entries(data: bytes, position: int, index: int, chain: int) -> tuple[list[Span], int]:
     """The entries of `data`, which starts at `position` of the log with entry `index`, and the last one's chain crc.
 
     `chain` is the chain crc of the entry before. Raises `CorruptDataError` at the first byte that does not verify.
     """
-    entries: list[Entry] = []
+    entries: list[Span] = []
     view = memoryview(data)
     place = 0
     while place < len(data):
@@ -55,7 +55,7 @@ def verify_entries(data: bytes, position: int, index: int, chain: int) -> tuple[
         if crc32(view[body_start : place + size]) != body_crc:
             raise _damaged(position + place, f"the body does not have its crc {body_crc:08x}")
         stop = place + size - channel if magic == GROUP_MAGIC else body_start
-        entries.append(Entry(term, index, body_start, stop))
+        entries.append(Span(body_start, stop, term, index))
         index += 1
         place += size
     return entries, chain

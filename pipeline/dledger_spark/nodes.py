@@ -21,7 +21,7 @@ GET_TOPICS: Final = 206
 LEADER_ID: Final = 0
 NAME_SERVER_TIMEOUT_S: Final = 5.0
 ATTEMPT_TIMEOUT_S: Final = 10.0
-"""How long one replica may be silent before another one is asked."""
+"""How long one replica may be silent before another one is asked; a third of the read's timeout if that is less."""
 
 _NO_SUCH_TOPIC: Final = 17
 _PAUSE_S: Final = 0.05
@@ -172,7 +172,7 @@ class ReplicaReader:
                 self._waiting = self._candidates()
             if not self._waiting:
                 raise WireError(f"the name server knows no {self._read_from} of {self._group}")
-            self._connection = Connection(self._waiting.pop(0), min(ATTEMPT_TIMEOUT_S, self._timeout_s))
+            self._connection = Connection(self._waiting.pop(0), min(ATTEMPT_TIMEOUT_S, self._timeout_s / 3))
             self._opaque = None
         if self._opaque is None:
             self._opaque = self._connection.send(*self._request)

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from .errors import OptionError
 from .offsets import EARLIEST, LATEST, QueueNumbers
-from .records import RowFilter
 from .schema import selected_columns
+from .wanted import RowFilter
 
 Kind: TypeAlias = Literal["batch", "stream", "batch sink", "stream sink"]
 Position: TypeAlias = int | QueueNumbers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql.datasource import InputPartition
 
 from .offsets import Queue
-from .records import RowFilter, TopicRange
+from .wanted import RowFilter, TopicRange
 
 
 @dataclass(slots=True)

@@ -12,10 +12,10 @@ from .offsets import EARLIEST, LATEST, Offsets, Queue, QueueNumbers
 from .options import Position, ReadOptions
 from .partitions import LogSlice, QueueRange, Source
 from .plans import Cluster, GroupPlan, QueueBounds
-from .records import RowFilter, TopicRange
+from .wanted import RowFilter, TopicRange
 
 MIN_SLICE_BYTES: Final = 1 << 20
-MAX_SLICE_BYTES: Final = 32 << 20
+MAX_SLICE_BYTES: Final = 64 << 20
 DEFAULT_SLICES: Final = 8
 """A log that is small is still cut into so many slices, unless they would be smaller than the minimum."""
 

@@ -2,34 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
-from .columns import BYTES_PER_BATCH, ROWS_PER_BATCH, BatchBuilder
+import pyarrow as pa
+
+from .columns import BatchBuilder
+from .entries import Span
 from .partitions import LogSlice, QueueRange, Source
-from .records import RecordScanner, TopicRange
+from .records import RecordFinder
+from .rows import RowSelector
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from .wanted import TopicRange
+
+ROWS_PER_BATCH: Final = 4096
+"""No batch is larger, so that Spark's memory per task is bounded by rows as well as by bytes."""
+_FULL_ROWS: Final = 2048
+_FULL_BYTES: Final = 2 << 20
+"""What is found at once is a batch of its own from either of the two on; less waits for more."""
 
 
 class BatchCollector:
-    """Collects rows until they fill a batch."""
+    """Makes batches of the wanted rows of buffers with records."""
 
-    def __init__(self, source: Source, topics: list[TopicRange]) -> None:
-        self.scanner = RecordScanner(topics, source.row_filter)
-        self._builder = BatchBuilder(source.columns, source.group, source.ordinal)
+    def __init__(self, source: Source, topics: Sequence[TopicRange], *, has_entries: bool) -> None:
+        self._finder = RecordFinder(topics)
+        self._selector = RowSelector(topics, source.row_filter)
+        names = [topic.name for topic in topics]
+        self._builder = BatchBuilder(source.columns, names, source.group, source.ordinal, has_entries=has_entries)
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._waiting_bytes = 0
 
-    def full(self) -> Iterator[pa.RecordBatch]:
-        """The batch of the rows collected so far, if they fill one."""
-        rows = self.scanner.rows
-        if len(rows) >= ROWS_PER_BATCH or rows.value_bytes >= BYTES_PER_BATCH:
-            yield self._builder.build(self.scanner.take())
+    def add(self, data: bytes, spans: Sequence[Span]) -> Iterator[pa.RecordBatch]:
+        """The batches that are full with the records in the spans of `data`; what is left waits."""
+        for records in self._finder.find(data, spans):
+            rows = self._selector.select(records)
+            if rows is None:
+                continue
+            batch = self._builder.build(rows)
+            self._waiting.append(batch)
+            self._waiting_rows += batch.num_rows
+            self._waiting_bytes += batch.nbytes
+            if self._waiting_rows >= _FULL_ROWS or self._waiting_bytes >= _FULL_BYTES:
+                yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """The batch of the rows that are left, if there are any."""
-        if len(self.scanner.rows):
-            yield self._builder.build(self.scanner.take())
+        """The batches of the rows that wait, if there are any."""
+        waiting, self._waiting = self._waiting, []
+        self._waiting_rows = self._waiting_bytes = 0
+        if len(waiting) > 1:
+            waiting = pa.Table.from_batches(waiting).combine_chunks().to_batches()
+        for batch in waiting:
+            for start in range(0, batch.num_rows, ROWS_PER_BATCH):
+                yield batch.slice(start, ROWS_PER_BATCH)
 
 
 def read_partition(partition: object) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from .entries import Entry, verify_entries
+from .entries import Span, verify_entries
 from .errors import CorruptDataError, DataLossError
 from .nodes import NameServers, ReplicaReader
 from .partitions import LogSlice
@@ -29,20 +29,13 @@ _TRIMMED: Final = 20112
 def read_slice(part: LogSlice) -> Iterator[pa.RecordBatch]:
     """The wanted rows of a slice, in the order of the log. Raises `SourceError` and its subclasses."""
     source = part.source
-    collector = BatchCollector(source, part.topics)
+    collector = BatchCollector(source, part.topics, has_entries=True)
     with (
         NameServers(source.namesrv) as name_servers,
         ReplicaReader(name_servers, source.group, source.read_from, source.read_timeout_s, part.preference) as replicas,
     ):
-        reader = _SliceReader(part, replicas)
-        for data, entries in reader:
-            scanner = collector.scanner
-            for term, index, start, stop in entries:
-                if start == stop:
-                    continue
-                scanner.scan(data, start, stop)
-                scanner.rows.entries.append((term, index, len(scanner.rows)))
-                yield from collector.full()
+        for data, entries in _SliceReader(part, replicas):
+            yield from collector.add(data, entries)
     yield from collector.rest()
 
 
@@ -55,9 +48,9 @@ class _SliceReader:
         self._position = part.start
         self._index = part.index
         self._chain = part.previous_chain
-        self._verified: tuple[list[Entry], int] = ([], 0)
+        self._verified: tuple[list[Span], int] = ([], 0)
 
-    def __iter__(self) -> Iterator[tuple[bytes, list[Entry]]]:
+    def __iter__(self) -> Iterator[tuple[bytes, list[Span]]]:
         self._submit()
         while self._position < self._part.end:
             response = self._replicas.result(self._refusal)

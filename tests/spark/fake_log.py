@@ -16,7 +16,7 @@ from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.record import MessageRecord, encode_record
 from dledger_spark.partitions import LogSlice, Source
-from dledger_spark.records import RowFilter, TopicRange
+from dledger_spark.wanted import RowFilter, TopicRange
 
 GROUP = "broker-a"
 HOST = HostAddress("127.0.0.1", 10911)

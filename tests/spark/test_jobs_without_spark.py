@@ -8,7 +8,7 @@ import pytest
 from fake_log import FIRST_POSITION, GROUP, FakeLog, FakeNode, served
 
 from dledger_client import MessageQueue, QueueStatus
-from dledger_spark.entries import Entry
+from dledger_spark.entries import Span
 from dledger_spark.errors import CorruptDataError
 from dledger_spark.jobs.lags import sample
 from dledger_spark.jobs.log_checks import LogRange, QueueRun, RangeCheck, RecordCheck, TopicBounds, check_range
@@ -86,7 +86,7 @@ def test_an_offset_that_is_missing_or_comes_twice_is_found():
     log = FakeLog([[("a", b"one")]])
     records = RecordCheck((TopicBounds("a", 0, {0: (0, 9)}),), RangeCheck("n", 0, 0))
     data = log.entries[0]
-    entry = Entry(3, 5, 48, len(data))
+    entry = Span(48, len(data), 3, 5)
     records.check(data, entry, FIRST_POSITION)
     with pytest.raises(CorruptDataError, match="offset 0 of a/0 follows 0"):
         records.check(data, entry, FIRST_POSITION)
@@ -95,7 +95,7 @@ def test_an_offset_that_is_missing_or_comes_twice_is_found():
 def test_a_record_that_says_another_position_or_has_another_body_is_found():
     log = FakeLog(MESSAGES)
     data = log.entries[0]
-    entry = Entry(3, 5, 48, len(data))
+    entry = Span(48, len(data), 3, 5)
     with pytest.raises(CorruptDataError, match=f"position {FIRST_POSITION + 56}: it says {FIRST_POSITION + 48}"):
         RecordCheck(TOPICS, RangeCheck("n", 0, 0)).check(data, entry, FIRST_POSITION + 8)
     damaged = data.replace(b"two", b"twx")

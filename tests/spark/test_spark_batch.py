@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
+from itertools import chain, product
 
 import pytest
 from pyspark.errors import PySparkException
@@ -13,10 +14,12 @@ from pyspark.sql.functions import col, lit
 
 from dledger_client import Message, MessageQueue, SyncAdmin, SyncProducer
 from dledger_client.testing import LocalCluster
+from dledger_spark import queues, reading, segments
 from dledger_spark.filters import PushedFilters
 from dledger_spark.options import read_options
 from dledger_spark.partitions import LogSlice, QueueRange
 from dledger_spark.planning import BatchPlanner
+from dledger_spark.reading import read_partition
 
 ORDERS = 3000
 COMPARED = [
@@ -110,6 +113,16 @@ def test_filters_narrow_what_is_planned(cluster: LocalCluster) -> None:
     assert planned(cluster, subscribe="orders")
 
 
+def test_tags_are_filtered_by_the_broker(cluster: LocalCluster) -> None:
+    before = served(cluster)["follower pulls"]
+    even = PushedFilters(tags=frozenset({"even"}))
+    parts = planned(cluster, even, subscribe="orders", mode="queues", columns="tags")
+    assert [tag for part in parts for batch in read_partition(part) for tag in batch["tags"].to_pylist()] == [
+        "even"
+    ] * (ORDERS // 2)
+    assert served(cluster)["follower pulls"] == before + ORDERS // 2
+
+
 def test_pushed_filters_change_no_result(spark: SparkSession, cluster: LocalCluster) -> None:
     time = read(spark, cluster, subscribe="orders", columns="timestamp").agg({"timestamp": "avg"}).first()[0]
     conditions = [
@@ -193,6 +206,29 @@ def test_no_byte_comes_from_a_leader(spark: SparkSession, cluster: LocalCluster)
 def test_without_learners_the_error_names_the_way_out(spark: SparkSession, cluster: LocalCluster) -> None:
     with pytest.raises(PySparkException, match=r"readFrom=learner allows .*readFrom=any"):
         read(spark, cluster, subscribe="orders", readFrom="learner", readTimeout="500ms").count()
+
+
+def test_a_follower_that_stands_still_in_the_middle_of_a_read_is_replaced(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "READ_BYTES", 1)  # one entry an answer
+    monkeypatch.setattr(queues, "_MAX_MESSAGES", 10)
+    monkeypatch.setattr(queues, "_GATHERED_BYTES", 1)
+    monkeypatch.setattr(reading, "_FULL_ROWS", 1)
+    chosen = {"assign": '{"orders":{"broker-b":[0,1,2,3]}}', "columns": "value", "readTimeout": "1500ms"}
+    followers = [node for node in cluster.members("broker-b") if node != cluster.leader("broker-b")]
+    for mode, follower in product(("segments", "queues"), followers):
+        parts = planned(cluster, mode=mode, **chosen)
+        whole = [batch for part in parts for batch in read_partition(part)]
+        batches = chain.from_iterable(map(read_partition, parts))
+        found = [next(batches)]
+        cluster.pause(follower)
+        try:
+            found += batches
+        finally:
+            cluster.resume(follower)
+        assert found == whole
+        assert len(whole) > len(parts)
 
 
 def test_reads_survive_the_death_of_any_node(spark: SparkSession, cluster: LocalCluster) -> None:

@@ -11,10 +11,12 @@ from dledger_remoting.hosts import HostAddress
 from dledger_remoting.ids import offset_message_id
 from dledger_remoting.properties import RESERVED_NAMES, parse_properties
 from dledger_remoting.record import MessageRecord, encode_record, iter_records
-from dledger_spark.columns import BatchBuilder
+from dledger_spark.entries import Span
 from dledger_spark.errors import CorruptDataError
-from dledger_spark.records import RecordScanner, RowFilter, TopicRange
+from dledger_spark.partitions import Source
+from dledger_spark.reading import BatchCollector
 from dledger_spark.schema import NAMES, arrow_schema
+from dledger_spark.wanted import RowFilter, TopicRange
 
 EVERYTHING = (0, 2**63 - 1)
 INT31 = st.integers(0, 2**31 - 1)
@@ -93,19 +95,38 @@ def rows_of(batch: pa.RecordBatch) -> list[dict[str, object]]:
     return rows
 
 
-def scanner(*topics: str, row_filter: RowFilter | None = None) -> RecordScanner:
-    return RecordScanner([TopicRange(topic, dict.fromkeys(range(6), EVERYTHING)) for topic in topics], row_filter)
+def wanted(*topics: str) -> list[TopicRange]:
+    return [TopicRange(topic, dict.fromkeys(range(6), EVERYTHING)) for topic in topics]
+
+
+def decoded(
+    data: bytes,
+    topics: list[TopicRange],
+    columns: tuple[str, ...] = NAMES,
+    *,
+    row_filter: RowFilter | None = None,
+    spans: list[Span] | None = None,
+) -> list[pa.RecordBatch]:
+    source = Source(
+        namesrv=("a:1",),
+        group="broker-d",
+        ordinal=3,
+        read_from="follower",
+        roles="follower",
+        read_timeout_s=1.0,
+        fail_on_data_loss=True,
+        columns=columns,
+        row_filter=row_filter or RowFilter(),
+    )
+    collector = BatchCollector(source, topics, has_entries=True)
+    return [*collector.add(data, spans or [Span(0, len(data), 7, 9)]), *collector.rest()]
 
 
 @settings(deadline=None, max_examples=120)
 @given(st.lists(records(), min_size=1, max_size=12))
 def test_every_column_is_what_the_record_codec_reads(given_records: list[MessageRecord]) -> None:
     data = b"".join(map(encode_record, given_records))
-    scan = scanner(*{record.topic for record in given_records})
-    scan.scan(data, 0, len(data))
-    rows = scan.take()
-    rows.entries.append((7, 9, len(rows)))
-    batch = BatchBuilder(NAMES, "broker-d", 3).build(rows)
+    (batch,) = decoded(data, wanted(*{record.topic for record in given_records}))
     batch.validate(full=True)
     assert batch.schema == arrow_schema(NAMES)
     assert rows_of(batch) == [expected_row(record) for record in iter_records(data)]
@@ -115,21 +136,19 @@ def test_every_column_is_what_the_record_codec_reads(given_records: list[Message
 @given(st.lists(records(), min_size=1, max_size=12), st.sampled_from(["orders", "audit"]))
 def test_records_of_other_topics_are_skipped(given_records: list[MessageRecord], topic: str) -> None:
     data = b"".join(map(encode_record, given_records))
-    scan = scanner(topic)
-    scan.scan(data, 0, len(data))
-    assert scan.take().topics == [topic] * sum(record.topic == topic for record in given_records)
+    rows = [row for batch in decoded(data, wanted(topic)) for row in rows_of(batch)]
+    assert rows == [expected_row(record) for record in iter_records(data) if record.topic == topic]
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=200)
 @given(records(), st.data())
 def test_damage_is_an_error_and_nothing_else(record: MessageRecord, data: st.DataObject) -> None:
     damaged = bytearray(encode_record(record))
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
-    scan = scanner("orders")
     try:
-        scan.scan(cut, 0, len(cut))
+        decoded(cut, wanted("orders"), ("value", "topic", "properties", "headers", "message_id"))
     except CorruptDataError:
         pass
 
@@ -151,7 +170,7 @@ def plain(topic: str, queue_id: int, offset: int, position: int, **more: object)
 
 
 def test_offsets_queues_and_incarnations_bound_what_is_taken() -> None:
-    wanted = TopicRange("t", {0: (5, 7), 1: (0, 1)}, first_position=1000)
+    present = TopicRange("t", {0: (5, 7), 1: (0, 1)}, first_position=1000)
     data = b"".join(
         (
             plain("t", 0, 6, 999),  # of a topic of this name that was deleted
@@ -163,9 +182,25 @@ def test_offsets_queues_and_incarnations_bound_what_is_taken() -> None:
             plain("t", 2, 0, 1005),
         )
     )
-    scan = RecordScanner([wanted])
-    scan.scan(data, 0, len(data))
-    assert [int.from_bytes(head[28:36], "big") for head in scan.take().heads] == [1001, 1002, 1004]
+    (batch,) = decoded(data, [present], ("physical_offset",))
+    assert batch.to_pydict() == {"physical_offset": [1001, 1002, 1004]}
+
+
+def test_each_topic_has_bounds_of_its_own() -> None:
+    ranges = [TopicRange("t", {0: (1, 2), 1: (0, 9)}), TopicRange("u", {1: (1, 3)}, first_position=20)]
+    data = b"".join(
+        plain(topic, queue_id, offset, position)
+        for topic in ("u", "v", "t")
+        for queue_id in (0, 1, 2)
+        for offset in (0, 1, 2)
+        for position in (10, 20)
+    )
+    (batch,) = decoded(data, ranges, ("topic", "queue_id", "offset", "physical_offset"))
+    assert [tuple(row.values()) for row in batch.to_pylist()] == [
+        *(("u", 1, offset, 20) for offset in (1, 2)),
+        *(("t", 0, 1, position) for position in (10, 20)),
+        *(("t", 1, offset, position) for offset in (0, 1, 2) for position in (10, 20)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -187,18 +222,30 @@ def test_time_and_tags_bound_what_is_taken(row_filter: RowFilter, taken: list[in
             plain("t", 0, 2, 0, store_timestamp=30),
         )
     )
-    scan = scanner("t", row_filter=row_filter)
-    scan.scan(data, 0, len(data))
-    assert [int.from_bytes(head[20:28], "big") for head in scan.take().heads] == taken
+    batches = decoded(data, wanted("t"), ("offset",), row_filter=row_filter)
+    assert [offset for batch in batches for offset in batch["offset"].to_pylist()] == taken
 
 
 def test_two_entries_in_one_batch_keep_their_terms() -> None:
-    scan = scanner("t")
-    data = plain("t", 0, 0, 0) + plain("t", 0, 1, 0) + plain("t", 0, 2, 0)
-    size = len(data) // 3
-    scan.scan(data, 0, 2 * size)
-    scan.rows.entries.append((1, 10, len(scan.rows)))
-    scan.scan(data, 2 * size, 3 * size)
-    scan.rows.entries.append((2, 11, len(scan.rows)))
-    batch = BatchBuilder(("term", "log_index"), "g", 0).build(scan.take())
-    assert batch.to_pydict() == {"term": [1, 1, 2], "log_index": [10, 10, 11]}
+    data = plain("t", 0, 0, 0) + plain("u", 0, 0, 0) + plain("t", 0, 1, 0) + plain("t", 0, 2, 0)
+    size = len(data) // 4
+    spans = [Span(0, 3 * size, 1, 10), Span(3 * size, 3 * size, 2, 11), Span(3 * size, 4 * size, 2, 12)]
+    (batch,) = decoded(data, wanted("t"), ("term", "log_index"), spans=spans)
+    assert batch.to_pydict() == {"term": [1, 1, 2], "log_index": [10, 10, 12]}
+
+
+def test_batches_are_bounded_in_rows_and_few_rows_wait_for_more() -> None:
+    data = plain("t", 0, 0, 0) * 9000
+    assert [batch.num_rows for batch in decoded(data, wanted("t"), ("value",))] == [4096, 4096, 808]
+    size = len(data) // 9000
+    (batch,) = decoded(plain("t", 0, 0, 0) * 9, wanted("t"), ("value",), spans=[Span(0, size), Span(size, 9 * size)])
+    assert batch.num_rows == 9
+
+
+def test_bodies_that_grow_when_decompressed_are_not_all_held_at_once() -> None:
+    body, sys_flag = compress(bytes(3 << 20))
+    data = plain("t", 0, 0, 0, body=body, sys_flag=sys_flag) * 8
+    batches = decoded(data, wanted("t"), ("value", "term"))
+    assert [batch.num_rows for batch in batches] == [3, 3, 2]
+    assert all(value == bytes(3 << 20) for batch in batches for value in batch["value"].to_pylist())
+    assert [term for batch in batches for term in batch["term"].to_pylist()] == [7] * 8

@@ -34,9 +34,9 @@ import importlib
 for name in sys.argv[2:]:
     module = importlib.import_module("dledger_spark." + name)
     assert module.__file__.startswith(sys.argv[1]), module.__file__
-from dledger_spark.records import _decompressed
+from dledger_spark.uncommon import decompressed
 import zlib
-assert _decompressed(zlib.compress(b"body"), 0x301, 0) == b"body"
+assert decompressed(zlib.compress(b"body"), 0x301, 0) == b"body"
 """
 
 

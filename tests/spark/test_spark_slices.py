@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -66,6 +67,43 @@ def test_a_replica_that_becomes_the_leader_refuses_and_the_other_goes_on(log: Fa
     with served(FakeNode(log, "leader"), changed, other) as namesrv:
         assert values(log.slice("t", namesrv)) == WHOLE
     assert (changed.reads, other.reads) == (2, 3)
+
+
+def test_a_replica_that_falls_silent_is_replaced(log: FakeLog) -> None:
+    finished = threading.Event()
+
+    def stands_still(node: FakeNode, request: RemotingCommand) -> RemotingCommand | None:
+        if node.reads >= 2:
+            finished.wait(60)
+            return None
+        return request
+
+    silent, other = FakeNode(log, misbehave=stands_still), FakeNode(log)
+    with served(FakeNode(log, "leader"), silent, other) as namesrv:
+        assert values(log.slice("t", namesrv, read_timeout_s=0.9)) == WHOLE
+        finished.set()
+    assert (silent.reads, other.reads) == (2, 3)
+
+
+def test_learners_are_read_if_they_are_asked_for(log: FakeLog) -> None:
+    leader, follower, learner = FakeNode(log, "leader"), FakeNode(log), FakeNode(log, "learner")
+    with served(leader, follower, learner) as namesrv:
+        assert values(log.slice("t", namesrv, read_from="learner", roles="learner")) == WHOLE
+    assert (leader.reads, follower.reads, learner.reads) == (0, 0, 5)
+
+
+def test_a_range_that_goes_while_it_is_read_fails_or_is_left_out(log: FakeLog) -> None:
+    def trimmed(node: FakeNode, request: RemotingCommand) -> RemotingCommand | None:
+        if node.reads == 1:
+            node.first_position = log.cuts[6]["position"]
+        return request
+
+    gone = f"positions {log.cuts[2]['position']} to {log.end} of broker-a's log are gone"
+    with served(FakeNode(log, "leader"), FakeNode(log, misbehave=trimmed)) as namesrv:
+        with pytest.raises(DataLossError, match=gone):
+            values(log.slice("t", namesrv))
+    with served(FakeNode(log, "leader"), FakeNode(log, misbehave=trimmed)) as namesrv:
+        assert values(log.slice("t", namesrv, fail_on_data_loss=False)) == WHOLE[:4] + WHOLE[12:]
 
 
 def test_bytes_that_do_not_verify_are_read_elsewhere(log: FakeLog) -> None:

@@ -14,10 +14,10 @@ from typing import Final
 
 from dledger_remoting.checksum import crc32
 
-from ..entries import Entry, verify_entries
+from ..entries import Span, verify_entries
 from ..errors import CorruptDataError, SourceError, WireError
-from ..records import MAGIC_V1, MAGIC_V2
 from ..segments import READ_BYTES, READ_RANGE
+from ..uncommon import MAGIC_V1, MAGIC_V2
 from ..wire import Connection, Response
 
 BEHIND: Final = 20111
@@ -179,7 +179,7 @@ class RecordCheck:
         self._topics = {topic.name.encode(): topic for topic in topics}
         self._check = check
 
-    def check(self, data: bytes, entry: Entry, position: int) -> None:
+    def check(self, data: bytes, entry: Span, position: int) -> None:
         """Check one entry of `data`, which starts at `position` of the log. Raises `CorruptDataError`."""
         place = entry.start
         while place < entry.stop:

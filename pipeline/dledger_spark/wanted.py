@@ -1,0 +1,30 @@
+"""Which records a read wants: plain values, made by the planner and pickled to the tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class TopicRange:
+    """Which records of a topic are wanted.
+
+    Those at or behind byte `first_position` of the log, where the topic's present incarnation starts, whose queue
+    offset lies in `[first, end)` of their queue; queues that are not named are not wanted.
+    """
+
+    name: str
+    queues: dict[int, tuple[int, int]]
+    first_position: int = 0
+
+
+@dataclass(slots=True)
+class RowFilter:
+    """What else a record must satisfy; None is no limit.
+
+    Its store time in ms lies in `[from_ms, to_ms)`, its tag is one of `tags`.
+    """
+
+    from_ms: int | None = None
+    to_ms: int | None = None
+    tags: frozenset[str] | None = None
