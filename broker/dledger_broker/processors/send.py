@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from random import randrange
 from typing import Final, Protocol
 
@@ -26,7 +27,7 @@ from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.idempotent import IdempotentSends
 from dledger_broker.processors.record_tails import MessageParts, RecordTails
 from dledger_broker.processors.send_targets import SendTargets
-from dledger_broker.processors.send_unit import PendingSend, SendUnit, messages_bytes, positions
+from dledger_broker.processors.send_unit import PendingSend, SendUnit, messages_bytes
 from dledger_broker.server.request import Origin, Request
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
@@ -88,6 +89,7 @@ class SendProcessor:
         self._machine = machine
         self._idempotent = idempotent
         self._identities: list[int] = []
+        self._sizes: list[int] = []
         self._node = node
         self._env = env
         self._limits = limits
@@ -241,6 +243,7 @@ class SendProcessor:
         self._pending_bytes += size
         if identity:
             self._identities.append(identity)
+            self._sizes.append(size)
 
     def flush_later(self) -> None:
         """Stage what was added once all connections that have something to read were read."""
@@ -258,12 +261,14 @@ class SendProcessor:
             return
         pending, self._pending = self._pending, []
         identities, self._identities = self._identities, []
+        sizes, self._sizes = self._sizes, []
         size, self._pending_bytes = self._pending_bytes, 0
         deleting = self._machine.proposals.topic_deleting
         if any(entry[3].dropped or deleting(entry[3].topic) for entry in pending):
             identities = self._idempotent.without_deleted(identities, [entry[3] for entry in pending])
             pending = self._without_deleted(pending)
-            size = sum([messages_bytes(entry[4]) for entry in pending])
+            sizes = [messages_bytes(entry[4]) for entry in pending]
+            size = sum(sizes)
             if not pending:
                 return
         self._last_ms = now_ms = max(self._last_ms, self._env.wall_ms())
@@ -274,7 +279,7 @@ class SendProcessor:
 
         def fill(position: int) -> list[bytes]:
             if commands:
-                self._idempotent.complete(commands, identities, positions(pending, position))
+                self._idempotent.complete(commands, identities, accumulate(sizes[:-1], initial=position))
             return unit.encode(position, now_ms, self._store_host, self._id_prefix)
 
         try:

@@ -36,15 +36,6 @@ def messages_bytes(messages: Sequence[MessageParts]) -> int:
     return sum([RECORD_HEAD_BYTES + len(body) + len(tail) for body, tail, _, _ in messages])
 
 
-def positions(pending: Sequence[PendingSend], position: int) -> list[int]:
-    """Where the first record of each send stands in a unit that begins at `position`."""
-    found: list[int] = []
-    for entry in pending:
-        found.append(position)
-        position += messages_bytes(entry[4])
-    return found
-
-
 class SendUnit:
     """The context of a staged unit (`StagedContext`).
 
