@@ -65,8 +65,8 @@ test: $(DEV) ## run the tests (TESTS=path: one part of them)
 test-spark-cluster: $(DEV) ## run the tests on a standalone Spark cluster (minutes)
 	SPARK_CLUSTER=yes $(BIN)/python -m pytest tests/spark/cluster
 
-test-spark-long: $(DEV) ## jobs of millions of messages under failures (MESSAGES=n, minutes)
-	$(if $(MESSAGES),DLEDGER_MESSAGES=$(MESSAGES)) $(BIN)/python -m pytest -s tests/spark/long/*.py
+test-spark-long: $(DEV) ## jobs of millions of messages under failures, a log of many GB (MESSAGES=n, LOG_GB=n, minutes)
+	$(if $(MESSAGES),DLEDGER_MESSAGES=$(MESSAGES)) $(if $(LOG_GB),DLEDGER_LOG_GB=$(LOG_GB)) $(BIN)/python -m pytest -s tests/spark/long/*.py
 
 check: $(DEV) ## format, lint, types, import contract, documentation; changes nothing
 	$(BIN)/ruff format --check .

@@ -1,0 +1,90 @@
+"""`python -m bench.spark_beside`: how much slower producers are while a Spark job reads an old range.
+
+The same producer runs alone and beside the job in turn: the job, a process group of its own that reads the old range
+over and over, is stopped and continued by signals. Everything shares this machine's cores, so the job is also run at
+the lowest priority (`nice -n 19`), which is how one would run it on the machine of a broker. Needs the extra `spark`.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+
+import click
+
+from bench.compiler import build_generator
+from bench.generator import Load, run_load
+from bench.spark import TOPIC, fill, scan
+from dledger_client import SyncAdmin
+from dledger_client.testing import LocalCluster
+from dledger_spark.session import spark_session
+
+SENT_TOPIC = "beside"
+LOADS = {"1 x 64": Load(), "64 x 1": Load(connections=64, window=1)}
+
+
+def read_forever(namesrv: str) -> None:
+    """Read the topic as it is now again and again; one line after each time. A frame is planned only once."""
+    spark = spark_session("local[2]", config={"spark.log.level": "ERROR", "spark.driver.memory": "1g"})
+    frame = spark.read.format("dledger").options(namesrv=namesrv, subscribe=TOPIC, columns="value").load()
+    while True:
+        click.echo(str(scan(frame)))
+
+
+@contextmanager
+def job(namesrv: str, *, nice: bool) -> Iterator[int]:
+    """The id of the process group that reads; it has read everything once."""
+    command = [*(("nice", "-n", "19") if nice else ()), sys.executable, "-m", "bench.spark_beside", "--read", namesrv]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, text=True)
+    try:
+        assert process.stdout is not None
+        if not process.stdout.readline().strip():
+            raise click.ClickException(f"the job ended with {process.wait()}")
+        yield process.pid
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def compare(cluster: LocalCluster, load: Load, group: int, rounds: int, seconds: float) -> tuple[float, float]:
+    """Medians of messages per second, alone and beside the job."""
+    program = build_generator()
+    port = int(cluster.client_address(cluster.leader()).rpartition(":")[2])
+    rates: dict[signal.Signals, list[float]] = {signal.SIGSTOP: [], signal.SIGCONT: []}
+    for _ in range(rounds):
+        for number, found in rates.items():
+            os.killpg(group, number)
+            result = run_load(program, load, port=port, topic=SENT_TOPIC, seconds=seconds, warmup_s=0.5)
+            found.append(result.messages_per_s)
+    return median(rates[signal.SIGSTOP]), median(rates[signal.SIGCONT])
+
+
+@click.command()
+@click.option("--messages", default=200_000, show_default=True, type=click.IntRange(1000), help="In the old range.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Runs alone and beside the job.")
+@click.option("--seconds", default=3.0, show_default=True, help="Length of a run.")
+@click.option("--read", "namesrv", hidden=True, help="Be the job.")
+def main(*, messages: int, rounds: int, seconds: float, namesrv: str | None) -> None:
+    """Measure sends alone and beside a job on this machine."""
+    if namesrv is not None:
+        read_forever(namesrv)
+    with LocalCluster() as cluster:
+        asyncio.run(fill(cluster.namesrv, messages, 1024))
+        with SyncAdmin(cluster.namesrv) as admin:
+            admin.create_topic(SENT_TOPIC, queues=4)
+        for nice in (False, True):
+            with job(cluster.namesrv, nice=nice) as group:
+                for name, load in LOADS.items():
+                    alone, beside = compare(cluster, load, group, rounds, seconds)
+                    how = "lowest priority" if nice else "same priority"
+                    click.echo(
+                        f"{name}, job at {how}: {alone:,.0f} alone, {beside:,.0f} beside it: {beside / alone:.0%}"
+                    )
+
+
+if __name__ == "__main__":
+    main()

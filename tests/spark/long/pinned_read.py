@@ -1,0 +1,100 @@
+"""What a job has pinned stays while retention takes what is older than the log may be; then it goes, and both modes
+give the same rows of what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from dledger_client import Admin, MessageQueue, SyncAdmin, SyncProducer
+from dledger_client.testing import LocalCluster
+from dledger_spark.errors import DataLossError
+from dledger_spark.filters import PushedFilters
+from dledger_spark.options import read_options
+from dledger_spark.partitions import LogSlice, QueueRange
+from dledger_spark.planning import BatchPlanner
+from dledger_spark.reading import read_partition
+
+CONFIG = "segment_bytes = 1048576\nretention_bytes = 3145728\nsnapshot_interval_s = 1\n"
+TOPIC = "pinned"
+OTHER = "other"
+QUEUES = 2
+PATIENCE_SECONDS = 120.0
+Row = tuple[str, int, int, bytes]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def first_position(cluster: LocalCluster, group: str) -> int:
+    """Where the log of a group begins, on the follower that has kept the most."""
+    found = [cluster.status(node) for node in cluster.members(group) if node != cluster.leader(group)]
+    return min(status.first_position for status in found if status is not None)
+
+
+def begins_behind(cluster: LocalCluster, group: str, position: int) -> bool:
+    return first_position(cluster, group) > position
+
+
+def send(cluster: LocalCluster, topic: str, group: str) -> list[bytes]:
+    """Send 6 MiB to a group's queues of a topic; the bodies."""
+    with SyncProducer(cluster.namesrv, group="pinned") as producer:
+        bodies = [b"%08d" % number * 512 for number in range(1536)]
+        for start in range(0, len(bodies), 64):
+            queue = MessageQueue(topic, group, start // 64 % QUEUES)
+            producer.send_batch(topic, bodies[start : start + 64], queue=queue)
+    return bodies
+
+
+async def give_up_pins(cluster: LocalCluster) -> None:
+    async with Admin(cluster.namesrv) as admin:
+        for pin in (await admin.pins())["broker-a"]:
+            await admin.unpin(pin.name)
+
+
+def planned(cluster: LocalCluster, **options: str) -> list[LogSlice | QueueRange]:
+    given = {"namesrv": cluster.namesrv, "subscribe": TOPIC, "columns": "broker_group,queue_id,offset,value"}
+    return list(BatchPlanner(read_options(given | options, "batch"), PushedFilters()).partitions())
+
+
+def rows(parts: list[LogSlice | QueueRange]) -> list[Row]:
+    found = [tuple(row.values()) for part in parts for batch in read_partition(part) for row in batch.to_pylist()]
+    return sorted(found)
+
+
+@pytest.mark.slow
+def test_what_is_pinned_stays_until_it_is_given_up_and_then_both_modes_give_what_is_left() -> None:
+    with LocalCluster(groups=2, config=CONFIG) as cluster, SyncAdmin(cluster.namesrv) as admin:
+        for topic in (TOPIC, OTHER):
+            admin.create_topic(topic, queues=QUEUES)
+        bodies = send(cluster, TOPIC, "broker-a")
+        pinned = planned(cluster, pinLease="10m")
+        lossy = planned(cluster, pinLease="0", failOnDataLoss="false")
+        whole = rows(pinned)
+        assert sorted(row[3] for row in whole) == bodies
+        # Each group looks every ten seconds: while one takes something twice, the other looks at least once.
+        send(cluster, OTHER, "broker-a")
+        for _ in range(2):
+            before = first_position(cluster, "broker-b")
+            send(cluster, OTHER, "broker-b")
+            wait_until(partial(begins_behind, cluster, "broker-b", before))
+        assert first_position(cluster, "broker-a") == 0
+        assert rows(pinned) == whole
+        asyncio.run(give_up_pins(cluster))
+        wait_until(partial(begins_behind, cluster, "broker-a", 0))
+        with pytest.raises(DataLossError, match="of broker-a's log are gone"):
+            rows(pinned)
+        send(cluster, TOPIC, "broker-a")
+        kept = rows(planned(cluster))
+        assert kept == rows(planned(cluster, mode="queues"))
+        left = rows(lossy)
+        assert len(left) < len(whole)
+        assert set(left) == set(whole) & set(kept)
