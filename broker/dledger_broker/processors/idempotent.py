@@ -115,11 +115,16 @@ class IdempotentSends:
         *,
         is_batch: bool,
     ) -> int | None:
-        """The identity of a send that is to be stored and remembered; 0 if it is only to be stored; None if it is a
-        repetition, and is or will be answered.
+        """The identity of a send that is to be stored and remembered; None if it is a repetition, and is or will be
+        answered; 0 if it is only to be stored, because it has no unique key or its topic is not only clients'.
         """
         table = self._machine.state.remembered
-        if not table.window_ms or not _may_be_repeated(request, fields, target, messages, is_batch=is_batch):
+        if not table.window_ms or not target.written_by_clients_only:
+            return 0
+        if is_batch:
+            if not request.body.count(_UNIQUE_KEY_BYTES) >= len(messages) > 0:
+                return 0
+        elif _UNIQUE_KEY_MARK not in fields.properties:
             return 0
         identity = _identity(fields, messages, request.body)
         if identity in self._in_flight:
@@ -275,17 +280,6 @@ class IdempotentSends:
             self._term = leadership.term if leadership.is_leader else 0
             self._in_flight.clear()
             self._staged.clear()
-
-
-def _may_be_repeated(
-    request: Request, fields: SendV2Fields, target: SendTarget, messages: Sequence[MessageParts], *, is_batch: bool
-) -> bool:
-    """Whether a send that opted in can be told from others: by unique keys, in a topic that only clients write to."""
-    if not target.written_by_clients_only:
-        return False
-    if is_batch:
-        return request.body.count(_UNIQUE_KEY_BYTES) >= len(messages) > 0
-    return _UNIQUE_KEY_MARK in fields.properties
 
 
 def _identity(fields: SendV2Fields, messages: Sequence[MessageParts], body: bytes) -> int:
