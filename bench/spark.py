@@ -1,4 +1,5 @@
-"""`python -m bench.spark`: how fast Spark reads topics, beside a Parquet read of the same rows and a plain consumer.
+"""`python -m bench.spark`: how fast Spark reads topics, beside a source that makes such rows from nothing, a Parquet
+read of the same rows and a plain consumer.
 
 Everything runs on this machine: three nodes, the name server, Spark with `local[2]`. Needs the extra `spark`.
 """
@@ -16,6 +17,7 @@ import click
 import msgspec
 
 from bench.limits import memory_copy_gb_per_s
+from bench.spark_ceiling import NothingSource
 from dledger_client import Admin, Message, Producer, PullConsumer
 from dledger_client.testing import LocalCluster
 from dledger_spark.session import spark_session
@@ -145,13 +147,20 @@ def measure(cluster: LocalCluster, folder: Path, messages: int, value_bytes: int
         reader = spark.read.format("dledger").option("namesrv", cluster.namesrv).option("subscribe", TOPIC)
         return reader.options(**options).load()
 
-    def to_parquet() -> None:
-        load(includeHeaders="true").write.mode("overwrite").parquet(str(folder / "rows"))
+    spark.dataSource.register(NothingSource)
+
+    def from_nothing(**options: str) -> "DataFrame":
+        return spark.read.format("nothing").options(rows=messages, valueBytes=value_bytes, **options).load()
+
+    def to_parquet(frame: "DataFrame", name: str) -> None:
+        frame.write.mode("overwrite").parquet(str(folder / name))
 
     queries: dict[str, Callable[[], object]] = {
         "segments, columns=value: count, sum of lengths": lambda: scan(load(columns="value")),
+        "the same from nothing": lambda: scan(from_nothing(columns="value")),
         "segments, all columns: count, sum of lengths": lambda: scan(load()),
-        "segments, all columns and headers: to Parquet": to_parquet,
+        "segments, all columns and headers: to Parquet": lambda: to_parquet(load(includeHeaders="true"), "rows"),
+        "the same from nothing, to Parquet": lambda: to_parquet(from_nothing(includeHeaders="true"), "nothing"),
         "queues, columns=value: count, sum of lengths": lambda: scan(load(columns="value", mode="queues")),
         "Parquet of the same rows: count, sum of lengths": lambda: scan(spark.read.parquet(str(folder / "rows"))),
         "plain pull consumer, one process": lambda: asyncio.run(consume(cluster.namesrv, messages)),
