@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dledger_remoting import properties as names
@@ -18,6 +18,8 @@ from dledger_spark.reading import BatchCollector
 from dledger_spark.schema import NAMES, arrow_schema
 from dledger_spark.wanted import RowFilter, TopicRange
 
+QUIET = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""Nothing depends on how fast the machine is."""
 EVERYTHING = (0, 2**63 - 1)
 INT31 = st.integers(0, 2**31 - 1)
 INT63 = st.integers(0, 2**62)
@@ -122,7 +124,7 @@ def decoded(
     return [*collector.add(data, spans or [Span(0, len(data), 7, 9)]), *collector.rest()]
 
 
-@settings(deadline=None, max_examples=120)
+@settings(QUIET, max_examples=120)
 @given(st.lists(records(), min_size=1, max_size=12))
 def test_every_column_is_what_the_record_codec_reads(given_records: list[MessageRecord]) -> None:
     data = b"".join(map(encode_record, given_records))
@@ -132,7 +134,7 @@ def test_every_column_is_what_the_record_codec_reads(given_records: list[Message
     assert rows_of(batch) == [expected_row(record) for record in iter_records(data)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(QUIET, max_examples=40)
 @given(st.lists(records(), min_size=1, max_size=12), st.sampled_from(["orders", "audit"]))
 def test_records_of_other_topics_are_skipped(given_records: list[MessageRecord], topic: str) -> None:
     data = b"".join(map(encode_record, given_records))
@@ -140,7 +142,7 @@ def test_records_of_other_topics_are_skipped(given_records: list[MessageRecord],
     assert rows == [expected_row(record) for record in iter_records(data) if record.topic == topic]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(QUIET, max_examples=200)
 @given(records(), st.data())
 def test_damage_is_an_error_and_nothing_else(record: MessageRecord, data: st.DataObject) -> None:
     damaged = bytearray(encode_record(record))
