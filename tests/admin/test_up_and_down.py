@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from dledger_admin.cli import main
+from dledger_admin.cluster import processes
 from dledger_admin.cluster.lifecycle import RunningCluster, services
 from dledger_admin.cluster.manifest import read_manifest
 from dledger_admin.errors import StartError
@@ -86,10 +87,18 @@ def test_a_process_that_ignores_the_signals_is_killed_and_named(dledger, monkeyp
     dledger.up()
     (dledger.data / "broker-a-n2" / "stubborn").touch()
     service = dledger.services()["broker-a-n2"]
-    from dledger_admin.cluster.processes import stop_at_once
-
-    assert stop_at_once({"broker-a-n2": service}, timeout_s=0.3) == ["broker-a-n2"]
+    assert processes.stop_at_once({"broker-a-n2": service}, timeout_s=0.3) == ["broker-a-n2"]
     assert service.pid() is None
+
+
+def test_a_process_that_is_ending_still_has_its_ports(monkeypatch):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        monkeypatch.setattr(processes, "command_line", lambda _: None)  # what a process loses first
+        assert processes._lives(child.pid, "broker.toml")
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not processes._lives(child.pid, "broker.toml")
+    assert not processes._lives(child.pid, "broker.toml")
 
 
 def test_a_second_up_names_the_running_processes_and_changes_nothing(dledger):

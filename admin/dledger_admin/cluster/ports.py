@@ -76,6 +76,23 @@ def command_line(pid: int) -> str | None:
     return _output_of("ps", "-ww", "-o", "command=", "-p", str(pid))
 
 
+def has_ended(pid: int) -> bool:
+    """Tell whether a process is gone with all its threads, or only waits to be collected by its parent.
+
+    Nothing less frees its ports: a process that is ending loses its command line first, and its files with the last
+    thread.
+    """
+    if not Path("/proc/self/stat").exists():
+        state = _output_of("ps", "-o", "state=", "-p", str(pid))
+        return state is None or state.startswith("Z")
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        threads = len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return True
+    return not fields or fields[0] == "X" or (fields[0] == "Z" and threads <= 1)
+
+
 def _listener_from_proc(port: int) -> int | None:
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .layout import NamesrvPlace, NodePlace
-from .ports import command_line
+from .ports import command_line, has_ended
 
 PID_FILE = "pid"
 NAMESRV = "namesrv"
@@ -134,8 +134,13 @@ def _running(services: Mapping[str, Service]) -> dict[str, int]:
 
 
 def _still_running(services: Mapping[str, Service], pids: Mapping[str, int]) -> dict[str, int]:
-    """Return those of `pids` that live: by command line, since a process removes its pid file before it ends."""
-    return {name: pid for name, pid in pids.items() if str(services[name].config_file) in (command_line(pid) or "")}
+    """Return those of `pids` that have not ended; a process removes its pid file and loses its command line before."""
+    return {name: pid for name, pid in pids.items() if _lives(pid, str(services[name].config_file))}
+
+
+def _lives(pid: int, config_file: str) -> bool:
+    words = command_line(pid)
+    return config_file in words if words else not has_ended(pid)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

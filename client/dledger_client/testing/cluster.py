@@ -290,7 +290,10 @@ class LocalCluster:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process exists and is more than the remains of one that nobody has waited for."""
+    """Whether a process exists and is more than the remains of one that nobody has waited for.
+
+    Its ports are free once the last of its threads has ended.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -299,6 +302,7 @@ def _runs(pid: int) -> bool:
         return True
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        threads = len(os.listdir(f"/proc/{pid}/task"))
     except OSError:
         return not Path("/proc/self/stat").exists()
-    return bool(state) and state[0] not in ("Z", "X")
+    return bool(state) and state[0] != "X" and (state[0] != "Z" or threads > 1)
