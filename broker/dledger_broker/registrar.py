@@ -45,7 +45,10 @@ RECONNECT_S: Final = 0.25
 """Pause before a name server is tried again, doubled each time up to `MAX_RECONNECT_S`."""
 MAX_RECONNECT_S: Final = 2.0
 COALESCE_S: Final = 0.02
-"""Changes of topics are collected for at least so long, and for ten times as long as the last registration took."""
+"""Changes of topics are collected for at least so long, and for ten times as long as the last registration took.
+
+Not so the change that completes the topics for which clients of a new leader look.
+"""
 MAX_COALESCE_S: Final = 1.0
 READ_BYTES: Final = 64 << 10
 
@@ -61,7 +64,7 @@ class Registrar:
         self._left = False
         self._system_topics = frozenset(topic.topic_name for topic in system_topics(config))
         self._links = [_Link(self, address) for address in config.namesrv]
-        machine.on_topics_changed.append(lambda: self._wake(urgent=False))
+        machine.on_topics_changed.append(lambda: self._wake(urgent=self.is_complete and not self.introduced))
         group.listeners.append(lambda: self._wake(urgent=True))
 
     def start(self) -> None:

@@ -237,6 +237,22 @@ async def test_a_new_leader_does_not_wait_while_changes_of_topics_are_collected(
     await setup.registrar.stop()
 
 
+async def test_the_last_of_a_new_leaders_first_topics_is_not_collected(servers: list[FakeNameServer]) -> None:
+    setup = Setup(servers)
+    setup.memory.node.lead()
+    for server in servers:
+        await server.registration(brokerId="0")
+    while setup.registrar.registered < len(servers):  # noqa: ASYNC110 -- there is no event for an answer that came
+        await asyncio.sleep(0)
+    for link in setup.registrar._links:
+        link._pause_s = 3_600.0
+    for topic in system_topics(setup.config):
+        setup.memory.machine.proposals.ensure_topic(topic, lambda _: None)
+    setup.memory.env.run_ready()
+    await until_introduced(setup.registrar)
+    await setup.registrar.stop()
+
+
 async def test_signs_of_life_are_small_unless_the_name_server_forgot(servers: list[FakeNameServer]) -> None:
     setup = Setup(servers, register_period_ms=100)
     await servers[0].registration()
