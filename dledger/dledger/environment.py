@@ -69,6 +69,25 @@ class Environment(Protocol):
         """The source of all randomness of the replica."""
 
 
+async def called_back(call: Callable[[Callable[[T | BaseException], None]], None]) -> T:
+    """Hand a callback to `call` and wait until it is called: return its result, or raise it if it is an exception.
+
+    What comes when nobody waits any more is dropped.
+    """
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: T | BaseException) -> None:
+        if future.done():
+            return
+        if isinstance(result, BaseException):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    call(done)
+    return await future
+
+
 class AsyncioEnvironment:
     """The environment of a real process on an asyncio (or uvloop) event loop.
 

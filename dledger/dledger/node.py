@@ -20,7 +20,7 @@ from typing import Self, TypeVar
 
 from dledger.config import NodeConfig
 from dledger.engines import EngineFactory, native
-from dledger.environment import COLD, AsyncioEnvironment, Environment
+from dledger.environment import COLD, AsyncioEnvironment, Environment, called_back
 from dledger.errors import (
     ContradictionError,
     LogError,
@@ -361,18 +361,7 @@ class Node:
         return await self._cold(partial(record_spans, self.replica.store, start, end))
 
     async def _cold(self, work: Callable[[], T]) -> T:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def done(result: T | BaseException) -> None:
-            if future.done():
-                return
-            if isinstance(result, BaseException):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        self.env.run_blocking(COLD, work, done)
-        return await future
+        return await called_back(lambda done: self.env.run_blocking(COLD, work, done))
 
     def pin(self, position: int) -> Pin:
         """Keep the segment that holds `position` readable until the pin is released."""

@@ -6,11 +6,10 @@ an up-to-date node can know (a missing topic or group, an offset beyond the end)
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from dledger.environment import Environment
+from dledger.environment import Environment, called_back
 from dledger.errors import TrimmedError
 from dledger_broker.config import BrokerConfig
 from dledger_broker.group import Group
@@ -222,25 +221,11 @@ class PullProcessor:
     ) -> None:
         """Read the queue's units on a worker."""
         self._counters.cold_reads += 1
-        future: asyncio.Future[GetResult] = asyncio.get_running_loop().create_future()
-
-        def done(result: GetResult | BaseException) -> None:
-            if future.done():
-                return
-            if isinstance(result, BaseException):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        self._machine.get_messages_later(
-            queue,
-            fields.queue_offset,
-            min(fields.max_msg_nums, MAX_MESSAGES),
-            self._max_bytes(fields),
-            tag_filter,
-            done,
+        offset, count, max_bytes = fields.queue_offset, min(fields.max_msg_nums, MAX_MESSAGES), self._max_bytes(fields)
+        result: GetResult = await called_back(
+            lambda done: self._machine.get_messages_later(queue, offset, count, max_bytes, tag_filter, done)
         )
-        self._conclude(request, fields, queue, tag_filter, await future)
+        self._conclude(request, fields, queue, tag_filter, result)
 
     @staticmethod
     def _max_bytes(fields: PullFields) -> int:

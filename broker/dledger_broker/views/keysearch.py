@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from dledger.environment import COLD, Environment
+from dledger.environment import COLD, Environment, called_back
 from dledger.errors import CorruptionError, LogError, TrimmedError
 from dledger.store.disk import Disk
 from dledger_broker.views.keyfile import IndexLayout
@@ -194,28 +194,15 @@ class KeySearch:
             timer.cancel()
 
     async def _work(self, work: Callable[[], T]) -> T:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._worker.submit(work, partial(_resolve, future))
-        return await future
+        return await called_back(lambda done: self._worker.submit(work, done))
 
     async def _cold(self, work: Callable[[], T]) -> T:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._env.run_blocking(COLD, work, partial(_resolve, future))
-        return await future
+        return await called_back(lambda done: self._env.run_blocking(COLD, work, done))
 
     @staticmethod
     def _report(result: BaseException | None) -> None:
         if isinstance(result, BaseException):
             _logger.warning("files of the key index could not be removed: %s", result)
-
-
-def _resolve(future: asyncio.Future[T], result: T | BaseException) -> None:
-    if future.done():
-        return
-    if isinstance(result, BaseException):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
 
 
 def _search_block(

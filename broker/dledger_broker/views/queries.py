@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from dledger.environment import called_back
 from dledger.errors import TrimmedError
 from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_broker.views.consumequeue import ConsumeQueues
@@ -121,18 +121,8 @@ class Queries:
     async def _unit(self, queue: QueueState, offset: int) -> tuple[int, int]:
         unit = self._queues.read(queue, offset, 1)
         if unit is None:
-            future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-            def done(result: bytes | BaseException) -> None:
-                if future.done():
-                    return
-                if isinstance(result, BaseException):
-                    future.set_exception(result)
-                else:
-                    future.set_result(result)
-
-            self._queues.read_later(queue, offset, 1, done)
-            unit = await future
+            later: bytes = await called_back(lambda done: self._queues.read_later(queue, offset, 1, done))
+            unit = later
         position, size, _ = UNIT.unpack(unit)
         return position, size
 

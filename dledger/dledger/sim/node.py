@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-from dledger.environment import COLD
+from dledger.environment import COLD, called_back
 from dledger.errors import TrimmedError
 from dledger.net.requests import Handler, RequestChannel
 from dledger.net.transport import Buffer
@@ -106,18 +105,7 @@ class SimulatedNode:
         return await self._cold(partial(record_spans, self._life.replica.store, start, end))
 
     async def _cold(self, work: Callable[[], T]) -> T:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def done(result: T | BaseException) -> None:
-            if future.done():
-                return
-            if isinstance(result, BaseException):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        self._life.environment.run_blocking(COLD, work, done)
-        return await future
+        return await called_back(lambda done: self._life.environment.run_blocking(COLD, work, done))
 
     def read_index(self, callback: Callable[[Exception | None], None]) -> None:
         """See `Node.read_index`."""
