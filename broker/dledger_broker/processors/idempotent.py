@@ -244,7 +244,7 @@ class IdempotentSends:
                 self.refused(identities)
                 return bytearray()
             self._understood_by = membership
-        return bytearray(encode(RememberSends(bytes(ROW_BYTES * len(identities)))))
+        return bytearray(_command_of(len(identities)))
 
     def complete(self, command: bytearray, identities: Sequence[int], positions: Iterable[int]) -> None:
         """Write the rows, which are the last bytes of the command."""
@@ -280,6 +280,12 @@ class IdempotentSends:
             self._term = leadership.term if leadership.is_leader else 0
             self._in_flight.clear()
             self._staged.clear()
+
+
+@lru_cache(maxsize=512)
+def _command_of(count: int) -> bytes:
+    """The command that remembers so many sends, its rows all zero."""
+    return encode(RememberSends(bytes(ROW_BYTES * count)))
 
 
 def _identity(fields: SendV2Fields, messages: Sequence[MessageParts], body: bytes) -> int:
