@@ -5,6 +5,7 @@ Everything runs on this machine: three nodes, the name server, Spark with `local
 """
 
 import asyncio
+import os
 import statistics
 import sys
 import tempfile
@@ -18,6 +19,7 @@ import msgspec
 
 from bench.limits import memory_copy_gb_per_s
 from bench.spark_ceiling import NothingSource
+from bench.usage import cpu_seconds, family_cpu_seconds
 from dledger_client import Admin, Message, Producer, PullConsumer
 from dledger_client.testing import LocalCluster
 from dledger_spark.session import spark_session
@@ -32,15 +34,16 @@ _POLL = 256
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One scenario: rows per second of every run."""
+    """One scenario: rows per second of every run, and CPU in µs per row, of this side and of all nodes."""
 
     name: str
     rows_per_s: list[float]
+    reader_us_per_row: list[float]
+    nodes_us_per_row: list[float]
 
-    @property
-    def median(self) -> float:
-        """The median of the runs."""
-        return statistics.median(self.rows_per_s)
+    def __str__(self) -> str:
+        rate, reader, nodes = map(statistics.median, (self.rows_per_s, self.reader_us_per_row, self.nodes_us_per_row))
+        return f"{self.name:<56} {rate:>10,.0f} rows/s  CPU {reader:5.1f} + {nodes:4.1f} µs/row"
 
 
 class SparkReport(msgspec.Struct, frozen=True):
@@ -91,18 +94,21 @@ async def consume(namesrv: str, messages: int) -> int:
     return total
 
 
-def timed(messages: int, runs: int, queries: dict[str, Callable[[], object]]) -> list[Figure]:
+def timed(cluster: LocalCluster, messages: int, runs: int, queries: dict[str, Callable[[], object]]) -> list[Figure]:
     """Run every query once to warm up, then all of them in turn, so that each meets the same disturbances."""
-    rates: dict[str, list[float]] = {name: [] for name in queries}
+    figures = [Figure(name, [], [], []) for name in queries]
+    nodes = [pid for node in cluster.node_ids if (pid := cluster.pid(node)) is not None]
     for turn in range(runs + 1):
-        for name, query in queries.items():
-            began = time.perf_counter()
+        for figure, query in zip(figures, queries.values(), strict=True):
+            began, *used_before = time.perf_counter(), family_cpu_seconds(os.getpid()), sum(map(cpu_seconds, nodes))
             query()
+            ended, *used = time.perf_counter(), family_cpu_seconds(os.getpid()), sum(map(cpu_seconds, nodes))
             if turn:
-                rates[name].append(messages / (time.perf_counter() - began))
-    figures = [Figure(name, found) for name, found in rates.items()]
+                figure.rows_per_s.append(messages / (ended - began))
+                figure.reader_us_per_row.append((used[0] - used_before[0]) / messages * 1e6)
+                figure.nodes_us_per_row.append((used[1] - used_before[1]) / messages * 1e6)
     for figure in figures:
-        click.echo(f"{figure.name:<56} {figure.median:>10,.0f} rows/s")
+        click.echo(str(figure))
     return figures
 
 
@@ -166,7 +172,7 @@ def measure(cluster: LocalCluster, folder: Path, messages: int, value_bytes: int
         "plain pull consumer, one process": lambda: asyncio.run(consume(cluster.namesrv, messages)),
     }
     try:
-        figures = timed(messages, runs, queries)
+        figures = timed(cluster, messages, runs, queries)
         durations = micro_batches(spark, cluster, folder, runs + 3)
     finally:
         spark.stop()
