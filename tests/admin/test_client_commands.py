@@ -11,7 +11,8 @@ from dledger_admin.cli import _COMMANDS, main
 from dledger_admin.commands import client_calls, consume, group, produce
 from dledger_admin.commands.message_format import formatter
 from dledger_admin.errors import AdminError
-from dledger_client import ConnectError, MessageQueue, QueueStatus, ReceivedMessage, TopicRoute
+from dledger_client import ConnectError, MessageQueue, NotFoundError, QueueStatus, ReceivedMessage, TopicRoute
+from dledger_remoting.errors import TopicNotExist
 from dledger_remoting.range_reads import PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
@@ -69,6 +70,8 @@ class FakeAdmin:
         return ["TBW102", *own] if include_system else own
 
     async def topic_config(self, topic):
+        if topic != "orders":
+            raise NotFoundError(TopicNotExist(f"topic {topic!r} does not exist"))
         return {"broker-a": TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=2, perm=6)}
 
     async def topic_route(self, topic):
@@ -149,6 +152,17 @@ def test_pins_are_listed_and_released():
     assert as_json("pin", "release", "nightly") == {"pin": "nightly", "state": "released"}
     dledger("pin", "release", "nightly", "--broker-group", "broker-b")
     assert FakeAdmin.calls[-2:] == [("unpin", "nightly", None), ("unpin", "nightly", ["broker-b"])]
+
+
+def test_what_is_not_there_is_neither_deleted_nor_released():
+    for words, error in (
+        (("topic", "delete", "order"), "topic 'order' does not exist"),
+        (("pin", "release", "hourly"), "there is no pin 'hourly', there are ['nightly']"),
+    ):
+        refused = CliRunner().invoke(main, list(words))
+        assert refused.exit_code == 1
+        assert error in refused.output
+    assert not FakeAdmin.calls
 
 
 def test_groups_are_listed_described_and_reset():

@@ -9,6 +9,7 @@ import msgspec
 
 from dledger_client import Admin
 
+from ..errors import AdminError
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
 from .options import namesrv_option
@@ -57,9 +58,12 @@ def list_pins(namesrv: str, output: str) -> None:
 @click.option("--broker-group", "broker_groups", multiple=True, help="Only there; may be repeated.")
 @output_option
 def release(namesrv: str, name: str, broker_groups: tuple[str, ...], output: str) -> None:
-    """Release a pin: what it kept is trimmed when its time comes."""
+    """Release a pin: what it kept is trimmed when its time comes. One that does not exist is an error."""
 
     async def work(admin: Admin) -> None:
+        there = {row.name for rows in (await admin.pins()).values() for row in rows}
+        if name not in there:
+            raise AdminError(f"there is no pin {name!r}, there are {sorted(there)}")
         await admin.unpin(name, broker_groups=list(broker_groups) or None)
 
     with_admin(namesrv, work)

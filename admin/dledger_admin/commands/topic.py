@@ -98,9 +98,10 @@ def create(
 @click.argument("name")
 @output_option
 def delete(namesrv: str, name: str, output: str) -> None:
-    """Delete a topic with all its messages."""
+    """Delete a topic with all its messages; one that does not exist is an error."""
 
     async def work(admin: Admin) -> TopicChange:
+        await admin.topic_config(name)
         await admin.delete_topic(name)
         return TopicChange(name, "deleted")
 
