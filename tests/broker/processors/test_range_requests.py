@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import msgspec
-from served_broker import MakeBroker, ServedBroker
+from served_broker import NODE_ID, MakeBroker, ServedBroker, make_served_broker
 
+from dledger.types import Membership, ReplicaId
 from dledger_broker.founding import Founding
 from dledger_broker.processors.ranges import CATCH_UP_S
+from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.range_reads import ReadPlan
 from dledger_remoting.record import scan_records
@@ -71,3 +73,19 @@ def test_a_range_that_is_no_longer_kept_says_so(broker: ServedBroker):
     answer = client.call_from_disk(20011, {"roles": "leader", "start": "0", "end": "100"})
     assert answer.code == ResponseCode.READ_TRIMMED
     assert client.call(20013, {"name": "late", "position": "0"}).code == ResponseCode.READ_TRIMMED
+
+
+def test_a_node_without_a_vote_serves_readers_that_take_learners(make_broker: MakeBroker):
+    config, me = make_broker().config, ReplicaId(NODE_ID, "i0")
+    memory = BrokerInMemory(lead=False)
+    broker = make_served_broker(config, memory)
+    for membership, role, other in (
+        (Membership(learners=(me,)), "learner", "follower"),
+        (Membership(voters=(me,)), "follower", "learner"),
+    ):
+        memory.node.membership = membership
+        part = {"start": "0", "end": "0"}
+        assert broker.client().call_from_disk(20011, {**part, "roles": role}).ext["role"] == role
+        refused = broker.client().call(20011, {**part, "roles": other})
+        assert refused.code == ResponseCode.READ_ROLE_REFUSED
+        assert f"is the {role} of group" in (refused.remark or "")
