@@ -38,7 +38,7 @@ async def pool(requests):
     await pool.close()
 
 
-def soon(seconds: float = 5) -> float:
+def soon(seconds: float = 60) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
