@@ -12,7 +12,6 @@ from markupsafe import Markup
 
 from dledger_chaos.checkers.base import RunData, Verdict
 
-from .charts import timeline
 from .summary import summarize
 
 HTML_FILE: Final = "report.html"
@@ -32,6 +31,8 @@ def write_report(run: RunData, verdicts: Sequence[Verdict], directory: Path | No
 
     The page holds its style and its picture; it loads nothing.
     """
+    from .charts import timeline  # matplotlib takes longer to import than all the rest, and only a report draws
+
     into = run.directory if directory is None else directory
     summary = summarize(run, verdicts)
     (into / JSON_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
