@@ -114,8 +114,8 @@ class RecordFinder:
         octets = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
         starts, sizes = to_arrow(places), heads.integers(_SIZE_PLACE, "i")
         bodies = heads.integers(_BODY_BYTES_PLACE, "i")
-        at_least = pc.add(bodies, _int(MIN_RECORD_BYTES))
-        _check(pc.and_(pc.greater_equal(bodies, _int(0)), pc.less_equal(at_least, sizes)), places)
+        most = pc.subtract(sizes, _int(MIN_RECORD_BYTES))
+        _check(pc.and_(pc.greater_equal(bodies, _int(0)), pc.less_equal(bodies, most)), places)
         ends = pc.add(starts, sizes)
         body_starts = pc.add(starts, _int(HEAD_BYTES))
         topic_starts = pc.add(body_starts, bodies)
@@ -172,7 +172,7 @@ def _interleaved(kinds: tuple[pa.Array, ...], data: bytes) -> pa.Array:
 def _check(holds: pa.Array, places: array[int]) -> None:
     """Raises `CorruptDataError` for the first record for which something does not hold."""
     if not pc.all(holds).as_py():
-        raise _damaged(places[pc.index(holds, False).as_py()], "its size contradicts its fields")
+        raise _damaged(places[pc.index(holds, pa.scalar(value=False)).as_py()], "its size contradicts its fields")
 
 
 def _taken(octets: pa.Array, places: pa.Array) -> pa.Array:

@@ -155,6 +155,15 @@ def test_damage_is_an_error_and_nothing_else(record: MessageRecord, data: st.Dat
         pass
 
 
+@pytest.mark.parametrize("body_bytes", [-1, 2, 2**31 - 1, 2**31 - 90, -(2**31)])
+def test_a_body_that_is_longer_than_its_record_is_an_error(body_bytes: int) -> None:
+    damaged = bytearray(plain("t", 0, 0, 0) * 3)
+    size = len(damaged) // 3
+    damaged[size + 84 : size + 88] = body_bytes.to_bytes(4, "big", signed=True)
+    with pytest.raises(CorruptDataError, match=f"at byte {size} of the answer: its size contradicts"):
+        decoded(bytes(damaged), wanted("t"))
+
+
 def plain(topic: str, queue_id: int, offset: int, position: int, **more: object) -> bytes:
     host = HostAddress("127.0.0.1", 1)
     fields = {"body": b"x", "born_timestamp": 1, "store_timestamp": 1, "properties": b""} | more
