@@ -126,6 +126,12 @@ async def test_held_bytes_arrive_late_on_the_same_connection(town):
     assert await link.hear(2) == b"on"
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+    """What is not removed at once never is."""
+    monkeypatch.setattr("dledger_chaos.toxiproxy.mesh.REMOVE_S", 0.3)
+
+
 async def test_a_refused_link_ends_and_takes_no_connection_until_it_is_healed(town):
     link = await town.connect("a", "b")
     await town.mesh.refuse("one", [Direction("a", "b")])
@@ -157,7 +163,7 @@ async def test_a_fault_stays_when_another_one_on_its_link_is_healed(town):
 
 @pytest.mark.parametrize("first", ["slow", "hold"])
 @pytest.mark.parametrize("slow", [Toxic("latency", {"latency": 30}), Toxic("bandwidth", {"rate": 5000})])
-async def test_links_are_healed_whatever_other_faults_hold_back_on_them(town, first, slow):
+async def test_links_are_healed_whatever_other_faults_hold_back_on_them(town, impatient, first, slow):
     """Much more than a toxic has room for; the connections end with it."""
     pairs = ("ab", "bc", "ca")
     directions = [Direction(*pair) for pair in pairs]
@@ -176,13 +182,33 @@ async def test_links_are_healed_whatever_other_faults_hold_back_on_them(town, fi
 
 
 async def test_a_toxic_goes_once_somebody_takes_what_it_holds(town):
-    sent = bytes(64 << 20)
+    sent = bytes(8 << 20)
     link = await town.connect("a", "b")
     await town.mesh.spoil("hold", [Direction("a", "b")], HOLD)
     link.dialler[1].write(sent)
     release = asyncio.create_task(town.mesh.release("hold"))
     assert await link.hear(len(sent)) == sent
     await release
+
+
+async def test_what_nobody_takes_is_in_nobodys_way_and_other_faults_stay(town, impatient):
+    link = await town.connect("a", "b")
+    await town.mesh.refuse("refused", [Direction("c", "a")])
+    await town.mesh.spoil("cut", [Direction("b", "c")], SWALLOW)
+    await town.mesh.spoil("hold", [Direction("a", "b"), Direction("b", "a")], HOLD)
+    link.dialler[1].write(bytes(64 << 20))
+    await town.mesh.release("hold")
+    again = await town.connect("a", "b")
+    await again.say(b"x")
+    assert await again.hear(1) == b"x"
+    with pytest.raises(ConnectionRefusedError):
+        await town.connect("c", "a")
+    cut = await town.connect("c", "b")
+    await cut.say(b"from b", back=True)
+    await cut.say(b"to b")
+    assert await cut.hear(4) == b"to b"
+    await town.mesh.release_all()
+    assert await cut.hear(1, back=True) == b"", "what was swallowed never comes"
 
 
 async def test_everything_is_healed_at_once(town):

@@ -13,9 +13,7 @@ Toxics are named after the fault that holds them, so that faults overlap freely 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Lock
@@ -33,10 +31,8 @@ CLIENTS: Final = "clients"
 NAMESRV: Final = "namesrv"
 """The end of a link at which the name server is."""
 
-REMOVE_S: Final = 2.0
-"""The server removes a toxic at once, or once what it holds was taken."""
-
-REMOVE_TRIES: Final = 30
+REMOVE_S: Final = 5.0
+"""The server removes a toxic at once, once what it holds was taken, or never."""
 
 Stream = Literal["upstream", "downstream"]
 
@@ -90,7 +86,9 @@ what that one still has finds no room.  Here there is room for 1,024 pieces.
 
 class _Placed(NamedTuple):
     proxy: str
-    toxic: str
+    name: str
+    stream: Stream
+    toxic: Toxic
 
 
 class Mesh:
@@ -156,18 +154,22 @@ class Mesh:
         with self._lock:
             placed = self._placed.setdefault(holder, [])
             for link, stream in streams:
-                name = f"fault-{next(self._serial)}"
-                try:
-                    self._proxies[link.name].add_toxic(
-                        type=toxic.kind,
-                        stream=stream,
-                        name=name,
-                        toxicity=toxic.toxicity,
-                        attributes=dict(toxic.attributes),
-                    )
-                except (InvalidToxic, NotFound, ProxyExists, OSError) as error:
-                    raise TargetError(f"toxiproxy refused {toxic} on {link.name}: {error}") from error
-                placed.append(_Placed(link.name, name))
+                one = _Placed(link.name, f"fault-{next(self._serial)}", stream, toxic)
+                self._place(one)
+                placed.append(one)
+
+    def _place(self, placed: _Placed) -> None:
+        toxic = placed.toxic
+        try:
+            self._proxies[placed.proxy].add_toxic(
+                type=toxic.kind,
+                stream=placed.stream,
+                name=placed.name,
+                toxicity=toxic.toxicity,
+                attributes=dict(toxic.attributes),
+            )
+        except (InvalidToxic, NotFound, ProxyExists, OSError) as error:
+            raise TargetError(f"toxiproxy refused {toxic} on {placed.proxy}: {error}") from error
 
     def _disable(self, holder: Hashable, names: tuple[str, ...]) -> None:
         with self._lock:
@@ -183,37 +185,37 @@ class Mesh:
         with self._lock:
             placed = [each for held in self._placed.values() for each in held]
             refused = [name for names in self._refused.values() for name in names]
+            self._placed.clear()
             self._refused.clear()
             self._heal(placed, refused)
-            self._placed.clear()
 
     def _heal(self, placed: Sequence[_Placed], refused: Iterable[str]) -> None:
         """Remove toxics, and enable links that nobody refuses any more.
 
-        What a toxic holds goes to the next one on its stream, and until that has taken it the server answers nothing
-        about the link: where several toxics meet, its connections end first.
+        What a toxic holds goes to the next one on its stream, or to who reads there.  If nobody takes it, the server
+        never answers about that link again, and it is replaced: all connections end.
         """
-        toxics = Counter(each.proxy for each in placed)
-        toxics.update({each.proxy for held in self._placed.values() for each in held if each.proxy in toxics})
-        crowded = [name for name, count in toxics.items() if count > 1]
-        for name in crowded:
-            self._proxies[name].disable()
-        with ThreadPoolExecutor(len(self.links)) as pool:
-            list(pool.map(self._remove, placed))
-        still_refused = {name for names in self._refused.values() for name in names}
-        for name in {*crowded, *refused} - still_refused:
-            self._proxies[name].enable()
+        if all(map(self._remove, placed)):
+            for name in set(refused) - self._still_refused:
+                self._proxies[name].enable()
+        else:
+            self._server.stop()
+            self._server.start()
+            self.start()
+            for name in self._still_refused:
+                self._proxies[name].disable()
+            for held in self._placed.values():
+                for each in held:
+                    self._place(each)
 
-    def _remove(self, placed: _Placed) -> None:
-        """Remove a toxic; one whose bytes nobody takes, because a process is stopped, goes when they are taken."""
-        path = f"/proxies/{placed.proxy}/toxics/{placed.toxic}"
-        for _ in range(REMOVE_TRIES):
-            try:
-                self._server.call("DELETE", path, timeout_s=REMOVE_S)
-            except TargetError as error:
-                if f"{path}: 404 " in str(error):
-                    return
-                failure = error
-            else:
-                return
-        raise failure
+    @property
+    def _still_refused(self) -> set[str]:
+        return {name for names in self._refused.values() for name in names}
+
+    def _remove(self, placed: _Placed) -> bool:
+        """Whether the server has removed a toxic."""
+        try:
+            self._server.call("DELETE", f"/proxies/{placed.proxy}/toxics/{placed.name}", timeout_s=REMOVE_S)
+        except TargetError:
+            return False
+        return True
