@@ -208,9 +208,11 @@ class Truth:
                         self._see_trim(incarnation, queue_id, first, position)
 
     def _see_pins(self, position: int) -> None:
-        """The log is about to be trimmed: does anybody still need what goes?"""
+        """The log is about to be trimmed: does anybody still need what goes?  A full disk overrides every pin."""
+        if self.group is None or self.group.clocks_jumped or self.group.disks_filled:
+            return
         for name, claim in self.claims.items():
-            lasts = self.group is not None and self.group.scheduler.now < claim.until and not self._clocks_jumped
+            lasts = self.group.scheduler.now < claim.until
             require(
                 not lasts or position <= claim.position, "a pinned log is kept", pin=name, claim=claim, trim=position
             )

@@ -145,6 +145,8 @@ class SimGroup:
         """Nodes that clients do not reach."""
         self.clocks_jumped = False
         """Some wall clock has, at some time."""
+        self.disks_filled = False
+        """Some disk was full, at some time."""
         self.witness = Witness()
         self.network = Network(scheduler, Random(random.getrandbits(64)), settings.names)
         self.nodes = {name: self._make_node(name) for name in settings.names}

@@ -38,6 +38,7 @@ class FullDisk:
     def inject(self, group: SimGroup) -> bool:
         disk = group.nodes[self.node].disk
         disk.capacity_bytes = disk.allocated_bytes + self.spare_bytes
+        group.disks_filled = True
         return True
 
     def heal(self, group: SimGroup) -> None:
