@@ -2,6 +2,7 @@ import errno
 import sys
 
 import pytest
+from simulated_files import content
 
 from dledger.errors import CorruptionError
 from dledger.sim.disk import SimDisk
@@ -20,14 +21,6 @@ from dledger_remoting.tags import tag_code
 
 DIRECTORY = "consumequeue/orders/3"
 LAYOUT = FileLayout(16)
-
-
-def content(disk: SimDisk, path: str) -> bytes:
-    file = disk.open(path)
-    try:
-        return file.pread(file.size(), 0)
-    finally:
-        file.close()
 
 
 def test_a_unit_is_position_size_and_tag_code():

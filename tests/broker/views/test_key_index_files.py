@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulated_files import content
 
 from dledger.sim.disk import SimDisk
 from dledger_broker.testing import SMALL, START_MS, BrokerInMemory, Message
@@ -23,14 +24,6 @@ from dledger_remoting.tags import java_hash
 
 SMALL_LAYOUT = IndexLayout(slots=4, entries=6)
 FOREVER = (0, 1 << 60)
-
-
-def content(disk: SimDisk, path: str) -> bytes:
-    file = disk.open(path)
-    try:
-        return file.pread(file.size(), 0)
-    finally:
-        file.close()
 
 
 def test_the_layout_is_rocketmqs():
