@@ -138,7 +138,8 @@ async def test_a_handler_runs_as_many_messages_at_a_time_as_it_is_told():
                 finished.set()
 
         async with PushConsumer(cluster.namesrv, "CG", "T", handler, concurrency=5):
-            await asyncio.wait_for(finished.wait(), 10)
+            async with asyncio.timeout(10):
+                await finished.wait()
         assert most == 5
         assert cluster.group.offsets["CG", "T", 0] == 40
 
@@ -157,7 +158,8 @@ async def test_a_failed_message_goes_to_the_retry_topic_and_comes_back():
                 finished.set()
 
         async with PushConsumer(cluster.namesrv, "CG", "T", handler):
-            await asyncio.wait_for(finished.wait(), 10)
+            async with asyncio.timeout(10):
+                await finished.wait()
         assert [entry for entry in seen if entry[1] == b"0001"] == [("T", b"0001", number) for number in range(3)]
         assert cluster.group.offsets["CG", "T", 0] == 3
         assert cluster.group.offsets["CG", "%RETRY%CG", 0] == 2
@@ -210,7 +212,8 @@ async def test_an_orderly_consumer_repeats_a_failed_message_before_its_successor
                 finished.set()
 
         async with PushConsumer(cluster.namesrv, "CG", "T", handler, orderly=True):
-            await asyncio.wait_for(finished.wait(), 10)
+            async with asyncio.timeout(10):
+                await finished.wait()
         assert seen == [0, 1, 1, 1, 2, 3]
         assert cluster.group.offsets["CG", "T", 0] == 4
 

@@ -69,7 +69,8 @@ async def test_appends_are_refused_and_commands_that_make_room_are_not(tmp_path:
         await until(lambda: node.applied_index > applied)
         assert node.reserve_left == 1.0
         disk.is_full = False
-        await asyncio.wait_for(node.append(b"after"), 10)
+        async with asyncio.timeout(10):
+            await node.append(b"after")
 
 
 async def test_a_leader_whose_followers_disks_are_full_refuses_instead_of_leaving_the_outcome_open(

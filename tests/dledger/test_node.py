@@ -306,7 +306,8 @@ async def test_a_replica_whose_state_differs_stops_and_is_installed_anew(group: 
     odd = next(node_id for node_id in group.ids if node_id != leader.config.node_id)
     group.machines[odd].digest_error = 1
     await group.append(150)
-    failure = await asyncio.wait_for(group.nodes[odd].wait_failed(), 20)
+    async with asyncio.timeout(20):
+        failure = await group.nodes[odd].wait_failed()
     assert "state digest" in str(failure)
     incarnation = group.nodes[odd].status().incarnation
     await group.stop(odd)

@@ -111,7 +111,8 @@ class Load:
 async def test_a_message_goes_through_unchanged(cluster: LocalCluster, topic: str):
     async with Producer(cluster.namesrv) as producer, PushConsumer(cluster.namesrv, "CG-through", topic) as consumer:
         sent = await producer.send(topic, b"x" * 10_000, key=["a", "b"], tags="red", properties={"colour": "deep"})
-        message = await asyncio.wait_for(anext(consumer), 20)
+        async with asyncio.timeout(20):
+            message = await anext(consumer)
         assert (message.body, message.keys, message.tags) == (b"x" * 10_000, ("a", "b"), "red")
         assert message.properties["colour"] == "deep"
         assert (message.queue_offset, message.offset_message_id) == (sent.queue_offset, sent.message_id)
@@ -270,7 +271,8 @@ async def test_a_failed_message_comes_back(cluster: LocalCluster, topic: str):
     async with Producer(cluster.namesrv) as producer:
         await producer.send(topic, b"x")
     async with PushConsumer(cluster.namesrv, "CG-retry", topic, handler):
-        await asyncio.wait_for(finished.wait(), 30)
+        async with asyncio.timeout(30):
+            await finished.wait()
     assert deliveries == [0, 1, 2]
 
 

@@ -53,7 +53,8 @@ class OneNodeBroker:
     async def __aenter__(self):
         await self.node.start()
         self.machine.start()
-        await asyncio.wait_for(self.ready.wait(), 20)
+        async with asyncio.timeout(20):
+            await self.ready.wait()
         return self
 
     async def __aexit__(self, *_):
@@ -64,7 +65,8 @@ class OneNodeBroker:
     async def proposed(self, propose: Callable[[Callable[[object], None]], None]) -> None:
         future = asyncio.get_running_loop().create_future()
         propose(future.set_result)
-        assert await asyncio.wait_for(future, 20) is None
+        async with asyncio.timeout(20):
+            assert await future is None
 
     async def create(self, topic: str) -> None:
         await self.proposed(lambda done: self.machine.proposals.ensure_topic(TopicConfig(topic, 4, 4), done))
@@ -141,7 +143,8 @@ async def test_a_trim_removes_the_oldest_and_nothing_is_numbered_twice(left_behi
         broker.node.on_trimmed(lambda position: trimmed.set())
         nexts = {(queue.topic, queue.queue_id): queue.next_offset for queue in broker.machine.state.queues()}
         retention.check()
-        await asyncio.wait_for(trimmed.wait(), 20)
+        async with asyncio.timeout(20):
+            await trimmed.wait()
         first_position = broker.node.first_position
         assert first_position > 0
         kept = await broker.contents()

@@ -46,7 +46,8 @@ async def test_a_lane_of_one_thread_works_in_order_and_reports_in_order(environm
     for number in range(500):
         environment.run_blocking(lane, lambda number=number: work(number), done.append)
     environment.run_blocking(lane, lambda: None, lambda _: finished.set())
-    await asyncio.wait_for(finished.wait(), 20)
+    async with asyncio.timeout(20):
+        await finished.wait()
     assert done == list(range(500))
     assert len(threads) == 1
     assert threading.get_ident() not in threads
@@ -55,8 +56,10 @@ async def test_a_lane_of_one_thread_works_in_order_and_reports_in_order(environm
 async def test_lanes_do_not_wait_for_each_other(environment):
     release = threading.Event()
     flush = outcome(environment, FLUSH, lambda: release.wait(20))
-    assert await asyncio.wait_for(outcome(environment, HARD_STATE, lambda: "voted"), 20) == "voted"
-    assert await asyncio.wait_for(outcome(environment, COLD, lambda: "read"), 20) == "read"
+    async with asyncio.timeout(20):
+        assert await outcome(environment, HARD_STATE, lambda: "voted") == "voted"
+    async with asyncio.timeout(20):
+        assert await outcome(environment, COLD, lambda: "read") == "read"
     assert not flush.done()
     release.set()
     assert await flush is True
@@ -120,7 +123,8 @@ async def test_timers_fire_in_order_unless_cancelled(environment):
     environment.call_later(0.0, lambda: fired.append("cancelled")).cancel()
     environment.call_later(0.02, lambda: (fired.append("later"), finished.set()))
     environment.call_later(0.001, lambda: fired.append("sooner"))
-    await asyncio.wait_for(finished.wait(), 20)
+    async with asyncio.timeout(20):
+        await finished.wait()
     assert fired == ["sooner", "later"]
 
 

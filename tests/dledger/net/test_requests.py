@@ -264,7 +264,8 @@ async def test_a_link_lost_in_either_direction_ends_the_wait(group, lost):
     else:
         await b.links.remove_peer("a")
     with pytest.raises(PeerGoneError):
-        await asyncio.wait_for(waiting, 20)
+        async with asyncio.timeout(20):
+            await waiting
 
 
 async def test_a_node_without_links_is_unavailable(group):
