@@ -393,7 +393,11 @@ class BrokerMachine:
 
     def _stage_offsets(self, command: Command, done: Done) -> None:
         """On a full disk consumers go on: what they commit may use some of the space kept back."""
-        privileged = self.log.reserve_left > RESERVE_BEYOND_OFFSETS
+        try:
+            privileged = self.log.reserve_left > RESERVE_BEYOND_OFFSETS
+        except NotLeaderError as error:  # the log has failed, and its node is about to end
+            done(error)
+            return
         self.proposals.stage_command(command, done, privileged=privileged)
 
     def _select(

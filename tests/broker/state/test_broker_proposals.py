@@ -145,6 +145,19 @@ def test_commits_that_were_only_buffered_are_refused_when_leadership_is_lost():
     assert [type(outcome) for outcome in outcomes] == [NotLeaderError]
 
 
+def test_commits_that_are_buffered_when_the_log_fails_are_refused(monkeypatch):
+    broker = BrokerInMemory()
+    outcomes = []
+
+    def stopped(_node):
+        raise NotLeaderError(None, 0, "node n0 is not running")
+
+    broker.machine.commit_offset("g", "orders", 0, 5, outcomes.append)
+    monkeypatch.setattr(type(broker.node), "reserve_left", property(stopped), raising=False)
+    broker.env.advance(0.5)
+    assert [type(outcome) for outcome in outcomes] == [NotLeaderError]
+
+
 def test_a_leader_advertises_the_command_kinds_it_understands():
     broker = BrokerInMemory()
     assert broker.machine.state.understood_by_all(23, ["fake-n0"])
