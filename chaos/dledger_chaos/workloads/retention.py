@@ -11,7 +11,7 @@ import asyncio
 import random
 from typing import Final
 
-from dledger_client import Admin, ClientError, Producer
+from dledger_client import Admin, ClientError, MessageQueue, Producer
 
 from .base import RETENTION, WorkloadContext, WorkloadEntry
 from .reading import TopicReader, moved
@@ -27,6 +27,7 @@ _SEND_PAUSE_SECONDS: Final = 0.04
 _PULL_PAUSE_SECONDS: Final = 0.3
 _TRIM_SECONDS: Final = 120.0
 _LAST_SENDS: Final = 8
+_SUSPEND_SECONDS: Final = 1.0
 
 
 class RetentionWorkload:
@@ -59,6 +60,7 @@ class RetentionWorkload:
                 await self._write_until_trimmed(
                     ctx, reader, RecordedSends(ctx.recorder, NAME, "last", self._producer, TOPIC)
                 )
+                await self._read_newest(ctx, reader, RecordedSends(ctx.recorder, NAME, "newest", self._producer, TOPIC))
                 await self._producer.close()
             await reader.scan(TOPIC, ctx)
 
@@ -72,6 +74,16 @@ class RetentionWorkload:
                 if result is not None and moved(result):
                     break
                 await asyncio.gather(*(sends.send(MESSAGE_BYTES) for _ in range(_LAST_SENDS)))
+
+    async def _read_newest(self, ctx: WorkloadContext, reader: TopicReader, sends: RecordedSends) -> None:
+        """Read what no trim takes any more, from every node."""
+        sent = await sends.send(MESSAGE_BYTES)
+        if sent is not None:
+            stored = sent[1]
+            queue = MessageQueue(TOPIC, stored.broker_group, stored.queue_id)
+            for node in ctx.nodes:
+                if node.group == queue.broker_group:
+                    await reader.pull(queue, stored.queue_offset, node, suspend_seconds=_SUSPEND_SECONDS)
 
     async def _write(self, ctx: WorkloadContext, sends: RecordedSends) -> None:
         while not ctx.stopping.is_set():
