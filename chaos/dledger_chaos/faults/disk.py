@@ -47,7 +47,8 @@ class DiskRules:
 class BitRot:
     """Bits of a node's log change on disk, in the half that has been durable longest; where it runs, it runs on.
 
-    Healed by starting the node, if it was stopped for it: it repairs itself from its peers.
+    Healed by a start of the node, which repairs itself from its peers: one that runs on looks at an old segment once an
+    hour only, and at the one that is being written not at all.
     """
 
     nodes: tuple[str, ...]
@@ -69,6 +70,7 @@ class BitRot:
 
     async def heal(self, target: Target) -> None:
         """See `Fault.heal`."""
+        await target.kill(self.nodes)
         await asyncio.gather(*map(target.start_node, self.nodes))
 
 
