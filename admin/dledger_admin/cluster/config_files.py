@@ -143,7 +143,7 @@ def write_namesrv_config(layout: ClusterLayout, overrides: Overrides) -> None:
 
 def _write(path: Path, table: Mapping[str, TomlValue]) -> None:
     head = "# Written by `dledger up`, which rewrites it: lasting changes belong into the file given to its --config.\n"
-    path.write_text(head + dump(table), encoding="utf-8")
+    write_durably(path, (head + dump(table)).encode())
 
 
 def _table_at(table: TomlTable, key: str, path: Path, absent_if: type | None = None) -> TomlTable:
