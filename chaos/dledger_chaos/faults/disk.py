@@ -120,6 +120,7 @@ class OldCopy:
         (node,) = self.nodes
         if _copy_of(_directory(target, node)).exists():
             await target.kill(self.nodes)
+            await target.wipe(node)
             await asyncio.to_thread(_restore, _directory(target, node))
         await target.start_node(node)
 
@@ -180,9 +181,6 @@ def _copy(directory: Path) -> None:
 
 
 def _restore(directory: Path) -> None:
-    for path in directory.iterdir():
-        if path.name != "log":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
     shutil.copytree(_copy_of(directory), directory, dirs_exist_ok=True)
     shutil.rmtree(_copy_of(directory))
 
