@@ -87,10 +87,10 @@ def choose_trim(
 ) -> int | None:
     """The position before which the log should go now, or None.
 
-    The segment that is being written always stays, and a round drops at most `MAX_SEGMENTS_PER_ROUND`. What lies at or
-    above `pinned` goes for a full disk only.
+    The segment that is being written always stays, and a round drops at most `MAX_SEGMENTS_PER_ROUND`, unless the first
+    candidate lies further on: else nothing would ever go. What lies at or above `pinned` goes for a full disk only.
     """
-    removable = segments[:-1][:MAX_SEGMENTS_PER_ROUND]
+    removable = segments[:-1]
     drop = 0
     if clock_trusted:
         while drop < len(removable) and now_ms - removable[drop].mtime_ms > policy.max_age_ms:
@@ -103,12 +103,14 @@ def choose_trim(
     if pinned is not None:
         while drop and segments[drop].start_position > pinned:
             drop -= 1
+    furthest, drop = drop, min(drop, MAX_SEGMENTS_PER_ROUND)
     if disk_ratio > policy.disk_max_used_ratio:
-        drop = max(drop, min(MAX_FORCED_SEGMENTS_PER_ROUND, len(removable)))
+        furthest, drop = len(removable), max(drop, min(MAX_FORCED_SEGMENTS_PER_ROUND, len(removable)))
     if drop == 0:
         return None
-    wanted = segments[drop].start_position
-    return max((position for position in candidates if position <= wanted), default=None)
+    wanted, limit = segments[drop].start_position, segments[furthest].start_position
+    first = min((position for position in candidates if position <= limit), default=None)
+    return max((position for position in candidates if position <= wanted), default=first)
 
 
 class Retention:

@@ -55,6 +55,16 @@ def test_a_trim_ends_at_a_snapshot():
     assert choose(found, [400], BY_AGE) is None
 
 
+def test_snapshots_further_apart_than_a_round_drops_do_not_keep_the_log_for_ever():
+    found = segments(*range(90, 60, -1), 0)
+    behind = 100 * (MAX_SEGMENTS_PER_ROUND + 5)
+    assert choose(found, [behind, behind + 100], BY_AGE) == behind
+    assert choose(found, [500, behind], BY_AGE) == 500
+    assert choose(found, [behind], RetentionPolicy(max_log_bytes=500)) == behind
+    assert choose(found, [behind], RetentionPolicy(max_log_bytes=2500)) is None, "more than need be goes"
+    assert choose(found, [behind], RetentionPolicy(), ratio=0.76) == behind
+
+
 def test_age_counts_only_while_the_clock_is_trusted():
     assert choose(segments(90, 80, 0), EVERYWHERE, BY_AGE, trusted=False) is None
 
