@@ -81,7 +81,7 @@ class WorkerMemory:
 
     def _look_at(self, process: int) -> None:
         try:
-            if b"pyspark" in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0", 3)[2]:
+            if Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[2] == b"pyspark.daemon":
                 lines = Path(f"/proc/{process}/status").read_text().splitlines()
                 anonymous = next(line for line in lines if line.startswith("RssAnon:"))
                 self.peak_bytes = max(self.peak_bytes, int(anonymous.split()[1]) * 1024)
