@@ -171,9 +171,8 @@ class Space:
 
     def _fill_current(self, current: Segment, budget_bytes: int, written_end: int) -> int:
         """Fill a step of the current segment, if it is due; returns its size."""
-        segment_end = current.start + self._segment_bytes
         target = min(written_end + self._segment_bytes // FILL_AHEAD_SHARE, current.start + self._current_reserved)
-        step = min(FILL_STEP_BYTES, budget_bytes, target - self.free_end, segment_end - self.free_end)
+        step = min(FILL_STEP_BYTES, budget_bytes, target - self.free_end)
         if step <= 0 or written_end < self._fill_from:
             return 0
         if self._current_filler is None:
