@@ -325,7 +325,8 @@ class Admin:
         answers = await self._ask_leaders(names, RequestCode.QUERY_MESSAGE, ext, accept=_NOT_FOUND)
         found = [message for name, answer in answers.items() for message in _messages(answer, name)]
         matching = [message for message in found if key == message.message_id or key in message.keys]
-        return sorted(matching, key=lambda message: message.stored_timestamp_ms)[:max_messages]
+        matching.sort(key=lambda message: (message.stored_timestamp_ms, message.queue, message.queue_offset))
+        return matching[:max_messages]
 
     async def _ask_name_server(self, code: int, ext: Mapping[str, str]) -> RemotingCommand:
         command = RemotingCommand(code, ext=dict(ext))

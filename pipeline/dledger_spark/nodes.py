@@ -86,7 +86,7 @@ class NameServers:
             except WireError as error:
                 self.close()
                 failures.append(str(error))
-        raise SourceError(f"no name server answered: {'; '.join(failures)}")
+        raise SourceError(f"no name server answered: {'; '.join(dict.fromkeys(failures))}")
 
 
 class ReplicaReader:

@@ -12,7 +12,7 @@ from dledger_admin.cluster.bootstrap import complete_bootstrap, founding_manifes
 from dledger_admin.cluster.layout import ClusterLayout
 from dledger_admin.cluster.lifecycle import up_lock
 from dledger_admin.cluster.ports import describe_listener
-from dledger_admin.commands.client_calls import run
+from dledger_admin.commands import client_calls
 from dledger_admin.errors import AdminError
 from dledger_client import ConnectError, NoNameServerError, SendError
 
@@ -98,7 +98,9 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path, ports, monkeypatch):
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_an_address_without_a_name_server_is_answered_with_what_to_do(wrapped):
+def test_a_name_server_that_does_not_answer_is_answered_with_what_to_do(wrapped, monkeypatch):
+    monkeypatch.setattr(client_calls, "require_name_server", lambda namesrv: None)
+
     async def ask() -> None:
         nobody = NoNameServerError(["127.0.0.1:1"], ConnectError("127.0.0.1:1", "Connection refused"))
         if wrapped:
@@ -106,7 +108,25 @@ def test_an_address_without_a_name_server_is_answered_with_what_to_do(wrapped):
         raise nobody
 
     with pytest.raises(AdminError, match="Connection refused: start one with `dledger up`"):
-        run(ask())
+        client_calls.run(ask, "127.0.0.1:1")
+
+
+@pytest.mark.parametrize("command", [["topic", "list"], ["produce", "--topic", "T"], ["consume", "--topic", "T"]])
+def test_a_name_server_that_refuses_connections_is_told_before_a_client_would_give_up(monkeypatch, ports, command):
+    slept: list[float] = []
+    monkeypatch.setattr(client_calls.time, "monotonic", lambda: sum(slept))
+    monkeypatch.setattr(client_calls.time, "sleep", slept.append)
+    address = f"127.0.0.1:{ports[1]}"
+    code, output = dledger(*command, "--namesrv", address)
+    assert code == 1
+    assert output.startswith(f"Error: no name server at {address} (Connection refused): start one with `dledger up`")
+    assert output.count("\n") == 1
+    assert sum(slept) <= client_calls.REFUSED_SECONDS
+
+
+def test_one_name_server_of_several_is_enough(listener, ports):
+    host, port = listener.getsockname()[:2]
+    client_calls.require_name_server(f"127.0.0.1:{ports[1]};{host}:{port}")
 
 
 @pytest.mark.parametrize("command", [["down"], ["status"], ["node", "status"]])

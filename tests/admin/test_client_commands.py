@@ -112,6 +112,7 @@ def cluster(monkeypatch):
     FakeAdmin.calls = []
     for module in (client_calls, consume):
         monkeypatch.setattr(module, "Admin", FakeAdmin)
+    monkeypatch.setattr(client_calls, "require_name_server", lambda namesrv: None)
 
 
 def dledger(*arguments: str, stdin: str = "") -> str:
@@ -131,9 +132,9 @@ def test_every_command_of_the_tree_loads_and_explains_itself():
 
 
 def test_topics_are_created_deleted_listed_and_described():
-    assert as_json("topic", "create", "orders", "--queues", "4") == {"topic": "orders", "state": "created"}
+    assert as_json("topic", "create", "new", "--queues", "4") == {"topic": "new", "state": "created"}
     assert as_json("topic", "delete", "orders")["state"] == "deleted"
-    assert FakeAdmin.calls == [("create", "orders", 4, 6, None, None), ("delete", "orders")]
+    assert FakeAdmin.calls == [("create", "new", 4, 6, ["broker-a"], None), ("delete", "orders")]
     as_json("topic", "create", "orders", "--idempotent")
     as_json("topic", "create", "orders", "--no-idempotent")
     assert [call[-1] for call in FakeAdmin.calls[-2:]] == [{"idempotent": "true"}, {"idempotent": None}]
@@ -142,7 +143,34 @@ def test_topics_are_created_deleted_listed_and_described():
     described = as_json("topic", "describe", "orders")
     assert described["queues"] == [{"broker_group": "broker-a", "queue_id": 1, "first": 3, "end": 10}]
     assert described["settings"][0]["perm"] == 6
+    assert described["settings"][0]["idempotent"] is False
     assert "broker-a" in dledger("topic", "describe", "orders")
+
+
+def test_settings_that_are_not_given_stay_as_they_are():
+    assert as_json("topic", "create", "orders", "--idempotent")["state"] == "changed"
+    dledger("topic", "create", "orders", "--permission", "read")
+    dledger("topic", "create", "orders", "--queues", "3")
+    on_both = ("--broker-group", "broker-a", "--broker-group", "broker-b")
+    dledger("topic", "create", "orders", "--no-idempotent", *on_both)
+    assert FakeAdmin.calls == [
+        ("create", "orders", 2, 6, ["broker-a"], {"idempotent": "true"}),
+        ("create", "orders", 2, 4, ["broker-a"], None),
+        ("create", "orders", 3, 6, ["broker-a"], None),
+        ("create", "orders", 2, 6, ["broker-a"], {"idempotent": None}),
+        ("create", "orders", 8, 6, ["broker-b"], {"idempotent": None}),
+    ]
+
+
+def test_numbers_of_queues_that_one_option_cannot_keep_are_asked_for(monkeypatch):
+    async def topic_config(self, topic):
+        return {"broker-a": TopicConfig(topic_name=topic, read_queue_nums=8, write_queue_nums=4)}
+
+    monkeypatch.setattr(FakeAdmin, "topic_config", topic_config)
+    refused = CliRunner().invoke(main, ["topic", "create", "orders", "--idempotent"])
+    assert refused.exit_code == 1
+    assert "orders has 8 queues to read and 4 to write on broker-a, say with --queues" in refused.output
+    assert not FakeAdmin.calls
 
 
 def test_pins_are_listed_and_released():
@@ -157,7 +185,7 @@ def test_pins_are_listed_and_released():
 def test_what_is_not_there_is_neither_deleted_nor_released():
     for words, error in (
         (("topic", "delete", "order"), "topic 'order' does not exist"),
-        (("pin", "release", "hourly"), "there is no pin 'hourly', there are ['nightly']"),
+        (("pin", "release", "hourly"), "there is no pin 'hourly'; there is nightly"),
     ):
         refused = CliRunner().invoke(main, list(words))
         assert refused.exit_code == 1

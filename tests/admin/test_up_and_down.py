@@ -159,6 +159,8 @@ def test_status_shows_role_term_and_lag_of_each_node(dledger):
     text = dledger("status", "--data", str(dledger.data)).output
     assert "leader" in text
     assert "follower" in text
+    one = json.loads(dledger("node", "status", "--data", str(dledger.data), "broker-a-n1", "-o", "json").output)
+    assert [(process["name"], process["lag"]) for process in one["processes"]] == [("broker-a-n1", 3)]
 
 
 def test_node_stop_drains_and_node_start_brings_it_back(dledger):
@@ -197,13 +199,13 @@ def test_in_the_foreground_a_signal_stops_everything(dledger, tmp_path):
     program = (
         f"import sys; sys.path[:0] = {[path for path in sys.path if path]}; from dledger_admin.cli import main; main()"
     )
-    shown = (tmp_path / "shown").open("wb")
-    process = subprocess.Popen([sys.executable, "-c", program, "up", *arguments], stdout=shown, stderr=shown)
+    shown = tmp_path / "shown"
+    with shown.open("wb") as output:
+        process = subprocess.Popen([sys.executable, "-c", program, "up", *arguments], stdout=output, stderr=output)
     deadline = time.monotonic() + 20
-    while not (read_manifest(dledger.data) and all(dledger.pids().values())):
-        assert process.poll() is None, (tmp_path / "shown").read_text()
+    while not (read_manifest(dledger.data) and all(dledger.pids().values()) and "broker-a-n0" in shown.read_text()):
+        assert process.poll() is None, shown.read_text()
         assert time.monotonic() < deadline
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 0, (tmp_path / "shown").read_text()
+    assert process.wait(timeout=20) == 0, shown.read_text()
     assert not any(dledger.pids().values())
-    assert "broker-a-n0" in (tmp_path / "shown").read_text()

@@ -1,9 +1,10 @@
-"""What `up` shows in the foreground: one line per node, four times a second."""
+"""What `up` shows in the foreground: a table of the nodes on a terminal, elsewhere a line for each change."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 
 from rich.console import Console
 from rich.live import Live
@@ -18,15 +19,42 @@ _ROLE_STYLES = {"leader": "bold green", "follower": "green", "learner": "cyan"}
 
 def watch(cluster: RunningCluster, console: Console, stop_requested: Callable[[], bool]) -> None:
     """Show the cluster until `stop_requested()` or until no process is left."""
-    with Live(console=console, auto_refresh=False, transient=False) as live:
+    layout = cluster.layout
+    console.print(f"name server {layout.namesrv_address}   data {layout.data_dir}   Ctrl-C stops", highlight=False)
+    show = _show_changes(cluster, console)
+    with Live(console=console, auto_refresh=False, transient=False) if console.is_terminal else nullcontext() as live:
         while not stop_requested() and len(cluster.exited()) < len(cluster.processes):
-            live.update(status_table(cluster, fetch_all(cluster.layout.places())), refresh=True)
+            statuses = fetch_all(layout.places())
+            if live is None:
+                show(statuses)
+            else:
+                live.update(status_table(cluster, statuses), refresh=True)
             time.sleep(_REFRESH_S)
+
+
+def _show_changes(cluster: RunningCluster, console: Console) -> Callable[[dict[str, NodeStatus | None]], None]:
+    """Return what prints a line for each node that has another role, term or state than when it was last called."""
+    shown: dict[str, str] = {}
+
+    def show(statuses: dict[str, NodeStatus | None]) -> None:
+        exited = cluster.exited()
+        for place in cluster.layout.places():
+            status = statuses.get(place.node_id)
+            state = _silent(place.node_id, exited) if status is None else f"{status.standing} in term {status.term}"
+            if shown.get(place.node_id) != state:
+                shown[place.node_id] = state
+                console.print(f"{place.node_id} {state}", highlight=False)
+
+    return show
+
+
+def _silent(node_id: str, exited: Mapping[str, int]) -> str:
+    return f"ended, exit code {exited[node_id]}" if node_id in exited else "no answer"
 
 
 def status_table(cluster: RunningCluster, statuses: dict[str, NodeStatus | None]) -> Table:
     """Return one line per node: role, term, commit index, and how many entries it is behind its group's commit."""
-    table = Table(title=f"name server {cluster.layout.namesrv_address}   data {cluster.layout.data_dir}   Ctrl-C stops")
+    table = Table()
     for column in ("node", "client port", "role", "term", "commit", "lag"):
         table.add_column(column, justify="left" if column in {"node", "role"} else "right")
     exited = cluster.exited()
@@ -34,7 +62,7 @@ def status_table(cluster: RunningCluster, statuses: dict[str, NodeStatus | None]
     for place in cluster.layout.places():
         status = statuses.get(place.node_id)
         if status is None:
-            state = f"ended, exit code {exited[place.node_id]}" if place.node_id in exited else "no answer"
+            state = _silent(place.node_id, exited)
             table.add_row(place.node_id, str(place.client_port), f"[red]{state}[/]", "-", "-", "-")
             continue
         role = f"[{_ROLE_STYLES.get(status.standing, 'yellow')}]{status.standing}[/]"

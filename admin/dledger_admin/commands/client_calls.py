@@ -3,23 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from dledger_client import Admin, ClientError, NoNameServerError
+from dledger_client.connection import split_address
+from dledger_client.nameservers import parse_addresses
 
 from ..errors import AdminError
 
 Result = TypeVar("Result")
 
+REFUSED_SECONDS: Final = 2.0
+"""How long every name server may refuse connections before a command gives up: one that starts takes less."""
 
-def run(work: Coroutine[object, None, Result]) -> Result:
-    """Run `work` to its end; raises `AdminError` with the client's words when it fails."""
+_PAUSE_SECONDS: Final = 0.1
+_HINT: Final = "start one with `dledger up`, or say where one is with --namesrv"
+
+
+def require_name_server(namesrv: str) -> None:
+    """Raise `AdminError` once every name server has refused connections for `REFUSED_SECONDS`.
+
+    A client repeats what fails until its deadline, which is right for a service that runs and too long for somebody who
+    mistyped an address. What does not answer at all is left to the client.
+    """
     try:
-        return asyncio.run(work)
+        addresses = [split_address(address) for address in parse_addresses(namesrv)]
+    except ClientError as error:
+        raise AdminError(str(error)) from error
+    give_up = time.monotonic() + REFUSED_SECONDS
+    while True:
+        reasons: dict[str, None] = {}
+        for address in addresses:
+            try:
+                socket.create_connection(address, timeout=REFUSED_SECONDS).close()
+            except TimeoutError:
+                return
+            except OSError as error:
+                reasons[error.strerror or str(error)] = None
+            else:
+                return
+        if time.monotonic() + _PAUSE_SECONDS >= give_up:
+            raise AdminError(f"no name server at {namesrv} ({', '.join(reasons)}): {_HINT}")
+        time.sleep(_PAUSE_SECONDS)
+
+
+def run(work: Callable[[], Coroutine[object, None, Result]], namesrv: str) -> Result:
+    """Run what `work` makes to its end; raises `AdminError` with the client's words when it fails."""
+    require_name_server(namesrv)
+    try:
+        return asyncio.run(work())
     except ClientError as error:
         if isinstance(error, NoNameServerError) or isinstance(error.__cause__, NoNameServerError):
-            raise AdminError(f"{error}: start one with `dledger up`, or say where one is with --namesrv") from error
+            raise AdminError(f"{error}: {_HINT}") from error
         raise AdminError(str(error)) from error
 
 
@@ -30,4 +68,4 @@ def with_admin(namesrv: str, work: Callable[[Admin], Awaitable[Result]]) -> Resu
         async with Admin(namesrv) as admin:
             return await work(admin)
 
-    return run(session())
+    return run(session, namesrv)

@@ -34,10 +34,12 @@ class _Source:
 
 
 @click.command(
-    epilog="Tokens of --format: " + ", ".join(f"%{token} {meaning}" for token, (meaning, _) in TOKENS.items())
+    epilog="Tokens of --format: "
+    + ", ".join(f"%{token} {meaning}" for token, (meaning, _) in TOKENS.items())
+    + "; \\n, \\t and \\r as in C."
 )
 @namesrv_option
-@click.option("--topic", required=True)
+@click.option("--topic", required=True, help="Where to read.")
 @click.option("--group", help="Read as a member of this consumer group, from its committed offsets.")
 @click.option("--tag", "tags", default="*", show_default=True, metavar="EXPRESSION", help="Tags, such as 'a || b'.")
 @click.option("--from-beginning", is_flag=True, help="Begin at the first kept message; a group only if it is new.")
@@ -64,7 +66,7 @@ def consume(
     show = json_line if output == "json" else formatter(pattern)
     source = _Source(namesrv, topic, group, tags, from_beginning, exit_eof, count)
     try:
-        run(_print_all(source, show))
+        run(lambda: _print_all(source, show), namesrv)
     except KeyboardInterrupt:
         return
 

@@ -81,7 +81,7 @@ def list_groups(namesrv: str, output: str) -> None:
 @group.command()
 @namesrv_option
 @click.argument("name")
-@click.option("--topic", required=True)
+@click.option("--topic", required=True, help="Whose queues to show.")
 @output_option
 def describe(namesrv: str, name: str, topic: str, output: str) -> None:
     """Show how far a group is in each queue of a topic."""
@@ -99,7 +99,7 @@ def describe(namesrv: str, name: str, topic: str, output: str) -> None:
 @group.command()
 @namesrv_option
 @click.argument("name")
-@click.option("--topic", required=True)
+@click.option("--topic", required=True, help="Where to move it.")
 @click.option("--to", "position", required=True, help="first, last, ms since 1970, or ISO 8601.")
 @output_option
 def reset(namesrv: str, name: str, topic: str, position: str, output: str) -> None:

@@ -65,7 +65,15 @@ def verify_command(context: click.Context, directories: tuple[Path, ...], output
 
 @log.command("inspect")
 @click.argument("directory", metavar="DIR/NODE-ID", type=NODE_DIRECTORY)
-@click.option("--from", "first", type=click.IntRange(min=0), default=0, show_default=True, metavar="INDEX")
+@click.option(
+    "--from",
+    "first",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="INDEX",
+    help="First entry to show.",
+)
 @click.option("--count", type=click.IntRange(min=1), default=20, show_default=True, help="Entries to show.")
 @output_option
 def inspect_command(directory: Path, first: int, count: int, output: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import click
 
 from dledger_client import Admin, ReceivedMessage
@@ -55,6 +57,14 @@ def _render(result: list[MessageView]) -> str:
     return "\n\n".join(_render_one(one) for one in result) if result else "no such message"
 
 
+def _time(ms: int) -> str:
+    try:
+        readable = datetime.fromtimestamp(ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # a producer may have sent any number
+        return f"{ms} ms since 1970"
+    return f"{readable} ({ms} ms since 1970)"
+
+
 def _render_one(one: MessageView) -> str:
     body = one.body if one.body is not None else f"{len(one.body_base64 or b'')} bytes that are not UTF-8"
     lines = [
@@ -63,7 +73,8 @@ def _render_one(one: MessageView) -> str:
         f"  unique key  {one.message_id}",
         f"  keys        {' '.join(one.keys) or '-'}",
         f"  tag         {one.tag or '-'}",
-        f"  stored      {one.stored_timestamp_ms} ms since 1970, born {one.born_timestamp_ms}",
+        f"  stored      {_time(one.stored_timestamp_ms)}",
+        f"  born        {_time(one.born_timestamp_ms)}",
         f"  body        {body}",
     ]
     return "\n".join(lines)

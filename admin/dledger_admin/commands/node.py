@@ -44,7 +44,7 @@ def node() -> None:
 @click.option("--detach", is_flag=True, help="Return once the node answers, and let it run on.")
 @output_option
 def start(data: Path, node_id: str, detach: bool, output: str) -> None:
-    """Start one node of a bootstrapped cluster, with the configuration of the last `up`.
+    """Start one node of a cluster that `up` has founded, with the configuration of the last `up`.
 
     A node whose directory was wiped starts too: as a learner, which becomes a voter once it has caught up.
     """
@@ -79,7 +79,7 @@ def start(data: Path, node_id: str, detach: bool, output: str) -> None:
 @click.option("--now", is_flag=True, help="Leave at once instead of draining; no acknowledged message is lost by it.")
 @output_option
 def stop(data: Path, node_id: str, now: bool, output: str) -> None:
-    """Stop one node: it hands its leadership over, goes on forwarding for the drain time, and exits."""
+    """Stop one node: it hands its leadership over, goes on forwarding for `drain_ms` (35 s by default), and exits."""
     layout = require_manifest(data).layout(data)
     service = _service(layout, node_id)
     pid = service.pid()
@@ -94,18 +94,22 @@ def stop(data: Path, node_id: str, now: bool, output: str) -> None:
         raise AdminError(
             f"{node_id} (pid {pid}) still drains after {DRAIN_TIMEOUT_S:.0f} s: `--now` makes it leave at once"
         )
-    emit(NodeChange(node_id, pid, "drained and stopped"), output, _render_change)
+    emit(NodeChange(node_id, pid, "stopped" if node_id == NAMESRV else "drained and stopped"), output, _render_change)
 
 
 @node.command()
 @data_option
-@click.argument("node_id", metavar="NODE-ID", required=False)
+@click.argument("node_id", metavar="[NODE-ID]", required=False)
 @output_option
 def status(data: Path, node_id: str | None, output: str) -> None:
-    """Show one node, or all."""
+    """Show one node, or all; lag counts the entries that the rest of the group has committed and the node has not."""
     layout = require_manifest(data).layout(data)
-    places = [layout.place(node_id)] if node_id else layout.places()
-    emit(cluster_status(layout, places), output, render_status)
+    if node_id:
+        _service(layout, node_id)
+    result = cluster_status(layout)
+    if node_id:
+        result = msgspec.structs.replace(result, processes=[one for one in result.processes if one.name == node_id])
+    emit(result, output, render_status)
 
 
 @node.command()

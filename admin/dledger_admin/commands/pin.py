@@ -55,7 +55,9 @@ def list_pins(namesrv: str, output: str) -> None:
 @pin.command()
 @namesrv_option
 @click.argument("name")
-@click.option("--broker-group", "broker_groups", multiple=True, help="Only there; may be repeated.")
+@click.option(
+    "--broker-group", "broker_groups", multiple=True, help="Only on this broker group; repeatable.  [default: all]"
+)
 @output_option
 def release(namesrv: str, name: str, broker_groups: tuple[str, ...], output: str) -> None:
     """Release a pin: what it kept is trimmed when its time comes. One that does not exist is an error."""
@@ -63,11 +65,17 @@ def release(namesrv: str, name: str, broker_groups: tuple[str, ...], output: str
     async def work(admin: Admin) -> None:
         there = {row.name for rows in (await admin.pins()).values() for row in rows}
         if name not in there:
-            raise AdminError(f"there is no pin {name!r}, there are {sorted(there)}")
+            raise AdminError(f"there is no pin {name!r}; there {_enumerated(sorted(there))}")
         await admin.unpin(name, broker_groups=list(broker_groups) or None)
 
     with_admin(namesrv, work)
     emit(PinChange(name, "released"), output, lambda result: f"pin {result.pin} {result.state}")
+
+
+def _enumerated(names: list[str]) -> str:
+    if not names:
+        return "is none at all"
+    return f"{'is' if len(names) == 1 else 'are'} {', '.join(names)}"
 
 
 def _time(expires_ms: int) -> str:

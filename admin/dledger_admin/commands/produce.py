@@ -55,7 +55,7 @@ class LineReader:
 
 @click.command()
 @namesrv_option
-@click.option("--topic", required=True, help="Where to send; created by the first message where brokers allow it.")
+@click.option("--topic", required=True, help="Where to send; the first message creates it where brokers allow that.")
 @click.option("--key", help="Key of every message.")
 @click.option(
     "--key-delimiter", metavar="TEXT", help="What separates key and body in a line; lines without it have no key."
@@ -98,7 +98,7 @@ def produce(
         return Produced(topic, messages, size)
 
     emit(
-        run(send_all()),
+        run(send_all, namesrv),
         output,
         lambda result: f"{result.messages} messages, {result.body_bytes} bytes to {result.topic}",
     )

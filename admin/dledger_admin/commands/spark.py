@@ -12,6 +12,7 @@ import click
 
 from ..output import emit, output_option
 from . import spark_tables as tables
+from .client_calls import require_name_server
 from .options import namesrv_option, time_ms
 from .spark_progress import say
 from .spark_sessions import errors_in_one_line, job
@@ -32,7 +33,8 @@ class JobRun:
     output: str
 
     def session(self, name: str) -> AbstractContextManager[tuple[SparkSession, Callable[[str], None]]]:
-        """See `spark_sessions.job`."""
+        """See `spark_sessions.job`. Raises `AdminError` before Spark starts if no name server is there."""
+        require_name_server(self.namesrv)
         return job(name, self.master, self.settings)
 
 
@@ -94,11 +96,23 @@ def spark() -> None:
 
 @spark.command()
 @job_options
-@click.option("--topics", required=True, metavar="A[,B...]")
+@click.option("--topics", required=True, metavar="A[,B...]", help="What to archive.")
 @click.option("--path", required=True, metavar="PATH", help="Folder of the archive, or a URL that Spark can write to.")
 @click.option("--compact", is_flag=True, help="Rewrite small files into large ones afterwards.")
-@click.option("--mode", type=click.Choice(["auto", "segments", "queues"]), default="auto", show_default=True)
-@click.option("--rows-per-commit", type=click.IntRange(min=1), default=5_000_000, show_default=True)
+@click.option(
+    "--mode",
+    type=click.Choice(["auto", "segments", "queues"]),
+    default="auto",
+    show_default=True,
+    help="Read the log itself, or queue by queue; auto: the log, if all that it keeps is wanted.",
+)
+@click.option(
+    "--rows-per-commit",
+    type=click.IntRange(min=1),
+    default=5_000_000,
+    show_default=True,
+    help="Publish a new version of the archive after about so many messages.",
+)
 @click.option("--allow-data-loss", is_flag=True, help="Go on if retention removed what was not archived yet.")
 @read_from_option
 def archive(
@@ -166,7 +180,7 @@ def verify(
 
 @spark.command()
 @job_options
-@click.option("--topics", required=True, metavar="A[,B...]")
+@click.option("--topics", required=True, metavar="A[,B...]", help="What to count.")
 @between_options
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="How many keys and producers.")
 @read_from_option
@@ -199,8 +213,8 @@ def stats(
 @spark.command()
 @job_options
 @click.option("--group", "groups", multiple=True, help="A consumer group; repeatable.  [default: all]")
-@click.option("--topics", default="", metavar="A[,B...]", help="[default: all]")
-@click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--topics", default="", metavar="A[,B...]", help="Only these topics.  [default: all]")
+@click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="How often to look.")
 @click.option(
     "--interval", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Seconds between samples."
 )
@@ -214,6 +228,7 @@ def lag(
     path: str | None,
 ) -> None:
     """Sample how far consumer groups are behind."""
+    require_name_server(run.namesrv)
     with errors_in_one_line():
         from dledger_spark import jobs
 
@@ -233,10 +248,10 @@ def lag(
 @click.option("--topics", default="", metavar="A[,B...]", help="Replay these topics, or only these of the archive.")
 @between_options
 @click.option("--where", metavar="SQL", help="Only rows for which this condition holds, e.g. \"tags = 'paid'\".")
-@click.option("--to-topic", required=True)
+@click.option("--to-topic", required=True, help="Where to send.")
 @click.option("--to-namesrv", metavar="HOST:PORT", help="Send to another cluster.  [default: --namesrv]")
 @click.option("--job-id", required=True, help="Repeated within the broker's window, nothing is stored twice.")
-@click.option("--rate", type=click.IntRange(min=1), help="At most so many messages a second.")
+@click.option("--rate", type=click.IntRange(min=1), help="At most so many messages a second, all tasks together.")
 @click.option("--same-queues", is_flag=True, help="Send each message to the queue of the number it came from.")
 @read_from_option
 def replay(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from ..cluster.layout import ClusterLayout, NodePlace
+from ..cluster.layout import ClusterLayout
 from ..cluster.lifecycle import services
 from ..cluster.manifest import require_manifest
 from ..cluster.probes import NodeStatus, fetch_all, group_commits
@@ -39,12 +39,13 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 def status(data: Path, output: str) -> None:
     """Show every process of the cluster: pid, role, term, commit index, lag in entries."""
     layout = require_manifest(data).layout(data)
-    emit(cluster_status(layout, layout.places()), output, render)
+    emit(cluster_status(layout), output, render)
 
 
-def cluster_status(layout: ClusterLayout, places: list[NodePlace]) -> ClusterStatus:
-    """Ask the processes at `places`, and the name server, how they are."""
+def cluster_status(layout: ClusterLayout) -> ClusterStatus:
+    """Ask every process how it is."""
     known = services(layout)
+    places = layout.places()
     statuses = fetch_all(places)
     commits = group_commits(statuses)
     processes = [ProcessStatus(name=NAMESRV, pid=known[NAMESRV].pid(), client_port=layout.namesrv_port)]

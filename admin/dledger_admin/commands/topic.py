@@ -5,21 +5,24 @@ from __future__ import annotations
 import click
 import msgspec
 
-from dledger_client import Admin
+from dledger_client import Admin, NotFoundError
 from dledger_remoting.topics import (
     IDEMPOTENT_ATTRIBUTE,
     PERM_READ,
     PERM_READ_WRITE,
     PERM_WRITE,
+    TopicConfig,
     is_retry_topic,
     reply_topic,
 )
 
+from ..errors import AdminError
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
 from .options import namesrv_option
 
 _PERMISSIONS = {"read-write": PERM_READ_WRITE, "read": PERM_READ, "write": PERM_WRITE}
+_DEFAULT_QUEUES = 8
 
 
 class QueueRange(msgspec.Struct, frozen=True):
@@ -38,6 +41,7 @@ class TopicSettings(msgspec.Struct, frozen=True):
     read_queues: int
     write_queues: int
     perm: int
+    idempotent: bool
 
 
 class TopicDescription(msgspec.Struct, frozen=True):
@@ -63,34 +67,63 @@ def topic() -> None:
 @topic.command()
 @namesrv_option
 @click.argument("name")
-@click.option("--queues", type=click.IntRange(min=1), default=8, show_default=True, help="Queues on each broker group.")
-@click.option("--permission", type=click.Choice(list(_PERMISSIONS)), default="read-write", show_default=True)
+@click.option(
+    "--queues",
+    type=click.IntRange(min=1),
+    help=f"Queues on each broker group.  [default: {_DEFAULT_QUEUES}, later as before]",
+)
+@click.option(
+    "--permission",
+    type=click.Choice(list(_PERMISSIONS)),
+    help="What clients may do.  [default: read-write, later as before]",
+)
 @click.option("--broker-group", "groups", multiple=True, help="Only on this broker group; repeatable.  [default: all]")
-@click.option("--idempotent/--no-idempotent", default=None, help="Whether a repeated send is stored once, always.")
+@click.option(
+    "--idempotent/--no-idempotent",
+    default=None,
+    help="Store a repeated send once, whatever its client asks.  [default: no, later as before]",
+)
 @output_option
 def create(
     namesrv: str,
     name: str,
-    queues: int,
-    permission: str,
+    queues: int | None,
+    permission: str | None,
     groups: tuple[str, ...],
     idempotent: bool | None,
     output: str,
 ) -> None:
-    """Create a topic, or change the settings of one."""
+    """Create a topic, or change the settings of one: those that are not given stay as they are."""
     attributes = None if idempotent is None else {IDEMPOTENT_ATTRIBUTE: "true" if idempotent else None}
 
     async def work(admin: Admin) -> TopicChange:
-        await admin.create_topic(
-            name,
-            queues=queues,
-            perm=_PERMISSIONS[permission],
-            broker_groups=groups or None,
-            attributes=attributes,
-        )
-        return TopicChange(name, "created")
+        try:
+            configs = await admin.topic_config(name)
+        except NotFoundError:
+            configs = {}
+        wanted: dict[tuple[int, int], list[str]] = {}
+        for group in groups or sorted(await admin.broker_groups()):
+            settings = _settings(group, configs.get(group), queues, permission)
+            wanted.setdefault(settings, []).append(group)
+        for (number, perm), names in wanted.items():
+            await admin.create_topic(name, queues=number, perm=perm, broker_groups=names, attributes=attributes)
+        return TopicChange(name, "changed" if configs else "created")
 
     emit(with_admin(namesrv, work), output, _render_change)
+
+
+def _settings(group: str, now: TopicConfig | None, queues: int | None, permission: str | None) -> tuple[int, int]:
+    """Return number of queues and permission for a broker group: what is asked for, else what is there, else defaults.
+
+    Raises `AdminError` if there are other queues to read than to write, which one number cannot keep.
+    """
+    perm = _PERMISSIONS[permission] if permission else now.perm if now else PERM_READ_WRITE
+    if queues is None and now and now.read_queue_nums != now.write_queue_nums:
+        raise AdminError(
+            f"{now.topic_name} has {now.read_queue_nums} queues to read and {now.write_queue_nums} to write on {group}"
+            ", say with --queues how many it shall have"
+        )
+    return queues or (now.write_queue_nums if now else _DEFAULT_QUEUES), perm
 
 
 @topic.command()
@@ -144,7 +177,13 @@ def describe(namesrv: str, name: str, output: str) -> None:
             for queue in sorted({*route.readable, *route.writable})
         ]
         settings = [
-            TopicSettings(group, config.read_queue_nums, config.write_queue_nums, config.perm)
+            TopicSettings(
+                group,
+                config.read_queue_nums,
+                config.write_queue_nums,
+                config.perm,
+                config.attributes.get(IDEMPOTENT_ATTRIBUTE) == "true",
+            )
             for group, config in sorted(configs.items())
         ]
         return TopicDescription(name, settings, ranges)
@@ -158,8 +197,17 @@ def _render_change(result: TopicChange) -> str:
 
 def _render_description(result: TopicDescription) -> str:
     settings = columns(
-        ("broker group", "read queues", "write queues", "perm"),
-        [(one.broker_group, one.read_queues, one.write_queues, one.perm) for one in result.settings],
+        ("broker group", "read queues", "write queues", "permission", "idempotent"),
+        [
+            (
+                one.broker_group,
+                one.read_queues,
+                one.write_queues,
+                next((word for word, perm in _PERMISSIONS.items() if perm == one.perm), str(one.perm)),
+                "yes" if one.idempotent else "no",
+            )
+            for one in result.settings
+        ],
     )
     queues = columns(
         ("broker group", "queue", "first", "end", "messages"),
