@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from dledger.config import NodeConfig
@@ -175,8 +176,9 @@ class Broker:
         return self.machine.state
 
     def counters(self) -> Mapping[str, int]:
-        """Numbers that only grow."""
-        return self.counter.as_dict()
+        """Numbers that only grow: this node's clients, and (`peer_`) its links to the group's other nodes."""
+        links = asdict(self.node.link_counters())
+        return self.counter.as_dict() | {f"peer_{name}": count for name, count in links.items()}
 
     def gauges(self) -> Mapping[str, float]:
         """Numbers of this moment."""

@@ -120,11 +120,6 @@ class LocalTarget(SignalledNodes):
             raise TargetError("the cluster is not started")
         return self._mesh
 
-    @property
-    def toxiproxy_pid(self) -> int | None:
-        """The proxy's process."""
-        return None if self._server is None else self._server.pid
-
     async def start(self) -> None:
         """Start the proxy, the name server and all nodes, and wait until every group takes messages.
 

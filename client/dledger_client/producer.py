@@ -29,7 +29,6 @@ DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 """Longer than a group needs to replace its leader, so that a failover is a delay and not an error."""
 
 ATTEMPT_TIMEOUT_SECONDS: Final = 3.0
-_GOODBYE_SECONDS: Final = 1.0
 
 
 class Producer:

@@ -32,6 +32,7 @@ from dledger.errors import (
 from dledger.invariants import invariant
 from dledger.net.links import Links
 from dledger.net.requests import Handler, RequestChannel
+from dledger.net.settings import LinkCounters
 from dledger.replica.joining import promote, without
 from dledger.replica.opening import open_directory, set_aside
 from dledger.replica.proposer import Fill
@@ -260,8 +261,8 @@ class Node:
         """What `/status` shows."""
         return self.replica.status()
 
-    def link_counters(self) -> object:
-        """Counters of the peer links; see `dledger.net.links`."""
+    def link_counters(self) -> LinkCounters:
+        """What happened on the links to the other nodes since this one started."""
         invariant(self._links is not None, "the node is started")
         assert self._links is not None
         return self._links.counters
@@ -389,11 +390,7 @@ class Node:
     async def transfer_leadership(self, to: str | None = None) -> bool:
         """Hand over to a voter, by default the one with the most of the log; False if nobody took over in time."""
         replica = self.replica
-        target = None
-        if to is not None:
-            target = self.membership.find(to)
-            if target is None:
-                raise LogError(f"{to!r} is no member of {self.config.group}; members are {self.membership.members}")
+        target = self._member(to) if to is not None else None
         if not replica.engine.is_leader:
             raise replica.not_leader()
         term = self.term
@@ -423,7 +420,8 @@ class Node:
     def _member(self, node_id: str) -> ReplicaId:
         member = self.membership.find(node_id)
         if member is None:
-            raise LogError(f"{node_id!r} is no member of {self.config.group}")
+            members = ", ".join(sorted(each.node_id for each in self.membership.members))
+            raise LogError(f"{node_id!r} is no member of {self.config.group}; its members are {members}")
         return member
 
 

@@ -61,9 +61,7 @@ from .headers_range import (
     ReadRangeResponseHeader,
 )
 from .headers_send import (
-    CheckTransactionStateHeader,
     ConsumerSendBackHeader,
-    EndTransactionHeader,
     SendMessageHeader,
     SendMessageResponseHeader,
 )
@@ -73,14 +71,12 @@ __all__ = [
     "BrokerMemberGroupHeader",
     "BrokerNameHeader",
     "BrokerNodeHeader",
-    "CheckTransactionStateHeader",
     "ClusterHeader",
     "ConsumerGroupHeader",
     "ConsumerSendBackHeader",
     "CreateTopicHeader",
     "DeleteSubscriptionGroupHeader",
     "DeleteTopicHeader",
-    "EndTransactionHeader",
     "GroupHeader",
     "KVKeyHeader",
     "KVNamespaceHeader",

@@ -1,4 +1,4 @@
-"""Headers of sends, send-backs and transactions: codes 10, 310, 320, 324, 325, 36, 37, 39."""
+"""Headers of sends and send-backs: codes 10, 310, 320, 324, 325, 36."""
 
 from __future__ import annotations
 
@@ -88,28 +88,3 @@ class ConsumerSendBackHeader(msgspec.Struct, frozen=True, gc=False, rename="came
     origin_topic: str | None = None
     unit_mode: bool | None = None
     max_reconsume_times: Int32 | None = None
-
-
-class EndTransactionHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Commit (8), roll back (12) or leave open (0) a half message (37)."""
-
-    producer_group: str
-    tran_state_table_offset: Int64
-    commit_log_offset: Int64
-    commit_or_rollback: Int32
-    topic: str | None = None
-    from_transaction_check: bool | None = None
-    msg_id: str | None = None
-    transaction_id: str | None = None
-
-
-class CheckTransactionStateHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The broker asks a producer how a transaction ended (39)."""
-
-    tran_state_table_offset: Int64
-    commit_log_offset: Int64
-    msg_id: str | None = None
-    transaction_id: str | None = None
-    offset_msg_id: str | None = None
-    topic: str | None = None
-    bname: str | None = None

@@ -114,19 +114,6 @@ _decode_send: Final = msgspec.json.Decoder(SendV2, strict=False).decode
 _decode_pull: Final = msgspec.json.Decoder(Pull, strict=False).decode
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-_CODE_PREFIX: Final = b'{"code":'
-
-
-def peek_json_code(header: bytes) -> int | None:
-    """The code of a JSON header that begins with it, as Java, Go and ours do; None means: decode it to know."""
-    if header[:8] != _CODE_PREFIX:
-        return None
-    end = header.find(b",", 8, 20)
-    if end < 0:
-        return None
-    digits = header[8:end]
-    return int(digits) if digits.isdigit() else None
-
 
 def decode_send_v2_json(header: Buffer) -> SendV2 | None:
     """A send with one-letter fields from its JSON header; None if the header is anything else."""

@@ -88,12 +88,6 @@ def _has_separator(text: str) -> bool:
     return NAME_END in text or VALUE_END in text
 
 
-def append_property(data: bytes, name: bytes, value: bytes) -> bytes:
-    """`data` with one property more, separated also where the last `\\x02` is missing."""
-    separator = b"" if not data or data.endswith(_VALUE_END) else _VALUE_END
-    return b"".join((data, separator, name, _NAME_END, value, _VALUE_END))
-
-
 def find_property(data: bytes, name: bytes) -> bytes | None:
     """The value of one property without parsing the others; the last one if the name occurs twice."""
     start = data.rfind(_VALUE_END + name + _NAME_END)
@@ -105,11 +99,3 @@ def find_property(data: bytes, name: bytes) -> bytes | None:
         return None
     end = data.find(_VALUE_END, start)
     return data[start:] if end < 0 else data[start:end]
-
-
-def remove_property(data: bytes, name: bytes) -> bytes:
-    """`data` without any property of this name; the order of the others stays."""
-    if find_property(data, name) is None:
-        return data
-    own = name + _NAME_END
-    return _VALUE_END.join(pair for pair in data.split(_VALUE_END) if not pair.startswith(own))

@@ -32,7 +32,7 @@ def tag_code(tag: str) -> int:
 
 
 class TagFilter(msgspec.Struct, frozen=True):
-    """A parsed tag expression; empty sets mean that every message matches."""
+    """A parsed tag expression and the codes of its tags; empty sets mean that every message matches."""
 
     tags: frozenset[str]
     codes: frozenset[int]
@@ -49,10 +49,6 @@ class TagFilter(msgspec.Struct, frozen=True):
     def matches_all(self) -> bool:
         """True if nothing is filtered out."""
         return not self.tags
-
-    def matches_code(self, code: int) -> bool:
-        """True if a message with this tag code may match."""
-        return not self.codes or code in self.codes
 
     def matches_tag(self, tag: str | None) -> bool:
         """True if a message with this tag matches."""

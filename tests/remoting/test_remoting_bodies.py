@@ -22,7 +22,6 @@ from dledger_remoting.heartbeat import (
     decode_heartbeat,
     encode_heartbeat,
 )
-from dledger_remoting.lock import LockBatchRequest, LockBatchResponse
 from dledger_remoting.registration import (
     DataVersion,
     RegisterBrokerBody,
@@ -302,15 +301,6 @@ def test_small_bodies_have_their_names_on_the_wire():
     assert encode_body(TopicList(["C"], "a:1")) == b'{"topicList":["C"],"brokerAddr":"a:1"}'
     assert encode_body(KVTable({"k": "v"})) == b'{"table":{"k":"v"}}'
     assert encode_body(ConsumerList(["id1"])) == b'{"consumerIdList":["id1"]}'
-    queue = MessageQueue("broker-a", 0, "T1")
-    assert encode_body(LockBatchResponse([queue])) == (
-        b'{"lockOKMQSet":[{"brokerName":"broker-a","queueId":0,"topic":"T1"}]}'
-    )
-    lock = decode_body(
-        LockBatchRequest,
-        b'{"clientId":"c","consumerGroup":"g","mqSet":[{"topic":"T1","brokerName":"broker-a","queueId":"0"}]}',
-    )
-    assert lock == LockBatchRequest(consumer_group="g", client_id="c", mq_set=[queue])
 
 
 def test_configurations_have_the_defaults_of_the_protocol():
@@ -378,18 +368,16 @@ def test_hashes_are_those_of_java(text, code):
 def test_an_empty_filter_matches_everything(expression):
     everything = TagFilter.parse(expression)
     assert everything.matches_all
-    assert everything.matches_code(5)
     assert everything.matches_tag(None)
 
 
-def test_a_filter_matches_its_tags_and_by_code_also_their_doubles():
+def test_a_filter_matches_its_tags_and_its_codes_also_their_doubles():
     tags = TagFilter.parse(" Aa ||TagB|| ")
     assert tags.tags == {"Aa", "TagB"}
-    assert tags.matches_code(java_hash("BB"))
+    assert tags.codes == {java_hash("BB"), java_hash("TagB")}
     assert not tags.matches_tag("BB")
     assert tags.matches_tag("TagB")
     assert not tags.matches_tag(None)
-    assert not tags.matches_code(1)
 
 
 def test_a_filter_without_a_tag_is_refused():

@@ -17,7 +17,6 @@ from dledger_remoting.headers import (
 from dledger_remoting.hotpath import (
     decode_pull_json,
     decode_send_v2_json,
-    peek_json_code,
     pull_response_head,
     send_response_frame,
 )
@@ -85,7 +84,6 @@ def test_what_does_not_fit_is_left_to_the_general_path(header):
 def test_garbage_is_left_to_the_general_path(header):
     assert decode_send_v2_json(header) is None
     assert decode_pull_json(header) is None
-    assert peek_json_code(header) is None or header.startswith(b'{"code":')
 
 
 @given(st.builds(PullMessageHeader, text, text, int32, int64, int32, int32, int64, int64, int64, subscription=text))
@@ -95,22 +93,6 @@ def test_a_pull_is_the_same_on_both_paths(header):
     assert pull is not None
     for name in ("consumer_group", "topic", "queue_id", "queue_offset", "sys_flag", "sub_version", "subscription"):
         assert getattr(pull.ext, name) == getattr(header, name)
-
-
-@pytest.mark.parametrize(
-    ("header", "code"),
-    [
-        (JAVA_SEND, 310),
-        (b'{"code":11}', None),
-        (b'{"code":11,', 11),
-        (b'{ "code":11,', None),
-        (b'{"code":-1,', None),
-        (b'{"code":115', None),
-        (b'{"code":,', None),
-    ],
-)
-def test_the_code_is_seen_without_decoding(header, code):
-    assert peek_json_code(header) == code
 
 
 @pytest.mark.parametrize("serialize_type", [0, 1])

@@ -15,11 +15,9 @@ from dledger_remoting.ids import (
     parse_offset_message_id,
 )
 from dledger_remoting.properties import (
-    append_property,
     find_property,
     format_properties,
     parse_properties,
-    remove_property,
 )
 from dledger_remoting.record import (
     MAGIC_V1,
@@ -207,17 +205,10 @@ def test_properties_survive_with_and_without_the_last_separator(pairs, drop_last
         assert find_property(data.encode(), name.encode()) == value.encode()
 
 
-@given(properties, property_text.filter(bool), property_text, st.booleans())
-def test_an_appended_property_wins_and_a_removed_one_is_gone(pairs, name, value, drop_last):
-    data = format_properties(pairs).encode()
-    if drop_last and data:
-        data = data[:-1]
-    appended = append_property(data, name.encode(), value.encode())
-    assert parse_properties(appended) == {**pairs, name: value}
-    assert find_property(appended, name.encode()) == value.encode()
-    removed = remove_property(appended, name.encode())
-    assert parse_properties(removed) == {key: kept for key, kept in pairs.items() if key != name}
-    assert find_property(removed, name.encode()) is None
+def test_of_a_name_that_occurs_twice_the_last_value_counts():
+    data = b"KEYS\x01a\x02TAGS\x01t\x02KEYS\x01b"
+    assert parse_properties(data) == {"KEYS": "b", "TAGS": "t"}
+    assert find_property(data, b"KEYS") == b"b"
 
 
 def test_a_name_is_not_found_inside_another():
@@ -236,7 +227,6 @@ def test_properties_that_would_break_the_text_are_refused(pair):
 def test_any_property_bytes_can_be_read(data, name):
     parse_properties(data)
     find_property(data, name)
-    remove_property(data, name)
 
 
 # Batches

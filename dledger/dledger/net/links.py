@@ -180,7 +180,7 @@ class Links:
         return peer is not None and peer.peer is not None and accepted is not None and accepted.ready
 
     def add_peer(self, node_id: str, address: Address) -> None:
-        """Dial a node from now on, at this address if it was dialled already."""
+        """Dial a node from now on; one that is dialled at another address is cut off and dialled at this one."""
         invariant(node_id != self._me.node_id, "no node dials itself", node_id=node_id)
         self._configured[node_id] = address
         peer = self._peers.get(node_id)
@@ -189,11 +189,6 @@ class Links:
             peer.set_address(address)
         elif self._context is not None and not self._stopped:
             self._dial(node_id, address, learned=False)
-
-    def set_peer_address(self, node_id: str, address: Address) -> None:
-        """Dial a known node elsewhere; its links are cut if the address differs."""
-        invariant(node_id in self._configured or node_id in self._peers, "the peer is known", node_id=node_id)
-        self.add_peer(node_id, address)
 
     async def remove_peer(self, node_id: str) -> None:
         """Close all links with a node and dial it no more; one that knows the secret may still dial in."""

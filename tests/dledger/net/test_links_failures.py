@@ -225,7 +225,7 @@ async def test_a_peer_can_be_moved_and_removed_at_run_time(group):
     a, b = await group.pair()
     proxy = Proxy(b.links.address)
     await proxy.start()
-    a.links.set_peer_address("b", proxy.address)
+    a.links.add_peer("b", proxy.address)
     assert a.events[-1] == ("disconnected", b.me)
     await a.until_connected("b")
     await b.links.remove_peer("a")
