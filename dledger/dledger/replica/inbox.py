@@ -62,12 +62,7 @@ class Inbox:
                 metas = parse_run(payload, None)
                 if len(metas) != message.count or metas[0].index != message.prev_index + 1:
                     raise CorruptionError(f"{len(metas)} entries from {metas[0].index} on belie {message}")
-                privileged = all(
-                    meta.kind != EntryKind.GROUP or meta.channel == meta.size - HEADER_BYTES for meta in metas
-                )
-                self._store.ensure_space_to(metas[-1].end, privileged=privileged)
-                if not self._store.has_room(metas[-1].end):
-                    self._engine().disk_used = DISK_FULL  # the leader learns it with the answer to this append
+                self._ensure_space(message, metas)
             except CorruptionError:
                 self.corrupt_messages += 1
                 return
@@ -77,6 +72,20 @@ class Inbox:
                 self._engine().disk_used = DISK_FULL
                 return
         self._engine().step(sender, message, self._environment.now(), metas, payload)
+
+    def _ensure_space(self, message: Append, metas: list[EntryMeta]) -> None:
+        """Find room for those entries that the engine will append.  Raises `LogFullError`."""
+        engine, store = self._engine(), self._store
+        table, commit = engine.table, engine.commit_index
+        if message.prev_index > commit and table.term_at(message.prev_index) != message.prev_term:
+            return  # it will be rejected
+        if metas[0].index <= table.last_index:
+            metas = [meta for meta in metas if meta.index > commit and table.term_at(meta.index) != meta.term]
+        if metas:
+            privileged = all(meta.kind != EntryKind.GROUP or meta.channel == meta.size - HEADER_BYTES for meta in metas)
+            store.ensure_space_for(metas, privileged=privileged)
+            if not store.has_room(metas[-1].end):
+                engine.disk_used = DISK_FULL  # the leader learns it with the answer to this append
 
     def _on_snapshot_received(
         self, sender: ReplicaId, message: InstallSnapshot, result: SnapshotMeta | BaseException

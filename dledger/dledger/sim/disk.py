@@ -6,6 +6,8 @@ What survives a crash:
 - of the directories, what was synced, and of the creations, renames and unlinks since then a prefix: file systems
   journal them in order;
 - after a failed sync, reads go on showing the bytes, but no later sync makes them durable.
+
+A disk that was filled up is shared with somebody who takes at once whatever a truncated or removed file gives back.
 """
 
 from __future__ import annotations
@@ -232,12 +234,14 @@ class SimFile:
         """See `File.truncate`."""
         self._begin("truncate")
         inode = self._inode
+        before = len(inode.blocks)
         del inode.cached[size:]
         del inode.durable[size:]
         inode.pending = [(offset, data[: size - offset]) for offset, data in inode.pending if offset < size]
         inode.blocks = {block for block in inode.blocks if block * BLOCK_BYTES < size}
         _grow(inode.cached, size)
         _grow(inode.durable, size)
+        self._disk.given_back(before - len(inode.blocks))
 
     def close(self) -> None:
         """See `File.close`."""
@@ -265,6 +269,7 @@ class SimDisk:
         self.now_ms = now_ms
         self._rng = rng
         self._cache_miss_share = cache_miss_share
+        self._crowded = False
         self._tree = _Tree()
         self._durable_tree = _Tree()
         self._journal: list[_Change] = []
@@ -329,6 +334,26 @@ class SimDisk:
     def paths(self) -> list[str]:
         """All files."""
         return sorted(self._tree.files)
+
+    def fill_up(self, spare_bytes: int = 0) -> None:
+        """Leave no space but a little, and let others take what is given back from now on, until `make_room`."""
+        self.capacity_bytes = self.allocated_bytes + spare_bytes
+        self._crowded = True
+
+    def make_room(self) -> None:
+        """There is space for everybody."""
+        self.capacity_bytes = UNLIMITED_BYTES
+        self._crowded = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `fill_up` was called, and `make_room` was not yet."""
+        return self._crowded
+
+    def given_back(self, blocks: int) -> None:
+        """A file has so many blocks less."""
+        if self._crowded:
+            self.capacity_bytes -= blocks * BLOCK_BYTES
 
     def check_fault(self, operation: str, path: str) -> None:
         """Raise what was injected for an operation, if anything."""
@@ -403,14 +428,18 @@ class SimDisk:
         self.check_fault("rename", source)
         if not self.exists(source):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+        replaced = self._tree.files.get(target) if source != target else None
         self._change(_Change("rename", source, target))
+        self._gone(replaced)
 
     def unlink(self, path: str) -> None:
         """See `Disk.unlink`."""
         path = _normal(path)
         self.check_fault("unlink", path)
         if path in self._tree.files:
+            inode = self._tree.files[path]
             self._change(_Change("unlink", path))
+            self._gone(inode)
 
     def rmtree(self, path: str) -> None:
         """See `Disk.rmtree`."""
@@ -437,6 +466,10 @@ class SimDisk:
         """See `Disk.usage`."""
         _ = path
         return max(0, self.capacity_bytes - self.allocated_bytes), self.capacity_bytes
+
+    def _gone(self, inode: _Inode | None) -> None:
+        if inode is not None:
+            self.given_back(len(inode.blocks))
 
     def _change(self, change: _Change) -> None:
         self._tree.apply(change)

@@ -13,7 +13,7 @@ from dledger.net.links import ChannelListener
 from dledger.net.transport import Receiver
 from dledger.replica.opening import IDENTITY_FORMAT, Opened, open_directory, set_aside
 from dledger.replica.replica import Replica
-from dledger.sim.disk import UNLIMITED_BYTES, DiskImage, Keep, SimDisk
+from dledger.sim.disk import DiskImage, Keep, SimDisk
 from dledger.sim.environment import SimEnvironment
 from dledger.sim.invariants import Violation, Witness
 from dledger.sim.network import Network, SimTransport
@@ -224,8 +224,7 @@ class SimGroup:
                 self._lose_power(node)
                 return False
             node.disk.kill()
-            full = node.disk.capacity_bytes < UNLIMITED_BYTES
-            if full or node.failing_disk or (isinstance(error, LogError) and node.rotten):
+            if node.disk.is_full or node.failing_disk or (isinstance(error, LogError) and node.rotten):
                 self.say(f"{name} cannot start: {error}")
                 return False
             raise Violation("a node starts after any crash", f"{name}: {error!r}") from error

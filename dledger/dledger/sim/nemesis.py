@@ -8,7 +8,6 @@ from functools import partial
 from random import Random
 
 from dledger.sim.cases import Strike, fault_of, strike_of
-from dledger.sim.disk import UNLIMITED_BYTES
 from dledger.sim.faults import (
     BitFlip,
     ClientCut,
@@ -316,4 +315,4 @@ class Nemesis:
         group.unreachable.clear()
         for node in group.nodes.values():
             node.disk.faults.clear()
-            node.disk.capacity_bytes = UNLIMITED_BYTES
+            node.disk.make_room()

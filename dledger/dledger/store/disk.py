@@ -15,6 +15,9 @@ from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""The error numbers of a full disk."""
+
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _ZEROS = bytes(1 << 20)
 

@@ -13,7 +13,6 @@ index unit); it may be longer than what is written to it (zeros, reserved ahead)
 
 from __future__ import annotations
 
-import errno
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -21,7 +20,8 @@ from dataclasses import dataclass
 from threading import Lock
 
 from dledger.errors import LogFullError, StorageError
-from dledger.store.disk import Disk, File
+from dledger.store.disk import FULL, Disk, File
+from dledger.store.erase import erase
 from dledger.store.segments import segment_name
 from dledger.types import EntryKind, EntryMeta
 
@@ -30,7 +30,6 @@ UNIT = struct.Struct(">IQIQQ")
 UNIT_BYTES = UNIT.size
 MAX_OPEN_FILES = 8
 RESERVE_STEP_UNITS = 4096
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _KINDS = frozenset(int(kind) for kind in EntryKind)
 
@@ -159,6 +158,16 @@ class IndexFiles:
             if file is not None and file.size() > count * UNIT_BYTES:
                 file.truncate(count * UNIT_BYTES)
             self._reserved.pop(segment_start, None)
+
+    def erase(self, segment_start: int, count: int, written: int) -> None:
+        """Keep the first `count` units of `written`, durably, and the space of the others."""
+        with self._lock:
+            file = self._file(segment_start, create=False)
+            if file is None:
+                return
+            end = min(file.size(), written * UNIT_BYTES)
+            if not erase(file, count * UNIT_BYTES, end):
+                self._reserved.pop(segment_start, None)
 
     def delete(self, segment_start: int) -> None:
         """Remove a segment's units."""

@@ -16,6 +16,7 @@ from dledger.invariants import invariant
 from dledger.store.commit import SavedCommit
 from dledger.store.damage import CorruptRange, Damage
 from dledger.store.disk import Buffer, Disk
+from dledger.store.erase import erase
 from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
 from dledger.store.index import IndexFiles
 from dledger.store.mark import DurableMark, MarkValue
@@ -94,10 +95,7 @@ class LogStore(LogReader):
         self._scrubber = Scrubber(self._table, self._index, self._damage, self.snapshots)
         self._unindexed: list[EntryMeta] = []
         self._directories_dirty = False
-        self._start_at_end()
-
-    def _start_at_end(self) -> None:
-        """Nothing is reserved, or filled, behind the end of the log yet."""
+        # Recovery cut off what was reserved, or filled, behind the end of the log.
         written = self.end_position - self._current.start
         self._space.start_segment(self._current, written, written)
         self._keep_reserve()
@@ -164,6 +162,31 @@ class LogStore(LogReader):
         if end > self._space.reserved_end:
             self._space.cover(end)
 
+    def ensure_space_for(self, metas: Sequence[EntryMeta], *, privileged: bool = False) -> None:
+        """As `ensure_space`, for a leader's entries: they follow this log, or replace entries from the first one on.
+
+        Their space outlives the truncation, which keeps that of the segment that stays, and of the one behind it.
+        """
+        first, last = metas[0], metas[-1]
+        units, end = last.index, last.end
+        if not privileged:
+            units, end = units + RESERVE_UNITS, end + self._reserve_bytes
+        if first.position > self._current.start and end <= self._segment_end:
+            self._reserve_units(units)
+        else:
+            self._reserve_units_across(metas, units - last.index, end)
+        if end > self._space.reserved_end:
+            self._space.cover(end)
+
+    def _reserve_units_across(self, metas: Sequence[EntryMeta], more: int, end: int) -> None:
+        """Reserve the units of entries in each segment below `end`, and `more`."""
+        size, first = self.segment_bytes, metas[0]
+        for start in range(first.position - first.position % size, end, size):
+            units = sum(start <= meta.position < start + size for meta in metas)
+            if start < first.position:
+                units += max(0, first.index - self._table.containing(start).first_index)
+            self._index.reserve(start, units + more)
+
     def has_room(self, end: int) -> bool:
         """Whether ordinary entries of `ROOM_BYTES` more can follow those that end at `end`."""
         try:
@@ -216,10 +239,11 @@ class LogStore(LogReader):
         payload = data if isinstance(data, (bytes, bytearray, memoryview)) else b"".join(data)
         if last.end > self._space.reserved_end:
             self._space.cover(last.end)
-        self._reserve_units(last.index)
         if first.position == self.end_position and last.end <= self._segment_end:
+            self._reserve_units(last.index)
             self._write_run(metas, payload)
         else:
+            self._reserve_units_across(metas, 0, last.end)
             self._append_across(metas, payload)
 
     def _write_run(self, metas: Sequence[EntryMeta], data: Buffer) -> None:
@@ -247,8 +271,6 @@ class LogStore(LogReader):
 
     def _append_across(self, metas: Sequence[EntryMeta], data: Buffer) -> None:
         """Append entries that begin in this segment or the next, or reach from one into the next."""
-        if metas[-1].position >= self._segment_end:
-            self._index.reserve(self._segment_end, len(metas))
         view = memoryview(data)
         at = 0
         while at < len(metas):
@@ -290,7 +312,11 @@ class LogStore(LogReader):
         self._space.start_segment(segment, reserved, filled)
 
     def truncate(self, first_index: int) -> None:
-        """Drop the entries from `first_index` on, durably; beyond the last one only the generation rises.  Blocks."""
+        """Drop the entries from `first_index` on, durably; beyond the last one only the generation rises.  Blocks.
+
+        The space of the segment that stays, and of the one behind it, is kept for what replaces them
+        (see `dledger.store.erase`).
+        """
         invariant(first_index >= self.first_index, "only kept entries are truncated", index=first_index)
         self.generation += 1
         before = self._end_before(first_index)
@@ -310,7 +336,7 @@ class LogStore(LogReader):
         self._damage.keep_below(end)
         self._terms.truncate(first_index)
         self._unindexed = [meta for meta in self._unindexed if meta.index < first_index]
-        self._start_at_end()
+        self._keep_reserve()
 
     def _end_before(self, index: int) -> tuple[int, int, int] | None:
         """(end position, term, chain crc) of the entry before `index`; None if it is not kept and nothing tells.
@@ -329,17 +355,37 @@ class LogStore(LogReader):
 
     def _cut(self, first_index: int, end: int) -> None:
         last = self._table.overlapping(end, end)[0]
-        removed = self._table.remove_above(last.start)
-        for segment in removed:
+        units = self._last_index_of(last) + 1 - last.first_index
+        for segment in self._take_off(last):
             self._disk.unlink(segment_path(segment.start))
             self._index.delete(segment.start)
             segment.retire()
-        last.file.truncate(end - last.start)
-        self._index.truncate(last.start, first_index - last.first_index)
-        if removed:
+        kept = erase(last.file, end - last.start, min(self.end_position - last.start, self.segment_bytes))
+        self._index.erase(last.start, first_index - last.first_index, units)
+        if last is not self._current:
             self._disk.sync_dir(DIRECTORY)
+        if last is not self._current or not kept:
+            size = last.file.size()
+            self._space.start_segment(last, size, size)
         self._current = last
         self._segment_end = last.start + self.segment_bytes
+
+    def _take_off(self, last: Segment) -> list[Segment]:
+        """Take the segments behind `last` out of the table; returns, newest first, those whose files are to go.
+
+        Of the first of them the space, and that of its index, is kept for the one that takes its place.
+        """
+        if last is self._table.last:
+            return []
+        end = last.start + self.segment_bytes
+        behind = self._table.containing(end)
+        units = self._last_index_of(behind) + 1 - behind.first_index
+        removed = self._table.remove_above(last.start)
+        if self._space.reclaim(behind, min(self.end_position - end, self.segment_bytes)):
+            self._index.erase(end, 0, units)
+            behind.retire()
+            removed.pop()
+        return removed
 
     # Durability
 

@@ -3,7 +3,8 @@
 Reserved are the current segment in steps, then a spare file `commitlog/spare` that becomes the next segment.  In the
 background what comes next of the current segment, and then the spare, are filled with zeros (overwriting written blocks
 syncs up to twice as fast as first writes), unless a trimmed segment is recycled as the spare.  What a recycled file
-holds has positions below the log's first one, so that no recovery can take it for entries of its new place.
+holds has positions below the log's first one, so that no recovery can take it for entries of its new place.  A segment
+that a truncation takes off the log becomes the spare, too, erased: on a full disk its space would not come back.
 
 Zeros must never meet an entry: in the current segment they are written at or above `free_end` only, entries below it
 only, and `free_end` moves up only, under the lock that every step of filling holds.
@@ -11,11 +12,11 @@ only, and `free_end` moves up only, under the lock that every step of filling ho
 
 from __future__ import annotations
 
-import errno
 from threading import Lock
 
 from dledger.errors import LogFullError, StorageError
-from dledger.store.disk import Disk, File
+from dledger.store.disk import FULL, Disk, File
+from dledger.store.erase import erase
 from dledger.store.segments import DIRECTORY, Segment, segment_path
 
 SPARE_PATH = f"{DIRECTORY}/spare"
@@ -126,6 +127,25 @@ class Space:
             self._count()
             return True
 
+    def reclaim(self, segment: Segment, written: int) -> bool:
+        """Make a segment that a truncation takes off the log the spare, erased, unless there is a larger one.
+
+        Its first `written` bytes hold entries.  The current segment goes with it or before it, so nothing is reserved
+        or filled until `start_segment`.  False if the file is still there under its name.  Blocks.
+        """
+        with self._lock:
+            self._close_current_filler()
+            self._current = None
+            file = self._disk.open(segment_path(segment.start))
+            size = file.size()
+            if (self._spare is not None and self._spare.reserved >= size) or not erase(file, 0, written):
+                file.close()
+                return False
+            self._drop_spare()
+            self._disk.rename(segment_path(segment.start), SPARE_PATH)
+            self._spare = _Spare(file, size, written)
+            return True
+
     def discard(self) -> None:
         """Drop the spare."""
         with self._lock:
@@ -161,7 +181,7 @@ class Space:
                     if not step and (written_end - current.start) * FILL_FROM_SHARE >= self._segment_bytes:
                         step = self._fill_spare(budget_bytes)
                 except OSError as error:
-                    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    if error.errno in FULL:
                         return False
                     raise StorageError(f"filling {DIRECTORY} with zeros failed: {error}") from error
                 if not step:
@@ -230,7 +250,7 @@ class Space:
                     self._spare = _Spare(self._disk.open(SPARE_PATH, create=True), 0, 0)
                 self._spare.reserved = self._reserve(self._spare.file, self._spare.reserved, end - segment_end)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in FULL:
                 raise LogFullError(f"no space to reserve the log up to {end}: {error}") from error
             raise StorageError(f"reserving the log up to {end} failed: {error}") from error
         finally:
@@ -245,7 +265,7 @@ class Space:
         try:
             file.reserve(reserved, generous - reserved)
         except OSError as error:
-            if generous == wanted or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if generous == wanted or error.errno not in FULL:
                 raise
             file.reserve(reserved, wanted - reserved)
             return wanted

@@ -75,6 +75,28 @@ class LoggedModel:
         self.log.truncate(first_index)
         self.forget_from(first_index)
 
+    def replacements(self, first_index: int, bodies: list[bytes], term: int) -> list[tuple[EntryMeta, bytes]]:
+        """Entries of another leader, the first of them in the place of `first_index`."""
+        entries: list[tuple[EntryMeta, bytes]] = []
+        before = [meta for meta, _ in self.entries if meta.index < first_index]
+        position, chain = (before[-1].end, before[-1].chain_crc) if before else (0, 0)
+        for index, body in enumerate(bodies, first_index):
+            size = HEADER_BYTES + len(body)
+            left = self.segment_bytes - position % self.segment_bytes
+            if size != left and size + BLANK_BYTES > left:
+                position += left
+            entries.append(make_entry(index, term, position, chain, body))
+            position, chain = entries[-1][0].end, entries[-1][0].chain_crc
+        return entries
+
+    def replace(self, entries: list[tuple[EntryMeta, bytes]], *, privileged: bool = False) -> None:
+        """What a follower does with entries that replace the end of its log."""
+        metas = [meta for meta, _ in entries]
+        self.log.ensure_space_for(metas, privileged=privileged)
+        self.truncate(metas[0].index)
+        self.log.append(metas, [data for _, data in entries])
+        self.entries += entries
+
     def forget_from(self, first_index: int) -> None:
         self.entries = [entry for entry in self.entries if entry[0].index < first_index]
 

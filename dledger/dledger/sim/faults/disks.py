@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger.replica.opening import LOG_DIRECTORIES
-from dledger.sim.disk import UNLIMITED_BYTES
 from dledger.sim.group import SimGroup, SimNode
 from dledger.store.segments import DIRECTORY as LOG_DIRECTORY
 
@@ -29,20 +28,19 @@ class SlowDisk:
 
 @dataclass(frozen=True, slots=True)
 class FullDisk:
-    """No space is left but a little."""
+    """No space is left but a little, and others take what is given back."""
 
     node: str
     spare_bytes: int
     duration_s: float
 
     def inject(self, group: SimGroup) -> bool:
-        disk = group.nodes[self.node].disk
-        disk.capacity_bytes = disk.allocated_bytes + self.spare_bytes
+        group.nodes[self.node].disk.fill_up(self.spare_bytes)
         group.disks_filled = True
         return True
 
     def heal(self, group: SimGroup) -> None:
-        group.nodes[self.node].disk.capacity_bytes = UNLIMITED_BYTES
+        group.nodes[self.node].disk.make_room()
 
 
 @dataclass(frozen=True, slots=True)

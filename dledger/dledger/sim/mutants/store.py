@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dledger.sim.mutants.catalogue import Catalogue
 from dledger.sim.schedules import disk as disk_schedules
-from dledger.store.disk import Disk
+from dledger.store import log as log_module
+from dledger.store.disk import Disk, File
 from dledger.store.hardstate import HardStateFile
 from dledger.store.log import LogStore
 from dledger.store.mark import DurableMark, MarkValue
@@ -118,4 +119,18 @@ CATALOGUE.add(
     "old-segment-not-synced",
     "a sync that spans a roll covers the old segment",
     (SyncTicket, "run", _sync_last_segment),
+)
+
+
+def _cut_off(file: File, begin: int, end: int) -> bool:
+    if begin < end:
+        file.truncate(begin)
+    return begin >= end
+
+
+CATALOGUE.add(
+    "truncation-gives-space-away",
+    "what replaces a void tail has the tail's space, for a full disk gives back nothing",
+    (log_module, "erase", _cut_off),
+    schedule=disk_schedules.truncation_on_a_full_disk,
 )

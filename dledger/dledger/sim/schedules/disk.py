@@ -3,9 +3,9 @@
 import errno
 from random import Random
 
-from dledger.errors import StorageError
+from dledger.errors import LogFullError, StorageError
 from dledger.format import HEADER_BYTES, seal
-from dledger.sim.disk import SimDisk
+from dledger.sim.disk import BLOCK_BYTES, SimDisk
 from dledger.store.hardstate import HardStateFile
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore
@@ -18,13 +18,14 @@ SEGMENT_BYTES = 4096
 class _Log:
     """A log on a simulated disk."""
 
-    def __init__(self, disk: SimDisk) -> None:
+    def __init__(self, disk: SimDisk, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.disk = disk
+        self.segment_bytes = segment_bytes
         self.open()
 
     def open(self) -> None:
         self.store, self.recovery = LogStore.open(
-            self.disk, segment_bytes=SEGMENT_BYTES, snapshots=SnapshotStore.open(self.disk)
+            self.disk, segment_bytes=self.segment_bytes, snapshots=SnapshotStore.open(self.disk)
         )
 
     def append(self, count: int, term: int, body_bytes: int = 100) -> None:
@@ -102,4 +103,23 @@ def cache_after_a_failed_sync() -> None:
     assert log.recovery.corrupt_ranges == []
 
 
-DISK_SCHEDULES = (cache_after_a_failed_sync, mark_below_a_truncation, vote_after_power_loss)
+def truncation_on_a_full_disk() -> None:
+    """Entries that replace the end of a log on a full disk have its space: others have taken all the rest."""
+    log = _Log(SimDisk(Random(1)), segment_bytes=16 * BLOCK_BYTES)
+    log.append(60, term=1, body_bytes=BLOCK_BYTES // 2)
+    log.disk.fill_up()
+    for first_index in (50, 10):
+        log.store.truncate(first_index)
+        try:
+            log.append(10, term=first_index, body_bytes=BLOCK_BYTES // 2)
+        except LogFullError as error:
+            raise AssertionError(f"no space for what replaces entries {first_index} to 59") from error
+    log.sync()
+
+
+DISK_SCHEDULES = (
+    cache_after_a_failed_sync,
+    mark_below_a_truncation,
+    truncation_on_a_full_disk,
+    vote_after_power_loss,
+)
