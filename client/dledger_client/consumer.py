@@ -296,7 +296,7 @@ class PushConsumer:
     def _settle(self, message: ReceivedMessage, settlement: Settlement) -> None:
         running = self._started()
         fetcher = running.assignments.fetcher(message.queue)
-        if fetcher is None or message.queue_offset in fetcher.retrying:
+        if fetcher is None or message.queue_offset in fetcher.retrying or running.core.is_closed:
             return
         if settlement is Settlement.DONE or self._strategy is None:
             self._done(fetcher, message)

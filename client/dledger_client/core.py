@@ -107,6 +107,11 @@ class ClientCore:
         if heartbeat is not None:
             self.routes.listeners.append(self._on_route)
 
+    @property
+    def is_closed(self) -> bool:
+        """True from the beginning of `close` on."""
+        return self._closed
+
     def start(self) -> None:
         """Begin to keep routes and heartbeats up to date."""
         self.routes.start()

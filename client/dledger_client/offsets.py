@@ -133,13 +133,15 @@ class BrokerOffsetStore:
 
 
 class FileOffsetStore:
-    """Offsets in a JSON file, `{"topic/broker group/queue id": offset}`, replaced as a whole at every save.
+    """Offsets in a JSON file, `{"topic/broker group/queue id": offset}`, replaced as a whole and synced at every save.
 
-    Raises `InvalidArgumentError` if there is a file that cannot be read.
+    Raises `InvalidArgumentError` if there is a file that cannot be read. What cannot be written is logged, and comes
+    again with the next save.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._writing = asyncio.Lock()
         self._offsets: dict[str, int] = {}
         if path.exists():
             try:
@@ -154,14 +156,22 @@ class FileOffsetStore:
     async def save(self, offsets: Mapping[MessageQueue, int], deadline: float) -> set[MessageQueue]:  # noqa: ARG002
         """See `OffsetStore.save`."""
         self._offsets.update((str(queue), offset) for queue, offset in offsets.items())
+        async with self._writing:
+            try:
+                await asyncio.to_thread(self._replace, msgspec.json.encode(self._offsets))
+            except OSError as error:
+                logger.warning("offset file %s not written: %s", self._path, error)
+                return set()
+        return set(offsets)
+
+    def _replace(self, content: bytes) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_name(self._path.name + ".tmp")
         with partial.open("wb") as file:
-            file.write(msgspec.json.encode(self._offsets))
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(self._path)
-        return set(offsets)
 
 
 def _offset(ext: Mapping[str, str]) -> int:

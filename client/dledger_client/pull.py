@@ -148,7 +148,8 @@ class PullConsumer:
         """Up to `max_messages` messages of the assigned queues, those of one queue in order.
 
         Returns as soon as some have come, and an empty list if none come within `timeout` seconds. All queues are asked
-        at the same time; messages that do not fit are read again by the next poll.
+        at the same time; messages that do not fit are read again by the next poll. Raises `ClientError` if a queue
+        cannot be read and no other one has brought messages.
         """
         core = self._started()
         if not self._positions:
@@ -164,9 +165,12 @@ class PullConsumer:
         try:
             while pulls and not messages:
                 done, pulls = await asyncio.wait(pulls, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
+                failures = [task for task in done if task.exception() is not None]
+                for task in done.difference(failures):
                     found, next_offset = task.result()
                     self._take(found, next_offset, max_messages, messages)
+                if failures and not messages:
+                    failures[0].result()  # raises what that pull raised
         finally:
             for task in pulls:
                 task.cancel()

@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypedDict, TypeVar, Unpack
@@ -69,32 +70,52 @@ class _Blocking:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._stopped = False
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[None, None, ResultT]) -> ResultT:
-        """Run a coroutine on the loop and wait for its result. Raises `ClientClosedError` after `stop`."""
-        if self._loop.is_closed():
-            work.close()
-            raise ClientClosedError("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Run a coroutine on the loop and wait for its result.
+
+        Raises `ClientClosedError` after `stop`, and if another thread stops the loop before there is a result.
+        """
+        with self._lock:
+            if self._stopped:
+                work.close()
+                raise ClientClosedError("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except KeyboardInterrupt:
             future.cancel()
             raise
+        except CancelledError:
+            raise ClientClosedError("the client was closed meanwhile") from None
 
     def settle(self, message: ReceivedMessage, settlement: Settlement, original: ReceivedMessage) -> None:
         """Acknowledge or give back on the loop, whichever thread asks for it."""
-        if original.settle is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(original.settle, message, settlement)
+        with self._lock:
+            if original.settle is not None and not self._stopped:
+                self._loop.call_soon_threadsafe(original.settle, message, settlement)
 
     def stop(self) -> None:
-        """Stop the loop and end the thread."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        """End what other threads still wait for, stop the loop, and end the thread."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        asyncio.run_coroutine_threadsafe(_cancel_all_others(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _cancel_all_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class SyncProducer:

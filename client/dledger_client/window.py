@@ -40,7 +40,8 @@ class InFlightWindow:
             if waiter.done() and not waiter.cancelled():
                 self.release(size_bytes)
             else:
-                self._waiters.remove(entry)
+                if entry in self._waiters:  # a release in the same turn of the loop has skipped it already
+                    self._waiters.remove(entry)
                 self._admit()
             raise
 

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from client_fakes import fake_cluster, until
 
-from dledger_client import InvalidArgumentError, Producer, PushConsumer
+from dledger_client import InvalidArgumentError, MessageQueue, Producer, PushConsumer
+from dledger_client.offsets import FileOffsetStore
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
 from dledger_remoting.properties import format_properties, parse_properties
@@ -340,6 +341,28 @@ async def test_a_broadcast_member_reads_everything_and_keeps_its_own_offsets(tmp
         ) as consumer:
             assert [message.body for message in await take(consumer, 1)] == [b"new"]
         assert not cluster.group.offsets
+
+
+async def test_offsets_that_cannot_be_written_come_again_with_the_next_save(tmp_path, caplog):
+    folder = tmp_path / "folder"
+    folder.touch()
+    store = FileOffsetStore(folder / "offsets.json")
+    one, two = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
+    assert await store.save({one: 3}, 0) == set()
+    assert "not written" in caplog.text
+    folder.unlink()
+    assert await store.save({two: 4}, 0) == {two}
+    assert await FileOffsetStore(folder / "offsets.json").load(one, 0) == 3
+
+
+async def test_a_message_given_back_after_the_close_starts_nothing():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 1)
+        async with PushConsumer(cluster.namesrv, "CG", "T", auto_ack=False) as consumer:
+            [message] = await take(consumer, 1)
+        before = asyncio.all_tasks()
+        message.retry()
+        assert asyncio.all_tasks() <= before
 
 
 async def test_closing_ends_the_iteration_and_leaves_the_group():

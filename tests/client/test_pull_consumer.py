@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from client_fakes import fake_cluster
 
-from dledger_client import InvalidArgumentError, MessageQueue, NoRouteError, PullConsumer
+from dledger_client import DeadlineError, InvalidArgumentError, MessageQueue, NoRouteError, PullConsumer
 
 
 def fill(cluster, count, queue_id=0):
@@ -104,6 +104,25 @@ async def test_a_killed_leader_does_not_stop_reading():
         assert len(await consumer.poll(5)) == 5
         await cluster.group.nodes[0].kill()
         assert len(await consumer.poll(5, timeout=5)) == 5
+
+
+async def test_a_queue_that_cannot_be_read_costs_no_message_of_another(monkeypatch):
+    async with fake_cluster(topics={"T": 2}) as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
+        fill(cluster, 3)
+        await consumer.assign(await consumer.queues("T"))
+        messages = await consumer.poll(3)
+        assert len(messages) == 3
+
+        async def pull(queue, *_):
+            if queue.queue_id == 1 or not messages:
+                raise DeadlineError("nobody answers")
+            return messages, 3
+
+        monkeypatch.setattr(consumer, "_pull", pull)
+        assert await consumer.poll(3) == messages
+        messages.clear()
+        with pytest.raises(DeadlineError):
+            await consumer.poll(3)
 
 
 async def test_what_is_not_assigned_or_does_not_exist_is_an_error():

@@ -9,6 +9,7 @@ import pytest
 from client_fakes import fake_cluster
 
 from dledger_client import ClientClosedError, SendError, SyncAdmin, SyncConsumer, SyncProducer
+from dledger_client.sync import _Blocking
 
 
 @pytest.fixture
@@ -79,6 +80,29 @@ def test_a_closed_client_says_so(cluster):
     producer.close()
     with pytest.raises(ClientClosedError):
         producer.send("T", b"x")
+
+
+def test_a_call_under_way_ends_when_another_thread_stops_the_loop():
+    blocking = _Blocking("test")
+    begun = threading.Event()
+    told: list[type[BaseException]] = []
+
+    async def work():
+        begun.set()
+        await asyncio.Event().wait()
+
+    def call():
+        try:
+            blocking.run(work())
+        except ClientClosedError as error:
+            told.append(type(error))
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    begun.wait()
+    blocking.stop()
+    caller.join(timeout=10)
+    assert told == [ClientClosedError]
 
 
 def test_closing_from_another_thread_ends_the_iteration(cluster):

@@ -52,6 +52,20 @@ async def test_who_gives_up_does_not_block_those_behind():
     assert window.requests == 2
 
 
+async def test_who_gives_up_in_the_turn_of_a_release_is_told_nothing_else():
+    window = InFlightWindow(1, 100)
+    deadline = asyncio.get_running_loop().time() + 60
+    await window.acquire(1, deadline)
+    waiting = asyncio.create_task(window.acquire(1, deadline))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    window.release(1)
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert window.requests == 0
+    await window.acquire(1, deadline)
+
+
 async def test_drained_waits_for_the_last_one():
     window = InFlightWindow(8, 100)
     await window.acquire(1, 0)
