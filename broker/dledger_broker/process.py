@@ -123,5 +123,10 @@ class PidFile:
         temporary.replace(self._path)
 
     def remove(self) -> None:
-        """Take the file away."""
-        self._path.unlink(missing_ok=True)
+        """Take the file away, unless a process that was started meanwhile has put its own there."""
+        try:
+            owner = self._path.read_text(encoding="ascii").strip()
+        except OSError:
+            return
+        if owner == str(os.getpid()):
+            self._path.unlink(missing_ok=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,14 +22,13 @@ from . import ports
 from .convergence import leader_of
 from .disk.build import disk_shim
 from .disk.control import DiskControl, shim_environment
-from .disk.undo import forget, lose_power
+from .disk.undo import forget
 from .errors import TargetError
 from .processes import pid_in
 from .signalled import SignalledNodes
 from .target import NodeFacts, NodeView
-from .toxiproxy.build import toxiproxy_server
 from .toxiproxy.mesh import CLIENTS, NAMESRV, Link, Mesh
-from .toxiproxy.server import ToxiproxyServer
+from .toxiproxy.proxies import Proxies
 
 HOST: Final = "127.0.0.1"
 START_S: Final = 90.0
@@ -76,15 +74,12 @@ class LocalTarget(SignalledNodes):
         self.with_shim = with_shim
         self._state = self.directory / "disks"
         self._config = config
-        self._seed = seed
+        self._proxies = Proxies(self.directory, seed)
         self._members = {group: tuple(f"{group}-n{number}" for number in range(nodes)) for group in self.groups}
         self._environment = dict(environment or {})
         self._disks: dict[str, DiskControl] = {}
         super().__init__()
-        self._starting = {node: asyncio.Lock() for node in self._all()}
         self._base = 0
-        self._server: ToxiproxyServer | None = None
-        self._mesh: Mesh | None = None
         self._http: aiohttp.ClientSession | None = None
 
     @property
@@ -116,16 +111,14 @@ class LocalTarget(SignalledNodes):
     @property
     def mesh(self) -> Mesh:
         """See `Target.mesh`."""
-        if self._mesh is None:
-            raise TargetError("the cluster is not started")
-        return self._mesh
+        return self._proxies.mesh
 
     async def start(self) -> None:
         """Start the proxy, the name server and all nodes, and wait until every group takes messages.
 
         Raises `ChaosError`; nothing runs then.
         """
-        program = await asyncio.to_thread(toxiproxy_server)
+        await self._proxies.build()
         if self.with_shim:
             self._environment |= shim_environment(await asyncio.to_thread(disk_shim), self.data_dir, self._state)
             self._disks = {node: DiskControl(self._state / node) for node in self._all()}
@@ -133,7 +126,7 @@ class LocalTarget(SignalledNodes):
         for attempt in range(START_ATTEMPTS):
             self._base = ports.find_base_port(len(self.groups), max(map(len, self._members.values())))
             try:
-                await self._start(program)
+                await self._start()
             except TargetError as error:
                 await self.stop()
                 if attempt + 1 == START_ATTEMPTS or "in use" not in str(error):
@@ -154,9 +147,7 @@ class LocalTarget(SignalledNodes):
             except TargetError:
                 pass  # whatever did not stop is killed here
         await self.kill([*self._all(), NAMESRV])
-        if self._server is not None:
-            await asyncio.to_thread(self._server.stop)
-            self._server = None
+        await self._proxies.stop()
         if self._http is not None:
             await self._http.close()
             self._http = None
@@ -188,16 +179,10 @@ class LocalTarget(SignalledNodes):
         except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
             return None
 
-    async def start_node(self, node_id: str) -> None:
-        """See `Target.start_node`."""
-        async with self._starting[node_id]:
-            if self.pid(node_id) is None:
-                arguments = ("node", "start", "--data", str(self.data_dir), node_id, "--detach")
-                await self._dledger(*arguments, timeout_s=START_S)
-
     async def stop_node(self, node_id: str) -> None:
         """See `Target.stop_node`."""
-        pid = self.pid(node_id)
+        async with self._settled([node_id]):
+            pid = self.pid(node_id)
         if pid is not None:
             self._stopped.add(pid)
             await self._dledger("node", "stop", "--data", str(self.data_dir), node_id, timeout_s=STOP_S)
@@ -210,24 +195,26 @@ class LocalTarget(SignalledNodes):
         """See `Target.remove_member`."""
         await self._ask_leader(node_id, "DELETE", f"/members/{node_id}")
 
-    async def lose_power(self, node_id: str, kept_share: float, seed: int) -> str:
-        """See `Target.lose_power`."""
-        if self.pid(node_id) is not None:
-            raise TargetError(f"{node_id} runs: only what is killed can lose power")
-        rng = random.Random(seed)
-        directory, state = self.data_dir / node_id, self._state / node_id
-        lost = await asyncio.to_thread(lose_power, state, directory, kept_share=kept_share, rng=rng)
-        return f"{lost.writes} writes in {lost.files} files, {lost.names} names"
-
     async def wipe(self, node_id: str) -> None:
         """See `Target.wipe`; the log files of the process stay, for whoever reads them afterwards."""
-        if self.pid(node_id) is not None:
-            raise TargetError(f"{node_id} runs: only a stopped node can be wiped")
-        for path in (self.data_dir / node_id).iterdir():
-            if path.name != "log":
-                await asyncio.to_thread(shutil.rmtree if path.is_dir() else Path.unlink, path)
-        if self.with_shim:
-            await asyncio.to_thread(forget, self._state / node_id)
+        async with self._settled([node_id]):
+            if self.pid(node_id) is not None:
+                raise TargetError(f"{node_id} runs: only a stopped node can be wiped")
+            for path in (self.data_dir / node_id).iterdir():
+                if path.name != "log":
+                    await asyncio.to_thread(shutil.rmtree if path.is_dir() else Path.unlink, path)
+            if self.with_shim:
+                await asyncio.to_thread(forget, self._state / node_id)
+
+    async def _launch(self, node_id: str) -> None:
+        if self.pid(node_id) is None:
+            arguments = ("node", "start", "--data", str(self.data_dir), node_id, "--detach")
+            await self._dledger(*arguments, timeout_s=START_S)
+
+    def _disk_places(self, node_id: str) -> tuple[Path, Path]:
+        if not self.with_shim:
+            raise TargetError(f"{node_id} runs without the disk shim")
+        return self._state / node_id, self.data_dir / node_id
 
     def _all(self) -> tuple[str, ...]:
         return tuple(node_id for members in self._members.values() for node_id in members)
@@ -252,12 +239,8 @@ class LocalTarget(SignalledNodes):
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise TargetError(f"{method} {path} of {leader.node_id}: {error!r}") from error
 
-    async def _start(self, program: Path) -> None:
-        log_file = self.directory / "toxiproxy.log"
-        self._server = ToxiproxyServer(program, self._base + ports.API, log_file=log_file, seed=self._seed)
-        await asyncio.to_thread(self._server.start)
-        self._mesh = Mesh(self._server, self._links())
-        await asyncio.to_thread(self._mesh.start)
+    async def _start(self) -> None:
+        await self._proxies.start(self._base + ports.API, self._links())
         config = self.directory / "nodes.toml"
         config.write_text(self._config + self._addresses(), encoding="utf-8")
         members = next(iter(self._members.values()))

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from dledger_admin.cluster.ports import has_ended
+
 from .errors import TargetError
 
 GONE_S: Final = 20.0
@@ -34,19 +36,10 @@ def send(pid: int | None, number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended, be it that nobody has waited for it yet."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return True
-    return not state or state[0] in ("Z", "X")
-
-
 async def wait_gone(pids: Sequence[int], timeout_s: float = GONE_S) -> None:
     """Wait until processes have ended; raises `TargetError`."""
     deadline = time.monotonic() + timeout_s
-    while alive := [pid for pid in pids if not is_gone(pid)]:
+    while alive := [pid for pid in pids if not has_ended(pid)]:
         if time.monotonic() >= deadline:
             raise TargetError(f"processes {alive} have not ended within {timeout_s:g} s")
         await asyncio.sleep(_POLL_S)

@@ -23,9 +23,9 @@ from .errors import TargetError
 from .rocketmq_jars import java, rocketmq_jars
 from .signalled import SignalledNodes
 from .target import NodeFacts, NodeView
-from .toxiproxy.build import toxiproxy_server
 from .toxiproxy.mesh import CLIENTS, NAMESRV, Link, Mesh
-from .toxiproxy.server import HOST, ToxiproxyServer
+from .toxiproxy.proxies import Proxies
+from .toxiproxy.server import HOST
 
 GROUP: Final = "broker-a"
 NODE_IDS: Final = ("n0", "n1", "n2")
@@ -87,14 +87,12 @@ class RocketmqTarget(SignalledNodes):
 
     def __init__(self, directory: Path, *, seed: int = 0) -> None:
         self.directory = directory.resolve()
-        self._seed = seed
+        self._proxies = Proxies(self.directory, seed)
         self._base = 0
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         super().__init__()
         self._jars = Path()
         self._admin: Admin | None = None
-        self._server: ToxiproxyServer | None = None
-        self._mesh: Mesh | None = None
 
     @property
     def namesrv(self) -> str:
@@ -111,9 +109,7 @@ class RocketmqTarget(SignalledNodes):
     @property
     def mesh(self) -> Mesh:
         """See `Target.mesh`."""
-        if self._mesh is None:
-            raise TargetError("RocketMQ is not started")
-        return self._mesh
+        return self._proxies.mesh
 
     async def __aenter__(self) -> Self:
         try:
@@ -132,9 +128,7 @@ class RocketmqTarget(SignalledNodes):
             await self._admin.close()
             self._admin = None
         await self.kill([*NODE_IDS, NAMESRV])
-        if self._server is not None:
-            await asyncio.to_thread(self._server.stop)
-            self._server = None
+        await self._proxies.stop()
 
     def disk(self, node_id: str) -> DiskControl:
         """See `Target.disk`."""
@@ -152,8 +146,7 @@ class RocketmqTarget(SignalledNodes):
         leads = await self._leader_address() == self.mesh.address(CLIENTS, node_id)
         return NodeView(node_id, GROUP, "leader" if leads else "follower", 0, leads)
 
-    async def start_node(self, node_id: str) -> None:
-        """See `Target.start_node`."""
+    async def _launch(self, node_id: str) -> None:
         if self.pid(node_id) is None:
             self._spawn(node_id, "broker")
         await self._until(lambda: self._listens(node_id), f"{node_id} does not listen")
@@ -166,25 +159,20 @@ class RocketmqTarget(SignalledNodes):
         """See `Target.remove_member`; not for this target."""
         raise TargetError(f"{node_id} is a RocketMQ broker: its group does not change")
 
-    async def lose_power(self, node_id: str, kept_share: float, seed: int) -> str:
-        """See `Target.lose_power`; not for this target."""
-        raise TargetError(f"{node_id} is a RocketMQ broker: power loss {kept_share} (seed {seed}) cannot be played")
-
     async def wipe(self, node_id: str) -> None:
         """See `Target.wipe`; not for this target."""
         raise TargetError(f"{node_id} is a RocketMQ broker: it is not wiped")
 
+    def _disk_places(self, node_id: str) -> tuple[Path, Path]:
+        raise TargetError(f"{node_id} is a RocketMQ broker: what it had not synced is not known")
+
     async def _start(self) -> None:
         java()
         self._jars = await asyncio.to_thread(rocketmq_jars)
-        program = await asyncio.to_thread(toxiproxy_server)
+        await self._proxies.build()
         self._base = ports.find_base_port(1, len(NODE_IDS))
         self.directory.mkdir(parents=True, exist_ok=True)
-        log_file = self.directory / "toxiproxy.log"
-        self._server = ToxiproxyServer(program, self._base + ports.API, log_file=log_file, seed=self._seed)
-        await asyncio.to_thread(self._server.start)
-        self._mesh = Mesh(self._server, self._links())
-        await asyncio.to_thread(self._mesh.start)
+        await self._proxies.start(self._base + ports.API, self._links())
         self._write(NAMESRV, _NAMESRV_CONFIG, port=self._base + ports.NAMESRV)
         self._spawn(NAMESRV, "namesrv")
         for node in NODE_IDS:

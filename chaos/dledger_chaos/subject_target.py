@@ -7,7 +7,6 @@ client port, past the proxy.
 from __future__ import annotations
 
 import asyncio
-import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,15 +15,15 @@ from typing import Final, Self
 from . import ports
 from .disk.build import disk_shim
 from .disk.control import DiskControl, shim_environment
-from .disk.undo import forget, lose_power
+from .disk.undo import forget
 from .errors import TargetError
 from .signalled import SignalledNodes
 from .subjects.client import SubjectClient
 from .subjects.group import Address, Kind, SubjectGroup
 from .target import NodeFacts, NodeView
-from .toxiproxy.build import toxiproxy_server
 from .toxiproxy.mesh import CLIENTS, Link, Mesh
-from .toxiproxy.server import HOST, ToxiproxyServer
+from .toxiproxy.proxies import Proxies
+from .toxiproxy.server import HOST
 
 GROUP: Final = "registers"
 NODE_IDS: Final = ("a", "b", "c")
@@ -48,13 +47,11 @@ class SubjectTarget(SignalledNodes):
         self.kind = "pysyncobj" if kind == "pysyncobj_node" else "register"
         self.directory = directory.resolve()
         self._subject = kind
-        self._seed = seed
+        self._proxies = Proxies(self.directory, seed)
         self._state = self.directory / "disks"
         self._disks: dict[str, DiskControl] = {}
         super().__init__()
         self._group: SubjectGroup | None = None
-        self._server: ToxiproxyServer | None = None
-        self._mesh: Mesh | None = None
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -79,9 +76,7 @@ class SubjectTarget(SignalledNodes):
     @property
     def mesh(self) -> Mesh:
         """See `Target.mesh`."""
-        if self._mesh is None:
-            raise TargetError("the group is not started")
-        return self._mesh
+        return self._proxies.mesh
 
     async def __aenter__(self) -> Self:
         try:
@@ -98,9 +93,7 @@ class SubjectTarget(SignalledNodes):
         """Kill everything; the data stays."""
         if self._group is not None:
             await asyncio.to_thread(self._group.stop)
-        if self._server is not None:
-            await asyncio.to_thread(self._server.stop)
-            self._server = None
+        await self._proxies.stop()
 
     def disk(self, node_id: str) -> DiskControl:
         """See `Target.disk`."""
@@ -131,8 +124,7 @@ class SubjectTarget(SignalledNodes):
             voters=tuple(map(str, voters)) if isinstance(voters, list) else (),
         )
 
-    async def start_node(self, node_id: str) -> None:
-        """See `Target.start_node`."""
+    async def _launch(self, node_id: str) -> None:
         if self._group is None:
             raise TargetError("the group is not started")
         self._group[node_id].start()
@@ -153,20 +145,17 @@ class SubjectTarget(SignalledNodes):
         """See `Target.remove_member`; not for this target."""
         raise TargetError(f"{node_id} is a register node: its group does not change")
 
-    async def lose_power(self, node_id: str, kept_share: float, seed: int) -> str:
-        """See `Target.lose_power`."""
-        rng = random.Random(seed)
-        directory, state = self.directory / node_id, self._state / node_id
-        lost = await asyncio.to_thread(lose_power, state, directory, kept_share=kept_share, rng=rng)
-        return f"{lost.writes} writes in {lost.files} files, {lost.names} names"
-
     async def wipe(self, node_id: str) -> None:
         """See `Target.wipe`."""
-        await asyncio.to_thread(shutil.rmtree, self.directory / node_id)
-        await asyncio.to_thread(forget, self._state / node_id)
+        async with self._settled([node_id]):
+            await asyncio.to_thread(shutil.rmtree, self.directory / node_id)
+            await asyncio.to_thread(forget, self._state / node_id)
+
+    def _disk_places(self, node_id: str) -> tuple[Path, Path]:
+        return self._state / node_id, self.directory / node_id
 
     async def _start(self) -> None:
-        program = await asyncio.to_thread(toxiproxy_server)
+        await self._proxies.build()
         library = await asyncio.to_thread(disk_shim)
         self.directory.mkdir(parents=True, exist_ok=True)
         base = ports.find_base_port(1, len(NODE_IDS))
@@ -179,11 +168,7 @@ class SubjectTarget(SignalledNodes):
             for source in (*NODE_IDS, CLIENTS)
             if source != node
         ]
-        log_file = self.directory / "toxiproxy.log"
-        self._server = ToxiproxyServer(program, base + ports.API, log_file=log_file, seed=self._seed)
-        await asyncio.to_thread(self._server.start)
-        self._mesh = Mesh(self._server, links)
-        await asyncio.to_thread(self._mesh.start)
+        await self._proxies.start(base + ports.API, links)
         self._disks = {node: DiskControl(self._state / node) for node in NODE_IDS}
         shim = shim_environment(library, self.directory, self._state)
         self._group = SubjectGroup(

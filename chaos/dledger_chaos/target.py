@@ -107,8 +107,8 @@ class Target(Protocol):
     async def remove_member(self, node_id: str) -> None:
         """Have its group's leader remove a node from the group; raises `TargetError` if that cannot be asked for."""
 
-    async def lose_power(self, node_id: str, kept_share: float, seed: int) -> str:
-        """Take back what a killed node had not synced; returns what that was."""
+    async def lose_power(self, node_ids: Sequence[str], kept_share: float, seed: int) -> None:
+        """Kill nodes as `kill` does, and take back what they had not synced before anybody can start them."""
 
     async def wipe(self, node_id: str) -> None:
         """Remove all data of a stopped node, as a new disk in its machine would."""

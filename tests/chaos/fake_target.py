@@ -107,9 +107,8 @@ class FakeTarget:
     def resume(self, node_id):
         self.paused.discard(node_id)
 
-    async def lose_power(self, node_id, kept_share, seed):
-        assert node_id not in self.running
-        return ""
+    async def lose_power(self, node_ids, kept_share, seed):
+        await self.kill(node_ids)
 
     async def transfer_leadership(self, node_id):
         self.harm.append(f"lead {node_id}")

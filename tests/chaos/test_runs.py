@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from dledger_admin.cluster.ports import has_ended
 from dledger_chaos.cli import EXIT_CODES
 from dledger_chaos.cli import chaos as command_line
-from dledger_chaos.processes import is_gone
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def test_a_run_of_every_family_is_valid_and_leaves_no_process(tmp_path):
     assert not (directory / "cluster").exists(), "the data of a valid run is removed"
     for event in seen:
         if event["kind"] == "process":
-            assert is_gone(event["fields"]["pid"])
+            assert has_ended(event["fields"]["pid"])
 
 
 def test_nodes_that_acknowledge_too_early_are_convicted(tmp_path):
@@ -101,4 +101,4 @@ def test_a_run_that_is_told_to_stop_stops_its_processes(tmp_path):
     assert said.endswith("stopped before its end: nothing was judged\n")
     started = [event["fields"]["pid"] for event in events(next(tmp_path.iterdir())) if event["kind"] == "process"]
     assert len(started) >= 3
-    assert not [pid for pid in started if not is_gone(pid)]
+    assert not [pid for pid in started if not has_ended(pid)]

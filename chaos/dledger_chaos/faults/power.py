@@ -26,9 +26,7 @@ class PowerLoss:
 
     async def inject(self, target: Target) -> None:
         """See `Fault.inject`."""
-        await target.kill(self.nodes)
-        for node in self.nodes:
-            await target.lose_power(node, self.kept_share, self.seed)
+        await target.lose_power(self.nodes, self.kept_share, self.seed)
 
     async def heal(self, target: Target) -> None:
         """See `Fault.heal`."""

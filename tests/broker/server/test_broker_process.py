@@ -18,6 +18,7 @@ from dledger.errors import IdentityError
 from dledger_broker.broker import Broker
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import ConfigError, StartError
+from dledger_broker.process import PidFile
 from dledger_remoting.record import iter_records
 
 
@@ -160,3 +161,15 @@ def test_what_cannot_start_says_why_in_one_line_and_exits_with_two(
     assert message in errors
     assert errors.count("\n") == 1
     assert not (tmp_path / "data").exists()
+
+
+def test_a_process_that_ends_leaves_the_pid_file_of_its_successor(tmp_path: Path) -> None:
+    pid_file = PidFile(tmp_path)
+    pid_file.write()
+    (tmp_path / "pid").write_text("1\n")
+    pid_file.remove()
+    assert (tmp_path / "pid").read_text() == "1\n"
+    pid_file.write()
+    pid_file.remove()
+    pid_file.remove()
+    assert not (tmp_path / "pid").exists()
