@@ -1,7 +1,8 @@
 """Pulls: codes 11 and 361, from memory and page cache on the spot, from disk in a task, held while there is nothing.
 
 Checks, codes and the table of statuses are RocketMQ's `PullMessageProcessor`'s. Any node answers what it has; what only
-an up-to-date node can know (a missing topic or group, an offset beyond the end) is confirmed first.
+an up-to-date node can know (a missing topic or group, an offset beyond the end, messages that are gone) is confirmed
+first.
 """
 
 from __future__ import annotations
@@ -60,6 +61,16 @@ _CODES: Final = {
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+
+_UNSURE: Final = frozenset(
+    {
+        ReadStatus.MESSAGE_WAS_REMOVING,
+        ReadStatus.NO_MESSAGE_IN_QUEUE,
+        ReadStatus.OFFSET_OVERFLOW_BADLY,
+        ReadStatus.OFFSET_TOO_SMALL,
+    }
+)
+"""These send a reader elsewhere in the queue: a log that has not caught up, or has lost its beginning, must not."""
 
 
 class LogBytes(Protocol):
@@ -246,7 +257,7 @@ class PullProcessor:
         code = _CODES[result.status]
         if result.status is ReadStatus.NO_MESSAGE_IN_QUEUE and fields.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
-        if code == ResponseCode.PULL_OFFSET_MOVED and not request.confirmed:
+        if result.status in _UNSURE and not request.confirmed and code != ResponseCode.PULL_NOT_FOUND:
             self._requests.confirm(request)
         elif code == ResponseCode.PULL_NOT_FOUND and self._may_wait(request, fields):
             suspend_s = min(fields.suspend_timeout_millis / 1000, MAX_SUSPEND_S)

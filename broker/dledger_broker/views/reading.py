@@ -102,7 +102,7 @@ def select(
 ) -> GetResult:
     """Choose from the units at `offset` what to answer: at least one record that matches if there is one.
 
-    Units of records below `first_position` of the log are skipped.
+    Units of records below `first_position` of the log are skipped, alone: what is skipped is told before what is there.
     """
     if tag_filter is None and (whole := _whole_run(units, max_messages, max_bytes, first_position)):
         position, size, count = whole
@@ -114,6 +114,8 @@ def select(
     for position, size, code in UNIT.iter_unpack(units):
         if position < first_position:
             removed += 1
+        elif removed:
+            break
         elif codes is None or code in codes:
             if count and (count >= max_messages or total + size > max_bytes):
                 break

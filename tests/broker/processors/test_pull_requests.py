@@ -249,6 +249,24 @@ def test_a_follower_serves_what_it_has_and_passes_on_what_it_cannot_know(
     assert passed == [RequestCode.PULL_MESSAGE] * 3
 
 
+def test_that_messages_are_gone_is_said_by_a_confirmed_leader_only(
+    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: list[int] = []
+    monkeypatch.setattr(Forwarder, "pass_on", lambda _, request: passed.append(request.code))
+    for number in range(3):
+        client.send_message("T1", b"%d" % number)
+    third = client.pull("T1", offset=2)
+    broker.memory.log.first_position = records(third)[0].physical_offset
+    answer = client.pull("T1")
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "2")
+    assert len(records(client.pull("T1", offset=2))) == 1
+    broker.memory.node.step_down()
+    broker.settle()
+    client.send(11, pull_ext("T1"))
+    assert passed == [RequestCode.PULL_MESSAGE]
+
+
 def test_a_pull_that_needs_the_log_so_far_is_answered_here_or_refused(client: FakeClient) -> None:
     client.send_message("T1")
     ext = pull_ext("T1", roles="follower,leader", minCommit="1")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dledger_broker.testing import BrokerInMemory, Message
 from dledger_broker.views.reading import MAX_SCANNED_UNITS, ReadStatus, select
-from dledger_broker.views.units import UNIT
+from dledger_broker.views.units import UNIT, UNIT_BYTES
 from dledger_remoting.tags import TagFilter, tag_code
 
 
@@ -82,7 +82,9 @@ def test_a_filter_that_rejects_everything_scans_a_bounded_number_of_units():
 def test_messages_whose_log_is_gone_are_passed_over():
     units = b"".join(UNIT.pack(number * 100, 100, 0) for number in range(10))
     result = select(units, 0, 0, 10, 32, 1 << 20, None, 700)
-    assert (result.status, result.runs, result.next_begin) == (ReadStatus.FOUND, [(700, 300)], 10)
+    assert (result.status, result.runs, result.next_begin) == (ReadStatus.MESSAGE_WAS_REMOVING, [], 7)
+    kept = select(units[7 * UNIT_BYTES :], 7, 0, 10, 32, 1 << 20, None, 700)
+    assert (kept.status, kept.runs, kept.next_begin) == (ReadStatus.FOUND, [(700, 300)], 10)
     gone = select(units, 0, 0, 10, 32, 1 << 20, None, 5000)
     assert (gone.status, gone.next_begin) == (ReadStatus.MESSAGE_WAS_REMOVING, 10)
 
