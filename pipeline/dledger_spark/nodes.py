@@ -20,6 +20,7 @@ GET_CLUSTER: Final = 106
 GET_TOPICS: Final = 206
 LEADER_ID: Final = 0
 NAME_SERVER_TIMEOUT_S: Final = 5.0
+"""How long one name server may be silent, and for how long all of them are asked again if none can be reached."""
 ATTEMPT_TIMEOUT_S: Final = 10.0
 """How long one replica may be silent before another one is asked; a third of the read's timeout if that is less."""
 
@@ -29,7 +30,7 @@ _MAX_PAUSE_S: Final = 1.0
 
 
 class NameServers:
-    """Asks the name servers of a cluster, one after the other until one answers."""
+    """Asks the name servers of a cluster, one after the other until one answers. Raises `SourceError` if none does."""
 
     def __init__(self, addresses: tuple[str, ...]) -> None:
         self._addresses = addresses
@@ -76,17 +77,21 @@ class NameServers:
         return document
 
     def _ask(self, code: int, ext: Mapping[str, str]) -> Response:
-        failures: list[str] = []
-        for attempt in range(len(self._addresses) + 1):
-            try:
-                if self._connection is None:
-                    address = self._addresses[attempt % len(self._addresses)]
-                    self._connection = Connection(address, NAME_SERVER_TIMEOUT_S)
-                return self._connection.request(code, ext)
-            except WireError as error:
-                self.close()
-                failures.append(str(error))
-        raise SourceError(f"no name server answered: {'; '.join(dict.fromkeys(failures))}")
+        """The first answer. A name server that starts anew is waited for: a stream need not end with it."""
+        give_up = time.monotonic() + NAME_SERVER_TIMEOUT_S
+        while True:
+            failures: dict[str, None] = {}
+            for address in self._addresses:
+                try:
+                    if self._connection is None:
+                        self._connection = Connection(address, NAME_SERVER_TIMEOUT_S)
+                    return self._connection.request(code, ext)
+                except WireError as error:
+                    self.close()
+                    failures[str(error)] = None
+            if time.monotonic() >= give_up:
+                raise SourceError(f"no name server answered: {'; '.join(failures)}")
+            time.sleep(_PAUSE_S)
 
 
 class ReplicaReader:

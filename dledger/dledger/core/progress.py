@@ -27,7 +27,6 @@ class Progress:
         "healthy",
         "in_flight",
         "in_flight_bytes",
-        "joined_at",
         "match_index",
         "mode",
         "next_index",
@@ -55,7 +54,6 @@ class Progress:
         self.probe_at = now
         self.contact_at = now
         """When it last answered in this term."""
-        self.joined_at = now
         self.read_round = 0
         self.disk_used = 0
         self.wall_ms = 0
