@@ -111,7 +111,10 @@ def test_a_name_server_that_does_not_answer_is_answered_with_what_to_do(wrapped,
         client_calls.run(ask, "127.0.0.1:1")
 
 
-@pytest.mark.parametrize("command", [["topic", "list"], ["produce", "--topic", "T"], ["consume", "--topic", "T"]])
+@pytest.mark.parametrize(
+    "command",
+    [["topic", "list"], ["produce", "--topic", "T"], ["consume", "--topic", "T"], ["spark", "stats", "--topics", "T"]],
+)
 def test_a_name_server_that_refuses_connections_is_told_before_a_client_would_give_up(monkeypatch, ports, command):
     slept: list[float] = []
     monkeypatch.setattr(client_calls.time, "monotonic", lambda: sum(slept))

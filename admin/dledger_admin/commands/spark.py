@@ -12,7 +12,6 @@ import click
 
 from ..output import emit, output_option
 from . import spark_tables as tables
-from .client_calls import require_name_server
 from .options import namesrv_option, time_ms
 from .spark_progress import say
 from .spark_sessions import errors_in_one_line, job
@@ -33,9 +32,8 @@ class JobRun:
     output: str
 
     def session(self, name: str) -> AbstractContextManager[tuple[SparkSession, Callable[[str], None]]]:
-        """See `spark_sessions.job`. Raises `AdminError` before Spark starts if no name server is there."""
-        require_name_server(self.namesrv)
-        return job(name, self.master, self.settings)
+        """See `spark_sessions.job`."""
+        return job(name, self.namesrv, self.master, self.settings)
 
 
 def job_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -228,8 +226,7 @@ def lag(
     path: str | None,
 ) -> None:
     """Sample how far consumer groups are behind."""
-    require_name_server(run.namesrv)
-    with errors_in_one_line():
+    with errors_in_one_line(run.namesrv):
         from dledger_spark import jobs
 
         result = jobs.lag(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import AdminError
 from ..extras import require
+from .client_calls import require_name_server
 from .spark_progress import job_progress
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def job(name: str, master: str, settings: tuple[str, ...]) -> Iterator[tuple[SparkSession, Callable[[str], None]]]:
+def job(
+    name: str, namesrv: str, master: str, settings: tuple[str, ...]
+) -> Iterator[tuple[SparkSession, Callable[[str], None]]]:
     """The session of the running program, else a new one for this job; and what is told of the job's phases.
 
     `settings` are Spark's, as KEY=VALUE. Raises `AdminError`, also for what the job fails with.
@@ -26,7 +29,7 @@ def job(name: str, master: str, settings: tuple[str, ...]) -> Iterator[tuple[Spa
         if not separator:
             raise AdminError(f"--conf {setting!r}: KEY=VALUE is expected")
         config[key] = value
-    with errors_in_one_line():
+    with errors_in_one_line(namesrv):
         from pyspark.sql import SparkSession
 
         from dledger_spark.session import spark_session
@@ -42,9 +45,10 @@ def job(name: str, master: str, settings: tuple[str, ...]) -> Iterator[tuple[Spa
 
 
 @contextmanager
-def errors_in_one_line() -> Iterator[None]:
-    """Raise `AdminError` for the errors of jobs and of Spark, and for a missing extra."""
+def errors_in_one_line(namesrv: str) -> Iterator[None]:
+    """Raise `AdminError` for the errors of jobs and of Spark; before that for a missing extra, or no name server."""
     require("spark", "pyspark", "pyarrow")
+    require_name_server(namesrv)
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
     from pyspark.errors import PySparkException
 
