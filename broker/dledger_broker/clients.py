@@ -74,16 +74,17 @@ class ClientIndex:
         row = self._rows.pop(client_id, None)
         if row is None:
             return set()
-        for consumer in row.consumers:
-            members = self._consumers[consumer.group_name]
+        groups = {consumer.group_name for consumer in row.consumers}  # a heartbeat may name one twice
+        for group in groups:
+            members = self._consumers[group]
             members.pop(client_id, None)
             if not members:
-                del self._consumers[consumer.group_name]
-        for group in row.producer_groups:
+                del self._consumers[group]
+        for group in set(row.producer_groups):
             self._producers[group].discard(client_id)
             if not self._producers[group]:
                 del self._producers[group]
-        return {consumer.group_name for consumer in row.consumers}
+        return groups
 
 
 class ClientChannel(Protocol):

@@ -31,7 +31,7 @@ class QueryProcessor:
         self._requests = requests
 
     def by_key(self, request: Request) -> None:
-        """12: messages of a topic with a key, newest first."""
+        """12: messages of a topic with a key, the newest first, as many as fit into a frame."""
         header = decode_ext(QueryMessageHeader, request.ext)
         if header.max_num < 1:
             raise InvalidParameter(f"maxNum {header.max_num} is below 1")
@@ -46,6 +46,7 @@ class QueryProcessor:
             count,
             header.begin_timestamp,
             header.end_timestamp,
+            max_bytes=self._requests.max_body_bytes,
             unique_only=unique_only,
         )
         if not result.records:

@@ -46,6 +46,8 @@ _PULL_PREFIX: Final = b'{"code":11,'
 _JSON: Final = 0
 _RESPONSE: Final = 1
 _ONEWAY: Final = 2
+_HEADER_BYTES: Final = 4096
+"""Room for the header of an answer."""
 
 Handler: TypeAlias = Callable[[Request], None]
 
@@ -269,9 +271,14 @@ class Requests:
             self._counters.outcomes_unknown += 1
         request.fail(answer)
 
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body of an answer: what a frame holds beside its header."""
+        return self._max_frame_bytes - _HEADER_BYTES
+
     def respond(self, request: Request, body: bytes, ext: Mapping[str, str] | None = None) -> None:
-        """Answer with a body that may be larger than a frame allows."""
-        if len(body) > self._max_frame_bytes - 4096:
+        """Answer with a body that may be larger than a frame allows. Raises `MessageIllegal` if it is."""
+        if len(body) > self.max_body_bytes:
             raise MessageIllegal(
                 f"the answer of {len(body)} bytes is larger than a frame of {self._max_frame_bytes}: ask for less"
             )

@@ -82,14 +82,24 @@ class Queries:
         return await self._stored_at(queue, queue.min_offset)
 
     async def query(
-        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, *, unique_only: bool = False
+        self,
+        topic: str,
+        key: str,
+        max_count: int,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        max_bytes: int,
+        unique_only: bool = False,
     ) -> QueryResult:
         """At most `max_count` messages of a topic with a key (a word of KEYS, or the unique key), newest first.
 
-        With `unique_only` the key is the unique key.  Whole seconds of the time range count.
+        Their records have at most `max_bytes` together, unless there is only one.  With `unique_only` the key is the
+        unique key.  Whole seconds of the time range count.
         """
         wanted = key.encode()
         records: list[bytes] = []
+        size = 0
         last_timestamp = last_position = 0
         for position in await self._keys.candidates(topic, wanted, max_count, begin_ms, end_ms):
             try:
@@ -100,6 +110,9 @@ class Queries:
                 continue
             if not await self._is_listed(found[1]):
                 continue
+            size += len(found[0])
+            if records and size > max_bytes:
+                break
             records.append(found[0])
             last_timestamp = max(last_timestamp, found[1].store_timestamp)
             last_position = max(last_position, position)

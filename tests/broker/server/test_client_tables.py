@@ -168,6 +168,15 @@ def test_a_closed_connection_takes_its_clients_with_it(network: Network) -> None
     assert channel.client_ids == set()
 
 
+def test_a_client_that_names_a_group_twice_leaves_it_like_any_other(network: Network) -> None:
+    local, channel = network.nodes["n0"].presence.local, Channel()
+    twice = HeartbeatData("c1", [ProducerData("PG")] * 2, [ConsumerData("CG")] * 2)
+    local.heartbeat(channel, twice, 0, 479, network.env.now())
+    assert network.nodes["n0"].members() == ["c1"]
+    network.settle(2 * CLIENT_TIMEOUT_S)
+    assert network.nodes["n0"].members() == list(local.index.producers("PG")) == []
+
+
 def test_a_client_that_moved_to_another_connection_survives_the_close_of_the_old_one(network: Network) -> None:
     leader = network.nodes["n0"]
     old = leader.heartbeat("c1")

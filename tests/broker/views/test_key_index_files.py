@@ -107,8 +107,10 @@ def test_the_keys_of_a_record():
     assert keys_of(b"UNIQ_KEY\x01U1\x02", sys_flag=0xC) == []
 
 
-def bodies_of(broker: BrokerInMemory, key: str, count: int = 32, begin: int = 0, end: int = 1 << 60, **kind) -> list:
-    result = broker.run(broker.machine.queries.query("orders", key, count, begin, end, **kind))
+def bodies_of(
+    broker: BrokerInMemory, key: str, count: int = 32, begin: int = 0, end: int = 1 << 60, size: int = 1 << 20, **kind
+) -> list:
+    result = broker.run(broker.machine.queries.query("orders", key, count, begin, end, max_bytes=size, **kind))
     return [record[88:90] for record in result.records]
 
 
@@ -129,6 +131,15 @@ def test_messages_are_found_by_key_before_and_after_they_are_indexed(indexed):
     assert bodies_of(broker, "U33") == bodies_of(broker, "U33", unique_only=True) == [b"33"]
     assert bodies_of(broker, "red", unique_only=True) == []
     assert bodies_of(broker, "absent") == []
+
+
+def test_a_query_gives_what_fits_into_an_answer_and_never_nothing():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    for number in range(10, 13):
+        broker.send("orders", 0, Message(b"%d" % number + bytes(1000), keys="large"))
+    assert bodies_of(broker, "large", size=2500) == [b"12", b"11"]
+    assert bodies_of(broker, "large", size=1) == [b"12"]
 
 
 def test_a_query_joins_what_is_indexed_with_what_is_not():

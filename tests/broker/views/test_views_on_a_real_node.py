@@ -129,7 +129,7 @@ async def test_a_restart_brings_everything_back(left_behind, loss):
     async with OneNodeBroker(directory) as broker:
         assert await broker.contents() == contents
         assert broker.machine.digest() == digest
-        result = await broker.machine.queries.query("orders", "k2010", 32, 0, 1 << 60)
+        result = await broker.machine.queries.query("orders", "k2010", 32, 0, 1 << 60, max_bytes=1 << 20)
         assert len(result.records) == 10
         await broker.send("orders", 4000, 100)
         assert sum(map(len, (await broker.contents()).values())) == 5100
