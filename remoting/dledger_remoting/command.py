@@ -24,7 +24,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from struct import Struct
-from typing import Annotated, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -32,16 +32,14 @@ from msgspec import UNSET, UnsetType
 from .codes import PROTOCOL_VERSION, LanguageCode
 from .errors import FrameError
 from .frame import Frame, SerializeType, join_frame
+from .integers import Int32
 
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 
-MIN_INT32: Final = -(2**31)
-MAX_INT32: Final = 2**31 - 1
 _MAX_INT16: Final = 2**15 - 1
 
 _ExtValue: TypeAlias = str | int | float | bool | None
-_Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=MIN_INT32, le=MAX_INT32)]
 
 
 class RemotingCommand(msgspec.Struct, gc=False):
@@ -69,11 +67,11 @@ class RemotingCommand(msgspec.Struct, gc=False):
 
 
 class _JsonHeaderIn(msgspec.Struct, gc=False):
-    code: _Int32
-    opaque: _Int32 = 0
-    flag: _Int32 = 0
+    code: Int32
+    opaque: Int32 = 0
+    flag: Int32 = 0
     language: str | int | None = None
-    version: _Int32 | None = 0
+    version: Int32 | None = 0
     remark: str | None = None
     extFields: dict[str, _ExtValue] | None = None  # noqa: N815 (wire name)
 

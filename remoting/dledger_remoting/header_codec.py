@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Final, TypeAlias, TypeVar, get_args
+from typing import Final, TypeVar, get_args
 
 import msgspec
 
-from .command import MAX_INT32, MIN_INT32
 from .errors import HeaderFieldError
-
-Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=MIN_INT32, le=MAX_INT32)]
-Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+from .integers import MAX_INT32
 
 HeaderT = TypeVar("HeaderT", bound=msgspec.Struct)
 

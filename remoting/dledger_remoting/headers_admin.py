@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .header_codec import Int32
+from .integers import Int32
 
 
 class CreateTopicHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from .header_codec import Int32, Int64
+from .integers import Int32, Int64
 
 PULL_COMMIT_OFFSET: Final = 1
 PULL_SUSPEND: Final = 2

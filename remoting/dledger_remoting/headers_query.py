@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from .header_codec import Int32, Int64
+from .integers import Int32, Int64
 
 UNIQUE_KEY_QUERY_FIELD: Final = "_UNIQUE_KEY_QUERY"
 """Ext field beside `QueryMessageHeader` whose value `true` asks for a search by unique key."""

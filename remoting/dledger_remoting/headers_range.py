@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from .header_codec import Int32, Int64
+from .integers import Int32, Int64
 
 ROLES: Final = ("leader", "follower", "learner")
 """What a node can be to a reader."""

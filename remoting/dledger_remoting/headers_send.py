@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from .header_codec import Int32, Int64, decode_ext, encode_ext
+from .header_codec import decode_ext, encode_ext
+from .integers import Int32, Int64
 
 _LETTER_BY_NAME: Final = {
     "producerGroup": "a",

@@ -13,6 +13,7 @@ import msgspec
 
 from .bodies import decode_body
 from .errors import BodyError
+from .integers import Int64
 from .tags import java_hash
 
 EXPRESSION_TAG: Final = "TAG"
@@ -52,8 +53,8 @@ class SubscriptionData(msgspec.Struct, frozen=True, rename="camel"):
     sub_string: str = "*"
     class_filter_mode: bool = False
     tags_set: list[str] = []
-    code_set: list[int] = []
-    sub_version: int = 0
+    code_set: list[Int64] = []
+    sub_version: Int64 = 0
     expression_type: str = EXPRESSION_TAG
 
 
@@ -80,7 +81,7 @@ class HeartbeatData(msgspec.Struct, frozen=True):
     client_id: str = msgspec.field(name="clientID")
     producer_data_set: list[ProducerData] = msgspec.field(name="producerDataSet", default_factory=list)
     consumer_data_set: list[ConsumerData] = msgspec.field(name="consumerDataSet", default_factory=list)
-    heartbeat_fingerprint: int = msgspec.field(name="heartbeatFingerprint", default=0)
+    heartbeat_fingerprint: Int64 = msgspec.field(name="heartbeatFingerprint", default=0)
     is_without_sub: bool = msgspec.field(name="isWithoutSub", default=False)
 
 
@@ -89,8 +90,8 @@ class _SubscriptionIn(msgspec.Struct, rename="camel"):
     sub_string: str | None = None
     class_filter_mode: bool | None = None
     tags_set: list[str] | None = None
-    code_set: list[int] | None = None
-    sub_version: int | None = None
+    code_set: list[Int64] | None = None
+    sub_version: Int64 | None = None
     expression_type: str | None = None
 
 
@@ -107,7 +108,7 @@ class _HeartbeatIn(msgspec.Struct):
     client_id: str = msgspec.field(name="clientID")
     producer_data_set: list[ProducerData] | None = msgspec.field(name="producerDataSet", default=None)
     consumer_data_set: list[_ConsumerIn] | None = msgspec.field(name="consumerDataSet", default=None)
-    heartbeat_fingerprint: int | None = msgspec.field(name="heartbeatFingerprint", default=None)
+    heartbeat_fingerprint: Int64 | None = msgspec.field(name="heartbeatFingerprint", default=None)
     is_without_sub: bool | None = msgspec.field(name="isWithoutSub", default=None)
 
 

@@ -17,7 +17,7 @@ import msgspec
 from .codes import PROTOCOL_VERSION, LanguageCode, ResponseCode
 from .command import FLAG_ONEWAY, FLAG_RESPONSE
 from .frame import SerializeType
-from .header_codec import Int32, Int64
+from .integers import Int32, Int64
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

@@ -18,6 +18,7 @@ from .bodies import decode_body, encode_body
 from .checksum import crc32
 from .compression import inflate
 from .errors import BodyError
+from .integers import Int64
 from .topics import TopicConfig
 
 _LENGTH: Final = Struct(">i")
@@ -27,9 +28,9 @@ MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
 class DataVersion(msgspec.Struct, frozen=True, rename="camel"):
     """The age of a broker group's tables: `state_version` is the Raft term, `counter` grows with every change."""
 
-    state_version: int = 0
-    timestamp: int = 0
-    counter: int = 0
+    state_version: Int64 = 0
+    timestamp: Int64 = 0
+    counter: Int64 = 0
 
 
 class TopicConfigSerializeWrapper(msgspec.Struct, frozen=True, rename="camel"):

@@ -14,6 +14,7 @@ import msgspec
 from .bodies import decode_body
 from .codes import STANDARD_JSON_VERSION
 from .fastjson import encode_fastjson
+from .integers import Int32
 
 MASTER_ID: Final = 0
 """The broker id of a group's leader; producers send to no other."""
@@ -23,10 +24,10 @@ class QueueData(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """The queues of a topic in one broker group."""
 
     broker_name: str
-    read_queue_nums: int = 0
-    write_queue_nums: int = 0
-    perm: int = 0
-    topic_sys_flag: int = 0
+    read_queue_nums: Int32 = 0
+    write_queue_nums: Int32 = 0
+    perm: Int32 = 0
+    topic_sys_flag: Int32 = 0
 
 
 class BrokerData(msgspec.Struct, frozen=True, rename="camel", gc=False):

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from .errors import InvalidParameter
+from .integers import Int32, Int64
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -87,7 +88,7 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel", gc=F
     """One queue of a topic in one broker group; fields in the alphabetical order of the wire."""
 
     broker_name: str
-    queue_id: int
+    queue_id: Int32
     topic: str
 
 
@@ -95,11 +96,11 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """A topic as brokers and name servers know it. `attributes` holds what 5.x added, such as `message.type`."""
 
     topic_name: str
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = PERM_READ_WRITE
+    read_queue_nums: Int32 = 16
+    write_queue_nums: Int32 = 16
+    perm: Int32 = PERM_READ_WRITE
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
+    topic_sys_flag: Int32 = 0
     order: bool = False
     attributes: dict[str, str] = {}
 
@@ -112,13 +113,13 @@ class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel", gc=Fa
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
     consume_message_orderly: bool = False
-    retry_queue_nums: int = 1
-    retry_max_times: int = 16
-    broker_id: int = 0
-    which_broker_when_consume_slowly: int = 1
+    retry_queue_nums: Int32 = 1
+    retry_max_times: Int32 = 16
+    broker_id: Int64 = 0
+    which_broker_when_consume_slowly: Int64 = 1
     notify_consumer_ids_changed_enable: bool = True
-    group_sys_flag: int = 0
-    consume_timeout_minute: int = 15
+    group_sys_flag: Int32 = 0
+    consume_timeout_minute: Int32 = 15
     attributes: dict[str, str] = {}
 
 

@@ -303,6 +303,28 @@ def test_small_bodies_have_their_names_on_the_wire():
     assert encode_body(ConsumerList(["id1"])) == b'{"consumerIdList":["id1"]}'
 
 
+@pytest.mark.parametrize(
+    ("body_type", "text"),
+    [
+        (SubscriptionGroupConfig, b'{"groupName":"g","retryMaxTimes":2147483648}'),
+        (SubscriptionGroupConfig, b'{"groupName":"g","brokerId":"9223372036854775808"}'),
+        (TopicConfig, b'{"topicName":"T","topicSysFlag":-2147483649}'),
+        (QueueData, b'{"brokerName":"b","perm":1e30}'),
+        (DataVersion, b'{"counter":100000000000000000000}'),
+    ],
+)
+def test_numbers_that_java_could_not_hold_are_refused(body_type, text):
+    with pytest.raises(BodyError, match="Expected `int`"):
+        decode_body(body_type, text)
+
+
+def test_a_heartbeat_with_a_number_that_java_could_not_hold_is_refused():
+    subscription = b'{"topic":"T","subVersion":9223372036854775808}'
+    consumer = b'{"groupName":"g","subscriptionDataSet":[%b]}' % subscription
+    with pytest.raises(BodyError, match="subVersion"):
+        decode_heartbeat(b'{"clientID":"c","consumerDataSet":[%b]}' % consumer)
+
+
 def test_configurations_have_the_defaults_of_the_protocol():
     assert decode_body(TopicConfig, b'{"topicName":"T"}') == TopicConfig("T", 16, 16, 6, "SINGLE_TAG", 0, order=False)
     group = decode_body(SubscriptionGroupConfig, b'{"groupName":"g","groupRetryPolicy":{"type":"CUSTOMIZED"}}')

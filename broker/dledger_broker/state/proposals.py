@@ -131,7 +131,11 @@ class Proposals:
 
     def _change(self, pending: dict[str, list[Done]], name: str, command: Command, done: Done) -> None:
         pending[name] = []
-        self.stage_command(command, partial(self._finish, pending, name, done))
+        try:
+            self.stage_command(command, partial(self._finish, pending, name, done))
+        except BaseException:
+            del pending[name]  # or whoever needs this topic or group would wait for a change that nobody proposed
+            raise
 
     @staticmethod
     def _finish(pending: dict[str, list[Done]], name: str, done: Done, error: LogError | None) -> None:

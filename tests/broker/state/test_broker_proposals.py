@@ -1,3 +1,5 @@
+import pytest
+
 from dledger.errors import BusyError, LogFullError, NotLeaderError, OutcomeUnknownError
 from dledger_broker.state.commands import KINDS
 from dledger_broker.testing import BrokerInMemory, Message, stage_messages
@@ -50,6 +52,16 @@ def test_a_refusal_reaches_every_waiter_and_leaves_nothing_pending():
     assert isinstance(outcomes[0], BusyError)
     assert outcomes[1] is None
     assert "g" in broker.machine.state.groups
+
+
+def test_a_change_that_cannot_be_written_down_leaves_nothing_pending():
+    broker = BrokerInMemory()
+    outcomes = []
+    with pytest.raises(OverflowError):
+        broker.machine.proposals.put_group(SubscriptionGroupConfig("g", retry_max_times=1 << 70), outcomes.append)
+    broker.machine.proposals.ensure_group(SubscriptionGroupConfig("g"), outcomes.append)
+    broker.env.run_ready()
+    assert outcomes == [None]
 
 
 def test_what_is_in_flight_when_leadership_is_lost_has_an_unknown_outcome():
