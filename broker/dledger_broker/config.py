@@ -72,7 +72,8 @@ class BrokerConfig:
     Idempotent sends
       idempotent_window_ms       how long an opted-in send is remembered, so that a repetition is answered and not
                                  stored; 0 = not at all
-      max_idempotent_keys        how many are remembered at a time, 20 bytes of memory each; others are only stored
+      max_idempotent_keys        how many are remembered at a time, at most 32 bytes of memory each; others are only
+                                 stored
 
     Retention
       retention_hours            how long messages are kept at least, unless size or disk force more

@@ -12,10 +12,10 @@ is known to this leader only: a repetition waits for its outcome, and is looked 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import lru_cache, partial
-from itertools import chain
-from struct import pack_into
+from itertools import accumulate, compress
+from struct import pack, pack_into
 from typing import Final, Protocol
 
 from dledger.environment import Environment
@@ -25,12 +25,12 @@ from dledger.types import Membership
 from dledger_broker.config import BrokerConfig
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.processors.record_tails import MessageParts
+from dledger_broker.processors.record_tails import MessageParts, cluster_property
 from dledger_broker.processors.send_targets import SendTarget
+from dledger_broker.processors.send_unit import PendingSend
 from dledger_broker.server.request import Request
 from dledger_broker.state.commands import RememberSends, encode
-from dledger_broker.state.remembered import ROW_BYTES
-from dledger_broker.state.tables import QueueState
+from dledger_broker.state.remembered import POSITION_BYTES
 from dledger_remoting.checksum import crc32
 from dledger_remoting.errors import QuorumTimeout
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame
@@ -39,11 +39,12 @@ from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD, RECORD_HEAD_BYT
 
 WAIT_S: Final = 0.01
 """How often a repetition looks whether the first one has its outcome."""
-MAX_CANDIDATES: Final = 8
+MAX_CANDIDATES: Final = 64
 """Stored sends of one identity with which a send is compared, the newest ones."""
+ROWS_PER_SLICE: Final = 16_384
+"""Remembered sends indexed at a time, in about 4 ms."""
 
-_UNIQUE_KEY_MARK: Final = UNIQUE_KEY + "\x01"
-_UNIQUE_KEY_BYTES: Final = _UNIQUE_KEY_MARK.encode()
+_UNIQUE_KEY_MARK: Final = UNIQUE_KEY.encode() + b"\x01"
 
 
 class StoredLog(Protocol):
@@ -87,6 +88,7 @@ class IdempotentSends:
         self._timeout_s = config.quorum_timeout_ms / 1000
         self._timeout_ms = config.quorum_timeout_ms
         self._counters = counters
+        self._end_with_own_key = cluster_property(config.cluster)
         self._resume = resume
         self._spawn = spawn
         self._fail = fail
@@ -106,48 +108,100 @@ class IdempotentSends:
 
     # ---------------------------------------------------------------- a send comes
 
-    def admit(
-        self,
-        request: Request,
-        fields: SendV2Fields,
-        target: SendTarget,
-        messages: Sequence[MessageParts],
-        *,
-        is_batch: bool,
-    ) -> int | None:
-        """The identity of a send that is to be stored and remembered; None if it is a repetition, and is or will be
-        answered; 0 if it is only to be stored, because it has no unique key or its topic is not only clients'.
+    def admit(self, sends: list[PendingSend]) -> tuple[list[PendingSend], list[int]]:
+        """Those of the sends of a unit that are to be stored, and their identities, 0 for what is not remembered.
+
+        The others are repetitions, and are or will be answered.
         """
         table = self._machine.state.remembered
-        if not table.window_ms or not target.written_by_clients_only:
-            return 0
-        if is_batch:
-            if not request.body.count(_UNIQUE_KEY_BYTES) >= len(messages) > 0:
-                return 0
-        elif _UNIQUE_KEY_MARK not in fields.properties:
-            return 0
-        identity = _identity(fields, messages, request.body)
+        if not table.window_ms:
+            return sends, []
+        identities = self._identities(sends)
+        if not table.index(ROWS_PER_SLICE):
+            return self._hold_opted_in(sends, identities), []
+        in_flight = self._in_flight
+        expected = len(in_flight) + len(identities)
+        in_flight.update(identities)
+        if (
+            len(in_flight) == expected <= self._room  # none of them was in flight, and none is there twice
+            and 0 not in in_flight
+            and table.knows_none(identities)
+        ):
+            return sends, identities
+        self._in_flight = set().union(*(staged for _, staged in self._staged))
+        return self._admit_each(sends, identities)
+
+    def _identities(self, sends: Sequence[PendingSend]) -> list[int]:
+        """For each send the number under which it is remembered, or 0: not opted in, without a unique key of its own,
+        or to a topic that is not only clients'.
+
+        It is a checksum of the producer group, the number of messages and the first one's tail, which has topic, unique
+        key and properties. Sends that have a number in common by chance cost a comparison, one in a thousand of them at
+        four million remembered ones.
+        """
+        end, identities = self._end_with_own_key, []
+        target: SendTarget | None = None
+        by_topic = by_clients = False
+        group, seed = "", _seed("", 1)
+        for _, fields, its_target, _, messages, _, _, _ in sends:
+            if its_target is not target:
+                target = its_target
+                by_topic, by_clients = target.idempotent, target.written_by_clients_only
+            if not by_clients or not (by_topic or fields.idempotent):
+                identities.append(0)
+            elif len(messages) == 1:
+                if fields.producer_group != group:
+                    group = fields.producer_group
+                    seed = _seed(group, 1)
+                tail = messages[0][1]
+                identities.append(crc32(tail, seed) if tail.endswith(end) else 0)
+            elif messages and all(tail.endswith(end) for _, tail, _, _ in messages):
+                identities.append(crc32(messages[0][1], _seed(fields.producer_group, len(messages))))
+            else:
+                identities.append(0)
+        return identities
+
+    def _admit_each(
+        self, sends: Sequence[PendingSend], identities: Sequence[int]
+    ) -> tuple[list[PendingSend], list[int]]:
+        """As `admit`, for sends among which there may be repetitions."""
+        kept: list[PendingSend] = []
+        remembered: list[int] = []
+        for send, identity in zip(sends, identities, strict=True):
+            if identity:
+                if self._is_in_flight(identity):
+                    self._hold(send[0])
+                    continue
+                if self._is_stored(self._machine.state.remembered.find(identity), send):
+                    continue
+            kept.append(send)
+            if identity and self._is_full():
+                self._counters.idempotent_overflow += 1
+                remembered.append(0)
+            else:
+                remembered.append(identity)
+                self._in_flight.add(identity)
+        self._in_flight.discard(0)
+        return kept, remembered
+
+    def _is_in_flight(self, identity: int) -> bool:
         if identity in self._in_flight:
             self._forget_applied()
-            if identity in self._in_flight:
-                self._hold(request)
-                return None
-        candidates = table.find(identity)
-        if candidates and self._is_stored(candidates, request, fields, target, messages):
-            return None
-        if len(self._in_flight) >= self._room and self._is_full():
-            self._counters.idempotent_overflow += 1
-            return 0
-        self._in_flight.add(identity)
-        return identity
+        return identity in self._in_flight
 
     def _is_full(self) -> bool:
         """Whether as many sends are remembered, or about to be, as the limit allows."""
         self._forget_applied()
         return len(self._in_flight) >= self._room
 
+    def _hold_opted_in(self, sends: Sequence[PendingSend], identities: Sequence[int]) -> list[PendingSend]:
+        """Look at sends again while not all rows are indexed, as after a change of leadership; returns the others."""
+        for send in compress(sends, identities):
+            self._hold(send[0])
+        return [send for send, identity in zip(sends, identities, strict=True) if not identity]
+
     def _hold(self, request: Request) -> None:
-        """Look at a repetition again while the first one has no outcome."""
+        """Look at a send again while it has to wait, for a repetition until the first one has its outcome."""
         self._counters.idempotent_waits += 1
         self._env.call_later(WAIT_S, partial(self._look_again, request))
 
@@ -164,16 +218,16 @@ class IdempotentSends:
 
     def _is_stored(
         self,
-        candidates: list[int],
-        request: Request,
-        fields: SendV2Fields,
-        target: SendTarget,
-        messages: Sequence[MessageParts],
+        candidates: Sequence[int],
+        send: PendingSend,
     ) -> bool:
-        """Whether one of the stored sends is the same, which is then answered, or has to be read from the disk."""
-        size = sum(RECORD_HEAD_BYTES + len(body) + len(tail) for body, tail, _, _ in messages)
+        """Whether one of the stored sends is the same, which is then answered, or has to be read from the disk.
+
+        `candidates` are the positions of stored sends of the same identity, newest first.
+        """
+        request, fields, target, _, messages, _, _, size = send
         kept_from = max(target.created_position, self._log.first_position)
-        for position in reversed(candidates[-MAX_CANDIDATES:]):
+        for position in candidates[:MAX_CANDIDATES]:
             end = position + size
             if (
                 position < kept_from
@@ -195,8 +249,11 @@ class IdempotentSends:
         try:
             self._fetched[position] = await self._log.read(position, size)
         except TrimmedError:
-            self._fetched.pop(position, None)
+            pass
         self._resume(request, None)
+        self._env.call_later(WAIT_S, partial(self._forget_fetched, position))
+
+    def _forget_fetched(self, position: int) -> None:
         self._fetched.pop(position, None)
 
     def _answer(self, request: Request, stored: bytes, messages: Sequence[MessageParts]) -> None:
@@ -219,37 +276,31 @@ class IdempotentSends:
 
     # ---------------------------------------------------------------- a unit goes into the log
 
-    def without_deleted(self, identities: list[int], queues: Sequence[QueueState]) -> list[int]:
-        """The identities of those sends of a unit, given by their queues, whose topics were not deleted meanwhile."""
-        if not identities:
-            return identities
-        deleting = self._machine.proposals.topic_deleting
-        self.refused(identities)
-        kept = [
-            identity
-            for identity, queue in zip(identities, queues, strict=True)
-            if not (queue.dropped or deleting(queue.topic))
-        ]
-        self._in_flight.update(kept)
-        return kept
-
     def command(self, identities: Sequence[int]) -> bytearray:
         """The command that remembers sends, to be completed by `complete` when their positions are known.
 
-        Empty if not every member understands it: then they are stored only.
+        Empty if there is nothing to remember, or if not every member understands it: then they are stored only.
         """
+        remembered = [identity for identity in identities if identity] if 0 in identities else identities
+        if not remembered:
+            return bytearray()
         membership = self._machine.log.membership
         if membership is not self._understood_by:
             if not self._machine.understood_by_all(RememberSends):
                 self.refused(identities)
                 return bytearray()
             self._understood_by = membership
-        return bytearray(_command_of(len(identities)))
+        count = len(remembered)
+        return bytearray(encode(RememberSends(pack(f">{count}I", *remembered), bytes(POSITION_BYTES * count))))
 
-    def complete(self, command: bytearray, identities: Sequence[int], positions: Iterable[int]) -> None:
-        """Write the rows, which are the last bytes of the command."""
-        rows = chain.from_iterable(zip(identities, positions, strict=True))
-        pack_into(f">{2 * len(identities)}Q", command, len(command) - ROW_BYTES * len(identities), *rows)
+    def complete(
+        self, command: bytearray, identities: Sequence[int], sends: Sequence[PendingSend], position: int
+    ) -> None:
+        """Write the positions, which are the last bytes of the command; the first of the sends stands at `position`."""
+        positions = accumulate([send[7] for send in sends[:-1]], initial=position)
+        of_remembered = list(compress(positions, identities))
+        count = len(of_remembered)
+        pack_into(f">{count}Q", command, len(command) - POSITION_BYTES * count, *of_remembered)
 
     def staged(self, position: int, identities: list[int]) -> None:
         """A unit whose first record is to stand at `position` was proposed."""
@@ -280,30 +331,22 @@ class IdempotentSends:
             self._term = leadership.term if leadership.is_leader else 0
             self._in_flight.clear()
             self._staged.clear()
+            self._index(self._term)
 
-
-@lru_cache(maxsize=512)
-def _command_of(count: int) -> bytes:
-    """The command that remembers so many sends, its rows all zero."""
-    return encode(RememberSends(bytes(ROW_BYTES * count)))
-
-
-def _identity(fields: SendV2Fields, messages: Sequence[MessageParts], body: bytes) -> int:
-    """The number under which a send is remembered, never 0.
-
-    One checksum of everything but the body, and one that goes on with the body. Sends that have a number in common by
-    chance cost a comparison, one in a thousand of them at four million remembered ones. The first message's tail has
-    topic, unique key and properties.
-    """
-    _, tail, flag, _ = messages[0]
-    first = crc32(tail, _seed(fields.producer_group, fields.reconsume_times, flag, len(messages)))
-    return first << 32 | crc32(body, first) or 1
+    def _index(self, term: int) -> None:
+        """Have what earlier leaders remembered indexed, a slice at a time."""
+        if not term or term != self._term or self._closed:
+            return
+        if not self._machine.state.remembered.index(ROWS_PER_SLICE):
+            self._env.call_soon(partial(self._index, term))
 
 
 @lru_cache(maxsize=1024)
-def _seed(group: str, reconsume_times: int, flag: int, messages: int) -> int:
-    """The checksum of what is mostly the same for all sends of a producer."""
-    return crc32(b"%b\0%d,%d,%d" % (group.encode(), reconsume_times, flag, messages))
+def _seed(group: str, messages: int) -> int:
+    """The checksum with which that of a send begins. Records do not show how many messages were sent as one batch: the
+    same first message gets another number in a batch of another size.
+    """
+    return crc32(b"%d" % messages, crc32(group.encode()))
 
 
 def _same(stored: bytes, fields: SendV2Fields, messages: Sequence[MessageParts]) -> bool:
@@ -324,6 +367,6 @@ def _same(stored: bytes, fields: SendV2Fields, messages: Sequence[MessageParts])
 
 def _unique_key(tail: bytes) -> bytes:
     """The unique key in the properties at the end of a record."""
-    start = tail.rfind(_UNIQUE_KEY_BYTES) + len(_UNIQUE_KEY_BYTES)
+    start = tail.rfind(_UNIQUE_KEY_MARK) + len(_UNIQUE_KEY_MARK)
     end = tail.find(b"\x02", start)
     return tail[start:] if end < 0 else tail[start:end]

@@ -39,11 +39,16 @@ MessageParts: TypeAlias = tuple[bytes, bytes, int, int]
 """A message ready to be stored: its body; the record's part behind it; the user's flag; its tag code."""
 
 
+def cluster_property(cluster: str) -> bytes:
+    """What the broker adds to all properties; the unique key of a message that came without one stands behind it."""
+    return f"{CLUSTER}\x01{cluster}\x02".encode()
+
+
 class RecordTails:
     """Makes them; `wall_ms` is the clock of the unique keys that messages without one get."""
 
     def __init__(self, cluster: str, unique_keys: UniqueKeyGenerator, wall_ms: Callable[[], int]) -> None:
-        self._cluster = f"{CLUSTER}\x01{cluster}\x02".encode()
+        self._cluster = cluster_property(cluster)
         self._cluster_after_open_end = b"\x02" + self._cluster
         self._unique_keys = unique_keys
         self._wall_ms = wall_ms

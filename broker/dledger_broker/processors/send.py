@@ -14,8 +14,7 @@ Checks and codes are RocketMQ's `SendMessageProcessor`'s, in its order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Sequence
 from random import randrange
 from typing import Final, Protocol
 
@@ -88,8 +87,6 @@ class SendProcessor:
     ) -> None:
         self._machine = machine
         self._idempotent = idempotent
-        self._identities: list[int] = []
-        self._sizes: list[int] = []
         self._node = node
         self._env = env
         self._limits = limits
@@ -99,6 +96,7 @@ class SendProcessor:
         self._id_prefix = offset_message_id_prefix(store_host)
         self._pending: list[PendingSend] = []
         self._pending_bytes = 0
+        self._opted_in = False
         self._flush_scheduled = False
         self._flying: deque[SendUnit] = deque()
         self._sweep: Cancellable | None = None
@@ -181,18 +179,14 @@ class SendProcessor:
             if not send.flag & _ONEWAY:
                 answered += 1
             request = Request(origin, send.code, send.opaque, send.flag, _JSON, header, body, received)
-            taken = (request, fields, target, target.queue(queue_id), messages, unique_key, is_batch)
-            if fields.idempotent or target.idempotent or self._identities:
-                self._pending_bytes = pending_bytes
-                self._take(taken, size)
-                pending, pending_bytes = self._pending, self._pending_bytes
-                continue
             if pending_bytes + size > MAX_UNIT_BYTES:
                 self._pending_bytes = pending_bytes
                 self.flush()
                 pending, pending_bytes = self._pending, 0
-            pending.append(taken)
+            pending.append((request, fields, target, target.queue(queue_id), messages, unique_key, is_batch, size))
             pending_bytes += size
+            if fields.idempotent or target.idempotent:
+                self._opted_in = True
         self._pending_bytes = pending_bytes
         self._counters.requests += place - begin
         origin.in_flight += answered
@@ -225,25 +219,14 @@ class SendProcessor:
         else:
             tail, unique_key, tag_code = self._tails.complete(fields.properties.encode(), target)
             messages = ((body, tail, fields.user_flag, tag_code),)
-        taken = (request, fields, target, target.queue(queue_id), messages, unique_key, is_batch)
-        self._take(taken, messages_bytes(messages))
-
-    def _take(self, pending: PendingSend, size: int) -> None:
-        """Take a send into the unit of this turn, unless it repeats another one. A unit holds sends of one kind."""
-        request, fields, target, _, messages, _, is_batch = pending
-        identity = 0
-        if fields.idempotent or target.idempotent:
-            admitted = self._idempotent.admit(request, fields, target, messages, is_batch=is_batch)
-            if admitted is None:
-                return
-            identity = admitted
-        if self._pending and (self._pending_bytes + size > MAX_UNIT_BYTES or bool(identity) != bool(self._identities)):
+        size = messages_bytes(messages)
+        if self._pending_bytes + size > MAX_UNIT_BYTES:
             self.flush()
-        self._pending.append(pending)
+        queue = target.queue(queue_id)
+        self._pending.append((request, fields, target, queue, messages, unique_key, is_batch, size))
         self._pending_bytes += size
-        if identity:
-            self._identities.append(identity)
-            self._sizes.append(size)
+        if fields.idempotent or target.idempotent:
+            self._opted_in = True
 
     def flush_later(self) -> None:
         """Stage what was added once all connections that have something to read were read."""
@@ -260,17 +243,19 @@ class SendProcessor:
         if not self._pending:
             return
         pending, self._pending = self._pending, []
-        identities, self._identities = self._identities, []
-        sizes, self._sizes = self._sizes, []
         size, self._pending_bytes = self._pending_bytes, 0
+        opted_in, self._opted_in = self._opted_in, False
         deleting = self._machine.proposals.topic_deleting
         if any(entry[3].dropped or deleting(entry[3].topic) for entry in pending):
-            identities = self._idempotent.without_deleted(identities, [entry[3] for entry in pending])
             pending = self._without_deleted(pending)
-            sizes = [messages_bytes(entry[4]) for entry in pending]
-            size = sum(sizes)
-            if not pending:
-                return
+            size = _bytes(pending)
+        identities: list[int] = []
+        if opted_in:
+            taken, identities = self._idempotent.admit(pending)
+            if taken is not pending:
+                pending, size = taken, _bytes(taken)
+        if not pending:
+            return
         self._last_ms = now_ms = max(self._last_ms, self._env.wall_ms())
         deadline = self._env.now() + self._limits.quorum_timeout_ms / 1000
         unit = SendUnit(pending, deadline, self._on_applied, self._fail)
@@ -279,7 +264,7 @@ class SendProcessor:
 
         def fill(position: int) -> list[bytes]:
             if commands:
-                self._idempotent.complete(commands, identities, accumulate(sizes[:-1], initial=position))
+                self._idempotent.complete(commands, identities, pending, position)
             return unit.encode(position, now_ms, self._store_host, self._id_prefix)
 
         try:
@@ -328,3 +313,8 @@ class SendProcessor:
                 )
             )
         self._sweep = self._env.call_later(SWEEP_S, self._on_sweep) if flying else None
+
+
+def _bytes(pending: Iterable[PendingSend]) -> int:
+    """The size of the records of some sends."""
+    return sum([entry[7] for entry in pending])

@@ -26,9 +26,9 @@ _JSON: Final = 0
 _pack_head: Final = RECORD_HEAD.pack
 _pack_unit: Final = UNIT.pack
 
-PendingSend: TypeAlias = tuple[Request, SendV2Fields, SendTarget, QueueState, Sequence[MessageParts], bytes, bool]
+PendingSend: TypeAlias = tuple[Request, SendV2Fields, SendTarget, QueueState, Sequence[MessageParts], bytes, bool, int]
 """One request's messages, checked: request, its fields, where they go, the messages, the unique key of a single one,
-whether it is a batch."""
+whether it is a batch, the size of the records."""
 
 
 def messages_bytes(messages: Sequence[MessageParts]) -> int:
@@ -70,7 +70,7 @@ class SendUnit:
         origin: Origin | None = None
         answers: list[bytes] = []
         begin = position
-        for request, fields, target, queue, messages, unique_key, is_batch in self._pending:
+        for request, fields, target, queue, messages, unique_key, is_batch, _ in self._pending:
             if request.origin is not origin:
                 origin = request.origin
                 answers = []

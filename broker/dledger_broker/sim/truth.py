@@ -31,7 +31,6 @@ from dledger_broker.state.commands import (
     TrimQueues,
     decode,
 )
-from dledger_broker.state.remembered import ROW
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
 
@@ -133,8 +132,9 @@ class Truth:
         commands = [decode(kind, payload) for kind, payload in iter_commands(entry.commands) if kind in KINDS]
         for command in commands:
             if isinstance(command, RememberSends):
-                self._remembered.update(position for _, position in ROW.iter_unpack(command.rows))
-                self.happened["send remembered"] += len(command.rows) // ROW.size
+                positions = [position for (position,) in struct.iter_unpack(">Q", command.positions)]
+                self._remembered.update(positions)
+                self.happened["send remembered"] += len(positions)
         if len(entry.records):
             self._see_records(entry)
         for command in commands:

@@ -46,8 +46,8 @@ def apply_commands(state: BrokerState, entry: CommittedEntry, applied: Applied) 
         if kind < FIRST_KIND:
             continue
         match decode(kind, payload):
-            case RememberSends(rows=rows):
-                state.remembered.remember(rows, store_timestamp_of(entry))
+            case RememberSends(identities=identities, positions=positions):
+                state.remembered.remember(identities, positions, store_timestamp_of(entry))
             case CommitOffsets(offsets=offsets):
                 for group, topic, queue_id, offset in offsets:
                     state.offsets.commit(group, topic, queue_id, offset)

@@ -113,9 +113,10 @@ class DeletePins(msgspec.Struct, frozen=True):
 
 
 class RememberSends(msgspec.Struct, frozen=True):
-    """Sends whose records stand in the same entry: 16 bytes for each, see `remembered`."""
+    """Sends whose records stand in the same entry: 4 and 8 bytes for each, big-endian, see `remembered`."""
 
-    rows: bytes
+    identities: bytes
+    positions: bytes
 
 
 class LimitSends(msgspec.Struct, frozen=True):

@@ -1,11 +1,12 @@
 """Remembered sends: which opted-in sends of the last minutes are stored, and where.
 
-    row: identity (8 bytes, a hash), position (8 bytes): where the first record of the send lies in the log
+    row: identity (4 bytes, a checksum), position (8 bytes): where the first record of the send lies in the log
 
 An identity only finds candidates; whether a send is a repetition is decided by comparing it with the stored records.
-Rows stand in 65,536 runs by the first two bytes of the identity, which a run leaves out, each in the order of the log:
-what is searched for is found by a byte search in one short run, what has expired is the head of a run. A row needs
-about 20 bytes of memory at a million rows, and less at more (2 minutes at 35,000 sends/s are 4.2 million).
+Rows stand in the order of the log, in *eras* of about `ERA_ROWS` rows, and an era leaves as a whole when its last row
+has expired. Adding rows costs next to nothing: they are indexed by whoever looks for them, which is the leader. A row
+needs 12 bytes, and 12 in the index; with the expired rows of the oldest era that is 30 bytes for each of 4.2 million
+(2 minutes at 35,000 sends/s).
 
 Rows expire by the store times of the entries that remember, made monotonic: `elapsed_ms` follows the highest store time
 seen, by at most two windows for each step; a time that is more than a window behind is taken for the present one,
@@ -14,29 +15,32 @@ because then it was the highest that was wrong.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator
-from struct import Struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from sys import byteorder
 from typing import Final, NamedTuple
-from weakref import WeakSet
 from zlib import crc32
 
 import msgspec
 
 from dledger_broker.state.digest import mix
 
-ROW: Final = Struct(">QQ")
-ROW_BYTES: Final = ROW.size
-RUNS: Final = 1 << 16
-_SPLIT: Final = Struct(">H14s")
-_HELD_BYTES: Final = 14
-"""A row in its run: the rest of the identity, and the position from byte `_POSITION` on."""
-_POSITION: Final = 6
+IDENTITY_BYTES: Final = 4
+POSITION_BYTES: Final = 8
+ERA_ROWS: Final = 1 << 20
+"""Rows of a full era; the command that fills it may add a few more."""
+FIRST_ERA_ROWS: Final = 1 << 18
+"""Rows of the first era, so that few rows need little memory."""
+MAX_STEPS: Final = 1_000
+"""Rows that are looked at for one identity, the newest ones. A head leads to about one; only rows that were made to
+collide on purpose are more."""
+RUN_ROWS: Final = 4_096
+"""Rows of a run in a snapshot."""
 MARKS_PER_WINDOW: Final = 128
 """The window is exact to this part of itself; a row is kept at least for the window."""
-SWEPT_RUNS: Final = 64
-"""Runs that are relieved of expired rows each time rows are added."""
 
 
 class Mark(NamedTuple):
@@ -59,41 +63,78 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
     marks: list[Mark]
 
 
-class _Capture:
-    """While one of these is alive, no row is taken away."""
+class Run(NamedTuple):
+    """Some rows, their identities and their positions apart, as big-endian numbers."""
 
-    __slots__ = ("__weakref__",)
+    identities: bytes
+    positions: bytes
+
+
+class Era:
+    """Rows that were added one after the other, and a hash table that finds those of them that are indexed.
+
+    Rows are counted from 1. The first bits of an identity name a head: the number of the newest row with these bits, or
+    0; `chain` has for each indexed row the one before with the same bits.
+    """
+
+    __slots__ = ("capacity", "chain", "heads", "identities", "positions", "shift")
+
+    def __init__(self, capacity: int) -> None:
+        """`capacity`, a power of 2, is what the hash table is made for; more rows are only found more slowly."""
+        self.capacity = capacity
+        self.shift = 32 - capacity.bit_length()
+        self.identities: array[int] = array("I")
+        self.positions: array[int] = array("Q")
+        self.heads: array[int] = array("I")
+        self.chain: array[int] = array("I")
+
+    def add(self, identities: bytes, positions: bytes) -> None:
+        """Add rows, which are not indexed yet."""
+        self.identities += _numbers("I", identities)
+        self.positions += _numbers("Q", positions)
+
+    def index(self, max_rows: int) -> int:
+        """Index some more rows; returns how many."""
+        if not self.heads:
+            self.heads = array("I", (0,)) * (2 * self.capacity)
+        heads, before, shift = self.heads, self.chain, self.shift
+        begin = number = len(before)
+        for identity in self.identities[begin : begin + max_rows]:
+            place = identity >> shift
+            number += 1
+            before.append(heads[place])
+            heads[place] = number
+        return number - begin
+
+    def find(self, identity: int) -> Iterator[int]:
+        """The positions of the indexed rows with an identity, newest first."""
+        number = self.heads[identity >> self.shift]
+        for _ in range(MAX_STEPS):
+            if not number:
+                return
+            if self.identities[number - 1] == identity:
+                yield self.positions[number - 1]
+            number = self.chain[number - 1]
+
+    def run(self, begin: int, end: int) -> Run:
+        """The rows behind the first `begin` up to row `end`."""
+        return Run(_written(self.identities[begin:end]), _written(self.positions[begin:end]))
 
 
 class RememberedSends:
     """See the module's description. `window_ms` 0 remembers nothing, and nothing was ever remembered then."""
 
-    __slots__ = (
-        "_added",
-        "_captures",
-        "_checksum",
-        "_elapsed_ms",
-        "_highest_ms",
-        "_marks",
-        "_runs",
-        "_swept",
-        "_to_sweep",
-        "max_rows",
-        "window_ms",
-    )
+    __slots__ = ("_added", "_checksum", "_elapsed_ms", "_eras", "_highest_ms", "_marks", "max_rows", "window_ms")
 
     def __init__(self) -> None:
         self.window_ms = 0
         self.max_rows = 0
-        self._runs: list[bytearray | None] = []
+        self._eras: deque[Era] = deque()
         self._marks: deque[Mark] = deque()
         self._elapsed_ms = 0
         self._highest_ms = 0
         self._added = 0
         self._checksum = 0
-        self._swept = 0
-        self._to_sweep = 0
-        self._captures: WeakSet[_Capture] = WeakSet()
 
     def __len__(self) -> int:
         """Rows that have not expired."""
@@ -115,39 +156,56 @@ class RememberedSends:
         """Remember for so long, and no more than so many; the leader sees to the latter before it proposes."""
         self.window_ms = window_ms
         self.max_rows = max_rows
-        if not self._runs:
-            self._runs = [None] * RUNS
 
-    def remember(self, rows: bytes, store_ms: int) -> None:
-        """Add rows, whose positions ascend and lie above all before, of an entry with this store time."""
-        self._pass_time(store_ms, int.from_bytes(rows[8:16], "big"))
-        runs = self._runs
-        for number, row in _SPLIT.iter_unpack(rows):
-            run = runs[number]
-            if run is None:
-                runs[number] = bytearray(row)
-            else:
-                run += row
-        self._added += len(rows) // ROW_BYTES
-        self._checksum = crc32(rows, self._checksum)
-        if self._to_sweep:
-            self._sweep()
+    def remember(self, identities: bytes, positions: bytes, store_ms: int) -> None:
+        """Add rows, whose positions ascend and lie above all before, of an entry with this store time.
+
+        Both are big-endian numbers, of `IDENTITY_BYTES` and `POSITION_BYTES`.
+        """
+        self._pass_time(store_ms, int.from_bytes(positions[:POSITION_BYTES], "big"))
+        self._add(identities, positions)
+        self._added += len(identities) // IDENTITY_BYTES
+        self._checksum = crc32(positions, crc32(identities, self._checksum))
+
+    def index(self, max_rows: int) -> bool:
+        """Index rows that are not, at most so many (0.2 µs for each); False if there may be more."""
+        for era in self._eras:
+            missing = len(era.identities) - len(era.chain)
+            if missing:
+                max_rows -= era.index(min(missing, max_rows))
+                if max_rows <= 0:
+                    return False
+        return True
+
+    def knows_none(self, identities: Sequence[int]) -> bool:
+        """Whether no indexed row has one of these identities, expired ones included; False also if that takes long."""
+        steps = 0
+        for era in self._eras:
+            heads, known, before, shift = era.heads, era.identities, era.chain, era.shift
+            for identity in identities:
+                number = heads[identity >> shift]
+                while number:
+                    if known[number - 1] == identity:
+                        return False
+                    number = before[number - 1]
+                    steps += 1
+                    if steps > MAX_STEPS:
+                        return False
+        return True
 
     def find(self, identity: int) -> list[int]:
-        """The positions of the sends with this identity, oldest first."""
-        run = self._runs[identity >> 48] if self._runs else None
-        if run is None:
-            return []
-        wanted = (identity & 0xFFFFFFFFFFFF).to_bytes(_POSITION, "big")
-        found: list[int] = []
-        at = run.find(wanted)
-        while at >= 0:
-            if at % _HELD_BYTES == 0:
-                position = int.from_bytes(run[at + _POSITION : at + _HELD_BYTES], "big")
-                if position >= self.kept_from:
-                    found.append(position)
-            at = run.find(wanted, at + 1)
-        return found
+        """The positions of the indexed rows with this identity, newest first."""
+        kept_from = self.kept_from
+        positions = chain.from_iterable(era.find(identity) for era in reversed(self._eras) if era.heads)
+        return [position for position in positions if position >= kept_from]
+
+    def _add(self, identities: bytes, positions: bytes) -> None:
+        eras = self._eras
+        if not eras:
+            eras.append(Era(FIRST_ERA_ROWS))
+        elif len(eras[-1].identities) >= eras[-1].capacity:
+            eras.append(Era(ERA_ROWS))
+        eras[-1].add(identities, positions)
 
     # ---------------------------------------------------------------- time
 
@@ -163,26 +221,14 @@ class RememberedSends:
             marks.append(Mark(elapsed_ms, position, self._added))
         while len(marks) > 1 and marks[0].elapsed_ms + step_ms <= elapsed_ms - self.window_ms:
             marks.popleft()
-            self._to_sweep = RUNS
-
-    def _sweep(self) -> None:
-        """Take expired rows out of some runs."""
-        if self._captures:
-            return
-        kept_from = self.kept_from
-        for _ in range(min(SWEPT_RUNS, self._to_sweep)):
-            self._swept = (self._swept + 1) % RUNS
-            run = self._runs[self._swept]
-            if run is not None and int.from_bytes(run[_POSITION:_HELD_BYTES], "big") < kept_from:
-                del run[: _first_at_or_above(run, kept_from) * _HELD_BYTES]
-                if not run:
-                    self._runs[self._swept] = None
-        self._to_sweep = max(0, self._to_sweep - SWEPT_RUNS)
+        eras, kept_from = self._eras, marks[0].position
+        while eras and eras[0].positions[-1] < kept_from:
+            eras.popleft()
 
     # ---------------------------------------------------------------- snapshots
 
-    def capture(self) -> tuple[Summary, Iterator[tuple[int, bytes]]]:
-        """The table as it is now, and what yields its runs as they are now, by number; later rows are left out."""
+    def capture(self) -> tuple[Summary, Iterator[Run]]:
+        """The table as it is now, and what yields its rows as they are now, in runs; later rows are left out."""
         summary = Summary(
             self.window_ms,
             self.max_rows,
@@ -192,22 +238,10 @@ class RememberedSends:
             self._checksum,
             list(self._marks),
         )
-        capture = _Capture()
-        self._captures.add(capture)
-        lengths = [0 if run is None else len(run) for run in self._runs]
-        return summary, self._captured(capture, lengths, self.kept_from)
-
-    def _captured(self, capture: _Capture, lengths: list[int], kept_from: int) -> Iterator[tuple[int, bytes]]:
-        for number, length in enumerate(lengths):
-            run = self._runs[number]
-            if run is not None and length:
-                rows = bytes(run[_first_at_or_above(run, kept_from) * _HELD_BYTES : length])
-                if rows:
-                    yield number, rows
-        del capture
+        return summary, _runs([(era, len(era.identities)) for era in self._eras], self.kept_from)
 
     @classmethod
-    def restored(cls, summary: Summary, runs: Iterable[tuple[int, bytes]]) -> RememberedSends:
+    def restored(cls, summary: Summary, runs: Iterable[Run]) -> RememberedSends:
         """A table from what `capture` gave."""
         table = cls()
         table.limit(summary.window_ms, summary.max_rows)
@@ -216,16 +250,28 @@ class RememberedSends:
         table._added = summary.added
         table._checksum = summary.checksum
         table._marks = deque(summary.marks)
-        for number, rows in runs:
-            table._runs[number] = bytearray(rows)
+        for run in runs:
+            table._add(run.identities, run.positions)
         return table
 
 
-def _first_at_or_above(run: bytearray, position: int) -> int:
-    """The number of the first row of a run that is not below a position."""
+def _runs(eras: Iterable[tuple[Era, int]], kept_from: int) -> Iterator[Run]:
+    """The rows from a position on, as many of each era as are given with it."""
+    for era, count in eras:
+        for begin in range(bisect_left(era.positions, kept_from, 0, count), count, RUN_ROWS):
+            yield era.run(begin, min(begin + RUN_ROWS, count))
 
-    def position_of(row: int) -> int:
-        at = row * _HELD_BYTES
-        return int.from_bytes(run[at + _POSITION : at + _HELD_BYTES], "big")
 
-    return bisect_left(range(len(run) // _HELD_BYTES), position, key=position_of)
+def _numbers(typecode: str, data: bytes) -> array[int]:
+    """Numbers from their big-endian form."""
+    numbers: array[int] = array(typecode, data)
+    if byteorder == "little":
+        numbers.byteswap()
+    return numbers
+
+
+def _written(numbers: array[int]) -> bytes:
+    """The big-endian form of numbers of which nobody else knows."""
+    if byteorder == "little":
+        numbers.byteswap()
+    return numbers.tobytes()

@@ -2,20 +2,20 @@
 
 A stream is a sequence of frames, each a length (4 bytes, big-endian) and a MessagePack map that names its kind: one
 `start`, then any number of `topics`, `queues`, `groups`, `offsets` and `features`, `ordinal`, `pins`, `sends` and
-`runs` if there are any, then one `end` with the digest of the state.  How the stream is cut into chunks means nothing.
+`run` if there are any, then one `end` with the digest of the state.  How the stream is cut into chunks means nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
-from itertools import islice
+from itertools import starmap
 from typing import Final, TypeAlias
 
 import msgspec
 
 from dledger.errors import CorruptionError
 from dledger_broker.state.pins import Pin
-from dledger_broker.state.remembered import RememberedSends, Summary
+from dledger_broker.state.remembered import RememberedSends, Run, Summary
 from dledger_broker.state.tables import BrokerState, QueueState, TopicState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
@@ -70,10 +70,11 @@ class _Sends(msgspec.Struct, frozen=True, tag="sends"):
     summary: Summary
 
 
-class _Runs(msgspec.Struct, frozen=True, tag="runs"):
-    """Runs of remembered sends by number, with their rows, see `remembered`; the summary comes before them."""
+class _Run(msgspec.Struct, frozen=True, tag="run"):
+    """Some rows of remembered sends, see `remembered`, in their order; the summary comes before them."""
 
-    rows: list[tuple[int, bytes]]
+    identities: bytes
+    positions: bytes
 
 
 class _End(msgspec.Struct, frozen=True, tag="end"):
@@ -81,7 +82,7 @@ class _End(msgspec.Struct, frozen=True, tag="end"):
 
 
 _Frame: TypeAlias = (
-    _Start | _Topics | _Queues | _Groups | _Offsets | _Features | _Ordinal | _Pins | _Sends | _Runs | _End
+    _Start | _Topics | _Queues | _Groups | _Offsets | _Features | _Ordinal | _Pins | _Sends | _Run | _End
 )
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Frame).decode
@@ -124,8 +125,7 @@ def encode_state(state: BrokerState) -> Iterator[bytes]:
             yield _Pins(pins[begin : begin + ROWS_PER_FRAME])
         if remembers:
             yield _Sends(summary)
-            while some := list(islice(runs, ROWS_PER_FRAME)):
-                yield _Runs(some)
+            yield from starmap(_Run, runs)
         yield end
 
     return map(_framed, frames())
@@ -136,7 +136,7 @@ def decode_state(chunks: Iterable[bytes]) -> BrokerState:
     state = BrokerState()
     topic_version = 0
     summary: Summary | None = None
-    runs: list[tuple[int, bytes]] = []
+    runs: list[Run] = []
     ended: _End | None = None
     for frame in _frames(chunks):
         match frame:
@@ -167,8 +167,8 @@ def decode_state(chunks: Iterable[bytes]) -> BrokerState:
                     state.pins.put(pin)
             case _Sends():
                 summary = frame.summary
-            case _Runs():
-                runs += frame.rows
+            case _Run():
+                runs.append(Run(frame.identities, frame.positions))
             case _End():
                 ended = frame
     state.topic_version = topic_version

@@ -8,6 +8,7 @@ import pytest
 from served_broker import MakeBroker, ServedBroker, make_served_broker, send_ext
 
 from dledger_broker.founding import Founding
+from dledger_broker.processors import idempotent
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand
@@ -252,3 +253,22 @@ def test_nothing_is_remembered_before_every_member_understands_it(make_broker: M
     send(broker)
     send(broker)
     assert stored(broker) == 2
+
+
+def test_a_new_leader_first_indexes_what_is_remembered_and_holds_up_no_other_sends(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+):
+    for key in ("K2", "K3"):
+        send(broker, properties=f"UNIQ_KEY\x01{key}\x02")
+    first = send(broker)
+    monkeypatch.setattr(idempotent, "ROWS_PER_SLICE", 1)
+    successor = make_served_broker(broker.config, broker.memory.restart())
+    client = successor.client()
+    ordinary = client.send(310, send_ext("T1", properties=ONE), b"hello")
+    repeated = client.send(310, send_ext("T1", properties=ONE, idempotent="true"), b"hello")
+    successor.settle()
+    assert client.answered(ordinary).code == 0
+    assert not client.has_answer(repeated)
+    successor.advance(0.1)
+    assert place(client.answered(repeated)) == place(first)
+    assert stored(successor) == 4

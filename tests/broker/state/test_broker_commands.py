@@ -38,7 +38,7 @@ COMMANDS = [
     SetOrdinal(3),
     PutPin("job", 1 << 40, 3_600_000, 1_700_000_000_000),
     DeletePins(("job", "other")),
-    RememberSends(bytes(range(32))),
+    RememberSends(bytes(range(8)), bytes(range(16))),
     LimitSends(120_000, 5_000_000),
 ]
 

@@ -9,10 +9,7 @@ from dledger.sim.mutants.catalogue import Catalogue
 from dledger.statemachine import Leadership
 from dledger_broker.processors import idempotent
 from dledger_broker.processors.idempotent import IdempotentSends
-from dledger_broker.processors.record_tails import MessageParts
-from dledger_broker.processors.send_targets import SendTarget
-from dledger_broker.server.request import Request
-from dledger_remoting.hotpath import SendV2Fields
+from dledger_broker.processors.send_unit import PendingSend
 
 CATALOGUE = Catalogue("repeats")
 
@@ -30,14 +27,11 @@ def _remember_from_now_on(self: IdempotentSends, leadership: Leadership) -> None
 
 def _is_stored_by_this_leader(
     self: IdempotentSends,
-    candidates: list[int],
-    request: Request,
-    fields: SendV2Fields,
-    target: SendTarget,
-    messages: Sequence[MessageParts],
+    candidates: Sequence[int],
+    send: PendingSend,
 ) -> bool:
     own = [position for position in candidates if position >= _began.get(self, 0)]
-    return _real_is_stored(self, own, request, fields, target, messages)
+    return _real_is_stored(self, own, send)
 
 
 _real_on_leadership = IdempotentSends._on_leadership  # noqa: SLF001 - what is patched is what is private
@@ -51,17 +45,9 @@ CATALOGUE.add(
 )
 
 
-def _admit_what_is_in_flight(
-    self: IdempotentSends,
-    request: Request,
-    fields: SendV2Fields,
-    target: SendTarget,
-    messages: Sequence[MessageParts],
-    *,
-    is_batch: bool,
-) -> int | None:
+def _admit_what_is_in_flight(self: IdempotentSends, sends: list[PendingSend]) -> tuple[list[PendingSend], list[int]]:
     self._in_flight.clear()
-    return _real_admit(self, request, fields, target, messages, is_batch=is_batch)
+    return _real_admit(self, sends)
 
 
 _real_admit = IdempotentSends.admit
@@ -76,5 +62,5 @@ CATALOGUE.add(
     "repetition-not-compared",
     "a send is a repetition only if it equals what is stored",
     (idempotent, "_same", lambda *_arguments: True),
-    (idempotent, "_identity", lambda fields, *_arguments: 1 + fields.queue_id),
+    (IdempotentSends, "_identities", lambda _self, sends: [1 + send[1].queue_id for send in sends]),
 )
