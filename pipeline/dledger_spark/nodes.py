@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
 
 from .errors import NoReplicaError, RefusedError, SourceError, WireError
+from .throttle import Throttle
 from .wire import Connection, Response
 
 GET_ROUTE: Final = 105
@@ -98,18 +99,29 @@ class ReplicaReader:
     """Sends requests to one replica of a broker group, and to another one when that fails or refuses.
 
     At most one request is sent ahead: `submit` sends it, `result` waits for its answer and sends it again elsewhere if
-    need be. Raises `NoReplicaError` if nobody has served it for `timeout_s` seconds. `preference` spreads tasks over
-    replicas that are equally good.
+    need be. Raises `NoReplicaError` if nobody has served it for `timeout_s` seconds; a replica whose answer comes at
+    less than `min_bytes_per_second` is given up too. `preference` spreads tasks over replicas that are equally good,
+    and `throttle` says how fast they read.
     """
 
     def __init__(
-        self, name_servers: NameServers, group: str, read_from: str, timeout_s: float, preference: int = 0
+        self,
+        name_servers: NameServers,
+        group: str,
+        read_from: str,
+        timeout_s: float,
+        preference: int = 0,
+        *,
+        min_bytes_per_second: int = 0,
+        throttle: Throttle | None = None,
     ) -> None:
         self._name_servers = name_servers
         self._group = group
         self._read_from = read_from
         self._timeout_s = timeout_s
         self._preference = preference
+        self._min_bytes_per_second = min_bytes_per_second
+        self._throttle = throttle or Throttle(None)
         self._connection: Connection | None = None
         self._request: tuple[int, Mapping[str, str]] | None = None
         self._opaque: int | None = None
@@ -155,6 +167,7 @@ class ReplicaReader:
                 if reason is None:
                     self._request = None
                     self._refusals.clear()
+                    self._throttle.spend(len(response.body))
                     return response
                 self._fail(reason)
             if time.monotonic() >= deadline:
@@ -177,7 +190,8 @@ class ReplicaReader:
                 self._waiting = self._candidates()
             if not self._waiting:
                 raise WireError(f"the name server knows no {self._read_from} of {self._group}")
-            self._connection = Connection(self._waiting.pop(0), min(ATTEMPT_TIMEOUT_S, self._timeout_s / 3))
+            timeout_s = min(ATTEMPT_TIMEOUT_S, self._timeout_s / 3)
+            self._connection = Connection(self._waiting.pop(0), timeout_s, self._min_bytes_per_second)
             self._opaque = None
         if self._opaque is None:
             self._opaque = self._connection.send(*self._request)

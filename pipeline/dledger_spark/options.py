@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from .errors import OptionError
 from .offsets import EARLIEST, LATEST, QueueNumbers
 from .schema import selected_columns
+from .throttle import MIN_REQUEST_BYTES
 from .wanted import RowFilter
 
 Kind: TypeAlias = Literal["batch", "stream", "batch sink", "stream sink"]
@@ -31,6 +32,8 @@ _ROLES: Final = {
     "leader": "leader",
 }
 MAX_TIMEOUT_S: Final = 86_400.0
+DEFAULT_MIN_BYTES_PER_SECOND: Final = 100_000
+"""Far below what any usable link gives, and enough to tell a replica that only dribbles."""
 
 
 class Option(NamedTuple):
@@ -55,6 +58,18 @@ OPTIONS: Final = (
     Option("mode", READS, "`segments`; streams `queues`", "`segments` reads the log itself, `queues` queue by queue"),
     Option("readFrom", READS, "`follower`", "which replicas serve the data: `follower`, `learner`, `any`, `leader`"),
     Option("readTimeout", READS, "`60s`", "how long a read may find no replica that serves it; then it fails"),
+    Option(
+        "minBytesPerSecond",
+        READS,
+        "`100000`",
+        "a replica that sends an answer more slowly than this is given up for another one; `0` = however slowly",
+    ),
+    Option(
+        "maxBytesPerSecond",
+        READS,
+        "",
+        "each task that runs reads at most so many bytes a second, so that producers keep their share of the machines",
+    ),
     Option(
         "pinLease",
         ("batch",),
@@ -149,6 +164,8 @@ class ReadOptions:
     mode: Literal["segments", "queues"]
     read_from: str
     read_timeout_s: float
+    min_bytes_per_second: int
+    max_bytes_per_second: int | None
     pin_lease_ms: int
     starting: Position
     ending: Position
@@ -279,6 +296,7 @@ def read_options(options: Mapping[str, str], kind: Literal["batch", "stream"]) -
     read_timeout_s = given.seconds("readTimeout", 60.0)
     if read_timeout_s == 0:
         raise given.error("readTimeout", "allowed are durations above 0")
+    slowest = given.integer("minBytesPerSecond", 0)
     minimum, maximum = given.integer("minOffsetsPerTrigger", 1), given.integer("maxOffsetsPerTrigger", 1)
     if minimum is not None and maximum is not None and minimum > maximum:
         raise given.error("minOffsetsPerTrigger", f"more than maxOffsetsPerTrigger, which is {maximum}")
@@ -291,6 +309,8 @@ def read_options(options: Mapping[str, str], kind: Literal["batch", "stream"]) -
         mode="segments" if mode == "segments" else "queues",
         read_from=given.one_of("readFrom", "follower", tuple(_ROLES)),
         read_timeout_s=read_timeout_s,
+        min_bytes_per_second=DEFAULT_MIN_BYTES_PER_SECOND if slowest is None else slowest,
+        max_bytes_per_second=given.integer("maxBytesPerSecond", MIN_REQUEST_BYTES),
         pin_lease_ms=round(given.seconds("pinLease", 600.0, 3600.0) * 1000),
         starting=_position(given, "startingOffsets", EARLIEST if is_batch else LATEST),
         ending=_position(given, "endingOffsets", LATEST),

@@ -23,6 +23,8 @@ class Source:
     fail_on_data_loss: bool
     columns: tuple[str, ...]
     row_filter: RowFilter
+    min_bytes_per_second: int = 0
+    max_bytes_per_second: int | None = None
 
 
 @dataclass

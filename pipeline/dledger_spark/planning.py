@@ -12,10 +12,15 @@ from .offsets import EARLIEST, LATEST, Offsets, Queue, QueueNumbers
 from .options import Position, ReadOptions
 from .partitions import LogSlice, QueueRange, Source
 from .plans import Cluster, GroupPlan, QueueBounds
+from .queues import locate
 from .wanted import RowFilter, TopicRange
 
 MIN_SLICE_BYTES: Final = 1 << 20
 MAX_SLICE_BYTES: Final = 64 << 20
+NO_END: Final = 1 << 62
+"""Behind every position."""
+MAX_LOCATED: Final = 256
+"""Queues of which it is asked where the messages at their first and last wanted offsets lie, one pull for each."""
 DEFAULT_SLICES: Final = 8
 """A log that is small is still cut into so many slices, unless they would be smaller than the minimum."""
 
@@ -36,7 +41,7 @@ class BatchPlanner:
             ranges = self._ranges(cluster, plans, queues)
             if self._options.mode == "queues":
                 return self._queue_ranges(plans, ranges)
-            return self._slices(cluster, ranges)
+            return self._slices(cluster, plans, ranges)
         finally:
             cluster.close()
 
@@ -90,13 +95,16 @@ class BatchPlanner:
             for number, (queue, start, end) in enumerate(parts)
         ]
 
-    def _slices(self, cluster: Cluster, ranges: Mapping[Queue, tuple[int, int]]) -> list[LogSlice]:
+    def _slices(
+        self, cluster: Cluster, plans: Mapping[str, GroupPlan], ranges: Mapping[Queue, tuple[int, int]]
+    ) -> list[LogSlice]:
         slices: list[LogSlice] = []
         row_filter = self._row_filter()
         pin = f"spark-{uuid.uuid4()}" if self._options.pin_lease_ms else None
         for group in _groups(ranges):
             names = sorted({queue.topic for queue in ranges if queue.group == group})
-            plan = self._cut_plan(cluster, group, names)
+            low, high = self._span(cluster, plans[group], ranges)
+            plan = self._cut_plan(cluster, group, names, low, high)
             topics = [
                 TopicRange(
                     name,
@@ -111,21 +119,52 @@ class BatchPlanner:
                 if name in plan.created
             ]
             wanted = _wanted_slices(
-                plan, topics, row_filter, len(slices), source_of(self._options, plan, row_filter), pin
+                plan, topics, high, row_filter, len(slices), source_of(self._options, plan, row_filter), pin
             )
             if wanted and pin is not None:
                 cluster.pin(group, pin, wanted[0].start, self._options.pin_lease_ms)
             slices += wanted
         return slices
 
-    def _cut_plan(self, cluster: Cluster, group: str, topics: list[str]) -> GroupPlan:
-        """A plan with cuts, as far apart as the size of the log and the options say."""
+    def _span(self, cluster: Cluster, plan: GroupPlan, ranges: Mapping[Queue, tuple[int, int]]) -> tuple[int, int]:
+        """The bytes of a group's log between which all wanted messages lie, as far as that is cheap to know.
+
+        Where every queue is read from a later offset than its first, or to an earlier one than its last, the messages
+        there say where they lie. What is not known is 0, or `NO_END`.
+        """
+        queues = {queue: offsets for queue, offsets in ranges.items() if queue.group == plan.group}
+        low, high = 0, NO_END
+        if len(queues) > MAX_LOCATED:
+            return low, high
+        starts = {queue: start for queue, (start, _) in queues.items() if start > plan.bounds[queue].first}
+        if len(starts) == len(queues):
+            positions = self._positions(cluster, plan, starts)
+            low = min(positions, default=low)
+        ends = {queue: end - 1 for queue, (_, end) in queues.items() if end < plan.bounds[queue].end}
+        if len(ends) == len(queues):
+            positions = self._positions(cluster, plan, ends)
+            high = max(positions, default=high - 1) + 1
+        return low, high
+
+    def _positions(self, cluster: Cluster, plan: GroupPlan, offsets: Offsets) -> list[int]:
+        """Where the messages at these offsets lie; nothing if that is not known of all of them."""
+        replicas = cluster.reader(plan.group)
+        positions: list[int] = []
+        for queue, offset in offsets.items():
+            position = locate(replicas, queue, offset, self._options.roles, plan.commit)
+            if position is None or not plan.created[queue.topic] <= position < plan.commit:
+                return []
+            positions.append(position)
+        return positions
+
+    def _cut_plan(self, cluster: Cluster, group: str, topics: list[str], low: int, high: int) -> GroupPlan:
+        """A plan with cuts from byte `low` on, as far apart as the bytes up to `high` and the options say."""
         size = cluster.plan(group, topics)
         wanted = max(self._options.min_partitions or 0, DEFAULT_SLICES)
-        slice_bytes = (size.commit - size.first_position) // wanted
+        slice_bytes = (min(size.commit, high) - max(size.first_position, low)) // wanted
         slice_bytes = min(max(slice_bytes, MIN_SLICE_BYTES), MAX_SLICE_BYTES)
         times = self._pushed.timestamp.low is not None or self._pushed.timestamp.high is not None
-        return cluster.plan(group, topics, slice_bytes=slice_bytes, times=times)
+        return cluster.plan(group, topics, slice_bytes=slice_bytes, start=low, times=times)
 
 
 def source_of(options: ReadOptions, plan: GroupPlan, row_filter: RowFilter) -> Source:
@@ -140,19 +179,29 @@ def source_of(options: ReadOptions, plan: GroupPlan, row_filter: RowFilter) -> S
         fail_on_data_loss=options.fail_on_data_loss,
         columns=options.columns,
         row_filter=row_filter,
+        min_bytes_per_second=options.min_bytes_per_second,
+        max_bytes_per_second=options.max_bytes_per_second,
     )
 
 
 def _wanted_slices(
-    plan: GroupPlan, topics: list[TopicRange], row_filter: RowFilter, number: int, source: Source, pin: str | None
+    plan: GroupPlan,
+    topics: list[TopicRange],
+    high: int,
+    row_filter: RowFilter,
+    number: int,
+    source: Source,
+    pin: str | None,
 ) -> list[LogSlice]:
-    """The slices that can hold wanted records: neither wholly before the topics nor outside the wanted times."""
+    """The slices that can hold wanted records: neither wholly before the topics, nor at or behind byte `high`, nor
+    outside the wanted times.
+    """
     slices: list[LogSlice] = []
     lowest = min((topic.first_position for topic in topics), default=plan.commit)
     for place, cut in enumerate(plan.cuts):
         following = plan.cuts[place + 1] if place + 1 < len(plan.cuts) else None
         end = plan.commit if following is None else following.position
-        if end <= lowest or cut.position >= end or not _may_hold(row_filter, cut.min_time, cut.max_time):
+        if end <= lowest or cut.position >= min(end, high) or not _may_hold(row_filter, cut.min_time, cut.max_time):
             continue
         slices.append(
             LogSlice(

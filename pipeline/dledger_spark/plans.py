@@ -163,9 +163,11 @@ class Cluster:
         return int(self.ask(group, READ_COMMIT, [{}])[0].ext["commit"])
 
     def plan(
-        self, group: str, topics: Iterable[str], *, slice_bytes: int | None = None, times: bool = False
+        self, group: str, topics: Iterable[str], *, slice_bytes: int | None = None, start: int = 0, times: bool = False
     ) -> GroupPlan:
-        """What a replica of a group can give of `topics`; with the cuts of slices only if `slice_bytes` is given."""
+        """What a replica of a group can give of `topics`; with the cuts of slices from byte `start` on only if
+        `slice_bytes` is given.
+        """
         commit = self.commit(group)
         ext = {
             "roles": self._options.roles,
@@ -176,8 +178,8 @@ class Cluster:
         if slice_bytes is None:
             ext["startPosition"] = str(commit)
         else:
-            ext["sliceBytes"] = str(slice_bytes)
-        return parse_plan(self._reader(group).request(READ_PLAN, ext).body)
+            ext |= {"sliceBytes": str(slice_bytes), "startPosition": str(start)}
+        return parse_plan(self.reader(group).request(READ_PLAN, ext).body)
 
     def offsets_at(self, times: Offsets) -> Offsets:
         """The offset of the first message stored at or after a time, per queue; the queue's end if there is none."""
@@ -226,7 +228,8 @@ class Cluster:
                 raise SourceError(f"no node of {group} answered within {self._options.read_timeout_s:g} s ({told})")
             time.sleep(0.1)
 
-    def _reader(self, group: str) -> ReplicaReader:
+    def reader(self, group: str) -> ReplicaReader:
+        """What reads from the replicas of a group that the options allow."""
         if group not in self._readers:
             self._readers[group] = ReplicaReader(
                 self._name_servers, group, self._options.read_from, self._options.read_timeout_s

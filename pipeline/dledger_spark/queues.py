@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 from .entries import Span
 from .errors import CorruptDataError, DataLossError
 from .nodes import NameServers, ReplicaReader
+from .offsets import Queue
 from .partitions import QueueRange
-from .reading import BatchCollector
+from .reading import BatchCollector, replica_reader
+from .throttle import Throttle
 from .wanted import TopicRange
 from .wire import Response
 
@@ -46,7 +48,7 @@ def read_range(part: QueueRange) -> Iterator[pa.RecordBatch]:
     collector = BatchCollector(source, [wanted], has_entries=False)
     with (
         NameServers(source.namesrv) as name_servers,
-        ReplicaReader(name_servers, source.group, source.read_from, source.read_timeout_s, part.preference) as replicas,
+        replica_reader(name_servers, source, part.preference) as replicas,
     ):
         for bodies in _gathered(_RangeReader(part, replicas)):
             ends = list(accumulate(map(len, bodies), initial=0))
@@ -66,6 +68,35 @@ def _gathered(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield gathered
 
 
+def locate(replicas: ReplicaReader, queue: Queue, offset: int, roles: str, commit: int) -> int | None:
+    """The position of a message that a queue had when the log was committed to `commit`; None if it is gone."""
+    replicas.submit(LITE_PULL_MESSAGE, _pull(queue, offset, 1, "*", roles, commit) | {"maxMsgBytes": "1"})
+    response = replicas.result(lambda answer: None if answer.code in _GONE | {_FOUND} else f"code {answer.code}")
+    if response.code != _FOUND or len(response.body) < _PHYSICAL_OFFSET.size:
+        return None
+    (position,) = _PHYSICAL_OFFSET.unpack_from(response.body)
+    return int(position)
+
+
+def _pull(queue: Queue, offset: int, messages: int, expression: str, roles: str, commit: int) -> dict[str, str]:
+    """The fields of a pull that a replica answers from what it has applied."""
+    return {
+        "consumerGroup": PULL_GROUP,
+        "topic": queue.topic,
+        "queueId": str(queue.queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": str(messages),
+        "sysFlag": str(_SUBSCRIPTION),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subVersion": "0",
+        "subscription": expression,
+        "expressionType": "TAG",
+        "roles": roles,
+        "minCommit": str(commit),
+    }
+
+
 class _RangeReader:
     """Goes through a range, answer by answer; each body holds records."""
 
@@ -73,6 +104,7 @@ class _RangeReader:
         self._part = part
         self._replicas = replicas
         self._offset = part.start
+        self._read_bytes = Throttle(part.source.max_bytes_per_second).request_bytes(_MAX_BYTES)
         tags = part.source.row_filter.tags
         self._expression = "*" if tags is None else " || ".join(sorted(tags))
 
@@ -93,24 +125,9 @@ class _RangeReader:
                 yield response.body
 
     def _submit(self) -> None:
-        queue, wanted = self._part.queue, self._part.end - self._offset
-        ext = {
-            "consumerGroup": PULL_GROUP,
-            "topic": queue.topic,
-            "queueId": str(queue.queue_id),
-            "queueOffset": str(self._offset),
-            "maxMsgNums": str(min(wanted, _MAX_MESSAGES)),
-            "sysFlag": str(_SUBSCRIPTION),
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subVersion": "0",
-            "subscription": self._expression,
-            "expressionType": "TAG",
-            "maxMsgBytes": str(_MAX_BYTES),
-            "roles": self._part.source.roles,
-            "minCommit": str(self._part.commit),
-        }
-        self._replicas.submit(LITE_PULL_MESSAGE, ext)
+        part, messages = self._part, min(self._part.end - self._offset, _MAX_MESSAGES)
+        ext = _pull(part.queue, self._offset, messages, self._expression, part.source.roles, part.commit)
+        self._replicas.submit(LITE_PULL_MESSAGE, ext | {"maxMsgBytes": str(self._read_bytes)})
 
     def _refusal(self, response: Response) -> str | None:
         """Why an answer is of no use; None if the reading can go on with it."""

@@ -9,9 +9,11 @@ import pyarrow as pa
 
 from .columns import BatchBuilder
 from .entries import Span
+from .nodes import NameServers, ReplicaReader
 from .partitions import LogSlice, QueueRange, Source
 from .records import RecordFinder
 from .rows import RowSelector
+from .throttle import Throttle
 
 if TYPE_CHECKING:
     from .wanted import TopicRange
@@ -21,6 +23,19 @@ ROWS_PER_BATCH: Final = 4096
 _FULL_ROWS: Final = 2048
 _FULL_BYTES: Final = 2 << 20
 """What is found at once is a batch of its own from either of the two on; less waits for more."""
+
+
+def replica_reader(name_servers: NameServers, source: Source, preference: int) -> ReplicaReader:
+    """What reads a part from the replicas of its group, as the options say."""
+    return ReplicaReader(
+        name_servers,
+        source.group,
+        source.read_from,
+        source.read_timeout_s,
+        preference,
+        min_bytes_per_second=source.min_bytes_per_second,
+        throttle=Throttle(source.max_bytes_per_second),
+    )
 
 
 class BatchCollector:

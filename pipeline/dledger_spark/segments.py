@@ -15,7 +15,8 @@ from .errors import CorruptDataError, DataLossError
 from .nodes import NameServers, ReplicaReader
 from .partitions import LogSlice
 from .plans import READ_PLAN, parse_plan
-from .reading import BatchCollector
+from .reading import BatchCollector, replica_reader
+from .throttle import Throttle
 from .wire import Response
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def read_slice(part: LogSlice) -> Iterator[pa.RecordBatch]:
     collector = BatchCollector(source, part.topics, has_entries=True)
     with (
         NameServers(source.namesrv) as name_servers,
-        ReplicaReader(name_servers, source.group, source.read_from, source.read_timeout_s, part.preference) as replicas,
+        replica_reader(name_servers, source, part.preference) as replicas,
     ):
         for data, entries in _SliceReader(part, replicas):
             yield from collector.add(data, entries)
@@ -48,6 +49,7 @@ class _SliceReader:
         self._position = part.start
         self._index = part.index
         self._chain = part.previous_chain
+        self._read_bytes = Throttle(part.source.max_bytes_per_second).request_bytes(READ_BYTES)
         self._verified: tuple[list[Span], int] = ([], 0)
 
     def __iter__(self) -> Iterator[tuple[bytes, list[Span]]]:
@@ -69,7 +71,7 @@ class _SliceReader:
             "start": str(self._position),
             "end": str(self._part.end),
             "roles": self._part.source.roles,
-            "maxBytes": str(READ_BYTES),
+            "maxBytes": str(self._read_bytes),
             "minCommit": str(self._part.end),
         }
         if self._part.pin is not None:

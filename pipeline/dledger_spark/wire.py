@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Self
 
@@ -41,12 +42,14 @@ class Response(NamedTuple):
 class Connection:
     """One TCP connection to a broker or a name server; not for use by several threads.
 
-    `timeout_s` bounds connecting, and how long the other side may be silent while an answer is awaited. Whatever goes
-    wrong raises `WireError`, and the connection is then of no further use.
+    `timeout_s` bounds connecting, and how long the other side may be silent while an answer is awaited. An answer that
+    takes longer has to come at `min_bytes_per_second`. Whatever goes wrong raises `WireError`, and the connection is
+    then of no further use.
     """
 
-    def __init__(self, address: str, timeout_s: float) -> None:
+    def __init__(self, address: str, timeout_s: float, min_bytes_per_second: int = 0) -> None:
         self.address = address
+        self._min_bytes_per_second = min_bytes_per_second
         self._opaque = 0
         self._early: dict[int, Response] = {}
         host, _, port = address.rpartition(":")
@@ -128,11 +131,18 @@ class Connection:
     def _exactly(self, size: int) -> bytes:
         if size == 0:
             return b""
+        began = time.monotonic()
         data = self._receive(size)
         if len(data) == size:
             return data
         parts, missing = [data], size - len(data)
-        while missing:
+        while missing:  # the kernel has given up waiting for all of it
+            seconds = time.monotonic() - began
+            if size - missing < self._min_bytes_per_second * seconds:
+                raise WireError(
+                    f"{self.address}: {size - missing} bytes in {seconds:.1f} s,"
+                    f" less than minBytesPerSecond={self._min_bytes_per_second}"
+                )
             parts.append(self._receive(missing))
             missing -= len(parts[-1])
         return b"".join(parts)

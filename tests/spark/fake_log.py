@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from dledger.format import seal
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
@@ -99,19 +99,25 @@ class FakeLog:
         )
 
 
+Answer: TypeAlias = RemotingCommand | Iterator[bytes] | None
+
+
 @dataclass
 class FakeNode:
-    """One node: `reads` counts range reads that it answered; `misbehave(node, request)` may answer in its place."""
+    """One node: `reads` counts range reads that it answered; `misbehave(node, request)` may answer in its place.
+
+    An answer that is given in pieces goes out piece by piece.
+    """
 
     log: FakeLog
     role: str = "follower"
     entries_per_answer: int = 2
-    misbehave: Callable[[FakeNode, RemotingCommand], RemotingCommand | None] | None = None
+    misbehave: Callable[[FakeNode, RemotingCommand], Answer] | None = None
     first_position: int = 0
     reads: int = 0
     asked: list[int] = field(default_factory=list)
 
-    def answer(self, request: RemotingCommand) -> RemotingCommand | None:
+    def answer(self, request: RemotingCommand) -> Answer:
         """The answer, None to close the connection."""
         self.asked.append(request.code)
         if self.misbehave is not None:
@@ -149,13 +155,13 @@ def served(*nodes: FakeNode) -> Iterator[str]:
     listeners: list[socket.socket] = []
     stopped = threading.Event()
 
-    def listen(answer: Callable[[RemotingCommand], RemotingCommand | None]) -> str:
+    def listen(answer: Callable[[RemotingCommand], Answer]) -> str:
         listener = socket.create_server(("127.0.0.1", 0))
         listeners.append(listener)
         threading.Thread(target=accept, args=(listener, answer), daemon=True).start()
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
-    def accept(listener: socket.socket, answer: Callable[[RemotingCommand], RemotingCommand | None]) -> None:
+    def accept(listener: socket.socket, answer: Callable[[RemotingCommand], Answer]) -> None:
         while not stopped.is_set():
             try:
                 connection, _ = listener.accept()
@@ -163,7 +169,7 @@ def served(*nodes: FakeNode) -> Iterator[str]:
                 return
             threading.Thread(target=converse, args=(connection, answer), daemon=True).start()
 
-    def converse(connection: socket.socket, answer: Callable[[RemotingCommand], RemotingCommand | None]) -> None:
+    def converse(connection: socket.socket, answer: Callable[[RemotingCommand], Answer]) -> None:
         decoder = FrameDecoder()
         with connection:
             while data := connection.recv(65_536):
@@ -172,7 +178,12 @@ def served(*nodes: FakeNode) -> Iterator[str]:
                     response = answer(decode_command(frame))
                     if response is None:
                         return
-                    connection.sendall(encode_command(response))
+                    pieces = (encode_command(response),) if isinstance(response, RemotingCommand) else response
+                    try:
+                        for piece in pieces:
+                            connection.sendall(piece)
+                    except OSError:
+                        return  # the reader has turned to another node
 
     addresses = {str(number): listen(node.answer) for number, node in enumerate(nodes)}
     table = {GROUP: {"brokerName": GROUP, "cluster": "c", "brokerAddrs": addresses}}

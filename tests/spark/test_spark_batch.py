@@ -14,7 +14,7 @@ from pyspark.sql.functions import col, lit
 
 from dledger_client import Message, MessageQueue, SyncAdmin, SyncProducer
 from dledger_client.testing import LocalCluster
-from dledger_spark import queues, reading, segments
+from dledger_spark import planning, queues, reading, segments
 from dledger_spark.filters import PushedFilters
 from dledger_spark.options import read_options
 from dledger_spark.partitions import LogSlice, QueueRange
@@ -160,6 +160,41 @@ def test_tags_columns_and_offsets_choose_what_is_read(spark: SparkSession, clust
         }
         one = read(spark, cluster, assign='{"again":{"broker-b":[1]}}', mode=mode)
         assert {row.partition for row in one.collect()} == {65_537}
+
+
+def test_offsets_prune_what_is_fetched(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "MIN_SLICE_BYTES", 64 << 10)
+
+    def fetched(parts: list[LogSlice | QueueRange]) -> tuple[int, set[tuple[int, int]]]:
+        """The bytes that followers served for these parts, and the rows."""
+        before = served(cluster)["follower"]
+        batches = [batch for part in parts for batch in read_partition(part)]
+        rows = [(row["partition"], row["offset"]) for batch in batches for row in batch.to_pylist()]
+        assert len(set(rows)) == len(rows)
+        return served(cluster)["follower"] - before, set(rows)
+
+    whole, everything = fetched(planned(cluster, subscribe="orders", columns="partition,offset"))
+    highest = {part: max(offset for at, offset in everything if at == part) for part, _ in everything}
+
+    def offsets(share: float) -> str:
+        queues = {part: round(last * share) for part, last in highest.items()}
+        groups = {"broker-a": 0, "broker-b": 1}
+        return json.dumps(
+            {"orders": {g: {str(q): queues[o * 65_536 + q] for q in range(4)} for g, o in groups.items()}}
+        )
+
+    for bounds, low, high in (
+        ({"endingOffsets": offsets(0.25)}, 0, 0.25),
+        ({"startingOffsets": offsets(0.75)}, 0.75, 1.1),
+        ({"startingOffsets": offsets(0.4), "endingOffsets": offsets(0.6)}, 0.4, 0.6),
+    ):
+        some, rows = fetched(planned(cluster, subscribe="orders", columns="partition,offset", **bounds))
+        assert rows == {
+            (part, offset)
+            for part, offset in everything
+            if round(highest[part] * low) <= offset and (high > 1 or offset < round(highest[part] * high))
+        }
+        assert some < whole / 2, bounds
 
 
 def test_times_choose_what_is_read(spark: SparkSession, cluster: LocalCluster) -> None:

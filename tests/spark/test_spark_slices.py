@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fake_log import FIRST_POSITION, GROUP, FakeLog, FakeNode, served
+from fake_log import FIRST_POSITION, GROUP, Answer, FakeLog, FakeNode, served
 
-from dledger_remoting.command import RemotingCommand, make_response
+from dledger_remoting.command import RemotingCommand, encode_command, make_response
+from dledger_spark import reading
 from dledger_spark.entries import verify_entries
 from dledger_spark.errors import CorruptDataError, DataLossError, NoReplicaError
 from dledger_spark.partitions import LogSlice
 from dledger_spark.segments import read_slice
+from dledger_spark.throttle import Throttle
 
 RANGE = 20011
 
@@ -83,6 +86,40 @@ def test_a_replica_that_falls_silent_is_replaced(log: FakeLog) -> None:
         assert values(log.slice("t", namesrv, read_timeout_s=0.9)) == WHOLE
         finished.set()
     assert (silent.reads, other.reads) == (2, 3)
+
+
+def test_a_replica_that_only_dribbles_is_replaced(log: FakeLog) -> None:
+    finished = threading.Event()
+
+    def dribble(frame: bytes) -> Iterator[bytes]:
+        for place in range(len(frame)):
+            yield frame[place : place + 1]
+            if finished.wait(0.02):
+                return
+
+    def dribbles(node: FakeNode, request: RemotingCommand) -> Answer:
+        if node.reads < 2:
+            return request
+        data, end = log.run(int(request.ext["start"]), 2)
+        ext = {"start": request.ext["start"], "end": str(end)}
+        return dribble(encode_command(make_response(request, 0, ext=ext, body=data)))
+
+    slow, other = FakeNode(log, misbehave=dribbles), FakeNode(log)
+    with served(FakeNode(log, "leader"), slow, other) as namesrv:
+        assert values(log.slice("t", namesrv, read_timeout_s=0.9, min_bytes_per_second=1000)) == WHOLE
+        finished.set()
+    assert (slow.reads, other.reads) == (2, 3)
+
+
+def test_reading_is_held_back_to_the_bytes_a_second_that_are_allowed(
+    log: FakeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(reading, "Throttle", lambda rate: Throttle(rate, lambda: 100.0, waited.append))
+    with served(FakeNode(log, "leader"), FakeNode(log)) as namesrv:
+        assert values(log.slice("t", namesrv, max_bytes_per_second=100)) == WHOLE
+    size = log.end - FIRST_POSITION
+    assert max(waited) == pytest.approx(size / 100 - 0.5)
 
 
 def test_learners_are_read_if_they_are_asked_for(log: FakeLog) -> None:
