@@ -23,6 +23,7 @@ import msgspec
 
 from dledger.environment import Cancellable, Environment
 from dledger.net.errors import PeerError
+from dledger.net.requests import MAX_DATA_BYTES
 from dledger.types import ReplicaId
 from dledger_broker.config import BrokerConfig
 from dledger_broker.group import Group
@@ -30,7 +31,7 @@ from dledger_broker.metrics import BrokerCounters
 from dledger_broker.server.connection import pack_born_host
 from dledger_broker.server.request import Buffer, Request
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.errors import FrameError, OutcomeUnknown, SystemBusy
+from dledger_remoting.errors import FrameError, MessageIllegal, OutcomeUnknown, SystemBusy
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.hotpath import pull_response_head
 
@@ -225,6 +226,7 @@ class Forwarder:
         return request.ext.get(NO_FORWARD_FIELD) in ("true", "TRUE", "1")
 
     def _send(self, request: Request, leader: str) -> bool:
+        """Hand a request to the leader; False if it has to wait. One that no frame can carry is refused."""
         origin = request.origin
         if self._channel is None or leader == self._group.node_id:
             return False
@@ -238,8 +240,17 @@ class Forwarder:
             request.header,
             request.body,
         )
+        data = _encode(envelope)
+        if len(data) > MAX_DATA_BYTES:
+            request.fail(
+                MessageIllegal(
+                    f"a request of {len(request.header) + len(request.body)} bytes is too large to be passed on to the "
+                    "leader: send it there, or send less at once"
+                )
+            )
+            return True
         timeout_s = PULL_ANSWER_TIMEOUT_S if request.code in _PULL_CODES else ANSWER_TIMEOUT_S
-        if not self._channel.submit(leader, _encode(envelope), partial(self._answered, request), timeout_s):
+        if not self._channel.submit(leader, data, partial(self._answered, request), timeout_s):
             return False
         self._counters.forwarded += 1
         origin.forwards += 1

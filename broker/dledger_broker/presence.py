@@ -1,7 +1,8 @@
 """What the nodes of a group tell each other about their clients, on a channel of its own.
 
     Hello          a node's client address, to every other node, until it was answered and every few seconds
-    Table          a node's clients, to the leader: whole after a change of leadership, then what has changed
+    Table          a node's clients, to the leader: whole after a change of leadership, then what has changed; a large
+                   one in several pieces, of which the first counts as the whole and the others as changes
     GroupsChanged  by the leader to every node: members or subscriptions of these consumer groups changed, tell the
                    clients (request 40)
 
@@ -11,7 +12,7 @@ lost message is made up for by the next whole table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
@@ -33,6 +34,8 @@ PERIOD_S: Final = 5.0
 NODE_TIMEOUT_S: Final = 20.0
 """The clients of a node that has been silent for so long are no longer counted."""
 EXCHANGE_TIMEOUT_S: Final = 2.0
+TABLE_BYTES: Final = 1 << 20
+"""About so much of a table is told at once; a client whose row is larger goes alone."""
 COMPLETE_S: Final = 1.0
 """How long a new leader waits for the tables of all nodes before it answers from those it has."""
 
@@ -201,13 +204,14 @@ class Presence:
         whole = self._told != target
         rows = self.local.index.rows
         ids = set(rows) if whole else self._changed_ids
-        self._changed_ids = set()
+        told = _that_fit(ids, rows)
+        self._changed_ids = ids.difference(told)
         self._told_holding = self._holds_pulls()
         table = Table(
             self._own_address(),
             whole,
-            tuple(rows[client_id] for client_id in ids if client_id in rows),
-            tuple(client_id for client_id in ids if client_id not in rows),
+            tuple(rows[client_id] for client_id in told if client_id in rows),
+            tuple(client_id for client_id in told if client_id not in rows),
             self._told_holding,
             understood_kinds(),
         )
@@ -317,3 +321,16 @@ class Presence:
     @staticmethod
     def _ignore(answer: bytes | PeerError) -> None:
         """A lost notice is made up for by the clients' own rebalance."""
+
+
+def _that_fit(client_ids: Iterable[str], rows: Mapping[str, ClientRow]) -> list[str]:
+    """As many of the clients as go into one message, but one of them at least."""
+    fitting: list[str] = []
+    size = 0
+    for client_id in client_ids:
+        row = rows.get(client_id)
+        size += len(client_id) if row is None else len(_encode(row))
+        if fitting and size > TABLE_BYTES:
+            break
+        fitting.append(client_id)
+    return fitting

@@ -183,7 +183,19 @@ def assert_names(answer: RemotingCommand, field: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b'{"clientID":""}', b'{"clientID":7}', b"\xff\xff", b'{"clientID":']
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"clientID":""}',
+        b'{"clientID":7}',
+        b"\xff\xff",
+        b'{"clientID":',
+        b'{"clientID":"%b"}' % bytes(1025).replace(b"\0", b"x"),
+        b'{"clientID":"c"}' + b" " * (1 << 20),
+    ],
+    ids=range(9),
 )
 def test_a_heartbeat_that_cannot_be_read_is_answered_1(leader, body):
     with BareClient(leader) as client:
@@ -219,6 +231,15 @@ def test_a_message_that_is_too_large_is_answered_13_and_the_connection_stays(lea
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         assert str(4 << 20) in (answer.remark or "")
         assert client.send_message(bytes(4 << 20)).code == ResponseCode.SUCCESS
+
+
+def test_the_largest_frame_is_refused_by_a_follower_that_cannot_pass_it_on(follower):
+    header = encode_json_header(RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, opaque=1))
+    with BareClient(follower) as client:
+        answer = client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {}, bytes((16 << 20) - 4 - len(header)))
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "too large to be passed on" in (answer.remark or "")
+        assert client.send_message(b"still here").code == ResponseCode.SUCCESS
 
 
 # ---------------------------------------------------------------- how answers come

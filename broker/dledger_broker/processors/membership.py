@@ -27,6 +27,12 @@ LEADER_CHANGED_CODE: Final = 20002
 """A request of ours to clients that asked for it with the ext field `dledgerNotify=true`: the group's leader changed;
 ext `term`, `leaderAddr`, `brokerName`. Oneway."""
 
+MAX_HEARTBEAT_BYTES: Final = 1 << 20
+"""Room for thousands of subscriptions; what a client says of itself is told to the leader in one message."""
+MAX_CLIENT_ID_CHARS: Final = 1_024
+MAX_CLIENTS_PER_CONNECTION: Final = 1_024
+"""The ids of a connection's clients go with every request that is passed on."""
+
 
 class MembershipProcessor:
     """Keeps the client table of this node, and on the leader what its groups need."""
@@ -60,9 +66,10 @@ class MembershipProcessor:
         if not isinstance(connection, ClientConnection):
             raise ServerError("a heartbeat belongs to the connection that it came through")
         command = request.decoded()
+        if len(request.body) > MAX_HEARTBEAT_BYTES:
+            raise BodyError(f"heartbeat body: {len(request.body)} bytes, the limit is {MAX_HEARTBEAT_BYTES}")
         heartbeat = decode_heartbeat(request.body)
-        if not heartbeat.client_id.strip():
-            raise BodyError("heartbeat body: clientID is empty")
+        _check_client_id(heartbeat.client_id, connection.client_ids)
         for producer in heartbeat.producer_data_set:
             validate_group(producer.group_name)
         for consumer in heartbeat.consumer_data_set:
@@ -166,6 +173,18 @@ class MembershipProcessor:
         for connection in self._connections():
             if connection.wants_leader_notices:
                 _push(connection, LEADER_CHANGED_CODE, ext)
+
+
+def _check_client_id(client_id: str, known: set[str]) -> None:
+    """Raise `BodyError` unless the id may be one more of those that use a connection."""
+    if not client_id.strip():
+        raise BodyError("heartbeat body: clientID is empty")
+    if len(client_id) > MAX_CLIENT_ID_CHARS:
+        raise BodyError(
+            f"heartbeat body: clientID has {len(client_id)} characters, at most {MAX_CLIENT_ID_CHARS} expected"
+        )
+    if client_id not in known and len(known) >= MAX_CLIENTS_PER_CONNECTION:
+        raise BodyError(f"heartbeat body: {len(known)} other clients use this connection, which is the limit")
 
 
 def _push(connection: ClientConnection, code: int, ext: dict[str, str]) -> None:

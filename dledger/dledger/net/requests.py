@@ -28,6 +28,7 @@ from dledger.net.errors import (
     PeerTimeoutError,
     PeerUnavailableError,
 )
+from dledger.net.frames import MAX_PAYLOAD_BYTES
 from dledger.net.links import ChannelListener
 from dledger.net.transport import Buffer
 from dledger.types import ReplicaId
@@ -39,6 +40,8 @@ SWEEP_INTERVAL_S = 0.05
 
 _REQUEST, _REPLY, _FAILURE = 0, 1, 2
 _HEAD = struct.Struct(">BQ")
+MAX_DATA_BYTES = MAX_PAYLOAD_BYTES - _HEAD.size
+"""The largest request or answer."""
 _ID_BITS = 62
 
 _log = logging.getLogger(__name__)
@@ -94,10 +97,12 @@ class RequestChannel:
     def submit(self, to: str, data: bytes, on_reply: OnReply, timeout_s: float) -> bool:
         """Send a request; False, and it had no effect, if the node cannot be reached or a bound is reached.
 
+        `data` has at most `MAX_DATA_BYTES`.
+
         Otherwise `on_reply` is called exactly once, later and on the event loop: with the answer, or with
         `PeerGoneError`, `PeerTimeoutError` or `PeerFailedError`, after which the outcome is unknown.
         """
-        if len(self._pending) >= MAX_IN_FLIGHT or not self._links.can_exchange(to):
+        if len(data) > MAX_DATA_BYTES or len(self._pending) >= MAX_IN_FLIGHT or not self._links.can_exchange(to):
             return False
         request_id = self._next_id
         if not self._links.send_data(to, self._number, (_HEAD.pack(_REQUEST, request_id), data)):
@@ -172,6 +177,10 @@ class RequestChannel:
             self._links.send_data(sender.node_id, self._number, (_HEAD.pack(_FAILURE, request_id),))
 
     def _reply(self, to: str, request_id: int, data: bytes) -> None:
+        if len(data) > MAX_DATA_BYTES:
+            _log.error("an answer of %d bytes to %s is larger than %d: it fails", len(data), to, MAX_DATA_BYTES)
+            self._links.send_data(to, self._number, (_HEAD.pack(_FAILURE, request_id),))
+            return
         # Without a link the asker learns of its loss, and with a full queue of the timeout.
         self._links.send_data(to, self._number, (_HEAD.pack(_REPLY, request_id), data))
 

@@ -9,6 +9,7 @@ import pytest
 from dledger.net.errors import PeerError, PeerGoneError
 from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
+from dledger_broker import presence
 from dledger_broker.clients import CLIENT_TIMEOUT_S, ClientRow
 from dledger_broker.group import Group
 from dledger_broker.presence import NODE_TIMEOUT_S, Presence
@@ -34,6 +35,7 @@ class Network:
     def __init__(self, *node_ids: str) -> None:
         self.env = FakeEnvironment()
         self.down: set[str] = set()
+        self.largest = 0
         self.nodes = {node_id: Node(self, node_id, node_ids) for node_id in node_ids}
         for node in self.nodes.values():
             node.presence.start(node)
@@ -73,6 +75,7 @@ class Node:
     def submit(self, to: str, data: bytes, on_reply: OnReply, timeout_s: float) -> bool:
         if {to, self.node_id} & self.network.down:
             return False
+        self.network.largest = max(self.network.largest, len(data))
 
         def deliver() -> None:
             if {to, self.node_id} & self.network.down:
@@ -116,6 +119,18 @@ def test_the_leader_knows_the_clients_of_all_nodes(network: Network) -> None:
     network.settle()
     assert leader.members() == ["c1", "c2"]
     assert [row.client_id for row in leader.joined] == ["c1", "c2"]
+
+
+def test_a_large_table_is_told_in_pieces(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "TABLE_BYTES", 1000)
+    ids = [f"c{number:02d}" for number in range(40)]
+    network.lead(None)
+    for client_id in ids:
+        network.nodes["n1"].heartbeat(client_id)
+    network.lead("n0", term=2)
+    network.settle(1.0)
+    assert network.nodes["n0"].members() == ids
+    assert network.largest < 1500
 
 
 def test_members_are_notified_on_every_node_when_a_group_changes(network: Network) -> None:

@@ -11,13 +11,14 @@ import pytest
 from dledger.net.errors import PeerError, PeerGoneError
 from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
+from dledger_broker import forward
 from dledger_broker.config import BrokerConfig
 from dledger_broker.forward import Envelope, ForwardedOrigin, Forwarder
 from dledger_broker.group import Group
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.server.request import Buffer, Request, read_request
 from dledger_broker.testing import FakeEnvironment
-from dledger_remoting.codes import RequestCode
+from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command, encode_json_header
 from dledger_remoting.frame import Frame, FrameDecoder
 from dledger_remoting.hosts import HostAddress
@@ -148,6 +149,19 @@ def test_a_request_goes_to_the_leader_and_its_answer_to_the_client(node: Node) -
     node.answer(0, success(7))
     assert [answer.opaque for answer in node.client.answers] == [7]
     assert (node.client.forwards, node.client.forwards_sent) == (0, 0)
+
+
+def test_a_request_that_no_frame_between_nodes_can_carry_is_refused(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward, "MAX_DATA_BYTES", 64)
+    node.leader_is("n2")
+    node.pass_on(1)
+    assert node.channel.sent == []
+    (answer,) = node.client.answers
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "too large to be passed on" in (answer.remark or "")
+    assert (node.client.forwards, node.forwarder.waiting) == (0, 0)
 
 
 def test_a_request_waits_for_a_leader_and_goes_on_at_once(node: Node) -> None:

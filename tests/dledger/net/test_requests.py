@@ -10,6 +10,7 @@ import pytest
 from dledger.environment import AsyncioEnvironment
 from dledger.errors import LogError
 from dledger.invariants import InvariantError
+from dledger.net import requests
 from dledger.net.errors import (
     PeerFailedError,
     PeerGoneError,
@@ -96,6 +97,18 @@ def pair(handler) -> tuple[RequestChannel, RequestChannel, Wire, Clock]:
     asker = RequestChannel(End(wire, "a"), 3, refuse, clock)
     answerer = RequestChannel(End(wire, "b"), 3, handler, clock)
     return asker, answerer, wire, clock
+
+
+def test_what_no_frame_can_carry_is_neither_sent_nor_waited_for(monkeypatch):
+    monkeypatch.setattr(requests, "MAX_DATA_BYTES", 8)
+    answers = []
+    asker, _, wire, _ = pair(echo)
+    assert not asker.submit("b", b"123456789", answers.append, 1.0)
+    assert wire.sent == []
+    assert asker.submit("b", b"12345678", answers.append, 1.0)
+    wire.deliver()
+    (answer,) = answers
+    assert isinstance(answer, PeerFailedError), "the echo is larger than its sound"
 
 
 def test_answers_find_their_requests_in_any_order():
