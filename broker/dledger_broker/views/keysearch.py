@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from dledger.environment import COLD, Environment, called_back
-from dledger.errors import CorruptionError, LogError, TrimmedError
+from dledger.errors import CorruptionError, LogError, NotLeaderError, TrimmedError
 from dledger.store.disk import Disk
 from dledger_broker.views.keyfile import IndexLayout
 from dledger_broker.views.keyindex import KeyIndex, iter_block, record_keys
@@ -64,6 +64,7 @@ class KeySearch:
         self._position = 0
         self._saved_position = 0
         self._loaded = False
+        self._closing = False
         self._generation = 0
         self._task: asyncio.Task[None] | None = None
         self._seen_applied = 0
@@ -83,7 +84,7 @@ class KeySearch:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Stop indexing and make what is indexed durable."""
+        """Stop indexing and make what is indexed durable; queries are refused from then on."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -93,6 +94,7 @@ class KeySearch:
                 await self.save(slots=True)
             except OSError as error:
                 _logger.warning("the key index stands at %d, the rest comes again: %s", self._saved_position, error)
+        self._closing = True
         await self._work(self._index.close)
 
     def abandon(self) -> None:
@@ -149,7 +151,10 @@ class KeySearch:
         self._worker.submit(self._index.wipe, self._report)
 
     async def candidates(self, topic: str, key: bytes, limit: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of records that may have the key and were stored in the range, newest first."""
+        """Physical offsets of records that may have the key and were stored in the range, newest first.
+
+        Raises `NotLeaderError` once the index is closed: other nodes are to be asked.
+        """
         await self.load()
         unindexed = max(self._position, self._log.first_position())
         recent: list[int] = []
@@ -157,6 +162,8 @@ class KeySearch:
             unindexed, data = await self._reader.block(unindexed, SEARCH_BLOCK_BYTES)
             found, unindexed = await self._cold(partial(_search_block, data, unindexed, topic, key, begin_ms, end_ms))
             recent += found
+        if self._closing:
+            raise NotLeaderError(None, 0, "this node is stopping")
         wanted = limit * MAX_CANDIDATES_PER_RESULT
         indexed = await self._work(partial(self._index.positions, topic, key, begin_ms, end_ms, wanted))
         return list(dict.fromkeys([*reversed(recent), *indexed]))

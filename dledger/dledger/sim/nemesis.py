@@ -116,6 +116,12 @@ def _some_pairs(random: Random, group: SimGroup) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
+def _full_disk(random: Random, group: SimGroup) -> Fault:
+    duration_s = _down(random)
+    cut_off_s = random.choice((0.0, 0.0, 0.5)) * duration_s
+    return FullDisk(_one(random, group), random.choice((0, 8 << 10, 100 << 10, 300 << 10)), duration_s, cut_off_s)
+
+
 KINDS: Mapping[str, Draw] = {
     "crash": _crash_one,
     "crash-many": _crash_many,
@@ -143,9 +149,7 @@ KINDS: Mapping[str, Draw] = {
     "slow-disk": lambda random, group: SlowDisk(
         _one(random, group), random.choice((0.02, 0.2, 1.0, 2.5)), 0.001, _down(random)
     ),
-    "full-disk": lambda random, group: FullDisk(
-        _one(random, group), random.choice((0, 8 << 10, 100 << 10, 300 << 10)), _down(random)
-    ),
+    "full-disk": _full_disk,
     "disk-error": lambda random, group: DiskError(
         _one(random, group),
         random.choice(("datasync", "datasync", "pwrite")),

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_files import content
 
+from dledger.errors import NotLeaderError
 from dledger.sim.disk import SimDisk
 from dledger_broker.testing import SMALL, START_MS, BrokerInMemory, Message
 from dledger_broker.views.keyfile import (
@@ -195,6 +196,14 @@ def test_the_index_goes_on_where_it_was_saved(clean):
     again.send("orders", 0, Message(b"99", keys="k1"))
     again.run(again.machine.keys.catch_up())
     assert bodies_of(again, "k1", count=100) == [b"99", *before]
+
+
+def test_an_index_that_is_closed_sends_queries_elsewhere_and_does_not_say_that_nothing_is_there():
+    broker = filled()
+    broker.run(broker.machine.keys.catch_up())
+    broker.run(broker.machine.keys.close())
+    with pytest.raises(NotLeaderError, match="stopping"):
+        bodies_of(broker, "k1")
 
 
 @pytest.mark.parametrize("victim", ["checkpoint", "20231114221320010", "20231114221320059", ""])

@@ -28,15 +28,30 @@ class SlowDisk:
 
 @dataclass(frozen=True, slots=True)
 class FullDisk:
-    """No space is left but a little, and others take what is given back."""
+    """No space is left but a little, and others take what is given back.
+
+    For `cut_off_s` of that time the node hears nobody: a leader then fills its log with what others replace later.
+    """
 
     node: str
     spare_bytes: int
     duration_s: float
+    cut_off_s: float = 0.0
 
     def inject(self, group: SimGroup) -> bool:
         group.nodes[self.node].disk.fill_up(self.spare_bytes)
         group.disks_filled = True
+        if self.cut_off_s:
+            others = [name for name in group.settings.names if name != self.node]
+            links = [*((self.node, other) for other in others), *((other, self.node) for other in others)]
+            for link in links:
+                group.network.block(*link)
+
+            def rejoin() -> None:
+                for link in links:
+                    group.network.unblock(*link)
+
+            group.scheduler.after(self.cut_off_s, rejoin)
         return True
 
     def heal(self, group: SimGroup) -> None:
