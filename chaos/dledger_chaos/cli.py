@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from dledger_broker.sim.mutants import MUTANTS
@@ -20,6 +21,7 @@ from .campaign.totals import load_totals
 from .checkers.base import Verdict
 from .errors import ChaosError
 from .faults import KINDS
+from .history import HistoryError
 from .mutants.trials import ANYTHING, TRIALS
 from .nemesis import MAX_OVERLAP, PAUSE_SPREAD_S, SHORTEST_PAUSE_S, Pace
 from .run import RunOptions, RunResult, check, run
@@ -40,12 +42,25 @@ def chaos() -> None:
 
 
 @chaos.command("run")
-@click.option("--minutes", type=click.FloatRange(min=0.1), default=DEFAULT_MINUTES, show_default=True)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0.1),
+    default=DEFAULT_MINUTES,
+    show_default=True,
+    help="How long faults strike.",
+)
 @click.option("--seed", type=int, help="Draws faults and workloads; a random one is printed if none is given.")
 @click.option("--faults", help="Kinds or families, separated by commas, `all` (the default) or `none`.")
 @click.option("--workloads", help="Names, separated by commas, or `all` (the default).")
-@click.option("--target", type=click.Choice(list(TARGETS)), default="local", show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True, metavar="DIR")
+@click.option("--target", type=click.Choice(list(TARGETS)), default="local", show_default=True, help="What to strike.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_OUT,
+    show_default=True,
+    metavar="DIR",
+    help="Where the run's directory is made.",
+)
 @click.option(
     "--overlap",
     type=click.IntRange(min=1),
@@ -124,12 +139,25 @@ def run_command(
 
 @chaos.command("campaign")
 @click.option("--runs", type=click.IntRange(min=1), required=True, help="How many runs the state file shall have.")
-@click.option("--minutes", type=click.FloatRange(min=0.1), default=CAMPAIGN_MINUTES, show_default=True)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0.1),
+    default=CAMPAIGN_MINUTES,
+    show_default=True,
+    help="How long faults strike in each run.",
+)
 @click.option("--first", type=int, default=1, show_default=True, help="The first seed.")
 @click.option(
     "--state", type=click.Path(path_type=Path), required=True, help="Sums of runs; one that exists is gone on with."
 )
-@click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True, metavar="DIR")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_OUT,
+    show_default=True,
+    metavar="DIR",
+    help="Where the runs' directories are made.",
+)
 @click.option("--again", is_flag=True, help="First run those seeds of the state file again that were not valid.")
 @click.pass_context
 def campaign_command(
@@ -156,7 +184,10 @@ def campaign_command(
 @click.option("--page", type=click.Path(exists=True, path_type=Path), help="Write them into this page.")
 def figures_command(states: Sequence[Path], page: Path | None) -> None:
     """Print the sums of campaigns as a table."""
-    campaigns = [load_totals(state) for state in states]
+    try:
+        campaigns = [load_totals(state) for state in states]
+    except ChaosError as error:
+        raise click.ClickException(str(error)) from error
     if page is None:
         click.echo(figures(campaigns))
     else:
@@ -168,7 +199,11 @@ def figures_command(states: Sequence[Path], page: Path | None) -> None:
 @click.pass_context
 def check_command(context: click.Context, directory: Path) -> None:
     """Judge a finished run again; DIR is what it left, with the data of its nodes."""
-    _show(context, check(directory))
+    try:
+        result = check(directory)
+    except (HistoryError, msgspec.DecodeError) as error:
+        raise click.ClickException(f"{directory} holds no finished run: {error}") from error
+    _show(context, result)
 
 
 @chaos.command("faults")

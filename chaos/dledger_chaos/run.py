@@ -87,8 +87,8 @@ class RunResult:
 async def run(options: RunOptions, say: Callable[[str], None]) -> RunResult:
     """Run once; `say` takes lines for people.  Raises `ChaosError` if it cannot even begin."""
     _stop_on_sigterm()
-    options.directory.mkdir(parents=True, exist_ok=True)
     trial = _Trial(options, say)
+    options.directory.mkdir(parents=True, exist_ok=True)
     with _log_file(options.directory / LOG_FILE):
         await trial.run()
     say("checking")

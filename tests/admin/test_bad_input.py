@@ -85,6 +85,13 @@ def test_an_even_group_is_refused_before_anything_is_made(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+def test_in_the_foreground_there_is_no_result_to_print_as_json(tmp_path):
+    code, output = dledger("up", "--data", str(tmp_path / "x"), "-o", "json")
+    assert code == 2
+    assert "-o json goes with --detach" in output
+    assert not (tmp_path / "x").exists()
+
+
 def test_a_directory_that_cannot_be_made_is_named(tmp_path, ports, monkeypatch):
     data = tmp_path / "cluster"
     base_port, namesrv_port = map(str, ports)

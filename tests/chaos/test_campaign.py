@@ -152,3 +152,16 @@ def test_the_command_sums_several_files(tmp_path):
     told = CliRunner().invoke(command_line, ["figures", str(tmp_path / "a"), str(tmp_path / "b")])
     assert told.exit_code == 0, told.output
     assert "| seeds | 1, 101 |" in told.output
+
+
+def test_files_that_are_none_of_its_own_are_named_in_one_line(tmp_path):
+    broken = tmp_path / "run.json"
+    broken.write_text("{")
+    for arguments, words in (
+        (("figures", str(broken)), f"{broken} holds no sums of a campaign"),
+        (("check", str(tmp_path)), f"{tmp_path} holds no finished run"),
+    ):
+        result = CliRunner().invoke(command_line, list(arguments))
+        assert result.exit_code == 1
+        assert result.output.startswith(f"Error: {words}")
+        assert result.output.count("\n") == 1

@@ -67,6 +67,8 @@ def up(
     The first `up` on a fresh directory bootstraps the cluster; a later one starts what is there. In the foreground it
     shows one line per node and stops everything on Ctrl-C.
     """
+    if output == "json" and not detach:
+        raise click.UsageError("-o json goes with --detach: in the foreground there is no result")
     require("broker", "aiohttp", "prometheus_client", "rich")
     options = UpOptions(data, groups, nodes, namesrv_port, base_port, config)
     setup = ClusterSetup.prepare(options)

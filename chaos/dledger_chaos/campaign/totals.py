@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from ..checkers.base import Result
+from ..errors import ChaosError
 from ..faults.power import PowerLoss
 from ..faults.process import Kill
 from ..report import JSON_FILE, Summary
@@ -94,8 +95,13 @@ def figures_of(directory: Path, result: RunResult) -> RunFigures:
 
 
 def load_totals(path: Path) -> Totals:
-    """The totals in a file; none yet if there is no file.  Raises `msgspec.ValidationError`."""
-    return msgspec.json.decode(path.read_bytes(), type=Totals) if path.exists() else Totals()
+    """The totals in a file; none yet if there is no file.  Raises `ChaosError` if it holds something else."""
+    if not path.exists():
+        return Totals()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Totals)
+    except msgspec.DecodeError as error:
+        raise ChaosError(f"{path} holds no sums of a campaign: {error}") from error
 
 
 def save_totals(path: Path, totals: Totals) -> None:
