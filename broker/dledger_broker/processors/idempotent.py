@@ -41,6 +41,8 @@ WAIT_S: Final = 0.01
 """How often a repetition looks whether the first one has its outcome."""
 MAX_CANDIDATES: Final = 64
 """Stored sends of one identity with which a send is compared, the newest ones."""
+MAX_APPLIED: Final = 1_024
+"""Sends that may count as in flight although they are applied: they are indexed together."""
 ROWS_PER_SLICE: Final = 16_384
 """Remembered sends indexed at a time, in about 4 ms."""
 
@@ -98,6 +100,7 @@ class IdempotentSends:
         self._room = 0
         self._understood_by: Membership | None = None
         self._term = 0
+        self._is_indexed = False
         self._closed = False
         machine.on_leadership_changed.append(self._on_leadership)
         machine.on_features_changed.append(self._on_features)
@@ -117,15 +120,17 @@ class IdempotentSends:
         if not table.window_ms:
             return sends, []
         identities = self._identities(sends)
-        if not table.index(ROWS_PER_SLICE):
+        if not self._is_indexed and not self._index_some():
             return self._hold_opted_in(sends, identities), []
+        remembered = _not_zero(identities)
         in_flight = self._in_flight
-        expected = len(in_flight) + len(identities)
-        in_flight.update(identities)
+        if len(in_flight) > MAX_APPLIED:
+            self._forget_applied()
+        expected = len(in_flight) + len(remembered)
+        in_flight.update(remembered)
         if (
             len(in_flight) == expected <= self._room  # none of them was in flight, and none is there twice
-            and 0 not in in_flight
-            and table.knows_none(identities)
+            and table.knows_none(remembered)
         ):
             return sends, identities
         self._in_flight = set().union(*(staged for _, staged in self._staged))
@@ -276,12 +281,12 @@ class IdempotentSends:
 
     # ---------------------------------------------------------------- a unit goes into the log
 
-    def command(self, identities: Sequence[int]) -> bytearray:
+    def command(self, identities: list[int]) -> bytearray:
         """The command that remembers sends, to be completed by `complete` when their positions are known.
 
         Empty if there is nothing to remember, or if not every member understands it: then they are stored only.
         """
-        remembered = [identity for identity in identities if identity] if 0 in identities else identities
+        remembered = _not_zero(identities)
         if not remembered:
             return bytearray()
         membership = self._machine.log.membership
@@ -304,20 +309,19 @@ class IdempotentSends:
 
     def staged(self, position: int, identities: list[int]) -> None:
         """A unit whose first record is to stand at `position` was proposed."""
-        self._forget_applied()
-        self._in_flight.update(identities)
-        self._staged.append((position, identities))
+        self._staged.append((position, _not_zero(identities)))
 
     def refused(self, identities: Sequence[int]) -> None:
         """These sends were not proposed."""
         self._in_flight.difference_update(identities)
 
     def _forget_applied(self) -> None:
-        """What is applied is known to the state."""
+        """What is applied is known to the state, where it is indexed now."""
         staged, applied_position = self._staged, self._machine.applied_position
         while staged and staged[0][0] < applied_position:
             self._in_flight.difference_update(staged.popleft()[1])
         table = self._machine.state.remembered
+        table.index(len(table))
         self._room = table.max_rows - len(table)
 
     def _on_features(self) -> None:
@@ -331,14 +335,23 @@ class IdempotentSends:
             self._term = leadership.term if leadership.is_leader else 0
             self._in_flight.clear()
             self._staged.clear()
-            self._index(self._term)
+            self._is_indexed = False
+            self._index_all(self._term)
 
-    def _index(self, term: int) -> None:
+    def _index_all(self, term: int) -> None:
         """Have what earlier leaders remembered indexed, a slice at a time."""
-        if not term or term != self._term or self._closed:
-            return
-        if not self._machine.state.remembered.index(ROWS_PER_SLICE):
-            self._env.call_soon(partial(self._index, term))
+        if term and term == self._term and not self._closed and not self._index_some():
+            self._env.call_soon(partial(self._index_all, term))
+
+    def _index_some(self) -> bool:
+        """Index a slice of what is remembered; whether all of it is indexed."""
+        self._is_indexed = self._machine.state.remembered.index(ROWS_PER_SLICE)
+        return self._is_indexed
+
+
+def _not_zero(identities: list[int]) -> list[int]:
+    """Those of the sends that are remembered."""
+    return [identity for identity in identities if identity] if 0 in identities else identities
 
 
 @lru_cache(maxsize=1024)

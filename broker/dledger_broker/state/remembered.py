@@ -4,9 +4,9 @@
 
 An identity only finds candidates; whether a send is a repetition is decided by comparing it with the stored records.
 Rows stand in the order of the log, in *eras* of about `ERA_ROWS` rows, and an era leaves as a whole when its last row
-has expired. Adding rows costs next to nothing: they are indexed by whoever looks for them, which is the leader. A row
-needs 12 bytes, and 12 in the index; with the expired rows of the oldest era that is 30 bytes for each of 4.2 million
-(2 minutes at 35,000 sends/s).
+has expired. Adding rows costs next to nothing: they are put away when there are enough of them, or when somebody wants
+to know, and indexed by whoever looks for them, which is the leader. A row needs 12 bytes, and 12 in the index; with the
+expired rows of the oldest era that is 30 bytes for each of 4.2 million (2 minutes at 35,000 sends/s).
 
 Rows expire by the store times of the entries that remember, made monotonic: `elapsed_ms` follows the highest store time
 seen, by at most two windows for each step; a time that is more than a window behind is taken for the present one,
@@ -39,6 +39,8 @@ MAX_STEPS: Final = 1_000
 collide on purpose are more."""
 RUN_ROWS: Final = 4_096
 """Rows of a run in a snapshot."""
+MAX_WAITING_ROWS: Final = 16_384
+"""Rows that wait to be put away together."""
 MARKS_PER_WINDOW: Final = 128
 """The window is exact to this part of itself; a row is kept at least for the window."""
 
@@ -52,14 +54,14 @@ class Mark(NamedTuple):
 
 
 class Summary(msgspec.Struct, frozen=True, array_like=True):
-    """Everything but the rows."""
+    """Everything but the rows. `checksums` are those of all identities and of all positions there were."""
 
     window_ms: int
     max_rows: int
     elapsed_ms: int
     highest_ms: int
     added: int
-    checksum: int
+    checksums: tuple[int, int]
     marks: list[Mark]
 
 
@@ -124,7 +126,18 @@ class Era:
 class RememberedSends:
     """See the module's description. `window_ms` 0 remembers nothing, and nothing was ever remembered then."""
 
-    __slots__ = ("_added", "_checksum", "_elapsed_ms", "_eras", "_highest_ms", "_marks", "max_rows", "window_ms")
+    __slots__ = (
+        "_added",
+        "_checksums",
+        "_elapsed_ms",
+        "_eras",
+        "_highest_ms",
+        "_marks",
+        "_waiting",
+        "_waiting_rows",
+        "max_rows",
+        "window_ms",
+    )
 
     def __init__(self) -> None:
         self.window_ms = 0
@@ -134,15 +147,19 @@ class RememberedSends:
         self._elapsed_ms = 0
         self._highest_ms = 0
         self._added = 0
-        self._checksum = 0
+        self._checksums = (0, 0)
+        self._waiting: list[tuple[bytes, bytes, int]] = []
+        self._waiting_rows = 0
 
     def __len__(self) -> int:
         """Rows that have not expired."""
+        self._put_away()
         return self._added - self._marks[0].added if self._marks else 0
 
     @property
     def kept_from(self) -> int:
         """Rows below this position have expired."""
+        self._put_away()
         return self._marks[0].position if self._marks else 0
 
     @property
@@ -150,10 +167,13 @@ class RememberedSends:
         """64 bits that tell two histories of additions and limits apart; 0 before the first limit."""
         if not self.window_ms:
             return 0
-        return mix(mix(mix(self._checksum, self._added), self.window_ms), self.max_rows)
+        self._put_away()
+        of_identities, of_positions = self._checksums
+        return mix(mix(mix(of_identities << 32 | of_positions, self._added), self.window_ms), self.max_rows)
 
     def limit(self, window_ms: int, max_rows: int) -> None:
         """Remember for so long, and no more than so many; the leader sees to the latter before it proposes."""
+        self._put_away()
         self.window_ms = window_ms
         self.max_rows = max_rows
 
@@ -162,13 +182,14 @@ class RememberedSends:
 
         Both are big-endian numbers, of `IDENTITY_BYTES` and `POSITION_BYTES`.
         """
-        self._pass_time(store_ms, int.from_bytes(positions[:POSITION_BYTES], "big"))
-        self._add(identities, positions)
-        self._added += len(identities) // IDENTITY_BYTES
-        self._checksum = crc32(positions, crc32(identities, self._checksum))
+        self._waiting.append((identities, positions, store_ms))
+        self._waiting_rows += len(identities) // IDENTITY_BYTES
+        if self._waiting_rows >= MAX_WAITING_ROWS:
+            self._put_away()
 
     def index(self, max_rows: int) -> bool:
         """Index rows that are not, at most so many (0.2 µs for each); False if there may be more."""
+        self._put_away()
         for era in self._eras:
             missing = len(era.identities) - len(era.chain)
             if missing:
@@ -182,7 +203,7 @@ class RememberedSends:
         steps = 0
         for era in self._eras:
             heads, known, before, shift = era.heads, era.identities, era.chain, era.shift
-            for identity in identities:
+            for identity in identities if heads else ():
                 number = heads[identity >> shift]
                 while number:
                     if known[number - 1] == identity:
@@ -198,6 +219,24 @@ class RememberedSends:
         kept_from = self.kept_from
         positions = chain.from_iterable(era.find(identity) for era in reversed(self._eras) if era.heads)
         return [position for position in positions if position >= kept_from]
+
+    def _put_away(self) -> None:
+        """Add the rows that wait."""
+        waiting, self._waiting = self._waiting, []
+        self._waiting_rows = 0
+        if not waiting:
+            return
+        for identities, positions, store_ms in waiting:
+            self._pass_time(store_ms, int.from_bytes(positions[:POSITION_BYTES], "big"))
+            self._added += len(identities) // IDENTITY_BYTES
+        all_identities = b"".join([identities for identities, _, _ in waiting])
+        all_positions = b"".join([positions for _, positions, _ in waiting])
+        self._add(all_identities, all_positions)
+        of_identities, of_positions = self._checksums
+        self._checksums = (crc32(all_identities, of_identities), crc32(all_positions, of_positions))
+        eras, kept_from = self._eras, self._marks[0].position
+        while eras[0].positions[-1] < kept_from:
+            eras.popleft()
 
     def _add(self, identities: bytes, positions: bytes) -> None:
         eras = self._eras
@@ -221,21 +260,19 @@ class RememberedSends:
             marks.append(Mark(elapsed_ms, position, self._added))
         while len(marks) > 1 and marks[0].elapsed_ms + step_ms <= elapsed_ms - self.window_ms:
             marks.popleft()
-        eras, kept_from = self._eras, marks[0].position
-        while eras and eras[0].positions[-1] < kept_from:
-            eras.popleft()
 
     # ---------------------------------------------------------------- snapshots
 
     def capture(self) -> tuple[Summary, Iterator[Run]]:
         """The table as it is now, and what yields its rows as they are now, in runs; later rows are left out."""
+        self._put_away()
         summary = Summary(
             self.window_ms,
             self.max_rows,
             self._elapsed_ms,
             self._highest_ms,
             self._added,
-            self._checksum,
+            self._checksums,
             list(self._marks),
         )
         return summary, _runs([(era, len(era.identities)) for era in self._eras], self.kept_from)
@@ -248,7 +285,7 @@ class RememberedSends:
         table._elapsed_ms = summary.elapsed_ms
         table._highest_ms = summary.highest_ms
         table._added = summary.added
-        table._checksum = summary.checksum
+        table._checksums = summary.checksums
         table._marks = deque(summary.marks)
         for run in runs:
             table._add(run.identities, run.positions)
