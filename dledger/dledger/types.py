@@ -16,10 +16,8 @@ LogIndex = NewType("LogIndex", int)
 Position = NewType("Position", int)
 NodeId = NewType("NodeId", str)
 
-NO_INDEX = LogIndex(-1)
-"""The index before the first entry (indexes count from 0)."""
 NO_TERM = Term(0)
-"""The term of `NO_INDEX`; real terms count from 1."""
+"""The term before the first entry; real terms count from 1."""
 
 
 class EntryKind(IntEnum):

@@ -266,13 +266,7 @@ _LANGUAGE_BY_NUMBER: Final = {language.value: language for language in LanguageC
 class ClientVersion(IntEnum):
     """Ordinals of the releases that some rule of the protocol depends on."""
 
-    V3_0_11 = 37
-    V3_4_9 = 121
-    V4_1_0 = 233
-    V4_9_3 = 399
     V4_9_4 = 401
-    V5_0_0 = 413
-    V5_3_1 = 475
     V5_3_3 = 479
 
 

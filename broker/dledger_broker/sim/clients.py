@@ -193,7 +193,6 @@ class Consumer(Client):
         self.group_name = f"group-{number}"
         self.topic = self.random.choice(sorted(trial.lasting))
         self._positions = {queue_id: _Position() for queue_id in range(trial.settings.queues)}
-        self._last_tried: tuple[int, int] = (-1, -1)
 
     def act(self) -> None:
         """Ask where to go on, pull, or commit."""

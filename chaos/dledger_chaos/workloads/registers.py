@@ -82,7 +82,6 @@ class RegisterWorkload:
     name = NAME
 
     def __init__(self) -> None:
-        self._clients: dict[str, SubjectClient] = {}
         self._keys: _Keys | None = None
         self._values = count(1)
 
