@@ -244,7 +244,7 @@ class Broker:
         )
         self.processors = parts = self._service.processors
         self.listener = Listener(
-            config.node_id, config, self.counter, parts.requests.on_frames, parts.presence.local.channel_lost
+            config.node_id, config, self.counter, parts.requests.on_reads, parts.presence.local.channel_lost
         )
         self.registrar = Registrar(machine, group, config)
 

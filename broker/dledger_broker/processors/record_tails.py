@@ -6,7 +6,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, TypeAlias
 
-from dledger_broker.processors.send_targets import SendTarget
+from dledger_broker.processors.send_targets import PropertiesLayout, SendTarget
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.batch import split_batch
 from dledger_remoting.errors import MessageIllegal
@@ -24,6 +24,7 @@ from dledger_remoting.properties import (
 from dledger_remoting.record import MAX_PROPERTIES_BYTES
 
 MAX_KNOWN_TAGS: Final = 4_096
+MAX_KNOWN_LAYOUTS: Final = 64
 
 _UNIQUE_KEY: Final = UNIQUE_KEY.encode()
 _UNIQUE_KEY_MARK: Final = _UNIQUE_KEY + b"\x01"
@@ -59,6 +60,16 @@ class RecordTails:
 
         Raises `MessageIllegal` if the properties are too long, or ask for a delay.
         """
+        layout = target.layouts.get(len(properties))
+        if layout is not None:
+            before, behind, key_end, head, added, tag_code = layout
+            if properties.startswith(before) and properties.endswith(behind):
+                unique_key = properties[len(before) : key_end]
+                if unique_key.isalnum():  # it ends where the layout says, and holds no mark of another property
+                    return head + properties + added, unique_key, tag_code
+        return self._complete(properties, target)
+
+    def _complete(self, properties: bytes, target: SendTarget) -> tuple[bytes, bytes, int]:
         find = properties.find  # three times as fast as `in`, which tries to read a number first
         if find(_DELAY_MARK) >= 0 and target.retry_group is None:
             _refuse_delay(properties)
@@ -67,10 +78,13 @@ class RecordTails:
         if at == 0 or (at > 0 and properties[at - 1] == 2):
             start = at + len(_UNIQUE_KEY_MARK)
             end = find(b"\x02", start)
-            unique_key = properties[start:] if end < 0 else properties[start:end]
+            key_end = end if end >= 0 else len(properties)
+            unique_key = properties[start:key_end]
         else:
+            start = key_end = 0
             unique_key = (find_property(properties, _UNIQUE_KEY) or b"") if at > 0 else b""
         if not unique_key:
+            start = key_end = 0
             unique_key = self._unique_keys.next(self._wall_ms()).encode()
             added = b"".join((added, _UNIQUE_KEY_MARK, unique_key, b"\x02"))
         size = len(properties) + len(added)
@@ -79,7 +93,13 @@ class RecordTails:
                 f"the properties have {size} bytes with what the broker adds, the limit is {MAX_PROPERTIES_BYTES}"
             )
         tag_code = self._tag_code(properties) if find(_TAGS_MARK) >= 0 else 0
-        return b"%b%b%b%b" % (target.topic_field, _pack_length(size), properties, added), unique_key, tag_code
+        head = target.topic_field + _pack_length(size)
+        if key_end:
+            if len(target.layouts) >= MAX_KNOWN_LAYOUTS:
+                target.layouts.clear()
+            before, behind = properties[:start], properties[key_end:]
+            target.layouts[len(properties)] = PropertiesLayout(before, behind, key_end, head, added, tag_code)
+        return head + properties + added, unique_key, tag_code
 
     def batch(self, body: bytes, target: SendTarget) -> list[MessageParts]:
         """The messages in a batch's body. Raises `MessageIllegal`."""

@@ -15,7 +15,7 @@ from dledger_broker.errors import wire_error
 from dledger_broker.forward import Forwarder
 from dledger_broker.group import Group
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.server.request import Origin, Request, read_request
+from dledger_broker.server.request import Channel, Origin, Read, Request, read_request
 from dledger_remoting.codes import ResponseCode, request_code_name
 from dledger_remoting.errors import (
     FrameError,
@@ -73,10 +73,13 @@ class Route(NamedTuple):
 class Sends(Protocol):
     """`send.SendProcessor`."""
 
-    def take_run(self, origin: Origin, data: bytes, frames: Sequence[FrameBounds], place: int, received: float) -> int:
-        """Take sends in their most common form into the unit of this turn; returns the place of the first frame that is
-        none.
+    def take_run(self, reads: Sequence[Read], number: int, place: int, received: float) -> tuple[int, int]:
+        """Take sends in their most common form into the unit of this turn; returns the number of the read, and the
+        place in it, of the first frame that is none.
         """
+
+    def flush(self) -> None:
+        """Stage the unit now."""
 
     def flush_later(self) -> None:
         """Stage the unit at the end of this turn of the event loop."""
@@ -133,20 +136,33 @@ class Requests:
 
     # ---------------------------------------------------------------- in
 
-    def on_frames(self, origin: Origin, data: bytes, frames: list[FrameBounds]) -> None:
-        """Handle the frames of one read. Raises `FrameError` for a header that cannot be read."""
-        now, place = self._now(), 0
-        try:
-            while place < len(frames):
-                if self._group.ready and not origin.forwards:
-                    place = self._sends.take_run(origin, data, frames, place, now)
-                    if place == len(frames):
-                        break
-                header_start, body_start, frame_end, serialize_type = frames[place]
-                place += 1
+    def on_reads(self, reads: Sequence[Read]) -> None:
+        """Handle what all connections brought in a turn of the event loop."""
+        self._handle(reads)
+        self._sends.flush()
+
+    def on_frames(self, origin: Channel, data: bytes, frames: list[FrameBounds]) -> None:
+        """Handle the frames of one read; its sends share a unit with those that follow in this turn."""
+        self._handle(((origin, data, frames),))
+        self._sends.flush_later()
+
+    def _handle(self, reads: Sequence[Read]) -> None:
+        now, number, place = self._now(), 0, 0
+        while number < len(reads):
+            if self._group.ready:
+                number, place = self._sends.take_run(reads, number, place, now)
+                if number == len(reads):
+                    break
+            origin, data, frames = reads[number]
+            header_start, body_start, frame_end, serialize_type = frames[place]
+            place += 1
+            try:
                 self.receive(origin, serialize_type, data[header_start:body_start], data[body_start:frame_end], now)
-        finally:
-            self._sends.flush_later()
+            except FrameError as error:
+                origin.break_off(error)
+                place = len(frames)
+            if place == len(frames):
+                number, place = number + 1, 0
 
     def receive_forwarded(
         self, origin: Origin, serialize_type: int, header: bytes, body: bytes, received: float

@@ -27,7 +27,7 @@ from dledger_broker.processors.idempotent import IdempotentSends
 from dledger_broker.processors.record_tails import MessageParts, RecordTails
 from dledger_broker.processors.send_targets import SendTargets
 from dledger_broker.processors.send_unit import PendingSend, SendUnit, messages_bytes
-from dledger_broker.server.request import Origin, Request
+from dledger_broker.server.request import Read, Request
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
     InvalidParameter,
@@ -37,7 +37,6 @@ from dledger_remoting.errors import (
     QuorumTimeout,
     TopicNotExist,
 )
-from dledger_remoting.frame import FrameBounds
 from dledger_remoting.headers import SendMessageHeader
 from dledger_remoting.hosts import HostAddress, pack_host
 from dledger_remoting.hotpath import SendV2Fields, decode_send_v2_json
@@ -134,63 +133,76 @@ class SendProcessor:
         )
         self.add(request, fields)
 
-    def take_run(self, origin: Origin, data: bytes, frames: Sequence[FrameBounds], place: int, received: float) -> int:
-        """Take the sends among `frames[place:]` into the unit of this turn, as `add` does, up to the first frame that
-        is anything but an ordinary send; returns its place, and leaves it as it was.
+    def take_run(self, reads: Sequence[Read], number: int, place: int, received: float) -> tuple[int, int]:
+        """Take the sends from the frame at `place` of `reads[number]` on into the unit of this turn, as `add` does, up
+        to the first frame that is anything but an ordinary send. Returns where that is (`len(reads)` if nowhere), and
+        leaves it as it was.
 
-        The node leads and is ready, and no earlier request of the channel waits for anything.
+        The node leads and is ready.
         """
         known, complete = self._targets.known, self._tails.complete
         max_body_bytes = self._limits.max_message_bytes
         pending, pending_bytes = self._pending, self._pending_bytes
-        begin, answered = place, 0
-        while place < len(frames):
-            header_start, body_start, frame_end, serialize_type = frames[place]
-            if serialize_type != _JSON or not data.startswith(_SEND_PREFIXES, header_start):
-                break
-            header = data[header_start:body_start]
-            send = decode_send_v2_json(header)
-            if send is None or send.flag & _RESPONSE:
-                break
-            fields = send.ext
-            target = known(fields.topic)
-            queue_id = fields.queue_id
-            if (
-                target is None
-                or not 0 <= queue_id < target.queues
-                or frame_end - body_start > max_body_bytes
-                or fields.sys_flag & SYS_TRANSACTION_MASK
-            ):
-                break
-            body = data[body_start:frame_end]
-            is_batch = fields.batch or send.code == RequestCode.SEND_BATCH_MESSAGE
-            messages: Sequence[MessageParts]
-            try:
-                if is_batch:
-                    unique_key, messages = b"", self._tails.batch(body, target)
-                    size = messages_bytes(messages)
-                else:
-                    tail, unique_key, tag_code = complete(fields.properties.encode(), target)
-                    messages = ((body, tail, fields.user_flag, tag_code),)
-                    size = RECORD_HEAD_BYTES + len(body) + len(tail)
-            except MessageIllegal:
-                break
-            place += 1
-            if not send.flag & _ONEWAY:
-                answered += 1
-            request = Request(origin, send.code, send.opaque, send.flag, _JSON, header, body, received)
-            if pending_bytes + size > MAX_UNIT_BYTES:
-                self._pending_bytes = pending_bytes
-                self.flush()
-                pending, pending_bytes = self._pending, 0
-            pending.append((request, fields, target, target.queue(queue_id), messages, unique_key, is_batch, size))
-            pending_bytes += size
-            if fields.idempotent or target.idempotent:
-                self._opted_in = True
-        self._pending_bytes = pending_bytes
-        self._counters.requests += place - begin
-        origin.in_flight += answered
-        return place
+        topic, target = "", None
+        taken = 0
+        try:
+            while number < len(reads):
+                origin, data, frames = reads[number]
+                if origin.forwards:  # an earlier request of the channel waits for something
+                    return number, place
+                while place < len(frames):
+                    header_start, body_start, frame_end, serialize_type = frames[place]
+                    if serialize_type != _JSON or not data.startswith(_SEND_PREFIXES, header_start):
+                        return number, place
+                    header = data[header_start:body_start]
+                    send = decode_send_v2_json(header)
+                    if send is None or send.flag & _RESPONSE:
+                        return number, place
+                    fields = send.ext
+                    if fields.topic != topic:
+                        topic = fields.topic
+                        target = known(topic)
+                    queue_id = fields.queue_id
+                    if (
+                        target is None
+                        or not 0 <= queue_id < target.queues
+                        or frame_end - body_start > max_body_bytes
+                        or fields.sys_flag & SYS_TRANSACTION_MASK
+                    ):
+                        return number, place
+                    body = data[body_start:frame_end]
+                    is_batch = fields.batch or send.code == RequestCode.SEND_BATCH_MESSAGE
+                    messages: Sequence[MessageParts]
+                    try:
+                        if is_batch:
+                            unique_key, messages = b"", self._tails.batch(body, target)
+                            size = messages_bytes(messages)
+                        else:
+                            tail, unique_key, tag_code = complete(fields.properties.encode(), target)
+                            messages = ((body, tail, fields.user_flag, tag_code),)
+                            size = RECORD_HEAD_BYTES + len(body) + len(tail)
+                    except MessageIllegal:
+                        return number, place
+                    place += 1
+                    taken += 1
+                    if not send.flag & _ONEWAY:
+                        origin.in_flight += 1
+                    request = Request(origin, send.code, send.opaque, send.flag, _JSON, header, body, received)
+                    if pending_bytes + size > MAX_UNIT_BYTES:
+                        self._pending_bytes = pending_bytes
+                        self.flush()
+                        pending, pending_bytes = self._pending, 0
+                    pending.append(
+                        (request, fields, target, target.queue(queue_id), messages, unique_key, is_batch, size)
+                    )
+                    pending_bytes += size
+                    if fields.idempotent or target.idempotent:
+                        self._opted_in = True
+                number, place = number + 1, 0
+            return number, place
+        finally:
+            self._pending_bytes = pending_bytes
+            self._counters.requests += taken
 
     def add(self, request: Request, fields: SendV2Fields) -> None:
         """Check a send and take it into the unit of this turn. Raises `RemotingError` with RocketMQ's code."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from dledger_broker.config import BrokerConfig
 from dledger_broker.group import Group
@@ -33,12 +34,29 @@ from dledger_remoting.topics import (
 )
 
 
+class PropertiesLayout(NamedTuple):
+    """What messages have in common whose properties differ in the unique key alone."""
+
+    before: bytes
+    """The properties up to the unique key's value."""
+    behind: bytes
+    """The properties behind it."""
+    key_end: int
+    """Where it ends."""
+    head: bytes
+    """What stands before the properties in a record: the topic, the length."""
+    added: bytes
+    """What the broker adds to them."""
+    tag_code: int
+
+
 class SendTarget:
     """A topic that takes messages; all that encoding needs of it. Valid until topics or leadership change.
 
     `retry_group` is the consumer group of a retry topic. `redirected` says that this is another topic than the client
     named, so that its queue number means nothing; `idempotent` that all sends to the topic are opted in;
-    `written_by_clients_only` that the broker makes no records for it.
+    `written_by_clients_only` that the broker makes no records for it. `layouts` holds, for each length of properties,
+    what they lately looked like.
     """
 
     __slots__ = (
@@ -46,6 +64,7 @@ class SendTarget:
         "_state",
         "created_position",
         "idempotent",
+        "layouts",
         "magic",
         "queues",
         "redirected",
@@ -71,6 +90,7 @@ class SendTarget:
         )
         self.retry_group = retry_group
         self.redirected = redirected
+        self.layouts: dict[int, PropertiesLayout] = {}
         self._state = state
         self._by_id: dict[int, QueueState] = {}
 

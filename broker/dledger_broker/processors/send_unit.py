@@ -6,7 +6,10 @@ run of records for each queue, and hands each client its answers in one call.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Final, TypeAlias
 
 from dledger_broker.processors.record_tails import MessageParts
@@ -135,12 +138,13 @@ class SendUnit:
 
     @staticmethod
     def _message_ids(id_prefix: bytes, position: int, messages: Sequence[MessageParts]) -> bytes:
-        """The offset message ids of records that lie back to back."""
-        ids: list[bytes] = []
-        for body, tail, _, _ in messages:
-            ids.append(b"%b%016X" % (id_prefix, position))
-            position += RECORD_HEAD_BYTES + len(body) + len(tail)
-        return b",".join(ids)
+        """The offset message ids of records that lie back to back, each the prefix and the position in 16 digits."""
+        sizes = [RECORD_HEAD_BYTES + len(body) + len(tail) for body, tail, _, _ in messages[:-1]]
+        positions = array("Q", accumulate(sizes, initial=position))
+        if sys.byteorder == "little":
+            positions.byteswap()
+        digits = positions.tobytes().hex(",", 8).upper().encode()
+        return id_prefix + digits.replace(b",", b"," + id_prefix)
 
     def applied(self) -> None:
         """See `StagedContext`: answer every request of the unit."""

@@ -1,8 +1,8 @@
 """One client's connection.
 
-Bytes are received into a buffer that all connections share; what is left of a frame waits in the connection, a large
-frame gets a buffer of its own. Answers are collected and written once per turn of the event loop. A connection that
-does not read, floods or sends garbage is slowed down first and closed then, each limit with a counter.
+Whole frames are handed to the listener, which has those of all connections handled together at the end of a turn of
+the event loop; what is left of a frame waits in the connection. Answers are collected and written once per turn. A
+connection that does not read, floods or sends garbage is slowed down first and closed then, each limit with a counter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from dledger_broker.server.request import Buffer
 from dledger_remoting.errors import FrameError
-from dledger_remoting.frame import pending_frame_bytes, split_frames
+from dledger_remoting.frame import FrameBounds, pending_frame_bytes, split_frames
 from dledger_remoting.hosts import HostAddress, pack_host
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-LARGE_FRAME_BYTES: Final = 64 << 10
-"""The rest of a frame larger than this is received into a buffer of its own."""
 JOIN_BYTES: Final = 64 << 10
 """Answers of one turn up to this size are joined; larger ones go to the kernel in pieces."""
 NOTIFY_FIELD: Final = b"dledgerNotify"
@@ -33,8 +31,8 @@ NOTIFY_FIELD: Final = b"dledgerNotify"
 _serial: Final = count(1)
 
 
-class ClientConnection(asyncio.BufferedProtocol):
-    """Implements `Origin` for a client that is connected to this node."""
+class ClientConnection(asyncio.Protocol):
+    """Implements `Channel` for a client that is connected to this node."""
 
     is_forwarded: Final = False
 
@@ -43,12 +41,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._counters = listener.counters
         self._limits = listener.limits
         self._transport: asyncio.Transport | None = None
-        self._rest: bytes = b""
-        self._own: bytearray | None = None
-        self._own_filled = 0
-        self._own_frame = 0
+        self._fragments: list[bytes] = []
+        self._missing = 0
         self._out: list[Buffer] = []
-        self._out_bytes = 0
         self._reading_paused = False
         self._write_paused = False
         self._slow_timer: asyncio.TimerHandle | None = None
@@ -95,63 +90,52 @@ class ClientConnection(asyncio.BufferedProtocol):
         """The client sends no more; it expects nothing more either."""
         return False
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 -- asyncio's signature
-        """Where the next bytes go: the shared buffer behind what is left of a frame, or the large frame's own."""
-        if self._own is not None:
-            return memoryview(self._own)[self._own_filled :]
-        view = self._listener.buffer_view
-        rest = self._rest
-        if rest:
-            view[: len(rest)] = rest
-            return view[len(rest) :]
-        return view
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Bytes came: cut frames and hand the requests in them on."""
+    def data_received(self, data: bytes) -> None:
+        """Bytes came: cut frames, and have the requests in them handled."""
         self.active = True
-        if self._own is not None:
-            self._own_filled += nbytes
-            if self._own_filled < self._own_frame:
+        fragments = self._fragments
+        if fragments:
+            fragments.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
                 return
-            buffer, end = self._own, self._own_filled
-            self._own = None
-        else:
-            buffer, end = self._listener.buffer, len(self._rest) + nbytes
-        self._rest = b""
+            data = b"".join(fragments)
+            fragments.clear()
         try:
-            frames, consumed = split_frames(buffer, end, 0, self._limits.max_frame_bytes)
+            frames, consumed = split_frames(data, len(data), 0, self._limits.max_frame_bytes)
             if frames:
-                self._greet(buffer, frames[0][0], frames[0][1])
-                self._listener.on_frames(self, bytes(memoryview(buffer)[:consumed]), frames)
-            if consumed < end:
-                self._keep_rest(buffer, consumed, end)
+                if not self._greeted:
+                    self._greet(data, frames[0])
+                self._listener.received(self, data, frames)
+            if consumed < len(data):
+                self._keep_rest(data, consumed)
         except FrameError as error:
-            self._refuse(error)
-            return
-        if self.in_flight > self._limits.max_in_flight and not self._reading_paused:
+            self.break_off(error)
+
+    def too_much_in_flight(self) -> None:
+        """Read on only after answers."""
+        if not self._reading_paused:
             self._counters.max_in_flight += 1
             self._update_reading()
 
-    def _keep_rest(self, buffer: bytearray, position: int, end: int) -> None:
-        """Put what is left of a frame aside. Raises `FrameError` if the frame can only be one that breaks a limit."""
-        split_frames(buffer, end, position, self._limits.max_frame_bytes)
-        size = pending_frame_bytes(buffer, position, end)
-        if size > LARGE_FRAME_BYTES:
-            self._own = bytearray(size)
-            self._own_frame = size
-            self._own_filled = end - position
-            self._own[: self._own_filled] = memoryview(buffer)[position:end]
-        else:
-            self._rest = bytes(memoryview(buffer)[position:end])
+    def _keep_rest(self, data: bytes, position: int) -> None:
+        """Put what is left of a frame aside. Raises `FrameError` if the frame can only be one that breaks a limit.
 
-    def _greet(self, buffer: bytearray, header_start: int, header_end: int) -> None:
+        Fragments are joined once the frame is complete, so that a large frame in small pieces costs linear time.
+        """
+        split_frames(data, len(data), position, self._limits.max_frame_bytes)
+        rest = data[position:]
+        self._fragments.append(rest)
+        self._missing = max(1, pending_frame_bytes(rest, 0, len(rest)) - len(rest))
+
+    def _greet(self, data: bytes, frame: FrameBounds) -> None:
         """See once what a client of ours says in its first request."""
-        if not self._greeted:
-            self._greeted = True
-            if buffer.find(NOTIFY_FIELD, header_start, header_end) >= 0:
-                self.wants_leader_notices = True
+        self._greeted = True
+        if data.find(NOTIFY_FIELD, frame[0], frame[1]) >= 0:
+            self.wants_leader_notices = True
 
-    def _refuse(self, error: FrameError) -> None:
+    def break_off(self, error: FrameError) -> None:
+        """See `Channel`."""
         self._counters.frames_refused += 1
         if "larger than the limit" in error.remark:
             self._counters.max_frame_bytes += 1
@@ -164,16 +148,14 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def answer_frame(self, frame: bytes) -> None:
         """See `Origin`."""
-        self.in_flight -= 1
-        if not self._out:
-            self._listener.schedule_flush(self)
-        self._out.append(frame)
-        self._out_bytes += len(frame)
+        self.answer_frames((frame,))
 
     def answer_frames(self, frames: Sequence[bytes]) -> None:
         """See `Origin`."""
         self.in_flight -= len(frames)
-        self.send(frames)
+        if not self._out:
+            self._listener.schedule_flush(self)
+        self._out.extend(frames)
 
     def settle(self) -> None:
         """See `Origin`: nothing is kept for a oneway request."""
@@ -186,7 +168,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._out:
             self._listener.schedule_flush(self)
         self._out.extend(parts)
-        self._out_bytes += sum(map(len, parts))
 
     def next_opaque(self) -> int:
         """A number for a request of this broker; never 0, which some clients replace by one of their own."""
@@ -196,18 +177,18 @@ class ClientConnection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Write what the turn brought, in one call."""
         parts, self._out = self._out, []
-        size, self._out_bytes = self._out_bytes, 0
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         self.active = True
-        self._counters.bytes_out += size
         if len(parts) == 1:
+            size = len(parts[0])
             transport.write(parts[0])
-        elif size <= JOIN_BYTES:
+        elif (size := sum(map(len, parts))) <= JOIN_BYTES:
             transport.write(b"".join(parts))
         else:
             transport.writelines(parts)
+        self._counters.bytes_out += size
         if self._write_paused and transport.get_write_buffer_size() > self._limits.max_outgoing_bytes:
             self._counters.max_outgoing_bytes += 1
             self.drop(

@@ -7,17 +7,18 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import StartError
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.server.connection import ClientConnection
+from dledger_broker.server.request import Read
 from dledger_remoting.frame import FrameBounds
 
-RECEIVE_BUFFER_BYTES: Final = 256 << 10
-"""Received at once at most; a frame that is not complete then and larger than 64 KiB gets a buffer of its own."""
+TURN_BYTES: Final = 256 << 10
+"""What a turn of the event loop has received is handled at its end, or as soon as it is this much."""
 LISTEN_BACKLOG: Final = 1024
 COMPLAINT_INTERVAL_S: Final = 10.0
 IDLE_SCANS: Final = 8
@@ -26,14 +27,12 @@ IDLE_SCANS: Final = 8
 
 _logger = logging.getLogger(__name__)
 
-OnFrames = Callable[[ClientConnection, bytes, list[FrameBounds]], None]
-"""Handles the frames of one read; raises `FrameError` for a header that cannot be read."""
-
 
 class Listener:
     """All connections of clients to this node.
 
-    `on_frames` gets the frames of each read. `on_lost` is told of every connection that had been admitted.
+    `on_reads` gets what all connections have received in a turn. `on_lost` is told of every connection that had been
+    admitted, after everything that came over it.
     """
 
     def __init__(
@@ -41,16 +40,16 @@ class Listener:
         node_id: str,
         limits: BrokerConfig,
         counters: BrokerCounters,
-        on_frames: OnFrames,
+        on_reads: Callable[[Sequence[Read]], None],
         on_lost: Callable[[ClientConnection], None],
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.node_id = node_id
         self.limits = limits
         self.counters = counters
-        self.on_frames = on_frames
-        self.buffer = bytearray(RECEIVE_BUFFER_BYTES)
-        self.buffer_view = memoryview(self.buffer)
+        self._on_reads = on_reads
+        self._reads: list[tuple[ClientConnection, bytes, list[FrameBounds]]] = []
+        self._read_bytes = 0
         self._on_lost = on_lost
         self._connections: set[ClientConnection] = set()
         self._unwritten: list[ClientConnection] = []
@@ -120,8 +119,29 @@ class Listener:
         self.counters.connections_accepted += 1
         return True
 
+    def received(self, connection: ClientConnection, data: bytes, frames: list[FrameBounds]) -> None:
+        """Have the whole frames in `data` handled at the end of this turn."""
+        if not self._reads:
+            self.loop.call_soon(self.handle_reads)
+        self._reads.append((connection, data, frames))
+        self._read_bytes += len(data)
+        if self._read_bytes >= TURN_BYTES:
+            self.handle_reads()
+
+    def handle_reads(self) -> None:
+        """Handle what has been received, in the order in which it came."""
+        reads, self._reads = self._reads, []
+        self._read_bytes = 0
+        if reads:
+            self._on_reads(reads)
+        most = self.limits.max_in_flight
+        for connection, _, _ in reads:
+            if connection.in_flight > most:
+                connection.too_much_in_flight()
+
     def lost(self, connection: ClientConnection) -> None:
         """A connection is gone."""
+        self.handle_reads()
         if connection in self._connections:
             self._connections.discard(connection)
             self._on_lost(connection)

@@ -15,8 +15,8 @@ from dledger_remoting.command import (
     encode_command,
     make_response,
 )
-from dledger_remoting.errors import RemotingError
-from dledger_remoting.frame import Frame
+from dledger_remoting.errors import FrameError, RemotingError
+from dledger_remoting.frame import Frame, FrameBounds
 from dledger_remoting.hosts import HostAddress
 
 Buffer: TypeAlias = bytes | memoryview
@@ -76,6 +76,17 @@ class Origin(Protocol):
 
     def refuse(self, term: int) -> None:
         """This node does not lead and nothing was proposed: the node in between may hand the request on."""
+
+
+class Channel(Origin, Protocol):
+    """An origin whose frames this node reads itself."""
+
+    def break_off(self, error: FrameError) -> None:
+        """It sent what cannot be read: hear nothing more from it."""
+
+
+Read: TypeAlias = tuple[Channel, bytes, list[FrameBounds]]
+"""What came over one connection at once, and where the whole frames in it lie."""
 
 
 class Request(msgspec.Struct, gc=False, eq=False):

@@ -11,6 +11,7 @@ from dledger.sim.scheduler import Scheduler, Timer
 from dledger_broker.server.connection import pack_born_host
 from dledger_broker.server.request import Buffer
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
+from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder, split_frames
 from dledger_remoting.hosts import HostAddress
 
@@ -137,6 +138,10 @@ class SimConnection:
 
     def refuse(self, term: int) -> None:
         """See `Origin`: never called, for only forwarded requests are refused."""
+
+    def break_off(self, error: FrameError) -> None:
+        """See `Channel`: simulated clients write what can be read."""
+        raise error
 
     def _answered(self, frame: bytes) -> None:
         if not self._open or self._life.node.name in self._group.unreachable:

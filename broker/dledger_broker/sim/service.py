@@ -16,7 +16,7 @@ from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.server.request import Origin
+from dledger_broker.server.request import Channel
 from dledger_broker.service import BrokerService
 from dledger_broker.sim.truth import Truth
 from dledger_remoting.frame import FrameBounds
@@ -139,7 +139,7 @@ class SimBroker:
         if not self.service.retention.is_busy and (pinned is None or position <= pinned):
             self.service.retention.trim(position)
 
-    def on_frames(self, origin: Origin, data: bytes, frames: list[FrameBounds]) -> None:
+    def on_frames(self, origin: Channel, data: bytes, frames: list[FrameBounds]) -> None:
         """Requests came over a connection."""
         invariant(not self._life.replica.failure, "a failed node reads nothing")
         self.service.processors.requests.on_frames(origin, data, frames)

@@ -18,6 +18,7 @@ from dledger_broker.server.request import Buffer
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
+from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder, split_frames
 from dledger_remoting.hosts import HostAddress, pack_host
 from dledger_remoting.record import MessageRecord, iter_records
@@ -69,6 +70,9 @@ class FakeClient:
 
     def refuse(self, term: int) -> None:
         raise AssertionError("only a forwarded request is refused")
+
+    def break_off(self, error: FrameError) -> None:
+        raise error
 
     def send(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,10 +14,11 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import StartError
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.server.connection import ClientConnection
-from dledger_broker.server.listener import RECEIVE_BUFFER_BYTES, Listener, resolve_ipv4
-from dledger_broker.server.request import Request, read_request
+from dledger_broker.server.listener import TURN_BYTES, Listener, resolve_ipv4
+from dledger_broker.server.request import Read, Request, read_request
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
-from dledger_remoting.frame import FrameBounds, FrameDecoder
+from dledger_remoting.errors import FrameError
+from dledger_remoting.frame import FrameDecoder
 
 
 class Server:
@@ -32,21 +33,26 @@ class Server:
         )
         self.counters = BrokerCounters()
         self.lost: list[ClientConnection] = []
-        self.listener = Listener("n0", self.config, self.counters, self.on_frames, self.on_lost)
+        self.listener = Listener("n0", self.config, self.counters, self.on_reads, self.on_lost)
         self.requests: list[Request] = []
         self.arrived = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
         self.auto: Callable[[Request], None] | None = None
 
-    def on_frames(self, connection: ClientConnection, view: bytes, frames: list[FrameBounds]) -> None:
-        for header_start, body_start, frame_end, serialize_type in frames:
-            header, body = bytes(view[header_start:body_start]), bytes(view[body_start:frame_end])
-            request = read_request(connection, serialize_type, header, body, 0.0)
-            if request is not None:
-                connection.in_flight += 1
-                self.requests.append(request)
-                if self.auto is not None:
-                    self.auto(request)
+    def on_reads(self, reads: Sequence[Read]) -> None:
+        for connection, data, frames in reads:
+            for header_start, body_start, frame_end, serialize_type in frames:
+                header, body = data[header_start:body_start], data[body_start:frame_end]
+                try:
+                    request = read_request(connection, serialize_type, header, body, 0.0)
+                except FrameError as error:
+                    connection.break_off(error)
+                    break
+                if request is not None:
+                    connection.in_flight += 1
+                    self.requests.append(request)
+                    if self.auto is not None:
+                        self.auto(request)
         self._announce()
 
     def on_lost(self, connection: ClientConnection) -> None:
@@ -142,7 +148,7 @@ async def test_frames_arrive_whole_however_they_are_cut(make_server: MakeServer)
     assert (await client.answer()).body == b"c"
 
 
-@pytest.mark.parametrize("size", [RECEIVE_BUFFER_BYTES - 100, RECEIVE_BUFFER_BYTES, 5 << 20])
+@pytest.mark.parametrize("size", [TURN_BYTES - 100, TURN_BYTES, 5 << 20])
 async def test_a_frame_larger_than_the_buffer_between_small_ones(make_server: MakeServer, size: int) -> None:
     server = await make_server()
     server.auto = echo
