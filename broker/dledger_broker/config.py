@@ -124,7 +124,7 @@ class BrokerConfig:
     election_min_ms: int = 500
     election_max_ms: int = 1000
     max_uncommitted_bytes: int = 64 * MIB
-    snapshot_interval_s: int = 60
+    snapshot_interval_s: int = 5
     reserve_bytes: int = 64 * MIB
 
     auto_create_topic: bool = True

@@ -36,7 +36,7 @@ class ReplicaConfig:
     max_uncommitted_bytes: int = 64 << 20
     recent_bytes: int = 8 << 20
     """Newest entries kept in memory."""
-    snapshot_interval_ms: int = 60_000
+    snapshot_interval_ms: int = 5_000
     """Least time between two marked segment starts."""
     scrub_interval_ms: int = 3_600_000
     """Pause between two verifications of the whole log in the background."""
@@ -89,7 +89,7 @@ class NodeConfig:
     election_max_ms: int = 1000
     max_uncommitted_bytes: int = 64 << 20
     recent_bytes: int = 8 << 20
-    snapshot_interval_ms: int = 60_000
+    snapshot_interval_ms: int = 5_000
     scrub_interval_ms: int = 3_600_000
     reserve_bytes: int = RESERVE_BYTES
     bootstrap: bool = False

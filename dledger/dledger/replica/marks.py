@@ -24,6 +24,8 @@ from dledger.store.snapshots import SnapshotStore
 from dledger.types import EntryMeta, ReplicaId, SnapshotMeta
 
 DIGEST_CHANNEL = 251
+SNAPSHOT_SHARE = 0.05
+"""Of the time at most, snapshots are written: a large state has them further apart."""
 
 
 class Marks:
@@ -73,9 +75,12 @@ class Marks:
         return self._votes.disagree
 
     def wanted(self) -> bool:
-        """Leader, at a segment start: whether to mark it, because the last mark is `interval_s` ago."""
+        """Leader, at a segment start: whether to mark it.
+
+        The last mark is `interval_s` ago, and long enough for snapshots to take little of the time.
+        """
         now = self._environment.now()
-        if now - self._last_mark_at < self._interval_s:
+        if now - self._last_mark_at < max(self._interval_s, self._snapshotter.took_s / SNAPSHOT_SHARE):
             return False
         self._last_mark_at = now
         return True

@@ -40,7 +40,10 @@ class Snapshotter:
         self._chunks: Iterator[bytes] = iter(())
         self._trim_to = -1
         self._waits_for_log = False
+        self._begun_at = 0.0
         self.full = False
+        self.took_s = 0.0
+        """How long the last snapshot took to write."""
 
     @property
     def busy(self) -> bool:
@@ -56,6 +59,7 @@ class Snapshotter:
             self.full = True
             return
         self.full = False
+        self._begun_at = self._environment.now()
         self._chunks = chunks
         self._environment.call_soon(self._write)
 
@@ -105,6 +109,7 @@ class Snapshotter:
             if isinstance(result, BaseException):
                 self._failed(result)
                 return
+            self.took_s = self._environment.now() - self._begun_at
             self._maybe_trim()
 
         self._environment.run_blocking(COLD, writer.commit, done)
