@@ -19,7 +19,7 @@ from struct import pack, pack_into
 from typing import Final, Protocol
 
 from dledger.environment import Environment
-from dledger.errors import TrimmedError
+from dledger.errors import LogError, TrimmedError
 from dledger.statemachine import Leadership
 from dledger.types import Membership
 from dledger_broker.config import BrokerConfig
@@ -177,7 +177,11 @@ class IdempotentSends:
                 if self._is_in_flight(identity):
                     self._hold(send[0])
                     continue
-                if self._is_stored(self._machine.state.remembered.find(identity), send):
+                try:
+                    if self._is_stored(self._machine.state.remembered.find(identity), send):
+                        continue
+                except (LogError, OSError) as error:  # what may be the first one cannot be read here at present
+                    self._fail(send[0], error)
                     continue
             kept.append(send)
             if identity and self._is_full():

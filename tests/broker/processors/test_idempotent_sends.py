@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from served_broker import MakeBroker, ServedBroker, make_served_broker, send_ext
 
+from dledger.errors import CorruptionError
 from dledger_broker.founding import Founding
 from dledger_broker.processors import idempotent
 from dledger_remoting.batch import BatchMessage, encode_batch
@@ -233,6 +234,25 @@ def test_a_candidate_that_is_not_in_memory_is_read_from_the_disk(broker: ServedB
     other = broker.client().call_from_disk(310, send_ext("T1", properties=ONE, idempotent="true"), b"other")
     assert other.code == 0
     assert stored(broker) == 2
+
+
+def test_a_candidate_that_cannot_be_read_fails_its_send_and_no_other(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+):
+    def corrupt(position: int, size: int) -> bytes:
+        raise CorruptionError(f"{size} bytes at {position} are known to be corrupt")
+
+    first = send(broker)
+    monkeypatch.setattr(broker.memory.node, "read_nowait", corrupt)
+    client = broker.client()
+    repeated = client.send(310, send_ext("T1", properties=ONE, idempotent="true"), b"hello")
+    other = client.send(310, send_ext("T1", properties="UNIQ_KEY\x01K2\x02", idempotent="true"), b"hello")
+    broker.settle()
+    assert client.answered(repeated).code != 0
+    assert client.answered(other).code == 0
+    assert stored(broker) == 2
+    monkeypatch.undo()
+    assert place(send(broker)) == place(first)
 
 
 def test_sends_of_both_kinds_keep_their_order_in_a_queue(broker: ServedBroker):
