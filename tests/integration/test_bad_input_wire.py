@@ -192,14 +192,29 @@ def assert_names(answer: RemotingCommand, field: str) -> None:
         b'{"clientID":7}',
         b"\xff\xff",
         b'{"clientID":',
-        b'{"clientID":"%b"}' % bytes(1025).replace(b"\0", b"x"),
+        b'{"clientID":"c","heartbeatFingerprint":9223372036854775808}',
+        b'{"clientID":"%b"}' % (b"x" * 1025),
         b'{"clientID":"c"}' + b" " * (1 << 20),
     ],
-    ids=range(9),
+    ids=range(10),
 )
-def test_a_heartbeat_that_cannot_be_read_is_answered_1(leader, body):
-    with BareClient(leader) as client:
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_heartbeat_that_cannot_be_read_is_answered_1(request, role, body):
+    with BareClient(request.getfixturevalue(role)) as client:
         assert_names(client.ask(RequestCode.HEART_BEAT, body=body), "heartbeat")
+
+
+def test_the_largest_heartbeat_reaches_the_leader_from_a_follower(leader, follower):
+    head, tail = b'{"clientID":"large","consumerDataSet":[{"groupName":"Large","subscriptionDataSet":[', b"]}]}"
+    topics = [b'{"topic":"t%05d"}' % number for number in range(((1 << 20) - len(head) - len(tail)) // 19)]
+    with BareClient(follower) as client:
+        client.post(RequestCode.HEART_BEAT, body=head + b",".join(topics) + tail)
+        while not (answer := client.read()).is_response:
+            pass  # the notice that the group has changed may come first
+        assert answer.code == ResponseCode.SUCCESS
+        with BareClient(leader) as other:
+            members = other.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "Large"})
+        assert members.body == b'{"consumerIdList":["large"]}'
 
 
 @pytest.mark.parametrize("body", [b"\0", b"\0\0\0\x20" + b"x" * 28, b"\xff" * 64])
