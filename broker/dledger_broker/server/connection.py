@@ -110,6 +110,7 @@ class ClientConnection(asyncio.Protocol):
             if consumed < len(data):
                 self._keep_rest(data, consumed)
         except FrameError as error:
+            self._listener.handle_reads()  # what came before is answered
             self.break_off(error)
 
     def too_much_in_flight(self) -> None:
