@@ -17,11 +17,11 @@ COUNT = 500
 
 
 def main(name_server: str, path: str) -> None:
-    """Archive twice, with messages sent before each run."""
+    """Archive three times, with messages sent before each run, and make the small files one."""
     with SyncAdmin(name_server) as admin:
         admin.create_topic(TOPIC, queues=2)
     spark = spark_session("local[2]")
-    for _ in range(2):
+    for _ in range(3):
         with SyncProducer(name_server) as producer:
             producer.send_batch(
                 TOPIC, [Message(b"%d" % number, key="often" if number % 2 else f"k{number}") for number in range(COUNT)]

@@ -336,9 +336,9 @@ def test_the_example_runs(
     monkeypatch.setattr(sys, "argv", ["spark_archive.py", cluster.namesrv, str(tmp_path / "archive")])
     runpy.run_path(str(ROOT / "examples" / "spark_archive.py"), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["added 500, there are 500", "added 500, there are 1000"]
-    assert lines[2].startswith("the same 1000 in version ")
-    assert lines[3] == "often has 500 messages"
+    assert lines[:3] == [f"added 500, there are {number}" for number in (500, 1000, 1500)]
+    assert lines[3].startswith("the same 1500 in version ")
+    assert lines[4] == "often has 750 messages"
 
 
 def test_the_snippet_of_the_guide_runs(spark: SparkSession, source: Source, tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ def archive(result: ArchiveResult, compacted: CompactionResult | None) -> str:
         lines.append(f"{result.lost_rows:,} messages were gone before they were archived")
     version, files = result.version, result.total_files
     if compacted is not None:
-        lines.append(f"compacted {compacted.files_before:,} files into {compacted.files_after:,}")
+        fewer = f"compacted {compacted.files_before:,} files into {compacted.files_after:,}"
+        lines.append(fewer if compacted.version != version else "nothing to compact")
         version, files = compacted.version, compacted.files_after
     lines.append(f"{result.path}: version {version}, {result.total_rows:,} messages in {files:,} files")
     return "\n".join(lines)
