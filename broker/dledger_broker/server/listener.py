@@ -132,8 +132,13 @@ class Listener:
         """Handle what has been received, in the order in which it came."""
         reads, self._reads = self._reads, []
         self._read_bytes = 0
-        if reads:
-            self._on_reads(reads)
+        try:
+            if reads:
+                self._on_reads(reads)
+        except Exception:
+            for connection, _, _ in reads:
+                connection.drop("a request of its turn broke this node")  # no client waits for an answer in vain
+            raise
         most = self.limits.max_in_flight
         for connection, _, _ in reads:
             if connection.in_flight > most:
@@ -141,10 +146,12 @@ class Listener:
 
     def lost(self, connection: ClientConnection) -> None:
         """A connection is gone."""
-        self.handle_reads()
-        if connection in self._connections:
-            self._connections.discard(connection)
-            self._on_lost(connection)
+        try:
+            self.handle_reads()
+        finally:
+            if connection in self._connections:
+                self._connections.discard(connection)
+                self._on_lost(connection)
 
     def schedule_flush(self, connection: ClientConnection) -> None:
         """Write what `connection` has collected at the end of this turn."""
