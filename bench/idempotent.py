@@ -1,8 +1,8 @@
 """`python -m bench.idempotent`: what idempotent sends cost.
 
 One cluster, two topics that differ in the attribute `idempotent` only, and the same load on each in turn, again and
-again, so that whatever else the machine does falls on both. The cost is in CPU per message, which such disturbances
-move little, and in throughput.
+again, each first every other time, so that whatever else the machine does falls on both. The cost is in CPU per
+message, which such disturbances move little, and in throughput.
 """
 
 import asyncio
@@ -52,8 +52,8 @@ def _compare(cluster: BenchCluster, program: Path, name: str, rounds: int, secon
     costs: dict[str, list[float]] = {topic: [] for topic in TOPICS}
     leader = cluster.leader()
     pids = [leader.pid(), *(node.pid() for node in cluster.nodes if node != leader)]
-    for _ in range(rounds):
-        for topic in TOPICS:
+    for number in range(rounds):
+        for topic in TOPICS if number % 2 == 0 else reversed(TOPICS):
             meter = UsageMeter(pids)
             result = run_load(
                 program,

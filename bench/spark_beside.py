@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
@@ -19,6 +20,7 @@ import click
 from bench.compiler import build_generator
 from bench.generator import Load, run_load
 from bench.spark import TOPIC, fill, scan
+from bench.usage import family_cpu_seconds
 from dledger_client import SyncAdmin
 from dledger_client.testing import LocalCluster
 from dledger_spark.session import spark_session
@@ -27,18 +29,21 @@ SENT_TOPIC = "beside"
 LOADS = {"1 x 64": Load(), "64 x 1": Load(connections=64, window=1)}
 
 
-def read_forever(namesrv: str) -> None:
+def read_forever(namesrv: str, limit: int | None) -> None:
     """Read the topic as it is now again and again; one line after each time. A frame is planned only once."""
     spark = spark_session("local[2]", config={"spark.log.level": "ERROR", "spark.driver.memory": "1g"})
-    frame = spark.read.format("dledger").options(namesrv=namesrv, subscribe=TOPIC, columns="value").load()
+    reader = spark.read.format("dledger").options(namesrv=namesrv, subscribe=TOPIC, columns="value")
+    frame = (reader if limit is None else reader.option("maxBytesPerSecond", str(limit))).load()
     while True:
         click.echo(str(scan(frame)))
 
 
 @contextmanager
-def job(namesrv: str, *, nice: bool) -> Iterator[int]:
+def job(namesrv: str, *, nice: bool, limit: int | None) -> Iterator[int]:
     """The id of the process group that reads; it has read everything once."""
     command = [*(("nice", "-n", "19") if nice else ()), sys.executable, "-m", "bench.spark_beside", "--read", namesrv]
+    if limit is not None:
+        command += ["--limit", str(limit)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, text=True)
     try:
         assert process.stdout is not None
@@ -50,39 +55,52 @@ def job(namesrv: str, *, nice: bool) -> Iterator[int]:
         process.wait()
 
 
-def compare(cluster: LocalCluster, load: Load, group: int, rounds: int, seconds: float) -> tuple[float, float]:
-    """Medians of messages per second, alone and beside the job."""
+def compare(cluster: LocalCluster, load: Load, group: int, rounds: int, seconds: float) -> tuple[float, float, float]:
+    """Medians of messages per second, alone and beside the job, and of the cores that the job itself took meanwhile."""
     program = build_generator()
     port = int(cluster.client_address(cluster.leader()).rpartition(":")[2])
     rates: dict[signal.Signals, list[float]] = {signal.SIGSTOP: [], signal.SIGCONT: []}
+    cores: list[float] = []
     for _ in range(rounds):
         for number, found in rates.items():
             os.killpg(group, number)
+            began, used = time.monotonic(), family_cpu_seconds(group)
             result = run_load(program, load, port=port, topic=SENT_TOPIC, seconds=seconds, warmup_s=0.5)
             found.append(result.messages_per_s)
-    return median(rates[signal.SIGSTOP]), median(rates[signal.SIGCONT])
+            if number is signal.SIGCONT:
+                cores.append((family_cpu_seconds(group) - used) / (time.monotonic() - began))
+    return median(rates[signal.SIGSTOP]), median(rates[signal.SIGCONT]), median(cores)
 
 
 @click.command()
 @click.option("--messages", default=200_000, show_default=True, type=click.IntRange(1000), help="In the old range.")
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Runs alone and beside the job.")
 @click.option("--seconds", default=3.0, show_default=True, help="Length of a run.")
+@click.option(
+    "--limit",
+    type=click.IntRange(65_536),
+    help="Also a job with `maxBytesPerSecond` of so many for each of its two tasks.",
+)
 @click.option("--read", "namesrv", hidden=True, help="Be the job.")
-def main(*, messages: int, rounds: int, seconds: float, namesrv: str | None) -> None:
+def main(*, messages: int, rounds: int, seconds: float, limit: int | None, namesrv: str | None) -> None:
     """Measure sends alone and beside a job on this machine."""
     if namesrv is not None:
-        read_forever(namesrv)
+        read_forever(namesrv, limit)
+    jobs: dict[str, tuple[bool, int | None]] = {"job at same priority": (False, None)}
+    jobs["job at lowest priority"] = (True, None)
+    if limit is not None:
+        jobs[f"job of {2 * limit / 1e6:g} MB/s"] = (False, limit)
     with LocalCluster() as cluster:
         asyncio.run(fill(cluster.namesrv, messages, 1024))
         with SyncAdmin(cluster.namesrv) as admin:
             admin.create_topic(SENT_TOPIC, queues=4)
-        for nice in (False, True):
-            with job(cluster.namesrv, nice=nice) as group:
+        for how, (nice, its_limit) in jobs.items():
+            with job(cluster.namesrv, nice=nice, limit=its_limit) as group:
                 for name, load in LOADS.items():
-                    alone, beside = compare(cluster, load, group, rounds, seconds)
-                    how = "lowest priority" if nice else "same priority"
+                    alone, beside, cores = compare(cluster, load, group, rounds, seconds)
                     click.echo(
-                        f"{name}, job at {how}: {alone:,.0f} alone, {beside:,.0f} beside it: {beside / alone:.0%}"
+                        f"{name}, {how}: {alone:,.0f} alone, {beside:,.0f} beside it: {beside / alone:.0%};"
+                        f" the job took {cores:.2f} cores"
                     )
 
 

@@ -17,27 +17,28 @@ _ATTEMPTS = 4
 
 def run_to_its_end(start: Callable[[], StreamingQuery]) -> StreamingQuery:
     """Start a query that ends, and wait for it. Raises what makes it fail."""
-    for attempt in range(_ATTEMPTS):
-        query = start()
-        try:
-            assert query.awaitTermination(120)
-        except StreamingQueryException as error:
-            if attempt + 1 == _ATTEMPTS or _NOT_STARTED not in str(error):
-                raise
-        else:
-            return query
-    raise AssertionError
+
+    def ends(query: StreamingQuery) -> None:
+        assert query.awaitTermination(120)
+
+    return _survives_the_start(start, ends)
 
 
 def survives_the_start(start: Callable[[], StreamingQuery]) -> StreamingQuery:
     """Start a query that goes on, and wait until it has read what is there."""
-    for attempt in range(_ATTEMPTS):
+    return _survives_the_start(start, StreamingQuery.processAllAvailable)
+
+
+def _survives_the_start(start: Callable[[], StreamingQuery], wait: Callable[[StreamingQuery], None]) -> StreamingQuery:
+    for _ in range(_ATTEMPTS - 1):
         query = start()
         try:
-            query.processAllAvailable()
+            wait(query)
         except StreamingQueryException as error:
-            if attempt + 1 == _ATTEMPTS or _NOT_STARTED not in str(error):
+            if _NOT_STARTED not in str(error):
                 raise
         else:
             return query
-    raise AssertionError
+    query = start()
+    wait(query)
+    return query
