@@ -14,6 +14,7 @@ from dledger.errors import CorruptionError, IdentityError
 from dledger.store.commit import SavedCommit
 from dledger.store.disk import Disk, File, OsDisk
 from dledger.store.identity import read_identity
+from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
 from dledger.store.index import UNIT
 from dledger.store.mark import DurableMark
 from dledger.store.scan import BLOCK_BYTES, Collected, Cursor, header_at, scan_segment
@@ -174,21 +175,25 @@ class _Verifier:
         return report
 
     def starting_cursor(self) -> Cursor:
-        """At the log's very beginning, or at the lowest snapshot."""
-        if self.starts and self.starts[0] == 0:
+        """At the log's very beginning, or at the snapshot of its first segment, else at the lowest one.
+
+        A loss of power may bring a snapshot back that a trim had deleted: it stands below the log, and means nothing.
+        """
+        first = min([*self.starts, *list_positions(self.disk, INDEX_DIRECTORY)], default=-1)
+        if first == 0:
             return Cursor(0, 0, 0, 0)
         snapshots = self.snapshots.list()
         if snapshots:
-            base = snapshots[0]
+            base = next((snapshot for snapshot in snapshots if snapshot.position == first), snapshots[0])
             return Cursor(base.position, base.last_index + 1, base.last_term, base.chain_crc)
         if self.starts:
             self.report.problems.append(f"the log begins at {self.starts[0]} and no snapshot says what was before")
             file = self.disk.open(segment_path(self.starts[0]))
             try:
-                first = header_at(file, self.starts[0], self.starts[0])
+                entry = header_at(file, self.starts[0], self.starts[0])
             finally:
                 file.close()
-            return Cursor(self.starts[0], first.index if first is not None else 0, 0, None)
+            return Cursor(self.starts[0], entry.index if entry is not None else 0, 0, None)
         return Cursor(0, 0, 0, 0)
 
     def walk(self, cursor: Cursor) -> None:

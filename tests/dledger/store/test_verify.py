@@ -58,6 +58,34 @@ def test_a_trimmed_log_is_verified_from_its_snapshot():
     assert report.sha256 == hashlib.sha256(model.committed_bytes(2 * SEGMENT_BYTES, end)).hexdigest()
 
 
+def test_a_snapshot_that_a_trim_had_deleted_means_nothing_when_it_comes_back():
+    model = closed_log()
+    model.open()
+    model.snapshot(SEGMENT_BYTES)
+    model.snapshot(2 * SEGMENT_BYTES)
+    path = f"snapshots/{SEGMENT_BYTES:020d}"
+    source = model.disk.open(path)
+    stale = source.pread(source.size(), 0)
+    model.log.trim(2 * SEGMENT_BYTES)
+    model.log.close()
+    model.disk.open(path, create=True).pwrite(stale, 0)
+    report = verify("n0", disk=model.disk)
+    assert report.problems == []
+    assert (report.first_position, report.last_index) == (2 * SEGMENT_BYTES, 39)
+
+
+def test_the_loss_of_the_oldest_segment_is_a_problem():
+    model = closed_log()
+    model.open()
+    model.snapshot(SEGMENT_BYTES)
+    model.snapshot(2 * SEGMENT_BYTES)
+    model.log.trim(SEGMENT_BYTES)
+    model.log.close()
+    model.disk.unlink(f"commitlog/{SEGMENT_BYTES:020d}")
+    (problem,) = verify("n0", disk=model.disk).problems
+    assert "is missing" in problem
+
+
 def test_every_flipped_bit_of_a_committed_byte_is_found():
     disk = SimDisk()
     make_identity(disk, 512)
