@@ -6,11 +6,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from node_group import SEGMENT_BYTES, Group, until
+from node_group import SEGMENT_BYTES, Group, Journal, until
 
 from dledger import Node
 from dledger.errors import CorruptionError
 from dledger.format import HEADER_BYTES
+from dledger.store.disk import OsDisk
+from dledger.store.snapshots import SnapshotStore
 from dledger.store.verify import compare
 
 
@@ -175,3 +177,34 @@ async def test_a_membership_entry_that_rotted_is_learned_when_it_is_healed(group
     await group.start(victim)
     await until(partial(healed, group.nodes[victim], 1))
     assert group.nodes[victim].membership == leader.membership
+
+
+async def test_what_rots_below_the_state_and_is_trimmed_by_the_others_is_forgotten(tmp_path: Path):
+    group = Group(tmp_path, reserve_bytes=1 << 20)
+    await group.start()
+    await group.append(250)
+    await group.settled()
+    leader = await group.leader()
+    victim, other = (node_id for node_id in group.ids if node_id != leader.config.node_id)
+    await until(lambda: len(group.nodes[victim].replica.snapshots.list()) >= 3, "three snapshots")
+    await group.settled()
+    await group.stop(victim)
+    try:
+        *_, base = SnapshotStore.open(OsDisk(str(group.home(victim)))).list()
+        damaged = next(meta for meta in group.metas(victim) if meta.position > base.position - SEGMENT_BYTES // 2)
+        group.flip_bit(victim, damaged.position + HEADER_BYTES + 7)
+        assert leader.replica.propose_trim(base.position)
+        kept = (group.nodes[leader.config.node_id], group.nodes[other])
+        await until(lambda: all(node.first_position == base.position for node in kept), "the others have trimmed")
+        machine = group.machines[victim] = Journal()
+        machine.views_end = damaged.position
+        node = group.nodes[victim] = Node(group.config(victim), machine)
+        await node.start()
+        await group.append(5)
+        await group.settled()
+        assert (node.first_position, node.status().corrupt_bytes) == (base.position, 0)
+        assert machine.rebuilt == []
+        assert group.same_state()
+    finally:
+        await group.stop()
+    assert_equal_and_whole(group)

@@ -9,11 +9,12 @@ On the repair channel of the bulk lane:
     offset  size  field
          0     1  kind      0 request, 1 bytes, 2 refusal
          1     4  number    of the request, repeated in the answer; big-endian, as all
-         5     8  position  in the log
+         5     8  position  in the log; in a refusal: where the sender's log begins
         13     4  size      in bytes, at most `PIECE_BYTES`, inside one segment
         17     n  the bytes, in kind 1
 
-One request is on its way at a time.  A peer refuses what it does not have durable, or knows to be corrupt itself.
+One request is on its way at a time.  A peer refuses what it does not have durable, or knows to be corrupt itself.  A
+range that lies below a peer's log was trimmed by the group, and can only be forgotten here, too.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ logger = logging.getLogger(__name__)
 class _Attempt:
     """One try to heal one range, over all peers."""
 
-    __slots__ = ("asked", "damaged", "deadline", "mismatched", "peer", "size", "spool", "working")
+    __slots__ = ("asked", "damaged", "deadline", "mismatched", "peer", "size", "spool", "trimmed_to", "working")
 
     def __init__(self, damaged: CorruptRange, spool: Spool) -> None:
         self.damaged = damaged
@@ -64,6 +65,8 @@ class _Attempt:
         self.deadline = 0.0
         self.working = False
         self.mismatched = False
+        self.trimmed_to = 0
+        """The highest position at which a peer's log begins."""
 
 
 class Repairer:
@@ -71,7 +74,8 @@ class Repairer:
 
     `connected` maps node ids to the incarnation that can be sent to, `committed()` is the commit index.
     `repaired(range, memberships)` is told each healed range and its membership entries, `failed` the error that ends
-    this replica.  `rest_s` is the pause between two verifications of the whole log.
+    this replica.  `forget(range, trimmed_to)` may drop a range that the group has trimmed, with the log up to at most
+    `trimmed_to`; it returns whether it did.  `rest_s` is the pause between two verifications of the whole log.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Repairer:
         rest_s: float,
         committed: Callable[[], int],
         repaired: Callable[[CorruptRange, Sequence[EntryMeta]], None],
+        forget: Callable[[CorruptRange, int], bool],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._node_id = node_id
@@ -95,6 +100,7 @@ class Repairer:
         self._rest_s = rest_s
         self._committed = committed
         self._repaired = repaired
+        self._forget = forget
         self._failed = failed
         self._attempt: _Attempt | None = None
         self._number = 0
@@ -165,6 +171,8 @@ class Repairer:
                 COLD, partial(attempt.spool.write, piece), partial(self._on_written, attempt)
             )
         else:
+            if kind == _REFUSAL:
+                attempt.trimmed_to = max(attempt.trimmed_to, position)
             self._ask_next_peer(attempt)
 
     # ---------------------------------------------------------------- finding
@@ -293,7 +301,10 @@ class Repairer:
         self._drop(attempt)
         damaged = attempt.damaged
         if not attempt.mismatched:
-            self._rest("no connected peer has its bytes", damaged)
+            if attempt.trimmed_to >= damaged.end and self._forget(damaged, attempt.trimmed_to):
+                logger.warning("node=%s event=forgotten start=%d end=%d", self._node_id, damaged.start, damaged.end)
+            else:
+                self._rest("no connected peer has its bytes", damaged)
             return
         self._rest("no peer's bytes join it", damaged)
         if damaged.next_index <= self._committed() + 1 and self._widenings < MAX_WIDENINGS:
@@ -327,8 +338,10 @@ class Repairer:
                 if isinstance(result, StorageError):
                     self._failed(result)
                 result = b""
-            kind = _BYTES if result else _REFUSAL
-            head = _HEAD.pack(kind, number, position, size)
+            if result:
+                head = _HEAD.pack(_BYTES, number, position, size)
+            else:
+                head = _HEAD.pack(_REFUSAL, number, store.first_position, size)
             self._transport.send_data(sender.node_id, REPAIR_CHANNEL, (head, result))
 
         if 0 < size <= PIECE_BYTES and inside and in_one_segment:

@@ -138,6 +138,7 @@ class Replica:
             rest_s=config.scrub_interval_ms / 1000,
             committed=lambda: self.engine.commit_index,
             repaired=self._on_repaired,
+            forget=self._begin_behind,
             failed=self.fail,
         )
         self._saver = HardStateSaver(
@@ -505,6 +506,24 @@ class Replica:
     def _on_repaired(self, healed: CorruptRange, memberships: Sequence[EntryMeta]) -> None:
         self._run(lambda: self.engine.repaired(healed.first_index, healed.next_index, list(memberships)))
         self._applier.retry()
+
+    def _begin_behind(self, damaged: CorruptRange, trimmed_to: int) -> bool:
+        """Begin at the snapshot that the state came from, if views cannot be rebuilt up to it: a range below it is
+        corrupt, and the group has trimmed it.
+        """
+        state_index = self._feed.state_index
+        base = next((meta for meta in self.snapshots.list() if meta.last_index == state_index), None)
+        if base is None or not damaged.end <= base.position <= trimmed_to or self.applied_index >= state_index:
+            return False
+        self.store.trim(base.position)
+        if self.store.first_position != base.position:
+            return False
+        self._snapshotter.abandon()
+        self._feed.reset(base)
+        self._applier.restart(base.last_index, base.position)
+        self._trimmed(base)
+        self._applier.advance(self.engine.commit_index)
+        return True
 
     def _trimmed(self, base: SnapshotMeta) -> None:
         self.engine.trimmed(base.last_index, base.last_term)
