@@ -77,7 +77,8 @@ class ConsumeQueues:
         view = queue.view
         if offset >= view.tail_start:
             return view.in_memory(offset, count)
-        return self._reader.read_nowait(queue_directory(queue.topic, queue.queue_id), offset, count, view.tail_start)
+        count = min(count, view.tail_start - offset)
+        return self._reader.read_nowait(queue_directory(queue.topic, queue.queue_id), offset, count)
 
     def read_later(
         self, queue: QueueState, offset: int, count: int, done: Callable[[bytes | BaseException], None]

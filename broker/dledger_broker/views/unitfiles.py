@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from dledger.errors import CorruptionError
 from dledger.store.disk import Disk, File
@@ -14,10 +14,6 @@ DELETED_PREFIX = ".deleted-"
 """Begins the name of a deleted topic's directory until a checkpoint no longer lists the topic."""
 MAX_OPEN_FILES = 256
 """Files that reading and writing keep open, each; others are opened again when they are needed."""
-READ_AHEAD_UNITS: Final = 512
-"""Units of a queue that are read together: 10 KiB."""
-MAX_READ_AHEAD: Final = 256
-"""Queues of which units are kept that were read ahead."""
 
 
 class UnitBatch(NamedTuple):
@@ -131,43 +127,24 @@ def _missing(path: str, offset: int) -> CorruptionError:
 
 
 class QueueFileReader:
-    """Reads units on the event loop as far as they are in the page cache, for a queue that is read on ahead."""
+    """Reads units on the event loop as far as they are in the page cache."""
 
     def __init__(self, disk: Disk, layout: FileLayout) -> None:
         self._layout = layout
         self._files = OpenFiles(disk)
-        self._ahead: dict[str, tuple[int, bytes]] = {}
 
-    def read_nowait(self, directory: str, offset: int, count: int, written: int) -> bytes | None:
-        """Up to `count` units from `offset` on, of one file; None if that needs the disk.
-
-        Units below the offset `written` are there, and never change.
-        """
-        room = self._layout.room(offset)
-        size = min(count, room, written - offset) * UNIT_BYTES
-        path = f"{directory}/{self._layout.name(offset)}"
-        first, units = self._ahead.get(path, (offset, b""))
-        at = (offset - first) * UNIT_BYTES
-        if at >= 0 and at + size <= len(units):
-            return units[at : at + size]
+    def read_nowait(self, directory: str, offset: int, count: int) -> bytes | None:
+        """Up to `count` units from `offset` on, of one file; None if that needs the disk."""
+        take = min(count, self._layout.room(offset))
         try:
-            file = self._files.get(path)
+            file = self._files.get(f"{directory}/{self._layout.name(offset)}")
         except FileNotFoundError:
             return None
-        place = self._layout.place(offset)
-        more = min(READ_AHEAD_UNITS, room, written - offset) * UNIT_BYTES
-        if more > size and (read := file.pread_nowait(more, place)) is not None and len(read) == more:
-            if len(self._ahead) >= MAX_READ_AHEAD:
-                self._ahead.clear()
-            self._ahead[path] = offset, read
-            return read[:size]
-        return file.pread_nowait(size, place)
+        return file.pread_nowait(take * UNIT_BYTES, self._layout.place(offset))
 
     def forget(self, directory: str) -> None:
         """The files of a directory were removed or will be."""
         self._files.forget(directory)
-        for path in [path for path in self._ahead if path.startswith(directory)]:
-            del self._ahead[path]
 
 
 class QueueFileWriter:
