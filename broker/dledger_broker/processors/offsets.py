@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import Final, NamedTuple
 
 from dledger.environment import Environment
@@ -153,8 +154,10 @@ class OffsetProcessor:
                 f"queueId {header.queue_id} is outside 0..{topic.queue_count - 1} of topic {header.topic}"
             )
         key = (header.consumer_group, header.topic, header.queue_id)
-        if self._recent.is_late(request.origin, key, header.commit_offset, self._env.now()):
-            request.respond()
+        if self._recent.is_late(request.origin, key, header.commit_offset, self._env.now()) and not self._is_lost(
+            key, header.commit_offset
+        ):
+            self._machine.flush_offsets(partial(self._finish_overtaken, request, key, header.commit_offset), key)
             return
         if self._may_be_late(request.origin, key, header.commit_offset):
             raise SystemBusy(
@@ -169,6 +172,22 @@ class OffsetProcessor:
             request.respond()
         else:
             self._machine.commit_offset(*key, header.commit_offset, lambda error: self._finish_update(request, error))
+
+    def _is_lost(self, key: tuple[str, str, int], offset: int) -> bool:
+        """True if nothing as high is committed or under way: what overtook a commit was lost with its leadership."""
+        return self._machine.offset_buffer.pending(*key) is None and not self._covers(key, offset)
+
+    def _covers(self, key: tuple[str, str, int], offset: int) -> bool:
+        committed = self._machine.state.offsets.get(*key)
+        return committed is not None and committed >= offset
+
+    def _finish_overtaken(
+        self, request: Request, key: tuple[str, str, int], offset: int, error: Exception | None
+    ) -> None:
+        """Answer a commit that was overtaken, now that it is known what became of the one that overtook it."""
+        if error is None and not self._covers(key, offset):
+            error = SystemBusy(f"a commit that overtook offset {offset} was lost: commit it again")
+        self._finish_update(request, error)
 
     def _may_be_late(self, origin: Origin, key: tuple[str, str, int], offset: int) -> bool:
         """True if a commit that was passed on lowers an offset, and this leader cannot know whether it was overtaken.

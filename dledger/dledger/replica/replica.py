@@ -59,7 +59,7 @@ from dledger.statemachine import Leadership, StateMachine
 from dledger.store.damage import CorruptRange
 from dledger.types import EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
 
-TICKS_PER_HEARTBEAT = 4
+TICKS_PER_HEARTBEAT = 2
 HOUSEKEEPING_S = 0.25
 STALLED_S = 1.0
 """A leader hands over if it could not read what it is to apply for so long."""

@@ -182,3 +182,45 @@ def test_a_new_leader_takes_no_commit_that_may_have_been_overtaken(broker: Serve
     broker.advance(NEW_LEADER_S + 1)
     passed_on.send(15, offset_ext(80))
     assert committed(client) == "80"
+
+
+def forwarding_client(broker: ServedBroker) -> FakeClient:
+    """The same machine's channel through another node."""
+    passed_on = broker.client("client/2")
+    passed_on.is_forwarded = True
+    return passed_on
+
+
+def test_an_overtaken_commit_is_answered_when_the_higher_one_is_applied(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    client.send(15, offset_ext(120))
+    passed_on = forwarding_client(broker)
+    late = passed_on.send(15, offset_ext(100))
+    assert not passed_on.has_answer(late)
+    broker.settle()
+    assert passed_on.answered(late).code == ResponseCode.SUCCESS
+    assert broker.memory.machine.state.offsets.get(*KEY) == 120
+
+
+def test_an_overtaken_commit_fails_with_the_higher_one(broker: ServedBroker, client: FakeClient) -> None:
+    """The leader that took both is deposed before either is in the log: neither may be acknowledged."""
+    client.send(15, offset_ext(120))
+    passed_on = forwarding_client(broker)
+    late = passed_on.send(15, offset_ext(100))
+    broker.memory.node.step_down()
+    broker.settle()
+    assert passed_on.answered(late).code != ResponseCode.SUCCESS
+
+
+def test_a_commit_is_taken_when_the_higher_one_was_lost(broker: ServedBroker, client: FakeClient) -> None:
+    """1. 90 is committed; 2. 120 is taken and lost with the leadership; 3. the node leads again and is passed 100."""
+    client.send(15, offset_ext(90))
+    assert committed(client) == "90"
+    client.send(15, offset_ext(120), oneway=True)
+    broker.memory.node.step_down()
+    broker.memory.node.lead()
+    broker.advance(1)
+    passed_on = forwarding_client(broker)
+    passed_on.send(15, offset_ext(100))
+    assert committed(client) == "100"
