@@ -23,6 +23,7 @@ from dledger.engines import EngineFactory, native
 from dledger.environment import COLD, AsyncioEnvironment, Environment, called_back
 from dledger.errors import (
     ContradictionError,
+    CorruptionError,
     LogError,
     NotLeaderError,
     OutcomeUnknownError,
@@ -347,7 +348,7 @@ class Node:
         """Raw log bytes inside one segment, on a bounded pool.  Raises `TrimmedError`, `BusyError`."""
         if position < self.first_position:
             raise TrimmedError(f"position {position} is below the first kept one, {self.first_position}")
-        return await self._cold(partial(self.replica.store.read, position, size))
+        return await self._read(position, partial(self.replica.store.read, position, size))
 
     async def cuts(self, start: int, end: int, slice_bytes: int) -> list[LogCut]:
         """Where to cut a committed range for readers, see `dledger.store.ranges`.  Raises as `read`."""
@@ -355,11 +356,19 @@ class Node:
 
     async def read_run(self, start: int, end: int, max_bytes: int) -> EntryRun:
         """Whole raw entries of a committed range, unverified, see `dledger.store.ranges`.  Raises as `read`."""
-        return await self._cold(partial(read_run, self.replica.store, start, end, max_bytes))
+        return await self._read(start, partial(read_run, self.replica.store, start, end, max_bytes))
 
     async def record_spans(self, start: int, end: int) -> list[RecordSpan]:
         """Where the first and the last records of each term in a range lie.  Raises as `read`."""
         return await self._cold(partial(record_spans, self.replica.store, start, end))
+
+    async def _read(self, position: int, work: Callable[[], T]) -> T:
+        replica = self.replica
+        try:
+            return await self._cold(work)
+        except CorruptionError:
+            replica.read_failed(position)
+            raise
 
     async def _cold(self, work: Callable[[], T]) -> T:
         return await called_back(lambda done: self.env.run_blocking(COLD, work, done))

@@ -1,6 +1,7 @@
 """Bit rot below the durable mark is found, not served, and healed with a peer's bytes."""
 
 import logging
+import os
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -179,6 +180,54 @@ async def test_a_membership_entry_that_rotted_is_learned_when_it_is_healed(group
     assert group.nodes[victim].membership == leader.membership
 
 
+async def test_a_read_that_fails_has_its_range_healed_without_waiting_for_the_scrub(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("dledger.replica.repair.SCRUB_IDLE_BYTES", 0)
+    await group.start()
+    await group.append(150)
+    await group.settled()
+    node = next(node for node in group.nodes.values() if not node.is_ready)
+    victim = node.config.node_id
+    lost = [meta for meta in group.metas(victim) if SEGMENT_BYTES * 3 // 2 < meta.position < SEGMENT_BYTES * 2]
+    os.truncate(group.home(victim) / "commitlog" / f"{SEGMENT_BYTES:020d}", SEGMENT_BYTES // 2)
+    with pytest.raises(CorruptionError, match="inside the log"):
+        await node.read(lost[-1].position, lost[-1].size)
+    await until(partial(healed, node, 1))
+    assert len(await node.read(lost[-1].position, lost[-1].size)) == lost[-1].size
+    await group.stop()
+    assert_equal_and_whole(group)
+
+
+async def test_views_that_stand_inside_a_lost_stretch_have_it_healed_without_waiting_for_the_scrub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The entry before the one that they need next cannot be read, either."""
+    monkeypatch.setattr("dledger.replica.repair.SCRUB_IDLE_BYTES", 0)
+    group = Group(tmp_path)
+    await group.start()
+    try:
+        leader = await group.leader()
+        victim = next(node_id for node_id in group.ids if node_id != leader.config.node_id)
+        snapshots = group.nodes[victim].replica.snapshots
+        while not (taken := snapshots.list()) or taken[-1].position < 2 * SEGMENT_BYTES:
+            await group.append(10)
+        await group.settled()
+        await group.stop(victim)
+        lost = [meta for meta in group.metas(victim) if SEGMENT_BYTES * 3 // 2 < meta.position < SEGMENT_BYTES * 2]
+        os.truncate(group.home(victim) / "commitlog" / f"{SEGMENT_BYTES:020d}", SEGMENT_BYTES // 2)
+        machine = group.machines[victim] = Journal()
+        machine.views_end = lost[len(lost) // 2].position
+        node = group.nodes[victim] = Node(group.config(victim), machine)
+        await node.start()
+        await until(partial(healed, node, 1))
+        await group.settled()
+        assert machine.rebuilt[0] == lost[len(lost) // 2].index
+    finally:
+        await group.stop()
+    assert_equal_and_whole(group)
+
+
 async def test_what_rots_below_the_state_and_is_trimmed_by_the_others_is_forgotten(tmp_path: Path):
     group = Group(tmp_path, reserve_bytes=1 << 20)
     await group.start()
@@ -193,7 +242,7 @@ async def test_what_rots_below_the_state_and_is_trimmed_by_the_others_is_forgott
         *_, base = SnapshotStore.open(OsDisk(str(group.home(victim)))).list()
         damaged = next(meta for meta in group.metas(victim) if meta.position > base.position - SEGMENT_BYTES // 2)
         group.flip_bit(victim, damaged.position + HEADER_BYTES + 7)
-        assert leader.replica.propose_trim(base.position)
+        await until(lambda: leader.replica.propose_trim(base.position), "the leader has that snapshot, too")
         kept = (group.nodes[leader.config.node_id], group.nodes[other])
         await until(lambda: all(node.first_position == base.position for node in kept), "the others have trimmed")
         machine = group.machines[victim] = Journal()

@@ -138,8 +138,9 @@ class Repairer:
             self._scrub()
 
     def suspect(self, index: int) -> None:
-        """A verified read from entry `index` on failed: find out what is corrupt there."""
-        if index <= self._committed():
+        """A read from entry `index` on failed: find out what is corrupt there, unless that is known."""
+        known = any(bad.first_index <= index < bad.next_index for bad in self._store.corrupt_ranges)
+        if not known and index <= self._committed():
             self._suspect = index
             self.tick()
 

@@ -31,7 +31,7 @@ from dledger.core.log_table import LogTable
 from dledger.core.messages import Message
 from dledger.engines import EngineFactory, native
 from dledger.environment import Environment
-from dledger.errors import ContradictionError, CorruptionError, NotLeaderError
+from dledger.errors import ContradictionError, CorruptionError, NotLeaderError, TrimmedError
 from dledger.format import link
 from dledger.invariants import invariant
 from dledger.net.transport import Transport
@@ -502,6 +502,13 @@ class Replica:
 
     def _suspect(self, index: int) -> None:
         self.repairer.suspect(index)
+
+    def read_failed(self, position: int) -> None:
+        """A read from `position` on did not succeed: find out what is corrupt there."""
+        try:
+            self._suspect(self.store.index_at(position))
+        except (CorruptionError, TrimmedError):
+            pass  # the index rotted, too, which the scrub finds, or the group has trimmed it
 
     def _on_repaired(self, healed: CorruptRange, memberships: Sequence[EntryMeta]) -> None:
         self._run(lambda: self.engine.repaired(healed.first_index, healed.next_index, list(memberships)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dledger.errors import CorruptionError, LogFullError, StorageError, TooLargeError
+from dledger.errors import CorruptionError, LogFullError, StorageError, TooLargeError, TrimmedError
 from dledger.format import BLANK_BYTES, blank
 from dledger.invariants import invariant
 from dledger.store.commit import SavedCommit
@@ -549,14 +549,27 @@ class LogStore(LogReader):
     def examine(self, first_index: int, last_index: int) -> list[CorruptRange]:
         """Verify durable entries of one segment, at most up to `last_index`; returns what was found corrupt.
 
-        Blocks; for a worker thread, one with `scrub_step`.  Nothing may be truncated meanwhile.
+        Begins behind an entry before `first_index` that is intact: what made a read fail may begin there.  Blocks; for
+        a worker thread, one with `scrub_step`.  Nothing may be truncated meanwhile.
         """
         segment = self._table.of_index(first_index)
         next_index = min(last_index, self.durable, self._last_index_of(segment)) + 1
         follows = next_index <= self.last_index and self._table.of_index(next_index) is segment
         end = self.position_at(next_index) if follows else min(segment.start + self.segment_bytes, self._durable_end)
-        cursor = self._cursor_at(self.position_at(first_index), first_index)
-        return self._scrubber.examine(segment, cursor, end, next_index)
+        return self._scrubber.examine(segment, self._behind_intact(segment, first_index), first_index, end, next_index)
+
+    def _behind_intact(self, segment: Segment, index: int) -> Cursor:
+        """A cursor at an entry of a segment or before it, behind one that verifies; else at the segment's start."""
+        step = 1
+        while True:
+            try:
+                self.read_entries(index - 1, 1, verify=True)
+                return self._cursor_at(self.position_at(index), index)
+            except (CorruptionError, TrimmedError):
+                if index == segment.first_index:
+                    return self._scrubber.start_of(segment)
+            index = max(segment.first_index, index - step)
+            step *= 2
 
     def _cursor_at(self, position: int, index: int) -> Cursor:
         before = self._end_before(index)

@@ -187,16 +187,23 @@ class Scrubber:
             budget_bytes -= max(1, cursor.position - begun)
         return found
 
-    def examine(self, segment: Segment, cursor: Cursor, end: int, next_index: int) -> list[CorruptRange]:
-        """Verify one segment from the cursor to `end`, where the entry `next_index` begins, to the first damage.
+    def examine(self, segment: Segment, cursor: Cursor, suspect: int, end: int, next_index: int) -> list[CorruptRange]:
+        """Verify one segment from the cursor to `end`, where the entry `next_index` begins; returns what is corrupt.
 
-        At most about `EXAMINE_BYTES`; returns what is corrupt.
+        Ends, once behind the entry `suspect`, behind the damage found, or after about `EXAMINE_BYTES`.
         """
-        bad = self._scrub(segment, end, next_index, cursor, EXAMINE_BYTES)
-        if bad is None:
-            return []
-        self._damage.add(bad)
-        return [bad]
+        found: list[CorruptRange] = []
+        budget_bytes = EXAMINE_BYTES
+        while cursor.position < end and (cursor.index <= suspect or budget_bytes > 0):
+            begun = cursor.position
+            bad = self._scrub(segment, end, next_index, cursor, EXAMINE_BYTES)
+            if bad is not None:
+                self._damage.add(bad)
+                found.append(bad)
+            elif cursor.index > suspect:
+                break
+            budget_bytes -= max(1, cursor.position - begun)
+        return found
 
     def _next_segment(self, before: int) -> tuple[Segment | None, int]:
         """The closed segment in which the cursor stands, and the index of the first entry behind it.
@@ -206,14 +213,15 @@ class Scrubber:
         segments = self._table.segments
         cursor = self._cursor
         if segments and (cursor is None or cursor.position < segments[0].start):
-            cursor = self._cursor = self._start_of(segments[0])
+            cursor = self._cursor = self.start_of(segments[0])
         for segment, following in pairwise(segments):
             if cursor is not None and segment.start <= cursor.position < following.start <= before:
                 return segment, following.first_index
         self._cursor = None
         return None, 0
 
-    def _start_of(self, segment: Segment) -> Cursor:
+    def start_of(self, segment: Segment) -> Cursor:
+        """A cursor at the start of a segment; its chain is known if nothing or a snapshot stands before that."""
         base = self._snapshots.at_or_below(segment.start)
         if segment.start == 0:
             return Cursor(0, 0, 0, 0)

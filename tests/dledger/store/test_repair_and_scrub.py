@@ -122,6 +122,37 @@ def test_scrubbing_finds_a_rotten_blank():
     heal_all(model)
 
 
+@pytest.mark.parametrize("remembered", [1, 1000])
+@pytest.mark.parametrize("at", [0.0, 0.5, 1.0])
+def test_an_examination_finds_a_lost_stretch_whole_wherever_in_it_a_read_failed(
+    at: float, remembered: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("dledger.store.recovery.RECENT_ENTRIES", remembered)
+    model = closed_log()
+    model.open()
+    inside = [meta for meta, _ in model.entries if SEGMENT_BYTES <= meta.position < 2 * SEGMENT_BYTES]
+    model.disk.open(f"commitlog/{SEGMENT_BYTES:020d}").truncate(SEGMENT_BYTES // 2)
+    lost = [meta for meta in inside if meta.end > SEGMENT_BYTES + SEGMENT_BYTES // 2]
+    suspect = lost[round(at * (len(lost) - 1))].index
+    assert model.log.examine(suspect, model.log.last_index)
+    assert [(bad.start, bad.end) for bad in model.log.corrupt_ranges] == [(lost[0].position, 2 * SEGMENT_BYTES)]
+    heal_all(model)
+
+
+def test_an_examination_goes_by_the_entries_where_the_index_rotted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dledger.store.recovery.RECENT_ENTRIES", 1)
+    model = closed_log()
+    model.open()
+    inside = [meta for meta, _ in model.entries if SEGMENT_BYTES <= meta.position < 2 * SEGMENT_BYTES]
+    index = model.disk.open(f"index/{SEGMENT_BYTES:020d}")
+    before = index.pread(1000, 0)
+    index.pwrite(bytes(3 * 32), 2 * 32)
+    with pytest.raises(CorruptionError, match="index unit"):
+        model.log.position_at(inside[4].index)
+    assert model.log.examine(inside[4].index, model.log.last_index) == []
+    assert index.pread(1000, 0) == before
+
+
 def test_scrubbing_mends_the_index():
     model = closed_log()
     model.open()
