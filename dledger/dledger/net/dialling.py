@@ -108,6 +108,11 @@ class DialledPeer:
             self._redial_s = self._context.limits.redial_min_s
             self.start()
 
+    def give_up(self) -> None:
+        """Dial no more, once an attempt has failed."""
+        if self._task is not None:
+            self._task.cancel()
+
     async def close(self) -> None:
         """Close both lanes and dial no more."""
         lanes = self._lanes

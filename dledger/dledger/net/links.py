@@ -54,7 +54,7 @@ class Links:
     `bind` is where the node listens (port 0: any free one, see `address`), `advertise` the address others can dial,
     which a node says of itself; it defaults to the bound address.  `peers` are the dial addresses of the other nodes
     by node id.  A node that no configuration names may dial in if it knows the secret (a learner that joins): it is
-    then dialled at the address it says of itself, until `remove_peer`.
+    then dialled at the address it says of itself, until it is gone in both directions.
 
     A connection is refused, with one log line that names what was found and expected, if the other end has another
     secret, cluster, group, `segment_bytes` or protocol version, or is not the node that was dialled.  Whatever the
@@ -190,18 +190,6 @@ class Links:
         elif self._context is not None and not self._stopped:
             self._dial(node_id, address, learned=False)
 
-    async def remove_peer(self, node_id: str) -> None:
-        """Close all links with a node and dial it no more; one that knows the secret may still dial in."""
-        self._configured.pop(node_id, None)
-        for lane in Lane:
-            connection = self._accepted.pop((node_id, lane), None)
-            if connection is not None:
-                connection.end()
-        peer = self._peers.pop(node_id, None)
-        if peer is not None:
-            await peer.close()
-        self._announce_loss(node_id)
-
     def on_open(self, connection: PeerConnection) -> None:
         """See `ConnectionOwner`: an accepted connection has proven itself."""
         self._strangers.discard(connection)
@@ -278,6 +266,13 @@ class Links:
     def on_dial_failed(self, node_id: str, address: Address, error: Exception) -> None:
         """See `DialListener`."""
         self._complain(f"cannot link to peer {node_id} at {format_address(address)}: {error}")
+        peer = self._peers.get(node_id)
+        accepted = any((node_id, lane) in self._accepted for lane in Lane)
+        if peer is not None and peer.learned and not accepted and not self._stopped:
+            # It knows where this node is, and dials in if it comes back; one that was removed never does.
+            _log.info("peer %s, which no configuration names, is gone and dialled no more", node_id)
+            del self._peers[node_id]
+            peer.give_up()
 
     def _make_context(self) -> DialContext:
         host, port = self._advertise or self.address
