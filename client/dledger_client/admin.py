@@ -19,10 +19,12 @@ from dledger_remoting.headers import (
     DeleteTopicHeader,
     PinHeader,
     PinNameHeader,
+    PinResponseHeader,
     QueryMessageHeader,
     TopicHeader,
     TopicInClusterHeader,
     ViewMessageHeader,
+    decode_ext,
     encode_ext,
 )
 from dledger_remoting.headers_query import UNIQUE_KEY_QUERY_FIELD
@@ -277,7 +279,10 @@ class Admin:
         header = PinHeader(name=name, position=position, lease_millis=int(lease_seconds * 1000))
         names = await self._group_names([broker_group])
         answers = await self._ask_leaders(names, RequestCode.PIN_LOG, encode_ext(header))
-        return int(answers[broker_group].ext["expires"])
+        try:
+            return decode_ext(PinResponseHeader, answers[broker_group].ext).expires
+        except RemotingError as error:
+            raise refusal(error) from error
 
     async def unpin(self, name: str, *, broker_groups: Sequence[str] | None = None) -> None:
         """Give a pin up on some broker groups, on all by default; none of that name is no error."""

@@ -271,7 +271,7 @@ class ClientCore:
         if command.code == LEADER_CHANGED_CODE:
             group = self.routes.group_at(connection.address)
             term = command.ext.get(TERM_FIELD, "")
-            if group is not None and term.isascii() and term.isdecimal():
+            if group is not None and term.isascii() and term.isdecimal() and len(term) < 20:
                 group.learn(command.ext.get(LEADER_ADDRESS_FIELD), int(term))
             return
         if self._request_handler is not None:

@@ -11,7 +11,7 @@ from zlib import crc32
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import InvalidParameter
-from dledger_remoting.headers import UnregisterClientHeader, encode_ext
+from dledger_remoting.headers import SendMessageResponseHeader, UnregisterClientHeader, encode_ext
 from dledger_remoting.heartbeat import HeartbeatData, ProducerData
 from dledger_remoting.topics import validate_group
 
@@ -232,10 +232,10 @@ class Producer:
             error = DeadlineError("too many sends are under way, and none ended before the deadline")
             raise SendError(outgoing.topic, 0, "not_sent", error) from error
         try:
-            queue, response = await sender.deliver(outgoing, choose, deadline)
+            queue, placement, code = await sender.deliver(outgoing, choose, deadline)
         finally:
             self._window.release(size)
-        return _results(outgoing, queue, response)
+        return _results(outgoing, queue.broker_group, placement, replicated=code == ResponseCode.SUCCESS)
 
     async def _send_next(
         self, outgoing: Outgoing, choose: QueueChoice, deadline: float, results: list[SendResult]
@@ -304,21 +304,19 @@ def _queue_of(result: SendResult) -> MessageQueue:
     return MessageQueue(result.topic, result.broker_group, result.queue_id)
 
 
-def _results(outgoing: Outgoing, queue: MessageQueue, response: RemotingCommand) -> list[SendResult]:
+def _results(
+    outgoing: Outgoing, broker_group: str, placement: SendMessageResponseHeader, *, replicated: bool
+) -> list[SendResult]:
     """One result per message of a request; a batch's messages have consecutive queue offsets."""
-    ext = response.ext
-    message_ids = ext.get("msgId", "").split(",")
-    queue_id = int(ext.get("queueId", queue.queue_id))
-    first_offset = int(ext.get("queueOffset", 0))
-    replicated = response.code == ResponseCode.SUCCESS
+    message_ids = placement.msg_id.split(",")
     return [
         SendResult(
             message_ids[index] if index < len(message_ids) else "",
             unique_key,
             outgoing.topic,
-            queue.broker_group,
-            queue_id,
-            first_offset + index,
+            broker_group,
+            placement.queue_id,
+            placement.queue_offset + index,
             replicated,
         )
         for index, unique_key in enumerate(outgoing.unique_keys)

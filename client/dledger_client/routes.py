@@ -245,4 +245,4 @@ class RouteTable:
         if response.code != ResponseCode.SUCCESS:
             raise refusal(error_from_response(response.code, response.remark, response.ext))
         text = response.ext.get("version", "")
-        return int(text) if text.isascii() and text.isdecimal() else version
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else version

@@ -11,6 +11,7 @@ What each failure means:
 | code 1 | no | another queue, three times in all |
 | code 1 with `outcome=unknown`, connection lost, no answer in time | perhaps | again if `retry_unknown`, or an error |
 | any other code | no | an error |
+| "stored", but where cannot be read | perhaps | an error |
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dledger_remoting.errors import (
     TopicNotExist,
     error_from_response,
 )
+from dledger_remoting.headers import SendMessageResponseHeader, decode_ext
 
 from .core import ClientCore, busy_pause_seconds
 from .errors import (
@@ -112,8 +114,8 @@ class Sender:
 
     async def deliver(
         self, outgoing: Outgoing, choose: QueueChoice, deadline: float
-    ) -> tuple[MessageQueue, RemotingCommand]:
-        """The queue and the broker's answer once the message is stored. Raises `SendError`.
+    ) -> tuple[MessageQueue, SendMessageResponseHeader, int]:
+        """The queue, where the message lies in it and the response code, once it is stored. Raises `SendError`.
 
         Once an idempotent send may be stored, it stays with its queue: only that broker group knows it again.
         """
@@ -131,7 +133,7 @@ class Sender:
                 if response.code in STORED_CODES:
                     if route.provisional:
                         self._core.routes.refresh_soon(outgoing.topic)
-                    return queue, response
+                    return queue, _placement(response), response.code
         except ClientError as error:
             outcome: Outcome = "unknown" if attempts.maybe_stored or error.outcome == "unknown" else "not_sent"
             raise SendError(outgoing.topic, attempts.made, outcome, error) from error
@@ -213,6 +215,16 @@ class Sender:
         if not (self._retry_unknown or outgoing.idempotent):
             raise error
         self._again(error, deadline, attempts)
+
+
+def _placement(response: RemotingCommand) -> SendMessageResponseHeader:
+    """Where a stored message lies. Raises `RefusedError` of unknown outcome if the answer cannot be read."""
+    try:
+        return decode_ext(SendMessageResponseHeader, response.ext)
+    except RemotingError as error:
+        unreadable = refusal(error)
+        unreadable.outcome = "unknown"
+        raise unreadable from error
 
 
 def _stay(queue: MessageQueue, _route: TopicRoute) -> MessageQueue:

@@ -51,6 +51,14 @@ async def test_offsets_are_shown_set_and_reset():
         assert (await admin.first_offset(queue), await admin.end_offset(queue)) == (0, 10)
 
 
+@pytest.mark.parametrize("ext", [{}, {"position": "0"}, {"position": "0", "expires": "tomorrow"}])
+async def test_an_answer_to_a_pin_that_cannot_be_read_is_an_error_that_names_the_field(ext):
+    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
+        cluster.group.nodes[0].on[RequestCode.PIN_LOG] = lambda command: make_response(command, 0, ext=ext)
+        with pytest.raises(RefusedError, match="PinResponseHeader field"):
+            await admin.pin("p", 0, broker_group="broker-a")
+
+
 async def test_requests_follow_the_leader():
     async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
         await admin.offsets("CG", "T")

@@ -26,6 +26,17 @@ async def test_a_send_returns_where_the_message_lies():
         assert len(first.message_id) == 32
 
 
+@pytest.mark.parametrize("ext", [{}, {"queueOffset": "first"}, {"queueOffset": "9" * 5000}, {"queueId": ""}])
+async def test_an_answer_that_does_not_say_where_the_message_lies_leaves_the_outcome_open(ext):
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        whole = {"msgId": "1", "queueId": "0", "queueOffset": "0"}
+        answer = whole | ext if ext else {}
+        cluster.group.nodes[0].on[RequestCode.SEND_MESSAGE_V2] = lambda command: make_response(command, 0, ext=answer)
+        with pytest.raises(SendError, match="expected a") as raised:
+            await producer.send("T", b"one")
+    assert (raised.value.outcome, raised.value.attempts) == ("unknown", 1)
+
+
 async def test_queues_are_taken_in_turn():
     async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
         results = [await producer.send("T", b"x") for _ in range(8)]

@@ -11,6 +11,7 @@ from dledger_client import InvalidArgumentError, NoRouteError
 from dledger_client.core import ClientCore
 from dledger_client.nameservers import parse_addresses
 from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import make_response
 
 
 def soon() -> float:
@@ -27,6 +28,26 @@ async def test_a_route_change_arrives_by_the_watch_long_before_the_poll():
             cluster.name_server.topics["T"] = 6
             cluster.name_server.changed()
             await until(lambda: len(core.routes.cached("T").readable) == 6)
+        finally:
+            await core.close()
+
+
+async def test_a_watch_outlives_answers_that_no_number_can_be_read_from():
+    async with fake_cluster() as cluster:
+        texts = ["soon", "", "9" * 5000]
+
+        def answer(command):
+            response = make_response(command, 0, ext={"version": texts.pop(0)})
+            if not texts:
+                del cluster.name_server.on[RequestCode.DLEDGER_ROUTE_WATCH]
+            return response
+
+        cluster.name_server.on[RequestCode.DLEDGER_ROUTE_WATCH] = answer
+        core = ClientCore(cluster.namesrv, poll_seconds=3600)
+        core.start()
+        try:
+            await core.routes.get("T", soon())
+            await until(lambda: cluster.name_server.codes().count(RequestCode.DLEDGER_ROUTE_WATCH) > 3)
         finally:
             await core.close()
 
