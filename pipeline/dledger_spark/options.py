@@ -77,6 +77,12 @@ OPTIONS: Final = (
         "how long retention spares what is read, from the last read on; `0` = not at all",
     ),
     Option(
+        "pin",
+        ("batch",),
+        "a name of its own",
+        "the name of what spares it, for whoever gives it up earlier (`dledger pin release`)",
+    ),
+    Option(
         "startingOffsets",
         READS,
         "`earliest`; streams `latest`",
@@ -167,6 +173,7 @@ class ReadOptions:
     min_bytes_per_second: int
     max_bytes_per_second: int | None
     pin_lease_ms: int
+    pin: str | None
     starting: Position
     ending: Position
     starting_times: int | QueueNumbers | None
@@ -312,6 +319,7 @@ def read_options(options: Mapping[str, str], kind: Literal["batch", "stream"]) -
         min_bytes_per_second=DEFAULT_MIN_BYTES_PER_SECOND if slowest is None else slowest,
         max_bytes_per_second=given.integer("maxBytesPerSecond", MIN_REQUEST_BYTES),
         pin_lease_ms=round(given.seconds("pinLease", 600.0, 3600.0) * 1000),
+        pin=given.text("pin"),
         starting=_position(given, "startingOffsets", EARLIEST if is_batch else LATEST),
         ending=_position(given, "endingOffsets", LATEST),
         starting_times=_times(given, "startingTimestamp", "startingOffsetsByTimestamp"),

@@ -100,7 +100,7 @@ class BatchPlanner:
     ) -> list[LogSlice]:
         slices: list[LogSlice] = []
         row_filter = self._row_filter()
-        pin = f"spark-{uuid.uuid4()}" if self._options.pin_lease_ms else None
+        pin = (self._options.pin or f"spark-{uuid.uuid4()}") if self._options.pin_lease_ms else None
         for group in _groups(ranges):
             names = sorted({queue.topic for queue in ranges if queue.group == group})
             low, high = self._span(cluster, plans[group], ranges)

@@ -23,6 +23,7 @@ SEARCH_OFFSET_BY_TIMESTAMP: Final = 29
 READ_PLAN: Final = 20010
 READ_COMMIT: Final = 20012
 PIN_LOG: Final = 20013
+UNPIN_LOG: Final = 20014
 PLAN_VERSION: Final = 1
 AUTO_CREATE_TOPIC: Final = "TBW102"
 
@@ -116,6 +117,10 @@ class Cluster:
         self._readers.clear()
         self._asking.clear()
 
+    def groups(self) -> list[str]:
+        """All broker groups that are registered."""
+        return list(self._name_servers.groups())
+
     def queues(self) -> list[Queue]:
         """The queues that the subscription means, sorted. Raises `OptionError` if it names what does not exist."""
         subscription = self._options.subscription
@@ -200,6 +205,10 @@ class Cluster:
     def pin(self, group: str, name: str, position: int, lease_ms: int) -> None:
         """Keep a group's log from `position` on until `lease_ms` after the last read that names the pin."""
         self.ask(group, PIN_LOG, [{"name": name, "position": str(position), "leaseMillis": str(lease_ms)}])
+
+    def unpin(self, group: str, name: str) -> None:
+        """Give a group's pin up; none of that name is no error."""
+        self.ask(group, UNPIN_LOG, [{"name": name}])
 
     def ask(self, group: str, code: int, all_ext: list[dict[str, str]], body: bytes = b"") -> list[Response]:
         """The leader's answers, through whichever node answers: it passes the questions on. All may be repeated.

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from dledger_client import Admin, Message, MessageQueue, SyncAdmin, SyncProducer
@@ -83,7 +84,7 @@ def numbered(numbers: range) -> Counter[bytes]:
 @pytest.fixture(scope="module")
 def source(cluster: LocalCluster) -> Source:
     with SyncAdmin(cluster.namesrv) as admin:
-        for name in (TOPIC, "jobs-target", "jobs-other", "jobs-copy", "jobs-lag"):
+        for name in (TOPIC, "jobs-target", "jobs-other", "jobs-copy", "jobs-lag", "jobs-pins"):
             admin.create_topic(name, queues=2)
     source = Source(cluster)
     source.send(FIRST)
@@ -320,6 +321,48 @@ def test_a_follower_that_cannot_be_read_makes_the_verdict_unknown(spark: SparkSe
     assert found.verdict == "unknown"
     assert len(found.replicas) == 1
     assert "only 1 of at least 2 nodes could be read" in [one.what for one in found.findings]
+
+
+# Pins.
+
+
+def test_jobs_give_up_what_they_pinned_when_they_end_and_when_they_fail(
+    spark: SparkSession, source: Source, tmp_path: Path
+) -> None:
+    namesrv = source.cluster.namesrv
+    before, meanwhile = pins(namesrv), set[str]()
+
+    def look(_: str) -> None:
+        meanwhile.update(pins(namesrv))
+
+    stats(spark, namesrv=namesrv, topics=TOPIC, on_phase=look)
+    assert meanwhile > before
+    assert pins(namesrv) == before
+    archived = archive(
+        spark, namesrv=namesrv, topics=TOPIC, path=str(tmp_path), mode="segments", rows_per_commit=source.sent // 2 + 1
+    )
+    assert archived.commits == 2
+    assert pins(namesrv) == before
+    replay(spark, namesrv=namesrv, topics=TOPIC, to_topic="jobs-pins", job_id="pins")
+    assert pins(namesrv) == before
+    with pytest.raises(PySparkException, match="refused"):
+        replay(
+            spark,
+            namesrv=namesrv,
+            topics=TOPIC,
+            to_topic="jobs-pins",
+            job_id="fails",
+            where="raise_error('refused') IS NULL",
+        )
+    assert pins(namesrv) == before
+
+
+def pins(namesrv: str) -> set[str]:
+    async def ask() -> set[str]:
+        async with Admin(namesrv) as admin:
+            return {pin.name for rows in (await admin.pins()).values() for pin in rows}
+
+    return asyncio.run(ask())
 
 
 # What is printed for people to repeat.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
@@ -13,7 +13,7 @@ from ..plans import Cluster
 from ..streaming import proportional_shares
 from .archives import COLUMNS, DAY, Archive, check_rows
 from .errors import JobError
-from .inputs import OnPhase, checked_options, load, range_options, silent, topic_list
+from .inputs import OnPhase, checked_options, load, pinned, range_options, silent, topic_list
 from .manifest import ArchivedQueue, Manifest
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def archive(
     }
     archived = Archive(spark, path)
     lost = 0
-    with closing(Cluster(checked_options({**options, "subscribe": ",".join(topic_list(topics))}))) as cluster:
+    asking = checked_options({**options, "subscribe": ",".join(topic_list(topics))})
+    with closing(Cluster(asking)) as cluster, ExitStack() as pins:
         on_phase("looking at what there is")
         target = kept_queues(cluster)
         before = latest = archived.manifests.read()
@@ -103,7 +104,9 @@ def archive(
                 ),
                 "mode": mode_for(piece, target) if mode == "auto" else mode,
             }
-            run, files = archived.write(load(spark, reading).withColumn(DAY, day_of_store_time()))
+            with pins.pop_all():  # until this piece is read: the pin of the one before keeps this one's messages, too
+                pinned_reading = pins.enter_context(pinned(reading))
+                run, files = archived.write(load(spark, pinned_reading).withColumn(DAY, day_of_store_time()))
             check_same_topics(piece, kept_queues(cluster))
             missing = count(piece) - sum(file.rows for file in files)
             if missing < 0 or fail_on_data_loss:

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from .. import register
+from ..errors import SourceError
 from ..offsets import Offsets, to_json
 from ..options import ReadOptions, read_options
+from ..plans import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OnPhase: TypeAlias = Callable[[str], None]
 """Called with a few words whenever a job begins something that may take a while."""
+
+UNPIN_TIMEOUT_S: Final = 5.0
+"""How long a broker group is asked to give a pin up; if it does not answer, the pin's lease ends by itself."""
+
+_logger = logging.getLogger(__name__)
 
 
 def silent(phase: str) -> None:
@@ -35,6 +46,25 @@ def source_options(namesrv: str, topics: Sequence[str], read_from: str) -> dict[
 def checked_options(options: Mapping[str, str]) -> ReadOptions:
     """Options for asking the cluster before a batch read. Raises `OptionError`."""
     return read_options(options, "batch")
+
+
+@contextmanager
+def pinned(options: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The options of a batch read, with a pin that is given up at the end and not only when its lease is over."""
+    name = f"spark-{uuid.uuid4()}"
+    try:
+        yield {**options, "pin": name}
+    finally:
+        _give_up(name, replace(checked_options(options), read_timeout_s=UNPIN_TIMEOUT_S))
+
+
+def _give_up(pin: str, options: ReadOptions) -> None:
+    try:
+        with closing(Cluster(options)) as cluster:
+            for group in cluster.groups():
+                cluster.unpin(group, pin)
+    except SourceError as error:
+        _logger.warning("event=pin_kept pin=%s consequence='kept until its lease ends' error=%r", pin, error)
 
 
 def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,7 @@ from dledger_remoting.properties import RESERVED_NAMES
 from .. import register
 from .archives import read_archive
 from .errors import JobError
-from .inputs import OnPhase, load, silent, source_options, topic_list
+from .inputs import OnPhase, load, pinned, silent, source_options, topic_list
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -67,29 +68,30 @@ def replay(
         raise JobError("nothing to replay: name an archive or topics")
     if archive is None and to_topic in names and to_namesrv in (None, namesrv):
         raise JobError(f"topic {to_topic} would be replayed into itself")
-    if archive is None:
-        messages = load(spark, source_options(namesrv, names, read_from))
-    else:
-        register(spark)
-        messages = read_archive(spark, archive)
-        if names:
-            messages = messages.where(f.col("topic").isin(names))
-    if from_ms is not None:
-        messages = messages.where(f.col("timestamp") >= f.timestamp_millis(f.lit(from_ms)))
-    if to_ms is not None:
-        messages = messages.where(f.col("timestamp") < f.timestamp_millis(f.lit(to_ms)))
-    if where is not None:
-        messages = messages.where(where)
-    options = {"namesrv": to_namesrv or namesrv, "topic": to_topic, "jobId": job_id}
-    if rate is not None:
-        at_once = max(1, min(tasks, spark.sparkContext.defaultParallelism))
-        options["maxRowsPerSecond"] = str(max(1, rate // at_once))
-    counted = Observation()
-    outgoing = _outgoing(messages, tasks, same_queues).observe(counted, f.count(f.lit(1)).alias("rows"))
-    on_phase(f"sending to {to_topic}")
-    began = time.monotonic()
-    outgoing.write.format("dledger").options(**options).mode("append").save()
-    return ReplayResult(to_topic, job_id, counted.get["rows"], round(time.monotonic() - began, 3))
+    with ExitStack() as pins:
+        if archive is None:
+            messages = load(spark, pins.enter_context(pinned(source_options(namesrv, names, read_from))))
+        else:
+            register(spark)
+            messages = read_archive(spark, archive)
+            if names:
+                messages = messages.where(f.col("topic").isin(names))
+        if from_ms is not None:
+            messages = messages.where(f.col("timestamp") >= f.timestamp_millis(f.lit(from_ms)))
+        if to_ms is not None:
+            messages = messages.where(f.col("timestamp") < f.timestamp_millis(f.lit(to_ms)))
+        if where is not None:
+            messages = messages.where(where)
+        options = {"namesrv": to_namesrv or namesrv, "topic": to_topic, "jobId": job_id}
+        if rate is not None:
+            at_once = max(1, min(tasks, spark.sparkContext.defaultParallelism))
+            options["maxRowsPerSecond"] = str(max(1, rate // at_once))
+        counted = Observation()
+        outgoing = _outgoing(messages, tasks, same_queues).observe(counted, f.count(f.lit(1)).alias("rows"))
+        on_phase(f"sending to {to_topic}")
+        began = time.monotonic()
+        outgoing.write.format("dledger").options(**options).mode("append").save()
+        return ReplayResult(to_topic, job_id, counted.get["rows"], round(time.monotonic() - began, 3))
 
 
 def _outgoing(messages: DataFrame, tasks: int, same_queues: bool) -> DataFrame:

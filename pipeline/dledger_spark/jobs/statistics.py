@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from .inputs import OnPhase, load, silent, source_options, topic_list
+from .inputs import OnPhase, load, pinned, silent, source_options, topic_list
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -86,12 +86,13 @@ def stats(
     from pyspark.sql import functions as f
 
     options = source_options(namesrv, topic_list(topics), read_from) | {"columns": ",".join(COLUMNS)}
-    messages = load(spark, options)
-    if from_ms is not None:
-        messages = messages.where(f.col("timestamp") >= f.timestamp_millis(f.lit(from_ms)))
-    if to_ms is not None:
-        messages = messages.where(f.col("timestamp") < f.timestamp_millis(f.lit(to_ms)))
-    return message_stats(messages, top=top, on_phase=on_phase)
+    with pinned(options) as reading:
+        messages = load(spark, reading)
+        if from_ms is not None:
+            messages = messages.where(f.col("timestamp") >= f.timestamp_millis(f.lit(from_ms)))
+        if to_ms is not None:
+            messages = messages.where(f.col("timestamp") < f.timestamp_millis(f.lit(to_ms)))
+        return message_stats(messages, top=top, on_phase=on_phase)
 
 
 def message_stats(messages: DataFrame, *, top: int = TOP, on_phase: OnPhase = silent) -> StatsResult:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 SLICE_BYTES: Final = 32 << 20
 PIN_MILLIS: Final = 600_000
 MAX_FINDINGS: Final = 100
-UNPIN_LOG: Final = 20014
 _ROLE_REFUSED: Final = 20110
 Verdict: TypeAlias = Literal["valid", "invalid", "unknown"]
 
@@ -158,7 +157,7 @@ def _verify_group(
             checks = spark.sparkContext.parallelize(parts, len(parts)).map(check_range).collect()
             findings = compare(group, checks, parts)
         finally:
-            cluster.ask(group, UNPIN_LOG, [{"name": pin}])
+            cluster.unpin(group, pin)
     counts = [
         TopicCount(group, topic.name, len(topic.queues), sum(end - first for first, end in topic.queues.values()))
         for topic in topics
