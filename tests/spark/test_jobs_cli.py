@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,6 +66,29 @@ def test_a_cluster_is_verified_measured_and_watched(namesrv: str) -> None:
     assert watched.exit_code == 0, watched.output
     assert watched.stdout.splitlines()[-1].split()[-3:] == ["nobody", TOPIC, "100"]
     assert watched.stderr == "sample 1 of 1\n"
+
+
+def test_a_program_of_its_own_prints_its_result_alone_and_nothing_of_sparks_logging(
+    namesrv: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "dledger_admin", "spark", "lag", "--namesrv", namesrv, "--topics", TOPIC),
+            *("--group", "nobody", "--path", str(tmp_path / "lags"), "--master", "local[1]", "-o", "json"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sum(sample["lag"] for sample in json.loads(done.stdout)["samples"]) == 100
+    from_the_jvm_itself = "WARNING: Using incubator modules: jdk.incubator.vector"
+    assert [line for line in done.stderr.splitlines() if line != from_the_jvm_itself] == [
+        "sample 1 of 1",
+        "writing the samples",
+    ]
+    assert list((tmp_path / "lags").glob("*.parquet"))
 
 
 @pytest.mark.parametrize(

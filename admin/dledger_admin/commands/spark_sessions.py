@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from ..errors import AdminError
 from ..extras import require
@@ -13,6 +14,8 @@ from .spark_progress import job_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_LOG_CONFIGURATION: Final = Path(__file__).resolve().with_name("spark_log4j2.properties")
 
 
 @contextmanager
@@ -23,7 +26,7 @@ def job(
 
     `settings` are Spark's, as KEY=VALUE. Raises `AdminError`, also for what the job fails with.
     """
-    config = {"spark.log.level": "OFF"}
+    config = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"}
     for setting in settings:
         key, separator, value = setting.partition("=")
         if not separator:
