@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import click
 import msgspec
 from click.core import ParameterSource
 
+from dledger_admin.output import emit, output_option
 from dledger_broker.sim.mutants import MUTANTS
 
 from .campaign.driver import run_campaign, run_directory, swarm_options
@@ -22,11 +24,13 @@ from .checkers.base import Verdict
 from .errors import ChaosError
 from .faults import KINDS
 from .history import HistoryError
-from .mutants.trials import ANYTHING, TRIALS
+from .mutants.trials import ANYTHING, TRIALS, MutantTrial
 from .nemesis import MAX_OVERLAP, PAUSE_SPREAD_S, SHORTEST_PAUSE_S, Pace
 from .run import RunOptions, RunResult, check, run
 from .targets import TARGETS
 from .workloads.registry import WORKLOADS
+
+Command = TypeVar("Command", bound=Callable[..., object])
 
 EXIT_CODES: Final = {"valid": 0, "invalid": 1, "unknown": 2}
 DEFAULT_MINUTES: Final = 3.0
@@ -36,31 +40,58 @@ DEFAULT_OUT: Final = Path("chaos-runs")
 _DRAWN: Final = ("faults", "workloads", "target", "overlap", "pause", "mutant")
 
 
+@dataclass(frozen=True, slots=True)
+class FaultRow:
+    """A kind of fault."""
+
+    name: str
+    family: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRow:
+    """A workload, what it needs to be run on, and why it cannot be run here, if so."""
+
+    name: str
+    target: str
+    summary: str
+    obstacle: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MutantRow:
+    """A known bug, the promise that it breaks, and what convicts it in real processes, if that is known."""
+
+    name: str
+    breaks: str
+    trial: MutantTrial | None
+
+
 @click.group()
 def chaos() -> None:
     """Faults on real processes: a cluster behind proxies, workloads, histories, checkers, a report."""
 
 
+def minutes_option(default: float, help_text: str) -> Callable[[Command], Command]:
+    """Add `--minutes`, as parameter `minutes`."""
+    minutes = click.FloatRange(min=0.1)
+    return click.option("--minutes", type=minutes, default=default, show_default=True, help=help_text)
+
+
+def out_option(help_text: str) -> Callable[[Command], Command]:
+    """Add `--out`, as parameter `out`."""
+    path = click.Path(path_type=Path)
+    return click.option("--out", type=path, default=DEFAULT_OUT, show_default=True, metavar="DIR", help=help_text)
+
+
 @chaos.command("run")
-@click.option(
-    "--minutes",
-    type=click.FloatRange(min=0.1),
-    default=DEFAULT_MINUTES,
-    show_default=True,
-    help="How long faults strike.",
-)
+@minutes_option(DEFAULT_MINUTES, "How long faults strike.")
 @click.option("--seed", type=int, help="Draws faults and workloads; a random one is printed if none is given.")
 @click.option("--faults", help="Kinds or families, separated by commas, `all` (the default) or `none`.")
 @click.option("--workloads", help="Names, separated by commas, or `all` (the default).")
 @click.option("--target", type=click.Choice(list(TARGETS)), default="local", show_default=True, help="What to strike.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=DEFAULT_OUT,
-    show_default=True,
-    metavar="DIR",
-    help="Where the run's directory is made.",
-)
+@out_option("Where the run's directory is made.")
 @click.option(
     "--overlap",
     type=click.IntRange(min=1),
@@ -139,25 +170,12 @@ def run_command(
 
 @chaos.command("campaign")
 @click.option("--runs", type=click.IntRange(min=1), required=True, help="How many runs the state file shall have.")
-@click.option(
-    "--minutes",
-    type=click.FloatRange(min=0.1),
-    default=CAMPAIGN_MINUTES,
-    show_default=True,
-    help="How long faults strike in each run.",
-)
+@minutes_option(CAMPAIGN_MINUTES, "How long faults strike in each run.")
 @click.option("--first", type=int, default=1, show_default=True, help="The first seed.")
 @click.option(
     "--state", type=click.Path(path_type=Path), required=True, help="Sums of runs; one that exists is gone on with."
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=DEFAULT_OUT,
-    show_default=True,
-    metavar="DIR",
-    help="Where the runs' directories are made.",
-)
+@out_option("Where the runs' directories are made.")
 @click.option("--again", is_flag=True, help="First run those seeds of the state file again that were not valid.")
 @click.pass_context
 def campaign_command(
@@ -207,30 +225,42 @@ def check_command(context: click.Context, directory: Path) -> None:
 
 
 @chaos.command("faults")
-def faults_command() -> None:
+@output_option
+def faults_command(output: str) -> None:
     """List the kinds of faults by family."""
-    for kind in KINDS.values():
-        click.echo(f"{kind.family:<10} {kind.name:<20} {kind.summary}")
+    rows = [FaultRow(kind.name, kind.family, kind.summary) for kind in KINDS.values()]
+    emit(rows, output, lambda _: "\n".join(f"{row.family:<10} {row.name:<20} {row.summary}" for row in rows))
 
 
 @chaos.command("workloads")
-def workloads_command() -> None:
+@output_option
+def workloads_command(output: str) -> None:
     """List the workloads."""
-    for entry in WORKLOADS.values():
-        obstacle = entry.unavailable()
-        click.echo(
-            f"{entry.name:<12} {entry.target:<9} {entry.summary}" + (f" (not here: {obstacle})" * bool(obstacle))
-        )
+    rows = [
+        WorkloadRow(entry.name, entry.target, entry.summary, entry.unavailable() or None)
+        for entry in WORKLOADS.values()
+    ]
+    emit(rows, output, lambda _: "\n".join(map(_workload_line, rows)))
 
 
 @chaos.command("mutants")
-def mutants_command() -> None:
+@output_option
+def mutants_command(output: str) -> None:
     """List the known bugs that nodes can run with, the promise each breaks, and the faults that convict it."""
-    for mutant in MUTANTS.values():
-        trial = TRIALS.get(mutant.name)
-        click.echo(f"{mutant.name:<28} {mutant.breaks}")
-        if trial is not None:
-            click.echo(f"{'':<28}   {', '.join(trial.workloads)} under {', '.join(trial.faults)}")
+    rows = [MutantRow(mutant.name, mutant.breaks, TRIALS.get(mutant.name)) for mutant in MUTANTS.values()]
+    emit(rows, output, lambda _: "\n".join(map(_mutant_lines, rows)))
+
+
+def _workload_line(row: WorkloadRow) -> str:
+    not_here = f" (not here: {row.obstacle})" if row.obstacle else ""
+    return f"{row.name:<12} {row.target:<9} {row.summary}{not_here}"
+
+
+def _mutant_lines(row: MutantRow) -> str:
+    line = f"{row.name:<28} {row.breaks}"
+    if row.trial is None:
+        return line
+    return f"{line}\n{'':<28}   {', '.join(row.trial.workloads)} under {', '.join(row.trial.faults)}"
 
 
 def _show(context: click.Context, result: RunResult) -> None:

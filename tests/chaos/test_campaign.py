@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from click.testing import CliRunner
 
@@ -152,6 +154,26 @@ def test_the_command_sums_several_files(tmp_path):
     told = CliRunner().invoke(command_line, ["figures", str(tmp_path / "a"), str(tmp_path / "b")])
     assert told.exit_code == 0, told.output
     assert "| seeds | 1, 101 |" in told.output
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "fields"),
+    [
+        ("faults", "kill-leader", {"family": "process", "summary": "SIGKILL the leader"}),
+        ("workloads", "append", {"target": "broker", "obstacle": None}),
+        (
+            "mutants",
+            "trim-takes-one-more",
+            {"trial": {"faults": ["kill-follower"], "workloads": ["append", "retention"]}},
+        ),
+    ],
+)
+def test_what_there_is_can_be_listed_for_people_and_for_programs(command, name, fields):
+    told = CliRunner().invoke(command_line, [command])
+    assert name in told.stdout.split()
+    listed = {row["name"]: row for row in json.loads(CliRunner().invoke(command_line, [command, "-o", "json"]).stdout)}
+    assert fields.items() <= listed[name].items()
+    assert set(listed) <= set(told.stdout.split())
 
 
 def test_files_that_are_none_of_its_own_are_named_in_one_line(tmp_path):
