@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from operator import mul
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -63,12 +63,8 @@ class IndexLayout(NamedTuple):
         return HEADER_BYTES + SLOT_BYTES * self.slots + ENTRY_BYTES * number
 
 
-class IndexedKey(NamedTuple):
-    """A key of a record: its hash, the record's physical offset and store time in ms."""
-
-    key_hash: int
-    position: int
-    store_timestamp: int
+IndexedKey: TypeAlias = tuple[int, int, int]
+"""A key of a record: its hash, the record's physical offset and store time in ms."""
 
 
 class IndexHeader(msgspec.Struct, frozen=True, array_like=True):
@@ -87,7 +83,8 @@ class IndexHeader(msgspec.Struct, frozen=True, array_like=True):
 
 
 @lru_cache(maxsize=256)
-def _powers(length: int) -> tuple[int, ...]:
+def powers(length: int) -> tuple[int, ...]:
+    """What the characters of a text of this length are multiplied with in its hash."""
     return tuple(pow(31, length - 1 - place, 1 << 32) for place in range(length))
 
 
@@ -99,14 +96,24 @@ def _prefix_hash(topic: str, key_length: int) -> int:
 
 def key_hash(topic: str, key: bytes) -> int:
     """The hash of `topic#key` as the index uses it, from 0 to 2^31 - 1.  Bytes that are no UTF-8 count as U+FFFD."""
+    return sign_free(hash_start(topic, key))
+
+
+def hash_start(topic: str, key: bytes) -> int:
+    """Java's hash of `topic#key`, modulo 2^32 only: what the hash of a longer key begins with."""
     length = len(key)
     if key.isascii() and length < 256:
-        code = sum(map(mul, key, _powers(length))) + _prefix_hash(topic, length)
-    else:
-        code = java_hash(f"{topic}#{key.decode(errors='replace')}")
+        code: int = sum(map(mul, key, powers(length)))
+        return code + _prefix_hash(topic, length)
+    return java_hash(f"{topic}#{key.decode(errors='replace')}")
+
+
+def sign_free(code: int) -> int:
+    """The absolute value, as Java has it, of a hash that is right modulo 2^32."""
     code &= 0xFFFFFFFF
-    code = code - (1 << 32) if code & 0x80000000 else code
-    return 0 if code == -(1 << 31) else abs(code)
+    if code < 0x80000000:
+        return code
+    return (1 << 32) - code if code > 0x80000000 else 0
 
 
 class SealedIndexFile:
@@ -180,17 +187,21 @@ class ActiveIndexFile:
         if not keys:
             return
         header = self.header
-        begin_timestamp = header.begin_timestamp if header.next_entry > 1 else keys[0].store_timestamp
-        begin_position = header.begin_position if header.next_entry > 1 else keys[0].position
+        _, begin_position, begin_timestamp = keys[0]
+        if header.next_entry > 1:
+            begin_position, begin_timestamp = header.begin_position, header.begin_timestamp
         slots, slot_count, pack = self._slots, self._layout.slots, ENTRY.pack
         number, in_use = header.next_entry, header.slots_in_use
         newest: dict[int, int] = {}
         parts: list[bytes] = []
+        last_timestamp, seconds = begin_timestamp, 0
         for code, position, store_timestamp in keys:
             slot = code % slot_count
             previous = newest.get(slot) or slots[slot]
             in_use += not previous
-            seconds = min(max((store_timestamp - begin_timestamp) // 1000, 0), _INT_MAX)
+            if store_timestamp != last_timestamp:
+                seconds = min(max((store_timestamp - begin_timestamp) // 1000, 0), _INT_MAX)
+                last_timestamp = store_timestamp
             parts.append(pack(code, position, seconds, previous))
             newest[slot] = number
             number += 1
@@ -198,8 +209,8 @@ class ActiveIndexFile:
         self._file.pwrite(b"".join(parts), self._layout.entry_at(header.next_entry))
         for slot, entry in newest.items():
             slots[slot] = entry
-        last = keys[-1]
-        self.header = IndexHeader(begin_timestamp, last.store_timestamp, begin_position, last.position, in_use, number)
+        _, position, store_timestamp = keys[-1]
+        self.header = IndexHeader(begin_timestamp, store_timestamp, begin_position, position, in_use, number)
 
     def positions(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of entries with the hash `wanted` and a store time in the range, newest first.

@@ -27,21 +27,13 @@ from dledger_broker.views.keyfile import (
     SealedIndexFile,
     key_hash,
 )
-from dledger_remoting.properties import KEYS, UNIQUE_KEY, find_property
-from dledger_remoting.record import (
-    SYS_TRANSACTION_MASK,
-    SYS_TRANSACTION_ROLLBACK,
-    RecordRef,
-    scan_records,
-)
+from dledger_broker.views.keyscan import scan_keys
 
 DIRECTORY: Final = "keyindex"
 CHECKPOINT: Final = f"{DIRECTORY}/checkpoint"
 SLOTS_EVERY_ENTRIES: Final = 1_000_000
 """The slots are written when so many entries are missing in them: what a start after a crash has to read again."""
 
-_UNIQUE_KEY: Final = UNIQUE_KEY.encode()
-_KEYS: Final = KEYS.encode()
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _logger = logging.getLogger(__name__)
 
@@ -57,18 +49,6 @@ class IndexCheckpoint(msgspec.Struct, frozen=True):
     name: str | None = None
     header: IndexHeader = IndexHeader()
     slots_entries: int = 1
-
-
-def record_keys(record: RecordRef) -> list[bytes]:
-    """The keys of a record: its unique key and each word of KEYS; none of a transaction's roll-back."""
-    if record.sys_flag & SYS_TRANSACTION_MASK == SYS_TRANSACTION_ROLLBACK:
-        return []
-    properties = record.properties
-    unique = find_property(properties, _UNIQUE_KEY)
-    keys = [unique] if unique else []
-    if b"KEYS\x01" in properties and (words := find_property(properties, _KEYS)):
-        keys += [word for word in words.split(b" ") if word and word != unique]
-    return keys
 
 
 def iter_block(data: bytes, position: int) -> Iterator[tuple[int, int, int]]:
@@ -138,13 +118,9 @@ class KeyIndex:
         indexed = self.position
         for start, end, after in iter_block(data, position):
             indexed = after
-            for record in scan_records(data, start, end):
-                topic = str(record.topic, "utf-8", "replace")
-                for key in record_keys(record):
-                    code = key_hash(topic, key)
-                    keys.append(IndexedKey(code, record.physical_offset, record.store_timestamp))
+            keys += scan_keys(data, start, end)
         while keys:
-            active = self._writable(keys[0].store_timestamp)
+            active = self._writable(keys[0][2])
             room = active.room
             active.add(keys[:room])
             del keys[:room]

@@ -1,7 +1,7 @@
 """Fills the key index behind the log, and answers queries from both.
 
 Sends pay nothing for the index: a task reads the log behind the applied end and indexes it on a worker, with at most
-`share` of a core while messages come in and half of one otherwise.  What it has not reached, a query searches in the
+`share` of a core while messages come in and a quarter of one otherwise.  What it has not reached, a query searches in the
 log itself, so that an acknowledged message is always found.
 """
 
@@ -17,7 +17,8 @@ from dledger.environment import COLD, Environment, called_back
 from dledger.errors import CorruptionError, LogError, NotLeaderError, TrimmedError
 from dledger.store.disk import Disk
 from dledger_broker.views.keyfile import IndexLayout
-from dledger_broker.views.keyindex import KeyIndex, iter_block, record_keys
+from dledger_broker.views.keyindex import KeyIndex, iter_block
+from dledger_broker.views.keyscan import record_keys
 from dledger_broker.views.logreader import LogReader
 from dledger_broker.views.writer import ViewWriter
 from dledger_remoting.errors import RecordError
@@ -27,7 +28,7 @@ BLOCK_BYTES: Final = 256 << 10
 """How much of the log is indexed at a time."""
 SEARCH_BLOCK_BYTES: Final = 1 << 20
 SAVE_EVERY_BYTES: Final = 256 << 20
-IDLE_SHARE: Final = 0.5
+IDLE_SHARE: Final = 0.25
 IDLE_POLL_S: Final = 0.25
 RETRY_S: Final = 5.0
 MAX_CANDIDATES_PER_RESULT: Final = 4

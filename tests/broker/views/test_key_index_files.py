@@ -13,13 +13,13 @@ from dledger.sim.disk import SimDisk
 from dledger_broker.testing import SMALL, START_MS, BrokerInMemory, Message
 from dledger_broker.views.keyfile import (
     ActiveIndexFile,
-    IndexedKey,
     IndexHeader,
     IndexLayout,
     SealedIndexFile,
     key_hash,
 )
-from dledger_broker.views.keyindex import KeyIndex, record_keys
+from dledger_broker.views.keyindex import KeyIndex
+from dledger_broker.views.keyscan import record_keys
 from dledger_remoting.record import RecordRef
 from dledger_remoting.tags import java_hash
 
@@ -50,8 +50,8 @@ def test_a_hash_is_that_of_java(topic, key):
 def test_a_file_byte_for_byte():
     disk = SimDisk()
     file = ActiveIndexFile(disk, "f", SMALL_LAYOUT, IndexHeader(), 1)
-    file.add([IndexedKey(9, 1000, 5_000), IndexedKey(13, 1100, 7_999)])
-    file.add([IndexedKey(2, 1200, 8_000)])
+    file.add([(9, 1000, 5_000), (13, 1100, 7_999)])
+    file.add([(2, 1200, 8_000)])
     file.write_slots()
     file.sync_entries()
     assert content(disk, "f") == b"".join(
@@ -70,12 +70,12 @@ def test_a_file_byte_for_byte():
 def test_entries_of_a_hash_are_found_newest_first_and_by_time():
     disk = SimDisk()
     file = ActiveIndexFile(disk, "f", SMALL_LAYOUT, IndexHeader(), 1)
-    file.add([IndexedKey(5, 100 * number, 10_000 * number) for number in (1, 2, 3)] + [IndexedKey(9, 400, 40_000)])
+    file.add([(5, 100 * number, 10_000 * number) for number in (1, 2, 3)] + [(9, 400, 40_000)])
     assert list(file.positions(5, *FOREVER)) == [300, 200, 100]
     assert list(file.positions(9, *FOREVER)) == [400]
     assert list(file.positions(1, *FOREVER)) == []
     assert list(file.positions(5, 20_000, 25_000)) == [200]
-    file.add([IndexedKey(5, 500, 50_000)])
+    file.add([(5, 500, 50_000)])
     assert file.full
     file.write_slots()
     file.sync_entries()
@@ -88,7 +88,7 @@ def test_slots_are_recovered_from_the_entries_that_they_lack(codes, data):
     disk = SimDisk()
     file = ActiveIndexFile(disk, "f", layout, IndexHeader(), 1)
     split = data.draw(st.integers(0, len(codes)))
-    keys = [IndexedKey(code, 10 * place, 1000 * place) for place, code in enumerate(codes)]
+    keys = [(code, 10 * place, 1000 * place) for place, code in enumerate(codes)]
     file.add(keys[:split])
     file.write_slots()
     slots_entries = file.header.next_entry
@@ -281,9 +281,9 @@ def fail_writes(disk: SimDisk, operation: str, prefix: str) -> None:
 def test_a_failed_write_of_entries_leaves_no_gap_in_a_chain():
     disk = SimDisk()
     file = ActiveIndexFile(disk, "f", SMALL_LAYOUT, IndexHeader(), 1)
-    file.add([IndexedKey(5, 100, 1000)])
+    file.add([(5, 100, 1000)])
     fail_writes(disk, "pwrite", "f")
-    more = [IndexedKey(5, 200, 2000), IndexedKey(5, 300, 3000)]
+    more = [(5, 200, 2000), (5, 300, 3000)]
     with pytest.raises(OSError, match="No space"):
         file.add(more)
     assert list(file.positions(5, *FOREVER)) == [100]

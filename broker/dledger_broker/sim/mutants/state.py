@@ -109,7 +109,7 @@ CATALOGUE.add(
 
 
 def _slots_first(self: ActiveIndexFile, keys: list[IndexedKey]) -> None:
-    slots = {key.key_hash % self._layout.slots: self.header.next_entry + place for place, key in enumerate(keys)}
+    slots = {code % self._layout.slots: self.header.next_entry + place for place, (code, _, _) in enumerate(keys)}
     try:
         _real_add(self, keys)
     except OSError:

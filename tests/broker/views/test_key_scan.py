@@ -1,0 +1,98 @@
+"""What the key index reads of an entry's records is what the general decoder reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dledger_broker.views.keyfile import IndexedKey, key_hash
+from dledger_broker.views.keyscan import record_keys, scan_keys
+from dledger_remoting.errors import RecordError
+from dledger_remoting.hosts import HostAddress
+from dledger_remoting.record import (
+    SYS_TRANSACTION_COMMIT,
+    SYS_TRANSACTION_ROLLBACK,
+    MessageRecord,
+    encode_record,
+    scan_records,
+)
+
+HOST, HOST_V6 = HostAddress("10.0.0.9", 4000), HostAddress("fe80::1", 4000)
+BEGINNING = "7F00000100002A9F000001A4C0FF"
+USUAL: dict[str, Any] = {
+    "topic": "A",
+    "body": b"body",
+    "lead": b"UNIQ_KEY\x01",
+    "beginning": BEGINNING,
+    "end": b"\x02WAIT\x01true\x02",
+    "sys_flag": 0,
+    "born_host": HOST,
+}
+UNUSUAL: list[tuple[str, Any]] = [
+    *[("topic", topic) for topic in ("A", "B", "AA", "long" * 40)],
+    *[("body", body) for body in (b"", b"UNIQ_KEY\x01body\x02", bytes(300))],
+    *[("lead", lead + b"UNIQ_KEY\x01") for lead in (b"MY", b"K\x01v\x02", b"KEYS\x01w\x02")],
+    ("lead", b"UNIQ_KE2\x01"),
+    *[("beginning", beginning) for beginning in (BEGINNING[:-1] + "E", "short", "", BEGINNING[:-5] + "\x02K\x01va")],
+    *[("end", end) for end in (b"", b"\x02", b"\x02WAIT\x01none\x02", b"\x02KEYS\x01abcd\x02")],
+    *[("end", end) for end in (b"\x02KEYS\x01a b\x02", b"\x02UNIQ_KEY\x01LAST\x02")],
+    *[("sys_flag", flag) for flag in (1, SYS_TRANSACTION_COMMIT, SYS_TRANSACTION_ROLLBACK)],
+    ("born_host", HOST_V6),
+]  # fmt: skip
+
+
+def run(number: int, fields: dict[str, Any]) -> bytes:
+    """Two messages of one producer, which differ in the last characters of the unique key."""
+    return b"".join(
+        encode_record(
+            MessageRecord(
+                topic=fields["topic"],
+                queue_id=0,
+                queue_offset=0,
+                physical_offset=place,
+                body=fields["body"],
+                properties=fields["lead"] + f"{fields['beginning']}{place:04X}".encode() + fields["end"],
+                sys_flag=fields["sys_flag"],
+                born_timestamp=1,
+                born_host=fields["born_host"],
+                store_timestamp=1_000 + place,
+                store_host=HOST,
+            )
+        )
+        for place in (2 * number, 2 * number + 1)
+    )
+
+
+def read_one_by_one(data: bytes) -> list[IndexedKey]:
+    return [
+        (key_hash(record.topic.decode(), key), record.physical_offset, record.store_timestamp)
+        for record in scan_records(data)
+        for key in record_keys(record)
+    ]
+
+
+@pytest.mark.parametrize("first", UNUSUAL, ids=str)
+def test_keys_are_those_of_records_read_one_by_one(first: tuple[str, Any]) -> None:
+    """A run of usual messages, one that differs from it, one that differs from that, and usual ones again."""
+    changed = {**USUAL, first[0]: first[1]}
+    for name, value in UNUSUAL:
+        data = b"".join(map(run, range(4), (USUAL, changed, {**changed, name: value}, USUAL)))
+        assert scan_keys(b"before" + data + b"after", 6, 6 + len(data)) == read_one_by_one(data)
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(UNUSUAL), st.data())
+def test_damaged_records_raise_nothing_but_record_errors(unusual: tuple[str, Any], data: st.DataObject) -> None:
+    whole = run(0, USUAL) + run(1, {**USUAL, unusual[0]: unusual[1]})
+    damaged = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        scan_keys(bytes(damaged), 0, len(damaged))
+    except RecordError:
+        pass
+    with pytest.raises(RecordError):
+        scan_keys(whole[:-1], 0, len(whole) - 1)
