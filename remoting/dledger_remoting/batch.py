@@ -15,6 +15,7 @@ Format: RocketMQ's `MessageDecoder.encodeMessage`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -61,6 +62,35 @@ def decode_batch(data: bytes) -> list[BatchMessage]:
 
 def split_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
     """Flag, body and properties of the messages of a batch; raises as `decode_batch`."""
+    return _split_alike(data) or _split(data)
+
+
+@lru_cache(maxsize=256)
+def _message(body_bytes: int, properties_bytes: int) -> Struct:
+    """A message of these sizes, as `_HEAD` and what follows it."""
+    return Struct(f">iiiii{body_bytes}sH{properties_bytes}s")
+
+
+def _split_alike(data: bytes) -> list[tuple[int, bytes, bytes]] | None:
+    """The messages of a batch that are all of the first one's sizes, in one pass; None of any other batch."""
+    end = len(data)
+    if end < _HEAD_BYTES + 2:
+        return None
+    size, _, _, _, body_bytes = _HEAD.unpack_from(data)
+    properties_bytes = size - _HEAD_BYTES - 2 - body_bytes
+    if body_bytes < 0 or properties_bytes < 0 or end % size:
+        return None
+    messages = [
+        (flag, body, properties)
+        for total, _, _, flag, length, body, tail, properties in _message(body_bytes, properties_bytes).iter_unpack(
+            data
+        )
+        if total == size and length == body_bytes and tail == properties_bytes
+    ]
+    return messages if len(messages) * size == end else None
+
+
+def _split(data: bytes) -> list[tuple[int, bytes, bytes]]:
     messages: list[tuple[int, bytes, bytes]] = []
     add = messages.append
     unpack = _HEAD.unpack_from

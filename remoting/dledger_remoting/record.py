@@ -60,6 +60,11 @@ SYS_HOST_MASK: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 RECORD_HEAD: Final = Struct(">iIIiiqqiq8sq8siqi")
 """The first 88 bytes of a record with IPv4 hosts, up to and including the body length; fields in the table's order."""
 
+RECORD_HEAD_SHARED: Final = Struct(">iq8sq8siq")
+"""The 48 bytes of `RECORD_HEAD` that are the same for all messages of a request: sys flag to prepared transaction."""
+RECORD_HEAD_AROUND: Final = Struct(">iIIiiqq48si")
+"""`RECORD_HEAD` with what messages share as one field."""
+
 RECORD_HEAD_BYTES: Final = 88
 STORE_TIMESTAMP_PLACE: Final = 56
 """Where the store timestamp stands in a record with IPv4 hosts."""

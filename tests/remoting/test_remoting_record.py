@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger_remoting import batch
 from dledger_remoting.batch import BatchMessage, decode_batch, encode_batch
 from dledger_remoting.checksum import crc32
 from dledger_remoting.errors import InvalidParameter, MessageIllegal, RecordError
@@ -251,6 +252,31 @@ def test_a_truncated_batch_is_illegal(messages, data):
     cut = data.draw(st.integers(0, len(encoded) - 1).filter(lambda size: size not in boundaries))
     with pytest.raises(MessageIllegal):
         decode_batch(encoded[:cut])
+
+
+@given(
+    st.lists(
+        st.builds(BatchMessage, int32, st.binary(min_size=3, max_size=3), st.just(b"K\x01v")), min_size=2, max_size=5
+    ),
+    st.lists(
+        st.tuples(st.integers(0, 4), st.sampled_from([0, 3, 15, 16, 19, 24]), st.sampled_from([-3, -1, 1, 128])),
+        max_size=2,
+    ),
+)
+def test_messages_that_look_alike_are_split_as_any_others(messages, changes):
+    """A batch of equal sizes, of which some length does not say what its place in the batch does."""
+    data = bytearray(encode_batch(messages))
+    size = len(data) // len(messages)
+    for number, place, change in changes:
+        at = number % len(messages) * size + place
+        data[at] = (data[at] + change) % 256
+    outcomes = []
+    for split in (batch.split_batch, batch._split):
+        try:
+            outcomes.append(split(bytes(data)))
+        except MessageIllegal as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
 
 
 @given(st.binary(max_size=60))

@@ -105,10 +105,24 @@ class RecordTails:
         """The messages in a batch's body. Raises `MessageIllegal`."""
         if target.retry_group is not None:
             raise MessageIllegal(f"a batch cannot go to the retry topic {target.topic}: send its messages one by one")
-        complete = self.complete
-        messages: list[MessageParts] = []
-        for flag, message_body, properties in split_batch(body):
-            tail, _, tag_code = complete(properties, target)
+        split = split_batch(body)
+        layout = target.layouts.get(len(split[0][2]))
+        if layout is not None:
+            before, behind, key_end, head, added, tag_code = layout
+            key_start, properties_bytes = len(before), len(split[0][2])
+            messages: list[MessageParts] = [
+                (message_body, head + properties + added, flag, tag_code)
+                for flag, message_body, properties in split
+                if len(properties) == properties_bytes
+                and properties.startswith(before)
+                and properties.endswith(behind)
+                and properties[key_start:key_end].isalnum()
+            ]
+            if len(messages) == len(split):
+                return messages
+        messages = []
+        for flag, message_body, properties in split:
+            tail, _, tag_code = self.complete(properties, target)
             messages.append((message_body, tail, flag, tag_code))
         return messages
 

@@ -26,7 +26,7 @@ from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.idempotent import IdempotentSends
 from dledger_broker.processors.record_tails import MessageParts, RecordTails
 from dledger_broker.processors.send_targets import SendTargets
-from dledger_broker.processors.send_unit import PendingSend, SendUnit, messages_bytes
+from dledger_broker.processors.send_unit import PendingSend, SendUnit, message_sizes
 from dledger_broker.server.request import Read, Request
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
@@ -176,7 +176,7 @@ class SendProcessor:
                     try:
                         if is_batch:
                             unique_key, messages = b"", self._tails.batch(body, target)
-                            size = messages_bytes(messages)
+                            size = sum(message_sizes(messages))
                         else:
                             tail, unique_key, tag_code = complete(fields.properties.encode(), target)
                             messages = ((body, tail, fields.user_flag, tag_code),)
@@ -231,7 +231,7 @@ class SendProcessor:
         else:
             tail, unique_key, tag_code = self._tails.complete(fields.properties.encode(), target)
             messages = ((body, tail, fields.user_flag, tag_code),)
-        size = messages_bytes(messages)
+        size = sum(message_sizes(messages))
         if self._pending_bytes + size > MAX_UNIT_BYTES:
             self.flush()
         queue = target.queue(queue_id)

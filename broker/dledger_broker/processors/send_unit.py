@@ -21,12 +21,20 @@ from dledger_broker.views.units import UNIT
 from dledger_remoting.checksum import crc32
 from dledger_remoting.errors import OutcomeUnknown
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame, stored_response_frame
-from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD, RECORD_HEAD_BYTES
+from dledger_remoting.record import (
+    KEPT_SYS_FLAGS,
+    RECORD_HEAD,
+    RECORD_HEAD_AROUND,
+    RECORD_HEAD_BYTES,
+    RECORD_HEAD_SHARED,
+)
 
 _ONEWAY: Final = 2
 _JSON: Final = 0
 
 _pack_head: Final = RECORD_HEAD.pack
+_pack_shared: Final = RECORD_HEAD_SHARED.pack
+_pack_around: Final = RECORD_HEAD_AROUND.pack
 _pack_unit: Final = UNIT.pack
 
 PendingSend: TypeAlias = tuple[Request, SendV2Fields, SendTarget, QueueState, Sequence[MessageParts], bytes, bool, int]
@@ -34,9 +42,9 @@ PendingSend: TypeAlias = tuple[Request, SendV2Fields, SendTarget, QueueState, Se
 whether it is a batch, the size of the records."""
 
 
-def messages_bytes(messages: Sequence[MessageParts]) -> int:
-    """The size of the records of these messages."""
-    return sum([RECORD_HEAD_BYTES + len(body) + len(tail) for body, tail, _, _ in messages])
+def message_sizes(messages: Sequence[MessageParts]) -> list[int]:
+    """The sizes of the records of these messages."""
+    return [RECORD_HEAD_BYTES + len(body) + len(tail) for body, tail, _, _ in messages]
 
 
 class SendUnit:
@@ -78,54 +86,66 @@ class SendUnit:
                 origin = request.origin
                 answers = []
                 self._answers.append((origin, answers))
-            magic, queue_id, born_timestamp, born_host = (
-                target.magic,
-                queue.queue_id,
-                fields.born_timestamp,
-                origin.born_host,
-            )
-            sys_flag, reconsume_times = fields.sys_flag & KEPT_SYS_FLAGS, fields.reconsume_times
-            first_offset = queue_offset = queue.staged_offset
+            queue_id, first_offset = queue.queue_id, queue.staged_offset
             known = units_of.get(queue)
             if known is None:
-                known = units_of[queue] = (queue_offset, [])
-            units = known[1]
+                known = units_of[queue] = (first_offset, [])
             first_position = position
-            for body, tail, flag, tag_code in messages:
+            if is_batch:
+                shared = _pack_shared(
+                    fields.sys_flag & KEPT_SYS_FLAGS,
+                    fields.born_timestamp,
+                    origin.born_host,
+                    now_ms,
+                    store_host,
+                    fields.reconsume_times,
+                    0,
+                )
+                sizes = message_sizes(messages)
+                positions = list(accumulate(sizes, initial=position))
+                position = positions.pop()
+                _encode_batch(parts, known[1], messages, sizes, positions, queue, target.magic, shared)
+                ids = _message_ids(id_prefix, positions)
+            else:
+                ((body, tail, flag, tag_code),) = messages
                 body_bytes = len(body)
                 size = RECORD_HEAD_BYTES + body_bytes + len(tail)
                 add(
                     _pack_head(
                         size,
-                        magic,
+                        target.magic,
                         crc32(body) & 0x7FFFFFFF,
                         queue_id,
                         flag,
-                        queue_offset,
+                        first_offset,
                         position,
-                        sys_flag,
-                        born_timestamp,
-                        born_host,
+                        fields.sys_flag & KEPT_SYS_FLAGS,
+                        fields.born_timestamp,
+                        origin.born_host,
                         now_ms,
                         store_host,
-                        reconsume_times,
+                        fields.reconsume_times,
                         0,
                         body_bytes,
                     )
                 )
                 add(body)
                 add(tail)
-                units.append(_pack_unit(position, size, tag_code))
-                queue_offset += 1
+                known[1].append(_pack_unit(position, size, tag_code))
                 position += size
-            queue.staged_offset = queue_offset
+                queue.staged_offset = first_offset + 1
+                ids = b""
             if request.flag & _ONEWAY:
                 self._oneway.append(origin)
             elif is_batch or request.serialize_type != _JSON:
-                ids = self._message_ids(id_prefix, first_position, messages)
                 answers.append(
                     send_response_frame(
-                        request.opaque, ids, queue_id, first_offset, unique_key, serialize_type=request.serialize_type
+                        request.opaque,
+                        ids or _message_ids(id_prefix, [first_position]),
+                        queue_id,
+                        first_offset,
+                        unique_key,
+                        serialize_type=request.serialize_type,
                     )
                 )
             else:
@@ -135,16 +155,6 @@ class SendUnit:
         self.extent = (begin, position)
         self.runs = [(queue, first, b"".join(units)) for queue, (first, units) in units_of.items()]
         return parts
-
-    @staticmethod
-    def _message_ids(id_prefix: bytes, position: int, messages: Sequence[MessageParts]) -> bytes:
-        """The offset message ids of records that lie back to back, each the prefix and the position in 16 digits."""
-        sizes = [RECORD_HEAD_BYTES + len(body) + len(tail) for body, tail, _, _ in messages[:-1]]
-        positions = array("Q", accumulate(sizes, initial=position))
-        if sys.byteorder == "little":
-            positions.byteswap()
-        digits = positions.tobytes().hex(",", 8).upper().encode()
-        return id_prefix + digits.replace(b",", b"," + id_prefix)
 
     def applied(self) -> None:
         """See `StagedContext`: answer every request of the unit."""
@@ -171,3 +181,38 @@ class SendUnit:
             self.settled = True
             for pending in self._pending:
                 self._failed(pending[0], error)
+
+
+def _encode_batch(
+    parts: list[bytes],
+    units: list[bytes],
+    messages: Sequence[MessageParts],
+    sizes: Sequence[int],
+    positions: Sequence[int],
+    queue: QueueState,
+    magic: int,
+    shared: bytes,
+) -> None:
+    """Add the records of one queue's messages, and their units; `shared` is what their heads have in common."""
+    queue_id, first_offset = queue.queue_id, queue.staged_offset
+    queue.staged_offset = end_offset = first_offset + len(messages)
+    for (body, tail, flag, tag_code), size, queue_offset, position in zip(
+        messages, sizes, range(first_offset, end_offset), positions, strict=True
+    ):
+        parts += (
+            _pack_around(
+                size, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, shared, len(body)
+            ),
+            body,
+            tail,
+        )
+        units.append(_pack_unit(position, size, tag_code))
+
+
+def _message_ids(id_prefix: bytes, positions: Sequence[int]) -> bytes:
+    """The offset message ids of records, each the prefix and the position in 16 digits."""
+    numbers = array("Q", positions)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    digits = numbers.tobytes().hex(",", 8).upper().encode()
+    return id_prefix + digits.replace(b",", b"," + id_prefix)

@@ -1,8 +1,8 @@
 """Fills the key index behind the log, and answers queries from both.
 
 Sends pay nothing for the index: a task reads the log behind the applied end and indexes it on a worker, with at most
-`share` of a core while messages come in and a quarter of one otherwise.  What it has not reached, a query searches in the
-log itself, so that an acknowledged message is always found.
+`share` of a core while messages come in and a quarter of one otherwise.  What it has not reached, a query searches in
+the log itself, so that an acknowledged message is always found.
 """
 
 from __future__ import annotations

@@ -1,0 +1,65 @@
+"""What is stored behind the bodies of a batch's messages is what is stored behind those of single ones."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from dledger_broker.processors.record_tails import MessageParts, RecordTails
+from dledger_broker.processors.send_targets import SendTarget
+from dledger_broker.state.tables import TopicState
+from dledger_remoting.batch import BatchMessage, encode_batch
+from dledger_remoting.errors import MessageIllegal
+from dledger_remoting.ids import UniqueKeyGenerator
+from dledger_remoting.topics import TopicConfig
+
+USUAL = b"UNIQ_KEY\x01KEY1\x02TAGS\x01A\x02"
+OF_THE_SAME_SIZE = [
+    USUAL,
+    b"UNIQ_KEY\x01KEY2\x02TAGS\x01A\x02",
+    b"UNIQ_KEY\x01KEY3\x02TAGS\x01B\x02",
+    b"UNIQ_KEY\x01K\x02\x01v\x02TAGS\x01A\x02",
+    b"UNIQ_KEY\x01\x02a\x01b\x02TAGS\x01A\x02",
+    b"UNIQ_KE2\x01KEY4\x02TAGS\x01A\x02",
+    b"UNIQ_KEY\x01KEY5\x02TAGS\x01AB",
+]
+OTHERS = [b"", b"UNIQ_KEY\x01LONGER\x02TAGS\x01A\x02"]
+
+
+class NumberedKeys(UniqueKeyGenerator):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def next(self, wall_ms: int) -> str:
+        self.count += 1
+        return f"MADE{self.count}"
+
+
+def tails() -> tuple[RecordTails, SendTarget]:
+    return RecordTails("C", NumberedKeys(), lambda: 0), SendTarget(TopicState(TopicConfig("T"), 0))
+
+
+@pytest.mark.parametrize("third", [*OF_THE_SAME_SIZE, *OTHERS])
+def test_a_batch_is_stored_like_single_messages(third: bytes) -> None:
+    for first, second in product([*OF_THE_SAME_SIZE, *OTHERS], repeat=2):
+        messages = [BatchMessage(number, b"%d" % number, text) for number, text in enumerate((first, second, third))]
+        single, target = tails()
+        expected: list[MessageParts] = []
+        for message in messages:
+            tail, _, tag_code = single.complete(message.properties, target)
+            expected.append((message.body, tail, message.flag, tag_code))
+        for known in (False, True):
+            batched, target = tails()
+            if known:
+                batched.complete(USUAL, target)
+            assert list(batched.batch(encode_batch(messages), target)) == expected
+
+
+def test_a_batch_with_a_delay_in_it_is_refused_though_all_others_look_alike() -> None:
+    batched, target = tails()
+    messages = [BatchMessage(0, b"", USUAL), BatchMessage(0, b"", b"UNIQ_KEY\x01KEY1\x02DELAY\x013")]
+    assert len(messages[1].properties) == len(USUAL)
+    batched.complete(USUAL, target)
+    with pytest.raises(MessageIllegal, match="delay"):
+        batched.batch(encode_batch(messages), target)
