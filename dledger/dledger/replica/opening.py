@@ -11,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dledger.config import ReplicaConfig
+from dledger.core.log_table import LogTable
+from dledger.engines import Engine, EngineFactory
+from dledger.environment import Environment
 from dledger.errors import IdentityError
 from dledger.replica.boot import BootRecord, note_boot
 from dledger.store.disk import Disk
@@ -44,6 +47,32 @@ class Opened:
     commit_index: int
     may_vote: bool
     notes: list[str]
+
+    def make_engine(self, make: EngineFactory, config: ReplicaConfig, environment: Environment) -> Engine:
+        """The engine that goes on from here."""
+        recovery = self.recovery
+        base = recovery.base
+        table = LogTable(
+            recovery.first_index - 1,
+            self.base_term,
+            recovery.term_runs,
+            recovery.last_index,
+            base.membership if base is not None else self.identity.initial,
+            base.membership_index if base is not None else -1,
+            recovery.memberships,
+            recovery.unread,
+        )
+        return make(
+            ReplicaId(config.node_id, self.identity.incarnation),
+            table,
+            self.hard_state,
+            durable_index=recovery.durable_index,
+            commit_index=self.commit_index,
+            settings=config.raft,
+            random=environment.random(),
+            now=environment.now(),
+            may_vote=self.may_vote,
+        )
 
 
 def found_group(config: ReplicaConfig, incarnation: str) -> Identity:

@@ -27,7 +27,6 @@ from dledger.core.effects import (
     SendSnapshot,
     Truncate,
 )
-from dledger.core.log_table import LogTable
 from dledger.core.messages import Message
 from dledger.engines import EngineFactory, native
 from dledger.environment import Environment
@@ -95,52 +94,10 @@ class Replica:
         self._told: tuple[int, ReplicaId | None, Role, bool] | None = None
         self._committed_end = self.store.first_position
 
-        recovery = opened.recovery
-        base = recovery.base
-        self.engine = engine(
-            self.me,
-            LogTable(
-                recovery.first_index - 1,
-                opened.base_term,
-                recovery.term_runs,
-                recovery.last_index,
-                base.membership if base is not None else opened.identity.initial,
-                base.membership_index if base is not None else -1,
-                recovery.memberships,
-                recovery.unread,
-            ),
-            opened.hard_state,
-            durable_index=recovery.durable_index,
-            commit_index=opened.commit_index,
-            settings=config.raft,
-            random=environment.random(),
-            now=environment.now(),
-            may_vote=opened.may_vote,
-        )
+        self.engine = opened.make_engine(engine, config, environment)
         self._recent = RecentEntries(config.recent_bytes)
-        self._outbox = Outbox(
-            environment,
-            transport,
-            self.store,
-            self.snapshots,
-            self._recent,
-            lambda: self.engine,
-            pump=self._pump,
-            corrupt=self._suspect,
-            failed=self.fail,
-        )
-        self.repairer = Repairer(
-            config.node_id,
-            environment,
-            transport,
-            self.store,
-            self._outbox.connected,
-            rest_s=config.scrub_interval_ms / 1000,
-            committed=lambda: self.engine.commit_index,
-            repaired=self._on_repaired,
-            forget=self._begin_behind,
-            failed=self.fail,
-        )
+        self._outbox = self._make_outbox()
+        self.repairer = self._make_repairer()
         self._saver = HardStateSaver(
             environment, opened.hard_state_file, send=self._outbox.send, saved=self._hard_state_saved, failed=self.fail
         )
@@ -156,23 +113,67 @@ class Replica:
             trimmed=self._trimmed,
             failed=self.fail,
         )
-        self._marks = Marks(
+        self._marks = self._make_marks(state_machine)
+        self._leading = self._make_leading(state_machine)
+        self._receiver = SnapshotReceiver(environment, self.snapshots)
+        self._inbox = Inbox(
+            environment, self.store, self._receiver, lambda: self.engine, run=self._run, failed=self.fail
+        )
+        self._housekeeper = self._make_housekeeper(opened.commit_index)
+        self._feed = MachineFeed(state_machine, self.store, self.snapshots)
+        applied_index = self._feed.restore(opened.recovery.base)
+        self._marks.restored(self._feed.state_index)
+        self._applier = self._make_applier(applied_index)
+
+    # ---------------------------------------------------------------- parts, each made from those before it
+
+    def _make_outbox(self) -> Outbox:
+        return Outbox(
+            self.environment,
+            self.transport,
+            self.store,
+            self.snapshots,
+            self._recent,
+            lambda: self.engine,
+            pump=self._pump,
+            corrupt=self._suspect,
+            failed=self.fail,
+        )
+
+    def _make_repairer(self) -> Repairer:
+        return Repairer(
+            self.config.node_id,
+            self.environment,
+            self.transport,
+            self.store,
+            self._outbox.connected,
+            rest_s=self.config.scrub_interval_ms / 1000,
+            committed=lambda: self.engine.commit_index,
+            repaired=self._on_repaired,
+            forget=self._begin_behind,
+            failed=self.fail,
+        )
+
+    def _make_marks(self, state_machine: StateMachine) -> Marks:
+        return Marks(
             self.me,
-            environment,
-            transport,
+            self.environment,
+            self.transport,
             self.store,
             self.snapshots,
             self._snapshotter,
             state_machine,
             lambda: self.engine,
-            interval_s=config.snapshot_interval_ms / 1000,
+            interval_s=self.config.snapshot_interval_ms / 1000,
             is_ready=lambda: self.is_ready,
             propose=lambda commands: self.stage(0, None, commands),
             propose_privileged=lambda commands: self._leading.stage(0, None, commands, None, privileged=True),
         )
-        self._leading = Leading(
-            config,
-            environment,
+
+    def _make_leading(self, state_machine: StateMachine) -> Leading:
+        return Leading(
+            self.config,
+            self.environment,
             self.store,
             state_machine,
             self._marks,
@@ -184,12 +185,11 @@ class Replica:
             run=self._run,
             failed=self.fail,
         )
-        self._receiver = SnapshotReceiver(environment, self.snapshots)
-        self._inbox = Inbox(
-            environment, self.store, self._receiver, lambda: self.engine, run=self._run, failed=self.fail
-        )
-        self._housekeeper = Housekeeping(
-            environment,
+
+    def _make_housekeeper(self, saved_commit: int) -> Housekeeping:
+        config = self.config
+        return Housekeeping(
+            self.environment,
             self.store,
             self._marks,
             self._leading,
@@ -197,16 +197,15 @@ class Replica:
             Concerns(config.node_id, config.peers),
             self._outbox.connected,
             lambda: self.engine,
-            saved_commit=opened.commit_index,
+            saved_commit=saved_commit,
             waits_for_syncs=config.flush == "sync",
             is_ready=lambda: self.is_ready,
             failed=self.fail,
         )
-        self._feed = MachineFeed(state_machine, self.store, self.snapshots)
-        applied_index = self._feed.restore(base)
-        self._marks.restored(self._feed.state_index)
-        self._applier = Applier(
-            environment,
+
+    def _make_applier(self, applied_index: int) -> Applier:
+        return Applier(
+            self.environment,
             self.store,
             self._recent,
             self._leading.contexts,

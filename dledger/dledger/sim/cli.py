@@ -8,11 +8,12 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from dledger.sim.campaign import judge, judge_all, open_lab
+from dledger.sim.campaign import Lab, judge, judge_all, open_lab
 from dledger.sim.cases import DEFAULT_SECONDS, Case, decode_case, encode_case
 from dledger.sim.figures import figures, write_figures
 from dledger.sim.hunt import hunt
@@ -23,12 +24,74 @@ from dledger.sim.totals import Totals, load_totals, save_totals
 SAVE_PERIOD_S = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Simulator:
+    """What `python -m module` simulates: what the lab of that name offers."""
+
+    module: str
+    lab: str
+    opened: Lab
+
+    @property
+    def scenario(self) -> click.Choice[str]:
+        return click.Choice(sorted(self.opened.SCENARIOS))
+
+    @property
+    def mutant(self) -> click.Choice[str]:
+        return click.Choice(sorted(self.opened.MUTANTS))
+
+    def in_turn(self, chosen: tuple[str, ...], mutant: str | None) -> tuple[str, ...]:
+        """The scenarios that seeds go through: those chosen, else the mutant's own, else all."""
+        return chosen or ((self.opened.MUTANTS[mutant].scenario,) if mutant else tuple(sorted(self.opened.SCENARIOS)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """Seeds to run one after the other; `state` has the totals of earlier ones, `keep` gets what breaks a promise."""
+
+    simulator: _Simulator
+    cases: list[Case]
+    jobs: int
+    mutant: str | None
+    minutes: float | None
+    state: Path | None
+    keep: Path | None
+
+    def run(self, totals: Totals) -> Totals:
+        """The totals of these seeds, which are added to `totals`, too.
+
+        Ends before the last seed with the mutant caught, or the time up.
+        """
+        run = Totals()
+        began = saved_at = time.monotonic()
+        for outcome in judge_all(self.cases, self.simulator.lab, self.mutant, self.jobs):
+            run.add(outcome)
+            totals.add(outcome)
+            _report(self.simulator.module, outcome, self.mutant)
+            if outcome.violation is not None:
+                _keep(self.keep, outcome)
+            now = time.monotonic()
+            if self.state is not None and now - saved_at > SAVE_PERIOD_S:
+                saved_at = now
+                save_totals(self.state, totals)
+            if (self.mutant and outcome.violation is not None) or (self.minutes and now - began > self.minutes * 60):
+                break
+        if self.state is not None:
+            save_totals(self.state, totals)
+        _summarise(run, time.monotonic() - began)
+        return run
+
+
 def command(module: str, lab: str) -> click.Group:
     """The command of `python -m module`, which simulates what the module `lab` offers."""
-    opened = open_lab(lab)
-    scenarios = sorted(opened.SCENARIOS)
-    mutants = sorted(opened.MUTANTS)
+    simulator = _Simulator(module, lab, open_lab(lab))
+    main = _seeds(simulator)
+    for make in (_case, _shrink, _figures, _mutants):
+        main.add_command(make(simulator))
+    return main
 
+
+def _seeds(simulator: _Simulator) -> click.Group:
     @click.group(invoke_without_command=True)
     @click.option("--seeds", default=100, show_default=True, help="How many seeds.")
     @click.option("--first", default=1, show_default=True, help="The first of them.")
@@ -37,9 +100,9 @@ def command(module: str, lab: str) -> click.Group:
     )
     @click.option("--jobs", default=2, show_default=True, help="Processes.")
     @click.option(
-        "--scenario", "chosen", multiple=True, type=click.Choice(scenarios), help="Only this; by default all in turn."
+        "--scenario", "chosen", multiple=True, type=simulator.scenario, help="Only this; by default all in turn."
     )
-    @click.option("--mutant", type=click.Choice(mutants), help="Switch a known bug on: it must be caught.")
+    @click.option("--mutant", type=simulator.mutant, help="Switch a known bug on: it must be caught.")
     @click.option("--seed", type=int, help="Run this seed only.")
     @click.option("--trace", is_flag=True, help="Print what happens (with --seed).")
     @click.option("--state", type=click.Path(path_type=Path), help="Go on behind the totals in this file, add to them.")
@@ -63,59 +126,50 @@ def command(module: str, lab: str) -> click.Group:
         """Simulate whole groups on faulty disks, networks and clocks."""
         if context.invoked_subcommand is not None:
             return
-        in_turn = chosen or ((opened.MUTANTS[mutant].scenario,) if mutant else tuple(scenarios))
+        in_turn = simulator.in_turn(chosen, mutant)
         if seed is not None:
-            outcome = judge(Case(in_turn[0], seed, seconds), lab, mutant, trace=print if trace else None)
-            _report(module, outcome, mutant)
+            outcome = judge(Case(in_turn[0], seed, seconds), simulator.lab, mutant, trace=print if trace else None)
+            _report(simulator.module, outcome, mutant)
             sys.exit(outcome.violation is not None)
         totals = load_totals(state)
         first = max(first, totals.next_seed)
         cases = [Case(in_turn[number % len(in_turn)], number, seconds) for number in range(first, first + seeds)]
-        run = Totals()
-        began = saved_at = time.monotonic()
-        outcomes = judge_all(cases, lab, mutant, jobs)
-        for outcome in outcomes:
-            run.add(outcome)
-            totals.add(outcome)
-            _report(module, outcome, mutant)
-            if outcome.violation is not None:
-                _keep(keep, outcome)
-            now = time.monotonic()
-            if state is not None and now - saved_at > SAVE_PERIOD_S:
-                saved_at = now
-                save_totals(state, totals)
-            if (mutant and outcome.violation is not None) or (minutes and now - began > minutes * 60):
-                break
-        if state is not None:
-            save_totals(state, totals)
-        _summarise(run, time.monotonic() - began)
+        run = _Series(simulator, cases, jobs, mutant, minutes, state, keep).run(totals)
         if state is not None:
             print(f"in all: {totals.seeds} seeds, {totals.simulated_s / 3600:.1f} simulated hours")
         if mutant:
             print(f"mutant {mutant}: {'caught' if run.broken else 'NOT caught'} ({run.seeds} seeds)")
         sys.exit((run.broken == 0) if mutant else (run.broken > 0))
 
-    @main.command("case")
+    return main
+
+
+def _case(simulator: _Simulator) -> click.Command:
+    @click.command("case")
     @click.argument("file", type=click.Path(exists=True, path_type=Path))
     @click.option("--trace", is_flag=True, help="Print what happens.")
     def repeat(file: Path, trace: bool) -> None:
         """Repeat a case from a file."""
-        outcome = judge(decode_case(file.read_bytes()), lab, trace=print if trace else None)
-        _report(module, outcome, None)
+        outcome = judge(decode_case(file.read_bytes()), simulator.lab, trace=print if trace else None)
+        _report(simulator.module, outcome, None)
         sys.exit(outcome.violation is not None)
 
-    @main.command("shrink")
+    return repeat
+
+
+def _shrink(simulator: _Simulator) -> click.Command:
+    @click.command("shrink")
     @click.option("--seed", type=int, required=True)
     @click.option("--seconds", default=DEFAULT_SECONDS, show_default=True)
-    @click.option("--scenario", type=click.Choice(scenarios), required=True)
-    @click.option("--mutant", type=click.Choice(mutants), help="With a known bug switched on.")
+    @click.option("--scenario", type=simulator.scenario, required=True)
+    @click.option("--mutant", type=simulator.mutant, help="With a known bug switched on.")
     @click.option("--minutes", default=5.0, show_default=True, help="Stop looking for a shorter one after this long.")
     @click.argument("output", type=click.Path(path_type=Path))
     def shorten(seed: int, seconds: float, scenario: str, mutant: str | None, minutes: float, output: Path) -> None:
         """Find a short case that breaks what a seed breaks, and write it to OUTPUT."""
         found = shrink(
             Case(scenario, seed, seconds),
-            lambda case: judge(case, lab, mutant),
+            lambda case: judge(case, simulator.lab, mutant),
             deadline=time.monotonic() + minutes * 60,
             tell=print,
         )
@@ -123,9 +177,13 @@ def command(module: str, lab: str) -> click.Group:
             print(f"seed {seed} breaks no promise")
             sys.exit(1)
         output.write_bytes(encode_case(found))
-        print(f"repeat it with: python -m {module} case {output} --trace")
+        print(f"repeat it with: python -m {simulator.module} case {output} --trace")
 
-    @main.command("figures")
+    return shorten
+
+
+def _figures(_: _Simulator) -> click.Command:
+    @click.command("figures")
     @click.argument("state", type=click.Path(exists=True, path_type=Path))
     @click.option("--page", type=click.Path(exists=True, path_type=Path), help="Write them into this page.")
     def show_figures(state: Path, page: Path | None) -> None:
@@ -136,25 +194,29 @@ def command(module: str, lab: str) -> click.Group:
         else:
             write_figures(page, totals)
 
-    @main.command("mutants")
+    return show_figures
+
+
+def _mutants(simulator: _Simulator) -> click.Command:
+    @click.command("mutants")
     @click.option("--list", "only_list", is_flag=True, help="Name them and the promises they break; run nothing.")
     @click.option("--seeds", default=60, show_default=True, help="Seeds that a mutant may take.")
     @click.option("--jobs", default=2, show_default=True, help="Processes.")
-    @click.argument("names", nargs=-1, type=click.Choice(mutants))
+    @click.argument("names", nargs=-1, type=simulator.mutant)
     def all_mutants(only_list: bool, seeds: int, jobs: int, names: tuple[str, ...]) -> None:
         """Switch the known bugs on one by one and say what catches each."""
         if only_list:
-            for mutant in opened.MUTANTS.values():
+            for mutant in simulator.opened.MUTANTS.values():
                 print(f"{mutant.name:36} {mutant.scenario:8} {mutant.breaks}")
             return
         uncaught = 0
-        for catch in hunt(names or tuple(opened.MUTANTS), lab, seeds, jobs):
+        for catch in hunt(names or tuple(simulator.opened.MUTANTS), simulator.lab, seeds, jobs):
             uncaught += not catch.caught
             print(catch, flush=True)
         print(f"{uncaught} mutants were not caught")
         sys.exit(uncaught > 0)
 
-    return main
+    return all_mutants
 
 
 def _repeat(module: str, case: Case, mutant: str | None) -> str:
