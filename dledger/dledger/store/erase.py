@@ -45,3 +45,12 @@ def erase(file: File, begin: int, end: int) -> bool:
         file.truncate(begin)
         return False
     return True
+
+
+def shorten(file: File, size: int, keep_bytes: int) -> None:
+    """Cut a file to `size`, durably, and keep the space of up to `keep_bytes` behind that, erased."""
+    found = file.size()
+    kept = min(found, size + keep_bytes)
+    if found > kept:
+        file.truncate(kept)
+    erase(file, size, kept)

@@ -21,7 +21,7 @@ from threading import Lock
 
 from dledger.errors import LogFullError, StorageError
 from dledger.store.disk import FULL, Disk, File
-from dledger.store.erase import erase
+from dledger.store.erase import erase, shorten
 from dledger.store.segments import segment_name
 from dledger.types import EntryKind, EntryMeta
 
@@ -151,12 +151,12 @@ class IndexFiles:
         finally:
             file.close()
 
-    def truncate(self, segment_start: int, count: int) -> None:
-        """Keep the first `count` units."""
+    def truncate(self, segment_start: int, count: int, keep: int = 0) -> None:
+        """Keep the first `count` units, and the space of `keep` more."""
         with self._lock:
             file = self._file(segment_start, create=False)
-            if file is not None and file.size() > count * UNIT_BYTES:
-                file.truncate(count * UNIT_BYTES)
+            if file is not None:
+                shorten(file, count * UNIT_BYTES, keep * UNIT_BYTES)
             self._reserved.pop(segment_start, None)
 
     def erase(self, segment_start: int, count: int, written: int) -> None:

@@ -27,7 +27,7 @@ from dledger.store.reset import announce_reset, pending_reset, perform_reset
 from dledger.store.scan import Cursor
 from dledger.store.segments import DIRECTORY, Segment, SegmentTable, list_positions, segment_path
 from dledger.store.snapshots import SnapshotStore
-from dledger.store.space import RESERVE_STEP_BYTES, Space
+from dledger.store.space import RESERVE_STEP_BYTES, Space, kept_through_a_start
 from dledger.store.sync import SyncTicket
 from dledger.store.window import RecentWindow, TermTable
 from dledger.types import EntryMeta, SnapshotMeta
@@ -62,6 +62,8 @@ class LogStore(LogReader):
         mark: DurableMark,
         commit: SavedCommit,
         recovered: Recovered,
+        *,
+        keep_spare: bool = False,
     ) -> None:
         self.segment_bytes = segment_bytes
         self.snapshots = snapshots
@@ -70,7 +72,7 @@ class LogStore(LogReader):
         self._index = index
         self._mark = mark
         self._commit = commit
-        self._space = Space(disk, segment_bytes)
+        self._space = Space(disk, segment_bytes, keep_spare=keep_spare)
         self._failed = False
         self._units_reserved = 0
         self.generation = mark.value.generation
@@ -95,7 +97,7 @@ class LogStore(LogReader):
         self._scrubber = Scrubber(self._table, self._index, self._damage, self.snapshots)
         self._unindexed: list[EntryMeta] = []
         self._directories_dirty = False
-        # Recovery cut off what was reserved, or filled, behind the end of the log.
+        # Recovery cut off what was reserved, or filled, behind the end of the log, or erased it.
         written = self.end_position - self._current.start
         self._space.start_segment(self._current, written, written)
         self._keep_reserve()
@@ -120,11 +122,22 @@ class LogStore(LogReader):
                 perform_reset(disk, snapshots, mark, commit, interrupted)
                 value = mark.value
             index = IndexFiles(disk)
-            recovered = recover(disk, index, snapshots, MarkValue() if is_new else value, segment_bytes)
+            keep = kept_through_a_start(disk, min(reserve_bytes, segment_bytes // 4), RESERVE_UNITS)
+            recovered = recover(disk, index, snapshots, MarkValue() if is_new else value, segment_bytes, keep)
             found = recovered.recovery
             found.saved_commit = min(commit.index, found.last_index)
             mark.lower_and_sync(MarkValue(found.end_position, found.last_index, found.last_term, found.last_chain))
-            log = LogStore(disk, segment_bytes, reserve_bytes, snapshots, index, mark, commit, recovered)
+            log = LogStore(
+                disk,
+                segment_bytes,
+                reserve_bytes,
+                snapshots,
+                index,
+                mark,
+                commit,
+                recovered,
+                keep_spare=keep.bytes > 0,
+            )
         except OSError as error:
             raise StorageError(f"opening the log failed: {error}") from error
         return log, found

@@ -3,7 +3,8 @@
 What a crash may leave, and what becomes of it:
 
 1. Entries at or above the durable mark may be torn, missing or out of order (the kernel persisted 12 and not 11): the
-   first invalid one ends the log, whatever follows.  What follows is cut off, so that it can never come back.
+   first invalid one ends the log, whatever follows.  What follows is cut off, or erased where its space is to be kept,
+   so that it can never come back.
 2. Entries at or above the mark that do verify may be in the page cache only (an fdatasync had failed): they are
    rewritten and synced, with the directories, before anything relies on them.
 3. An invalid entry below the mark is corruption, for it once was durable: it stays, is listed in `corrupt_ranges`, and
@@ -25,12 +26,14 @@ from dataclasses import dataclass
 from dledger.errors import CorruptionError, IdentityError
 from dledger.store.damage import CorruptRange, joined
 from dledger.store.disk import Disk
+from dledger.store.erase import shorten
 from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
 from dledger.store.index import UNIT_BYTES, IndexFiles, IndexUnit, no_membership_entries
 from dledger.store.mark import MarkValue
 from dledger.store.scan import BLOCK_BYTES, Collected, Cursor, Fault, header_at, scan_segment
 from dledger.store.segments import DIRECTORY, Segment, list_positions, segment_path
 from dledger.store.snapshots import SnapshotStore
+from dledger.store.space import NOTHING_KEPT, SPARE_PATH, KeptBack
 from dledger.types import EntryMeta, SnapshotMeta
 
 RECENT_ENTRIES = 65_536
@@ -82,20 +85,29 @@ def recover(
     snapshots: SnapshotStore,
     mark: MarkValue | None,
     segment_bytes: int,
+    keep: KeptBack = NOTHING_KEPT,
 ) -> Recovered:
     """Read, verify and settle the log.  `mark` None means that no valid mark was found.
+
+    Of the space behind the log's end `keep` is kept, erased, if it is there; the rest is given back.
 
     Raises `IdentityError` if the segments were written with another segment size, `CorruptionError` if nothing
     usable is left, `OSError` if the disk fails.
     """
-    return _Recoverer(disk, index, snapshots, mark, segment_bytes).run()
+    return _Recoverer(disk, index, snapshots, mark, segment_bytes, keep).run()
 
 
 class _Recoverer:
     """One recovery; its fields are the intermediate results of `run`, which calls the other methods in order."""
 
     def __init__(
-        self, disk: Disk, index: IndexFiles, snapshots: SnapshotStore, mark: MarkValue | None, segment_bytes: int
+        self,
+        disk: Disk,
+        index: IndexFiles,
+        snapshots: SnapshotStore,
+        mark: MarkValue | None,
+        segment_bytes: int,
+        keep: KeptBack,
     ) -> None:
         self.disk = disk
         self.index = index
@@ -103,6 +115,7 @@ class _Recoverer:
         self.mark_valid = mark is not None
         self.mark = mark or MarkValue()
         self.segment_bytes = segment_bytes
+        self.keep = keep
         self.starts = list_positions(disk, DIRECTORY)
         self.segments: list[Segment] = []
         self.collected = Collected(recent=deque(maxlen=RECENT_ENTRIES))
@@ -376,7 +389,7 @@ class _Recoverer:
         count = len(units) // UNIT_BYTES
         if self.index.read_raw(segment.start, slot, count + 1) != units:
             self.index.write(segment.start, slot, units)
-            self.index.truncate(segment.start, slot + count)
+            self.index.truncate(segment.start, slot + count, self.keep.units)
             self.index.sync(segment.start)
 
     def end_of_log(self, cursor: Cursor) -> int:
@@ -392,15 +405,28 @@ class _Recoverer:
             # A blank led here, but no entry: the next entry may yet fit before the blank.
             self.segments.pop().retire()
         last = self.segments[-1]
+        following = last.start + self.segment_bytes
         for start in reversed(self.starts):
-            if start > last.start:
+            if start == following and self.keep.bytes:
+                self.keep_as_spare(start)
+            elif start > last.start:
                 self.disk.unlink(segment_path(start))
         for start in list_positions(self.disk, INDEX_DIRECTORY):
-            if start > last.start:
+            if start == following and self.keep.units:
+                self.index.truncate(start, 0, self.keep.units)
+            elif start > last.start:
                 self.index.delete(start)
         self.disk.sync_dir(DIRECTORY)
-        if last.file.size() > end - last.start:
-            last.file.truncate(end - last.start)
+        shorten(last.file, end - last.start, self.keep.bytes)
+
+    def keep_as_spare(self, start: int) -> None:
+        """Make a segment that holds no entry of the log the spare, erased."""
+        file = self.disk.open(segment_path(start))
+        try:
+            shorten(file, 0, self.keep.bytes)
+        finally:
+            file.close()
+        self.disk.rename(segment_path(start), SPARE_PATH)
 
     def rewrite(self, position: int, end: int) -> None:
         """Write and sync again what lies at or above `position`, with its index files and the directories."""

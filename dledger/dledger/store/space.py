@@ -6,6 +6,9 @@ syncs up to twice as fast as first writes), unless a trimmed segment is recycled
 holds has positions below the log's first one, so that no recovery can take it for entries of its new place.  A segment
 that a truncation takes off the log becomes the spare, too, erased: on a full disk its space would not come back.
 
+A start gives the spare and the rest of the current segment back, unless the disk is so short of space that others might
+take it: then it keeps what is kept back for no-ops, membership entries and trims.
+
 Zeros must never meet an entry: in the current segment they are written at or above `free_end` only, entries below it
 only, and `free_end` moves up only, under the lock that every step of filling holds.
 """
@@ -13,6 +16,7 @@ only, and `free_end` moves up only, under the lock that every step of filling ho
 from __future__ import annotations
 
 from threading import Lock
+from typing import NamedTuple
 
 from dledger.errors import LogFullError, StorageError
 from dledger.store.disk import FULL, Disk, File
@@ -20,6 +24,8 @@ from dledger.store.erase import erase
 from dledger.store.segments import DIRECTORY, Segment, segment_path
 
 SPARE_PATH = f"{DIRECTORY}/spare"
+SHORT_OF_SPACE_RESERVES = 4
+"""If less than so many times what is kept back is free, a start does not give it away and take it again."""
 RESERVE_STEP_BYTES = 64 << 20
 FILL_STEP_BYTES = 1 << 20
 FILL_FROM_SHARE = 8
@@ -32,6 +38,22 @@ grown by so much since it was opened or truncated pay for any filling.
 """
 
 _ZEROS = bytes(FILL_STEP_BYTES)
+
+
+class KeptBack(NamedTuple):
+    """What a recovery keeps behind the end of the log: bytes of segments, and units of index files."""
+
+    bytes: int
+    units: int
+
+
+NOTHING_KEPT = KeptBack(0, 0)
+
+
+def kept_through_a_start(disk: Disk, reserve_bytes: int, reserve_units: int) -> KeptBack:
+    """What is kept back, if the disk is so full that others might take it; else nothing, for erasing it takes time."""
+    free, _ = disk.usage(DIRECTORY)
+    return KeptBack(reserve_bytes, reserve_units) if free < SHORT_OF_SPACE_RESERVES * reserve_bytes else NOTHING_KEPT
 
 
 class _Spare:
@@ -59,7 +81,8 @@ class Space:
     filling.
     """
 
-    def __init__(self, disk: Disk, segment_bytes: int) -> None:
+    def __init__(self, disk: Disk, segment_bytes: int, *, keep_spare: bool = False) -> None:
+        """`keep_spare`: go on with the spare that is there, of which nothing is taken for reserved."""
         self.reserved_end = 0
         """Log position up to which there is space for entries, in the current segment and then in the spare."""
         self.free_end = 0
@@ -73,7 +96,10 @@ class Space:
         self._lead = max(1, segment_bytes // FILL_LEAD_SHARE)
         self._spare: _Spare | None = None
         self._lock = Lock()
-        disk.unlink(SPARE_PATH)
+        if keep_spare and disk.exists(SPARE_PATH):
+            self._spare = _Spare(disk.open(SPARE_PATH), 0, 0)
+        else:
+            disk.unlink(SPARE_PATH)
 
     def start_segment(self, segment: Segment, reserved: int, filled: int) -> None:
         """A segment becomes the current one, or was cut: `reserved` bytes are safe to write, `filled` were before."""

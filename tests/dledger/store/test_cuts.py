@@ -88,6 +88,27 @@ def test_of_many_segments_the_first_one_that_goes_is_kept_as_the_spare(sim_disk:
     check_after_power_loss(sim_disk, model)
 
 
+@pytest.mark.parametrize("stop", ["clean", "kill", "power loss"])
+@pytest.mark.parametrize("entries", [100, 900, 960, 990, 1010, 1040])
+def test_a_log_that_is_opened_on_a_full_disk_has_what_it_kept_back(sim_disk: SimDisk, entries: int, stop: str):
+    model = full_model(sim_disk, entries)
+    assert model.log.reserve_left == 1.0
+    if stop == "clean":
+        model.log.close()
+    elif stop == "kill":
+        sim_disk.kill()
+    else:
+        sim_disk.crash(random.Random(1), "all")
+    model.open()
+    assert model.log.reserve_left == 1.0
+    model.check()
+    kept_back = bytes(RESERVE_BYTES // 2)
+    with pytest.raises(LogFullError):
+        model.log.ensure_space(len(kept_back))
+    model.log.ensure_space(len(kept_back) + HEADER_BYTES, privileged=True)
+    check_after_power_loss(sim_disk, model)
+
+
 def test_what_cannot_be_stored_cuts_nothing_off(sim_disk: SimDisk):
     model = full_model(sim_disk, entries=100)
     first = model.log.last_index - 4
