@@ -271,7 +271,7 @@ class BrokerMachine:
     def snapshot(self) -> Iterator[bytes]:
         """See `StateMachine.snapshot`; also moves the views' checkpoint, so that a start rebuilds little below it."""
         self._finish_recovery()
-        self.checkpointer.request(_nothing)
+        self.checkpointer.offer()
         return encode_state(self.state)
 
     def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
@@ -463,10 +463,6 @@ class BrokerMachine:
 
 def _nobody_waits(_queues: list[QueueState]) -> None:
     """What `on_arrival` is until somebody sets it."""
-
-
-def _nothing() -> None:
-    """For whoever needs no answer."""
 
 
 def _call(callbacks: list[Callable[[], None]]) -> None:

@@ -16,6 +16,10 @@ from dledger_broker.views.writer import ViewWriter
 DURABLE_POLL_S = 0.1
 """How often a finished checkpoint looks whether the log itself is durable up to its position."""
 
+CHECKPOINT_SHARE = 0.1
+"""The part of the time that checkpoints which only make a start shorter may take: with many queues they sync many
+files."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -48,6 +52,7 @@ class Checkpointer:
         self.incarnation = ""
         self._position = 0
         self._running = False
+        self._begun_at = self._took_s = 0.0
         self._last = False
         self._requested: list[Callable[[], None]] = []
 
@@ -59,6 +64,11 @@ class Checkpointer:
     def maybe_start(self, applied_position: int) -> None:
         """Start a checkpoint if enough was applied since the last one."""
         if applied_position - self._position >= self._every_bytes and not self._running:
+            self._start([])
+
+    def offer(self) -> None:
+        """Write a checkpoint now if none is being written and the last one was not too long ago for what it took."""
+        if not self._running and self._env.now() - self._begun_at >= self._took_s / CHECKPOINT_SHARE:
             self._start([])
 
     def request(self, done: Callable[[], None]) -> None:
@@ -78,6 +88,7 @@ class Checkpointer:
 
     def _start(self, waiters: list[Callable[[], None]]) -> None:
         self._running = True
+        self._begun_at = self._env.now()
         position, topics = self._capture()
         self._position = max(self._position, position)
         self._queues.flush()
@@ -105,6 +116,7 @@ class Checkpointer:
 
     def _finish(self, waiters: list[Callable[[], None]]) -> None:
         self._running = False
+        self._took_s = self._env.now() - self._begun_at
         for waiter in waiters:
             waiter()
         if self._requested and not self._running:

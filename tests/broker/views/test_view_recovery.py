@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dledger.sim.disk import SimDisk
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message
 from dledger_broker.views.checkpoint import Checkpoint, TopicExtent, load_checkpoint, remove_checkpoint, save_checkpoint
+from dledger_broker.views.checkpointer import CHECKPOINT_SHARE
 
 TOPICS = ("orders", "audits")
 
@@ -103,7 +104,7 @@ def test_a_checkpoint_below_the_snapshot_is_continued_from_there(monkeypatch):
     broker.checkpoint()
     reached = load_checkpoint(broker.disk).position
     fill(broker, 30, 30)
-    monkeypatch.setattr("dledger_broker.views.checkpointer.Checkpointer.request", lambda self, done: None)
+    monkeypatch.setattr("dledger_broker.views.checkpointer.Checkpointer.offer", lambda self: None)
     broker.node.snapshot()
     before = contents(broker)
     rebuilt = []
@@ -118,6 +119,31 @@ def test_a_checkpoint_below_the_snapshot_is_continued_from_there(monkeypatch):
     assert rebuilt
     assert all(entry.end > reached for entry in rebuilt)
     assert contents(again) == before
+
+
+def test_a_checkpoint_of_many_queues_is_not_written_with_every_snapshot():
+    """It syncs a file for each queue, on the disk that the log is on."""
+    broker = started()
+    broker.create_topic("wide", queues=160)
+    checkpointer = broker.machine.checkpointer
+
+    def fill_all():
+        for queue_id in range(160):
+            broker.send("wide", queue_id, Message(b"x"))
+
+    fill_all()
+    began_at = broker.env.now()
+    broker.checkpoint()
+    took_s = broker.env.now() - began_at
+    reached = checkpointer.position
+    assert took_s > 0.5
+    fill_all()
+    broker.node.snapshot()
+    broker.env.advance(took_s)
+    assert checkpointer.position == reached
+    broker.env.advance(took_s / CHECKPOINT_SHARE)
+    broker.node.snapshot()
+    assert checkpointer.position > reached
 
 
 @pytest.mark.parametrize("cut", [0, 1, 19, 20, 100, 319])
