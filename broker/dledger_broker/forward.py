@@ -5,8 +5,12 @@ leader of a moment ago refuses before proposing, they wait here, at most `forwar
 then the answer is 14 with `leaderAddr` and `term`. A request that was sent and not answered is never sent again: what
 could have taken effect is answered 1 with `outcome=unknown`.
 
+A refusal must not let later requests of its channel through: when the refusing node is ready a moment later, those
+behind would be handled before the one that comes again. Therefore a node that has refused a request refuses all of its
+channel up to the same epoch, and the channel's node begins another one once it knows of everything it sent behind.
+
     envelope   MessagePack array: client channel, its address and port, its client ids, age in ms, serialize type,
-               header, body
+               header, body, epoch of the channel
     answer     1 byte: 0 answered (a response frame follows), 1 refused before proposing (term as 8 bytes), 2 settled
                (a oneway request is done)
 """
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from bisect import insort
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -47,6 +52,8 @@ ANSWER_TIMEOUT_S: Final = 10.0
 """How long a forwarded request waits for the leader's answer: more than the leader itself takes to give up."""
 PULL_ANSWER_TIMEOUT_S: Final = 65.0
 """The same for pulls, which the leader may hold."""
+REFUSALS_KEPT_S: Final = 60.0
+"""How long the last refusal of a channel is remembered: longer than a request that was sent behind it is under way."""
 
 READ_ONLY_CODES: Final = frozenset(
     {
@@ -83,6 +90,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     serialize_type: int
     header: bytes
     body: bytes
+    epoch: int = 0
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -97,6 +105,8 @@ class ForwardedOrigin:
         "address",
         "born_host",
         "client_ids",
+        "forward_epoch",
+        "forward_refused",
         "forward_target",
         "forwards",
         "forwards_sent",
@@ -113,7 +123,8 @@ class ForwardedOrigin:
         self.born_host = pack_born_host(self.address)
         self.key = envelope.channel
         self.client_ids = set(envelope.client_ids)
-        self.held = self.in_flight = self.forwards = self.forwards_sent = 0
+        self.held = self.in_flight = self.forwards = self.forward_epoch = self.forward_refused = 0
+        self.forwards_sent: set[int] = set()
         self.forward_target: str | None = None
         self._reply = reply
 
@@ -175,6 +186,7 @@ class Forwarder:
         self._sequence = 0
         self._timer: Cancellable | None = None
         self._closed = False
+        self._refusals: OrderedDict[str, tuple[int, float]] = OrderedDict()
         group.listeners.append(self._try_waiting)
 
     def attach(self, channel: Channel) -> None:
@@ -214,6 +226,7 @@ class Forwarder:
         if (
             self._waiting
             or leader is None
+            or origin.forward_refused
             or (origin.forwards_sent and origin.forward_target != leader)
             or not self._send(request, leader)
         ):
@@ -239,6 +252,7 @@ class Forwarder:
             request.serialize_type,
             request.header,
             request.body,
+            origin.forward_epoch,
         )
         data = _encode(envelope)
         if len(data) > MAX_DATA_BYTES:
@@ -254,19 +268,23 @@ class Forwarder:
             return False
         self._counters.forwarded += 1
         origin.forwards += 1
-        origin.forwards_sent += 1
+        origin.forwards_sent.add(request.sequence)
         origin.forward_target = leader
         return True
 
     def _answered(self, request: Request, answer: bytes | PeerError) -> None:
         origin = request.origin
         origin.forwards -= 1
-        origin.forwards_sent -= 1
+        origin.forwards_sent.discard(request.sequence)
+        kind = b"" if isinstance(answer, PeerError) else answer[:1]
+        if kind == _REFUSED and not 0 < origin.forward_refused < request.sequence:
+            origin.forward_refused = request.sequence
+        if origin.forward_refused and max(origin.forwards_sent, default=0) < origin.forward_refused:
+            origin.forward_refused = 0
+            origin.forward_epoch += 1
         if isinstance(answer, PeerError):
             self._unanswered(request, answer)
-            return
-        kind = answer[:1]
-        if kind == _REFUSED:
+        elif kind == _REFUSED:
             self._hold(request)
         elif kind == _ANSWERED:
             origin.answer((memoryview(answer)[1:],))
@@ -355,7 +373,7 @@ class Forwarder:
                 return False
             self._run(request)
             return True
-        if leader is None or (origin.forwards_sent and origin.forward_target != leader):
+        if leader is None or origin.forward_refused or (origin.forwards_sent and origin.forward_target != leader):
             return False
         return self._send(request, leader)
 
@@ -374,8 +392,9 @@ class Forwarder:
         except msgspec.MsgspecError as error:
             _logger.error("peer=%s sent an envelope that cannot be read: %s", sender, error)
             raise
-        origin = ForwardedOrigin(envelope, reply)
-        if not self._group.ready:
+        origin = ForwardedOrigin(envelope, partial(self._reply, envelope, reply))
+        refused = self._refusals.get(envelope.channel)
+        if not self._group.ready or (refused is not None and envelope.epoch <= refused[0]):
             self._counters.forward_refusals += 1
             origin.refuse(self._group.term)
             return
@@ -385,6 +404,15 @@ class Forwarder:
         except FrameError as error:
             _logger.warning("peer=%s forwarded a header that cannot be read: %s", sender, error)
             raise
+
+    def _reply(self, envelope: Envelope, reply: Callable[[bytes], None], answer: bytes) -> None:
+        if answer.startswith(_REFUSED):
+            refusals, now = self._refusals, self._env.now()
+            known = refusals.pop(envelope.channel, (envelope.epoch, now))
+            refusals[envelope.channel] = (max(known[0], envelope.epoch), now)
+            while now - next(iter(refusals.values()))[1] > REFUSALS_KEPT_S:
+                refusals.popitem(last=False)
+        reply(answer)
 
 
 def _sequence_of(request: Request) -> int:

@@ -123,7 +123,8 @@ class _Unheard:
         self.born_host = bytes(8)
         self.key = f"{node_id}/pins"
         self.client_ids: set[str] = set()
-        self.held = self.in_flight = self.forwards = self.forwards_sent = 0
+        self.held = self.in_flight = self.forwards = self.forward_refused = self.forward_epoch = 0
+        self.forwards_sent: set[int] = set()
         self.forward_target: str | None = None
 
     def answer(self, parts: Sequence[Buffer]) -> None:

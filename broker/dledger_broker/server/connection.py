@@ -55,7 +55,8 @@ class ClientConnection(asyncio.Protocol):
         self.in_flight = 0
         self.held = 0
         self.forwards = 0
-        self.forwards_sent = 0
+        self.forwards_sent: set[int] = set()
+        self.forward_refused = self.forward_epoch = 0
         self.forward_target: str | None = None
         self.active = True
         self.idle_since = 0.0

@@ -55,10 +55,14 @@ class Origin(Protocol):
     """Requests without an answer."""
     forwards: int
     """Requests that wait for a leader or for another node's answer; later ones of this channel must not pass them."""
-    forwards_sent: int
-    """Those of `forwards` that another node has."""
+    forwards_sent: set[int]
+    """Those of `forwards` that another node has, by their sequence numbers."""
     forward_target: str | None
     """That node."""
+    forward_refused: int
+    """The first of those that it refused, while it has later ones; 0 if there is none."""
+    forward_epoch: int
+    """How often everything that was sent behind a refused request has come back."""
     client_ids: set[str]
     """Who heartbeats through this channel."""
 

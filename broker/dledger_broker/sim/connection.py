@@ -55,7 +55,8 @@ class SimConnection:
         self.address = address
         self.born_host = pack_born_host(address)
         self.key = f"{life.node.name}/{life.node.lives}/{number}"
-        self.in_flight = self.held = self.forwards = self.forwards_sent = 0
+        self.in_flight = self.held = self.forwards = self.forward_refused = self.forward_epoch = 0
+        self.forwards_sent: set[int] = set()
         self.forward_target: str | None = None
         self.client_ids: set[str] = set()
         self._open = True

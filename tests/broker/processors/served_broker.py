@@ -37,7 +37,8 @@ class FakeClient:
         self.born_host = pack_host(CLIENT_HOST)
         self.key = key
         self.is_open = True
-        self.held = self.in_flight = self.forwards = self.forwards_sent = 0
+        self.held = self.in_flight = self.forwards = self.forward_refused = self.forward_epoch = 0
+        self.forwards_sent: set[int] = set()
         self.forward_target: str | None = None
         self.client_ids: set[str] = set()
         self.answers: list[RemotingCommand] = []

@@ -44,7 +44,8 @@ class Client:
         self.address = HostAddress("10.0.0.9", 40000)
         self.born_host = b"\x0a\x00\x00\x09\x00\x00\x9c\x40"
         self.key = key
-        self.held = self.in_flight = self.forwards = self.forwards_sent = 0
+        self.held = self.in_flight = self.forwards = self.forward_refused = self.forward_epoch = 0
+        self.forwards_sent: set[int] = set()
         self.forward_target: str | None = None
         self.client_ids = {"c1"}
         self.answers: list[RemotingCommand] = []
@@ -148,7 +149,7 @@ def test_a_request_goes_to_the_leader_and_its_answer_to_the_client(node: Node) -
     assert [to for to, _, _ in node.channel.sent] == ["n2"]
     node.answer(0, success(7))
     assert [answer.opaque for answer in node.client.answers] == [7]
-    assert (node.client.forwards, node.client.forwards_sent) == (0, 0)
+    assert (node.client.forwards, node.client.forwards_sent) == (0, set())
 
 
 def test_a_request_that_no_frame_between_nodes_can_carry_is_refused(
@@ -339,3 +340,72 @@ def test_a_leader_deposed_while_it_handles_an_envelope_refuses_it(node: Node) ->
     node.forwarder.pass_on(request)
     assert replies == [b"\x01" + (2).to_bytes(8, "big")]
     assert node.channel.sent == []
+
+
+# ---- both sides
+
+
+def deliver(sender: Node, place: int, leader: Node) -> None:
+    """Have `leader` handle what `sender` sent; a refusal arrives at once, other answers when they are given."""
+    _, data, on_reply = sender.channel.sent[place]
+    leader.forwarder.on_request(ReplicaId(sender.group.node_id, "i"), data, on_reply)
+
+
+def handled(leader: Node) -> list[int]:
+    return [decode_command_header(header).opaque for _, header, _ in leader.received]
+
+
+def test_what_was_sent_behind_a_refused_request_is_refused_too(node: Node) -> None:
+    """1. The next leader is not ready and refuses 1; 2. it becomes ready; 3. 2 arrives, which was sent behind 1."""
+    leader = Node("n2")
+    leader.leader_is("n2", ready=False)
+    node.leader_is("n2")
+    node.pass_on(1)
+    node.pass_on(2)
+    deliver(node, 0, leader)
+    leader.leader_is("n2")
+    node.pass_on(3)
+    node.env.advance(0.1)
+    assert node.sent_opaques() == [1, 2]
+    deliver(node, 1, leader)
+    node.env.advance(0.1)
+    for place in range(2, 5):
+        deliver(node, place, leader)
+    assert handled(leader) == [1, 2, 3]
+
+
+def test_a_request_that_is_refused_late_holds_back_those_behind_it_only(node: Node) -> None:
+    """What was sent before it, perhaps a pull that is held for long, says nothing about the order any more."""
+    leader = Node("n2")
+    leader.leader_is("n2")
+    node.leader_is("n2")
+    node.pass_on(1)
+    deliver(node, 0, leader)
+    leader.leader_is("n2", ready=False)
+    node.pass_on(2)
+    deliver(node, 1, leader)
+    leader.leader_is("n2")
+    node.env.advance(0.1)
+    deliver(node, 2, leader)
+    assert handled(leader) == [1, 2]
+
+
+def test_other_channels_do_not_pay_for_a_refusal_and_it_is_forgotten(node: Node) -> None:
+    leader = Node("n2")
+    leader.leader_is("n2", ready=False)
+    node.leader_is("n2")
+    for opaque in (1, 2):
+        node.pass_on(opaque)
+    deliver(node, 0, leader)
+    leader.leader_is("n2")
+    node.pass_on(3, Client("n1/2"))
+    node.env.advance(0.1)
+    assert node.sent_opaques() == [1, 2, 3]
+    deliver(node, 2, leader)
+    assert handled(leader) == [3]
+    leader.env.advance(forward.REFUSALS_KEPT_S + 1)
+    leader.leader_is("n3")
+    node.pass_on(4, Client("n1/3"))
+    node.env.advance(0.1)
+    deliver(node, 3, leader)
+    assert list(leader.forwarder._refusals) == ["n1/3"]
