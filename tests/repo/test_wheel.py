@@ -65,6 +65,7 @@ def test_wheel_holds_code_and_types_and_no_litter(wheel: Path) -> None:
         ".html",
         ".css",
         ".js",
+        ".properties",
         ".c",
         ".h",
     }
