@@ -51,7 +51,7 @@ class RecentCommits:
 
     1. a client commits 100 through a follower, the link stalls;
     2. it learns of the leader and commits 120 there;
-    3. the link recovers and 100 arrives.
+    3. the link recovers and 100 arrives; or the first leader gives it back, and the follower leads by now.
     A client that really seeks back commits the lower offset again a few seconds later, through its present channel.
     """
 
@@ -61,7 +61,7 @@ class RecentCommits:
     def is_late(self, origin: Origin, key: tuple[str, str, int], offset: int, now: float) -> bool:
         """True if a commit was overtaken by a higher one of the same client through another channel."""
         last = self._commits.get(key)
-        if last is None or not origin.is_forwarded or offset >= last.offset or last.channel == origin.key:
+        if last is None or offset >= last.offset or last.channel == origin.key:
             return False
         if now - last.at > LATE_COMMIT_S:
             return False
@@ -154,12 +154,10 @@ class OffsetProcessor:
                 f"queueId {header.queue_id} is outside 0..{topic.queue_count - 1} of topic {header.topic}"
             )
         key = (header.consumer_group, header.topic, header.queue_id)
-        if self._recent.is_late(request.origin, key, header.commit_offset, self._env.now()) and not self._is_lost(
-            key, header.commit_offset
-        ):
+        if self._is_late(request, key, header.commit_offset) and not self._is_lost(key, header.commit_offset):
             self._machine.flush_offsets(partial(self._finish_overtaken, request, key, header.commit_offset), key)
             return
-        if self._may_be_late(request.origin, key, header.commit_offset):
+        if self._may_be_late(request, key, header.commit_offset):
             raise SystemBusy(
                 f"offset {header.commit_offset} was passed on, is below the committed one, and this node leads only "
                 "since a moment ago: it may be an old one, commit it again"
@@ -189,7 +187,10 @@ class OffsetProcessor:
             error = SystemBusy(f"a commit that overtook offset {offset} was lost: commit it again")
         self._finish_update(request, error)
 
-    def _may_be_late(self, origin: Origin, key: tuple[str, str, int], offset: int) -> bool:
+    def _is_late(self, request: Request, key: tuple[str, str, int], offset: int) -> bool:
+        return request.took_a_detour and self._recent.is_late(request.origin, key, offset, self._env.now())
+
+    def _may_be_late(self, request: Request, key: tuple[str, str, int], offset: int) -> bool:
         """True if a commit that was passed on lowers an offset, and this leader cannot know whether it was overtaken.
 
         1. a client commits 100 through a follower that has no leader to pass it on to;
@@ -197,7 +198,7 @@ class OffsetProcessor:
         3. the next leader, which knows of 120 from the log only, is passed 100.
         """
         new = self._env.now() - self._leads_since <= NEW_LEADER_S
-        if not origin.is_forwarded or not new or self._recent.knows(key, self._leads_since):
+        if not request.took_a_detour or not new or self._recent.knows(key, self._leads_since):
             return False
         committed = self._machine.offset_buffer.pending(*key)
         if committed is None:
@@ -220,7 +221,7 @@ class OffsetProcessor:
         if not self._group.ready:
             self._pass_on_commit(request, fields)
             return
-        if self._recent.is_late(request.origin, key, fields.commit_offset, self._env.now()):
+        if self._is_late(request, key, fields.commit_offset):
             return
         self._recent.note(request.origin, key, fields.commit_offset, self._env.now())
         if not self._is_stored(key, fields.commit_offset):

@@ -119,6 +119,11 @@ class Request(msgspec.Struct, gc=False, eq=False):
         """True if it must not be answered."""
         return bool(self.flag & FLAG_ONEWAY)
 
+    @property
+    def took_a_detour(self) -> bool:
+        """True if another node passed it on, or it waited here for a leader: newer ones may be ahead of it."""
+        return self.origin.is_forwarded or self.sequence > 0
+
     def decoded(self) -> RemotingCommand:
         """The header with its ext fields as text. Raises `FrameError`."""
         if self.command is None:

@@ -7,7 +7,9 @@ from served_broker import FakeClient, ServedBroker, pull_ext
 
 from dledger_broker.forward import Envelope, ForwardedOrigin
 from dledger_broker.processors.offsets import LATE_COMMIT_S, NEW_LEADER_S, RecentCommits
+from dledger_broker.server.request import read_request
 from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand, encode_json_header
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.topics import SubscriptionGroupConfig
 
@@ -224,3 +226,21 @@ def test_a_commit_is_taken_when_the_higher_one_was_lost(broker: ServedBroker, cl
     passed_on = forwarding_client(broker)
     passed_on.send(15, offset_ext(100))
     assert committed(client) == "100"
+
+
+def test_a_commit_that_came_back_from_a_deposed_leader_is_known_to_be_old(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    """1. The node passed 100 on; 2. it leads, and takes 120 of the same client; 3. the leader before gives 100 back."""
+    ext = {key: str(value) for key, value in offset_ext(100).items()}
+    command = RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, opaque=77, ext=ext)
+    held = read_request(client, 0, encode_json_header(command), b"", broker.memory.env.now())
+    assert held is not None
+    held.sequence = 1
+    newer = broker.client("client/2")
+    newer.send(15, offset_ext(120))
+    client.in_flight += 1
+    broker.parts.requests.run(held)
+    broker.advance(1)
+    assert client.answered(77).code == ResponseCode.SUCCESS
+    assert committed(newer) == "120"
