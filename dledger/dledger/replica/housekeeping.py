@@ -21,10 +21,7 @@ PREPARE_STEP_BYTES = 16 << 20
 
 
 class Housekeeping:
-    """`saved_commit` is the commit index that the directory holds; `failed` is told what ends this replica.
-
-    `waits_for_syncs`: every acknowledgement does, so that it pays to write zeros where the log will go next.
-    """
+    """`saved_commit` is the commit index that the directory holds; `failed` is told what ends this replica."""
 
     def __init__(
         self,
@@ -38,7 +35,6 @@ class Housekeeping:
         engine: Callable[[], Engine],
         *,
         saved_commit: int,
-        waits_for_syncs: bool,
         is_ready: Callable[[], bool],
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -51,7 +47,6 @@ class Housekeeping:
         self._connected = connected
         self._engine = engine
         self._saved_commit = saved_commit
-        self._waits_for_syncs = waits_for_syncs
         self._is_ready = is_ready
         self._failed = failed
         self._preparing = False
@@ -97,5 +92,4 @@ class Housekeeping:
             if isinstance(result, StorageError):
                 self._failed(result)
 
-        prepare = partial(self._store.prepare_ahead, PREPARE_STEP_BYTES, fill_current=self._waits_for_syncs)
-        self._environment.run_blocking(COLD, prepare, done)
+        self._environment.run_blocking(COLD, partial(self._store.prepare_ahead, PREPARE_STEP_BYTES), done)

@@ -198,7 +198,6 @@ class Replica:
             self._outbox.connected,
             lambda: self.engine,
             saved_commit=saved_commit,
-            waits_for_syncs=config.flush == "sync",
             is_ready=lambda: self.is_ready,
             failed=self.fail,
         )

@@ -218,15 +218,15 @@ class LogStore(LogReader):
         if units > self._units_reserved:
             self._units_reserved = self._index.reserve(self._current.start, units)
 
-    def prepare_ahead(self, budget_bytes: int, *, fill_current: bool = True) -> bool:
-        """Reserve space, and fill what comes next of the current segment (with `fill_current`) and the next segment's
-        file, writing at most `budget_bytes`.
+    def prepare_ahead(self, budget_bytes: int) -> bool:
+        """Reserve space, and fill what comes next of the current segment and the next segment's file, writing at most
+        `budget_bytes`.
 
         Blocks (in steps of at most 1 MiB); for a worker thread.  True if there is more to do.
         """
         end = self.end_position
         reserve_to = end + self._reserve_bytes + RESERVE_STEP_BYTES
-        return self._space.prepare(budget_bytes, end, reserve_to, fill_current=fill_current)
+        return self._space.prepare(budget_bytes, end, reserve_to)
 
     def _keep_reserve(self) -> None:
         self._units_reserved = 0

@@ -187,11 +187,12 @@ class Space:
                 self._spare.file.close()
                 self._spare = None
 
-    def prepare(self, budget_bytes: int, written_end: int, reserve_to: int, *, fill_current: bool) -> bool:
-        """Reserve up to `reserve_to` and fill what comes next (with `fill_current`) and the spare, writing at most
-        `budget_bytes`; True if there is more to do.
+    def prepare(self, budget_bytes: int, written_end: int, reserve_to: int) -> bool:
+        """Reserve up to `reserve_to` and fill what comes next and the spare, writing at most `budget_bytes`.
 
-        `written_end` is where the log ends.  A full disk is no error here.  Raises `StorageError`.
+        True if there is more to do.  `written_end` is where the log ends.  A full disk is no error here.
+
+        Raises `StorageError`.
         """
         try:
             self.cover(reserve_to)
@@ -203,7 +204,7 @@ class Space:
                 if current is None:
                     return False
                 try:
-                    step = self._fill_current(current, budget_bytes, written_end) if fill_current else 0
+                    step = self._fill_current(current, budget_bytes, written_end)
                     if not step and (written_end - current.start) * FILL_FROM_SHARE >= self._segment_bytes:
                         step = self._fill_spare(budget_bytes)
                 except OSError as error:

@@ -58,20 +58,19 @@ def test_entries_survive_zeros_that_are_written_ahead_of_them(tmp_path: Path, mo
     model.check()
 
 
-@pytest.mark.parametrize("fill_current", [True, False])
-def test_what_comes_next_is_filled_once_the_log_grows(sim_disk: SimDisk, fill_current: bool):
+def test_what_comes_next_is_filled_once_the_log_grows(sim_disk: SimDisk):
     make_identity(sim_disk, SEGMENT_BYTES)
     model = LoggedModel(sim_disk, segment_bytes=SEGMENT_BYTES)
     lead = SEGMENT_BYTES // space.FILL_LEAD_SHARE
     written = sim_disk.counters.bytes_written
-    assert not model.log.prepare_ahead(1 << 20, fill_current=fill_current)
+    assert not model.log.prepare_ahead(1 << 20)
     assert sim_disk.counters.bytes_written == written, "a log that does not grow pays for nothing"
     model.append(bytes(lead))
     written = sim_disk.counters.bytes_written
-    model.log.prepare_ahead(1 << 20, fill_current=fill_current)
+    model.log.prepare_ahead(1 << 20)
     filled = sim_disk.counters.bytes_written - written
     ahead = SEGMENT_BYTES // space.FILL_AHEAD_SHARE
-    assert filled == (ahead - lead if fill_current else 0), "entries may go on for the lead without asking"
+    assert filled == ahead - lead, "entries may go on for the lead without asking"
     model.check()
 
 
