@@ -75,6 +75,14 @@ class _Brokers:
             lambda answer: self.trial.sent([operation], 0, answer),
         )
 
+    def found_group(self, connection: SimConnection) -> None:
+        """Have some messages, and a consumer group that has pulled them."""
+        for _ in range(3):
+            self.send(connection, TOPIC)
+        pull = {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0", **pull_fields(0, 8)}
+        self.ask(connection, RequestCode.PULL_MESSAGE, pull)
+        self.run(1.0)
+
     @property
     def leader(self) -> str:
         return leading(self.group).node.name
@@ -150,11 +158,7 @@ def commit_that_was_overtaken() -> None:
     brokers = _Brokers()
     leader, follower = brokers.leader, brokers.follower
     at_leader, at_follower = brokers.connect(leader), brokers.connect(follower)
-    for _ in range(3):
-        brokers.send(at_leader, TOPIC)
-    pull = {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0", **pull_fields(0, 8)}
-    brokers.ask(at_leader, RequestCode.PULL_MESSAGE, pull)
-    brokers.run(1.0)
+    brokers.found_group(at_leader)
     brokers.group.network.slow(follower, leader, 1.0)
     brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, _key(1))
     brokers.run(0.1)
@@ -176,11 +180,7 @@ def commit_that_missed_two_leaders() -> None:
     leader = brokers.leader
     follower, heir = (name for name in brokers.group.nodes if name != leader)
     at_leader, at_follower = brokers.connect(leader), brokers.connect(follower)
-    for _ in range(3):
-        brokers.send(at_leader, TOPIC)
-    pull = {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0", **pull_fields(0, 8)}
-    brokers.ask(at_leader, RequestCode.PULL_MESSAGE, pull)
-    brokers.run(1.0)
+    brokers.found_group(at_leader)
     brokers.group.network.slow(follower, leader, 0.8)
     brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, _key(1))
     brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, _key(2))
@@ -191,6 +191,84 @@ def commit_that_missed_two_leaders() -> None:
     brokers.run(4.0)
     assert brokers.leader == heir
     assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_behind_a_refused_one() -> None:
+    """What was sent behind a refused request does not pass it.
+
+    1. A leader begins to hand over to a node that it cannot reach.
+    2. A consumer commits 1 through a follower whose link to the leader is slow, and then 2: both are under way.
+    3. The first commit arrives and is refused; the handover is given up; the second commit arrives.
+    """
+    brokers = _Brokers()
+    leader, group = brokers.leader, brokers.group
+    follower, target = (name for name in group.nodes if name != leader)
+    brokers.found_group(brokers.connect(leader))
+    at_follower = brokers.connect(follower)
+    group.network.slow(follower, leader, 0.4)
+    group.network.block(leader, target)
+    life = leading(group)
+    member = life.replica.engine.table.membership.find(target)
+    assert member is not None
+    assert life.replica.transfer(member)
+    gives_up_s = life.node.config.election_max_ms / 1000
+    brokers.run(gives_up_s - 0.5)
+    first = brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, _key(1))
+    brokers.run(0.3)
+    second = brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, _key(2))
+    brokers.run(0.2)
+    assert cast(SimBroker, life.service).counters.forward_refusals == 1
+    assert life.replica.is_ready
+    brokers.run(3.0)
+    assert [answer.code for answer in (*first, *second) if answer] == [ResponseCode.SUCCESS, ResponseCode.SUCCESS]
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_that_came_back() -> None:
+    """A commit that a deposed leader gives back does not undo a later one that the next leader has taken itself.
+
+    1. A consumer commits 1 through a follower whose link to the leader is slow.
+    2. The follower comes to lead, and the consumer commits 2 there, over another connection.
+    3. The first commit arrives at the old leader, which refuses it: it comes back to the follower.
+    """
+    brokers = _Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    brokers.found_group(brokers.connect(leader))
+    brokers.group.network.slow(follower, leader, 0.8)
+    brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, _key(1))
+    brokers.run(0.1)
+    life = leading(brokers.group)
+    life.replica.transfer(life.replica.engine.table.membership.find(follower))
+    brokers.run(0.4)
+    assert brokers.leader == follower
+    second = brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, _key(2))
+    brokers.run(4.0)
+    assert second[0] is not None
+    assert second[0].code == ResponseCode.SUCCESS
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def overtaken_commit_and_a_killed_leader() -> None:
+    """A commit that was overtaken is acknowledged only once the one that overtook it is in the log.
+
+    1. A consumer commits 1 through a follower whose link to the leader is slow.
+    2. It commits 2 at the leader, which collects commits for a while.
+    3. The first commit arrives meanwhile; the leader is killed before it would have proposed the second by itself.
+    """
+    brokers = _Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    at_leader = brokers.connect(leader)
+    brokers.found_group(at_leader)
+    brokers.group.network.slow(follower, leader, 0.5)
+    first = brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, _key(1))
+    brokers.run(0.4)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, _key(2))
+    brokers.run(0.15)
+    brokers.group.kill(leader)
+    brokers.run(3.0)
+    assert brokers.leader != leader
+    assert [answer.code for answer in first if answer] == [ResponseCode.SUCCESS]
+    assert brokers.trial.truth.committed.get((GROUP_NAME, TOPIC, 0), -1) >= 1
 
 
 def question_to_a_deposed_leader() -> None:
@@ -263,6 +341,9 @@ SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     handover_that_fails,
     commit_that_was_overtaken,
     commit_that_missed_two_leaders,
+    commit_behind_a_refused_one,
+    commit_that_came_back,
+    overtaken_commit_and_a_killed_leader,
     question_to_a_deposed_leader,
     index_write_that_failed,
     views_of_a_killed_node,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dledger.errors import LogError, NotLeaderError
 from dledger.net.errors import PeerError
 from dledger.sim.mutants.catalogue import Catalogue
 from dledger_broker.errors import wire_error
-from dledger_broker.forward import Forwarder
+from dledger_broker.forward import Envelope, Forwarder
 from dledger_broker.processors.offsets import OffsetProcessor, RecentCommits
 from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.requests import Requests
@@ -17,6 +19,7 @@ from dledger_broker.sim import schedules
 from dledger_broker.state.tables import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
+from dledger_remoting.headers import UpdateConsumerOffsetHeader, decode_ext
 from dledger_remoting.hotpath import PullFields
 from dledger_remoting.tags import TagFilter
 
@@ -63,6 +66,19 @@ CATALOGUE.add(
     "forward-sent-again",
     "a forwarded request without an answer is never sent again",
     (Forwarder, "_unanswered", _send_again),
+)
+
+
+def _forget_refusals(self: Forwarder, envelope: Envelope, reply: Callable[[bytes], None], answer: bytes) -> None:
+    _ = self, envelope
+    reply(answer)
+
+
+CATALOGUE.add(
+    "refusal-passed",
+    "no forwarded request passes an earlier one of its channel that was refused",
+    (Forwarder, "_reply", _forget_refusals),
+    schedule=schedules.commit_behind_a_refused_one,
 )
 
 CATALOGUE.add(
@@ -149,6 +165,13 @@ CATALOGUE.add(
     schedule=schedules.commit_that_missed_two_leaders,
 )
 
+CATALOGUE.add(
+    "late-commit-of-ones-own",
+    "no commit that came back to a node which leads by now moves a committed offset back",
+    (Request, "took_a_detour", property(lambda self: self.origin.is_forwarded)),
+    schedule=schedules.commit_that_came_back,
+)
+
 
 def _answer_before_commit(self: OffsetProcessor, request: Request, error: LogError | None) -> None:
     _ = self, request, error
@@ -167,4 +190,20 @@ CATALOGUE.add(
     "a commit of an offset is acknowledged once it is applied",
     (OffsetProcessor, "_finish_update", _answer_before_commit),
     (OffsetProcessor, "update", _update_and_answer),
+)
+
+
+def _answer_overtaken_at_once(self: OffsetProcessor, request: Request) -> None:
+    header = decode_ext(UpdateConsumerOffsetHeader, request.ext)
+    if self._is_late(request, (header.consumer_group, header.topic, header.queue_id), header.commit_offset):
+        request.respond()
+    else:
+        _real_update(self, request)
+
+
+CATALOGUE.add(
+    "overtaken-commit-answered-at-once",
+    "a commit that was overtaken is acknowledged once the one that overtook it is applied",
+    (OffsetProcessor, "update", _answer_overtaken_at_once),
+    schedule=schedules.overtaken_commit_and_a_killed_leader,
 )
