@@ -221,7 +221,7 @@ class OffsetProcessor:
         if not self._group.ready:
             self._pass_on_commit(request, fields)
             return
-        if self._is_late(request, key, fields.commit_offset):
+        if any(late(request, key, fields.commit_offset) for late in (self._is_late, self._may_be_late)):
             return
         self._recent.note(request.origin, key, fields.commit_offset, self._env.now())
         if not self._is_stored(key, fields.commit_offset):

@@ -180,7 +180,10 @@ def test_a_new_leader_takes_no_commit_that_may_have_been_overtaken(broker: Serve
         sender.send(15, offset_ext(offset))
         assert committed(client) == str(offset)
     broker.memory.node.step_down()
+    broker.advance(1)
     broker.memory.node.lead()
+    passed_on.pull("T1", sysFlag="5", commitOffset="70")
+    assert committed(client) == "90"
     broker.advance(NEW_LEADER_S + 1)
     passed_on.send(15, offset_ext(80))
     assert committed(client) == "80"
