@@ -192,6 +192,7 @@ class Broker:
             "name_servers_registered": self.registrar.registered,
             "pins": len(self.machine.state.pins),
             "idempotent_keys": len(self.machine.state.remembered),
+            "key_index_lag_bytes": self.machine.keys.lag_bytes,
         }
 
     # ---------------------------------------------------------------- inside

@@ -30,6 +30,7 @@ async def test_messages_outlive_a_restart(tmp_path: Path) -> None:
             assert (await client.send(b"%d" % number)).ext["queueOffset"] == str(number)
         counters, gauges = broker.counters(), broker.gauges()
         assert (counters["messages_in"], gauges["connections"]) == (10, 1)
+        assert gauges["key_index_lag_bytes"] == broker.machine.keys.lag_bytes
         assert counters["peer_connects"] == counters["peer_dial_failures"] == 0, "it is alone"
         assert broker.status().ready
     async with running(config) as broker:
