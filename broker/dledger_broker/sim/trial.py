@@ -286,7 +286,11 @@ class BrokerTrial:
         if not self._acknowledged:
             return None
         stored = random.choice(self._acknowledged)
-        return stored if stored.offset >= self._first_kept(stored.topic, stored.queue_id) else None
+        return stored if self.is_kept(stored) else None
+
+    def is_kept(self, stored: Stored) -> bool:
+        """Whether no trim has taken a message of a lasting topic."""
+        return stored.offset >= self._first_kept(stored.topic, stored.queue_id)
 
     @staticmethod
     def make_lookup(stored: Stored, *, by_key: bool) -> tuple[int, dict[str, str]]:
@@ -305,7 +309,7 @@ class BrokerTrial:
 
     def looked_up(self, stored: Stored, answer: Answer | None, *, by_key: bool) -> None:
         """A message that was acknowledged is found, unless it was trimmed meanwhile."""
-        if self.group.rotten or answer is None or stored.offset < self._first_kept(stored.topic, stored.queue_id):
+        if self.group.rotten or answer is None or not self.is_kept(stored):
             return
         if answer.code == ResponseCode.SUCCESS:
             found = [(operation_of(record.body), record.physical_offset) for record in iter_records(answer.body)]

@@ -205,7 +205,7 @@ class Truth:
                 for name, created, queue_id, first in rows:
                     incarnation = self.topics.get(name)
                     if incarnation is not None and incarnation.created == created:
-                        self._see_trim(incarnation, queue_id, first, position)
+                        self._see_trim(incarnation, queue_id, first, self.trimmed_to)
 
     def _see_pins(self, position: int) -> None:
         """The log is about to be trimmed: does anybody still need what goes?  A full disk overrides every pin."""
