@@ -1,5 +1,6 @@
 """Campaigns: what failed is written down, repeated and made short; what was run is added up."""
 
+import gc
 import math
 import re
 from collections import Counter
@@ -11,6 +12,7 @@ from dledger.sim.campaign import judge
 from dledger.sim.cases import Case, decode_case, encode_case
 from dledger.sim.event_loop import SimEventLoop
 from dledger.sim.figures import write_figures
+from dledger.sim.group import SimGroup
 from dledger.sim.invariants import Violation
 from dledger.sim.run import Outcome
 from dledger.sim.shrink import shrink
@@ -51,6 +53,18 @@ def test_a_failing_seed_is_made_short(mutant: str, seed: int) -> None:
 def test_a_seed_that_breaks_nothing_cannot_be_shrunk() -> None:
     case = Case("log", 1, 1.0)
     assert shrink(case, lambda case: judge(case, LAB), deadline=math.inf, tell=lambda _: None) is None
+
+
+def test_nothing_of_a_run_stays_in_memory() -> None:
+    """Not even of nodes that died while requests waited in them."""
+
+    def groups() -> int:
+        gc.collect()
+        return sum(isinstance(kept, SimGroup) for kept in gc.get_objects())
+
+    before = groups()
+    judge(Case("repeats", 5, 10.0), "dledger_broker.sim.lab")
+    assert groups() == before
 
 
 def outcome(seed: int, **fields: object) -> Outcome:

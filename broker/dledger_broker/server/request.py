@@ -93,7 +93,7 @@ Read: TypeAlias = tuple[Channel, bytes, list[FrameBounds]]
 """What came over one connection at once, and where the whole frames in it lie."""
 
 
-class Request(msgspec.Struct, gc=False, eq=False):
+class Request(msgspec.Struct, eq=False):
     """A request as it came, with what dispatching adds.
 
     `header` and `body` are the frame's; `received` is a time of the event loop's clock. `confirmed` says that this node
