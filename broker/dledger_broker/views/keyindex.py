@@ -80,6 +80,7 @@ class KeyIndex:
         self._sealed: list[SealedIndexFile] = []
         self._active: ActiveIndexFile | None = None
         self._slots_entries = 1
+        self._checkpoint = IndexCheckpoint(0, "")
         self._incarnation = ""
         self.position = 0
 
@@ -159,8 +160,7 @@ class KeyIndex:
         active = self._active
         if active is None or self._slots_entries == active.header.next_entry:
             return
-        self._slots_entries = 1
-        self._write_checkpoint(self._checkpoint_of(active))
+        self._distrust_slots()
         active.write_slots()
         active.sync_entries()
         self._slots_entries = active.header.next_entry
@@ -181,6 +181,7 @@ class KeyIndex:
     def _writable(self, store_timestamp: int) -> ActiveIndexFile:
         active = self._active
         if active is not None and active.full:
+            self._distrust_slots()
             active.write_slots()
             active.sync_entries()
             self._sealed.append(SealedIndexFile(self._disk, active.path, self._layout))
@@ -194,6 +195,15 @@ class KeyIndex:
             self._active, self._slots_entries = active, 1
             self._disk.sync_dir(DIRECTORY)
         return active
+
+    def _distrust_slots(self) -> None:
+        """Slots are about to be written: those on disk are worth nothing until the next checkpoint says how much.
+
+        They may become newer than that checkpoint's entries, and such a slot would make an entry its own predecessor.
+        """
+        if self._slots_entries > 1:
+            self._write_checkpoint(msgspec.structs.replace(self._checkpoint, slots_entries=1))
+            self._slots_entries = 1
 
     def _make_directory(self) -> None:
         if not self._disk.exists(DIRECTORY):
@@ -217,6 +227,7 @@ class KeyIndex:
     def _write_checkpoint(self, checkpoint: IndexCheckpoint) -> None:
         self._make_directory()
         write_checked(self._disk, CHECKPOINT, checkpoint)
+        self._checkpoint = checkpoint
 
     def _open(self, checkpoint: IndexCheckpoint) -> None:
         expected = {*checkpoint.sealed, checkpoint.name} - {None}
@@ -231,6 +242,7 @@ class KeyIndex:
             header, slots_entries = checkpoint.header, checkpoint.slots_entries
             self._active = ActiveIndexFile(self._disk, path, self._layout, header, slots_entries)
             self._slots_entries = slots_entries
+        self._checkpoint = checkpoint
         self.position = checkpoint.position
 
 

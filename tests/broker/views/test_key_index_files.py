@@ -198,6 +198,29 @@ def test_the_index_goes_on_where_it_was_saved(clean):
     assert bodies_of(again, "k1", count=100) == [b"99", *before]
 
 
+def test_a_crash_behind_a_full_file_costs_no_key():
+    """1. A clean stop leaves slots; 2. the file is filled, all its slots are written; 3. a crash before a checkpoint."""
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    for number in range(10, 13):
+        broker.send("orders", 0, Message(b"%d" % number, keys=f"k{number}"), at_ms=START_MS + number)
+    disk = SimDisk()
+    index = KeyIndex(disk, SMALL_LAYOUT)
+    index.load("one")
+    saved = index.add_block(bytes(broker.log.data), 0)
+    index.save()
+    index.save_slots()
+    index.close()
+    for number in range(13, 30):
+        broker.send("orders", 0, Message(b"%d" % number, keys=f"k{number}"), at_ms=START_MS + number)
+    data = bytes(broker.log.data)
+    for _ in range(2):
+        index = KeyIndex(disk, SMALL_LAYOUT)
+        assert index.load("one") == saved
+        index.add_block(data[saved:], saved)
+        assert all(len(index.positions("orders", b"k%d" % number, *FOREVER, 8)) == 1 for number in range(10, 30))
+
+
 def test_an_index_that_is_closed_sends_queries_elsewhere_and_does_not_say_that_nothing_is_there():
     broker = filled()
     broker.run(broker.machine.keys.catch_up())
