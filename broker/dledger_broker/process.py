@@ -18,7 +18,8 @@ LOG_FILE_BYTES: Final = 16 << 20
 LOG_FILES: Final = 5
 EARLY_RECORDS: Final = 1_000
 """Log records kept while the file is not open yet."""
-_LAYOUT: Final = logging.Formatter("%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")
+LOG_FORMAT: Final = "%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
+_LAYOUT: Final = logging.Formatter(LOG_FORMAT)
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long the event loop waits for a worker thread that holds the interpreter."""
 IDLE_COLLECTION_S: Final = 30.0

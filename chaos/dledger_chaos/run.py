@@ -29,6 +29,8 @@ from typing import Final
 
 import msgspec
 
+from dledger_broker.process import LOG_FORMAT
+
 from .checkers.base import RUN_FILE, NodeFiles, Result, RunData, RunInfo, Verdict
 from .checkers.judge import judge, overall
 from .convergence import wait_converged
@@ -138,7 +140,7 @@ def _stop_on_sigterm() -> None:
 def _log_file(path: Path) -> Iterator[None]:
     """Have log records written to a file."""
     handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"))
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
     root = logging.getLogger()
     root.addHandler(handler)
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -38,15 +38,21 @@ _POLL_S: Final = 0.05
 
 
 class SubjectTarget(SignalledNodes):
-    """Three register nodes of one kind in `directory`.  Use it as an async context."""
+    """Three register nodes of one kind in `directory`, with `environment` beside their own.
+
+    Use it as an async context.
+    """
 
     namesrv = ""
     stop_s = 20.0
 
-    def __init__(self, kind: Kind, directory: Path, *, seed: int = 0) -> None:
+    def __init__(
+        self, kind: Kind, directory: Path, *, seed: int = 0, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.kind = "pysyncobj" if kind == "pysyncobj_node" else "register"
         self.directory = directory.resolve()
         self._subject = kind
+        self._environment = environment or {}
         self._proxies = Proxies(self.directory, seed)
         self._state = self.directory / "disks"
         self._disks: dict[str, DiskControl] = {}
@@ -178,7 +184,7 @@ class SubjectTarget(SignalledNodes):
             dial={(link.source, link.target): (HOST, link.listen) for link in links if link.source != CLIENTS},
             client_addresses=clients,
             peer_addresses=peers,
-            environments={node: {**shim, "SHIM_NODE": node} for node in NODE_IDS},
+            environments={node: {**shim, **self._environment, "SHIM_NODE": node} for node in NODE_IDS},
         )
         self._group.start()
         try:

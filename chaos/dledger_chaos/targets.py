@@ -31,6 +31,10 @@ TARGETS: Final = {
 }
 
 
+MUTABLE: Final = ("local", "register")
+"""Targets whose nodes can have a known bug."""
+
+
 class ManagedTarget(Target, Protocol):
     """A target that runs while it is used as a context."""
 
@@ -48,11 +52,13 @@ def make_target(name: str, directory: Path, *, seed: int, config: str = "", muta
     """
     if name not in TARGETS:
         raise ChaosError(f"there is no target {name!r}, only {', '.join(TARGETS)}")
-    if name != "local" and mutant is not None:
-        raise ChaosError(f"target {name} cannot run mutants, local can")
+    if mutant is not None and name not in MUTABLE:
+        raise ChaosError(f"target {name} cannot run mutants, {' and '.join(MUTABLE)} can")
+    environment = mutant_environment(mutant) if mutant is not None else {}
     if name == "rocketmq":
         return RocketmqTarget(directory, seed=seed)
-    if name in ("register", "pysyncobj"):
-        return SubjectTarget("register_node" if name == "register" else "pysyncobj_node", directory, seed=seed)
-    environment = mutant_environment(mutant) if mutant is not None else {}
+    if name == "pysyncobj":
+        return SubjectTarget("pysyncobj_node", directory, seed=seed)
+    if name == "register":
+        return SubjectTarget("register_node", directory, seed=seed, environment=environment)
     return LocalTarget(directory, seed=seed, config=CONFIG + config, environment=environment)

@@ -10,7 +10,9 @@ from .base import Check
 _MESSAGES: Final = frozenset({"append", "ordered", "consumers", "followers", "retention", "cpp"})
 _READS: Final = frozenset({"followers", "retention", "consumers", "cpp"})
 _OURS: Final = frozenset({"local"})
-"""Targets whose directories and log lines are those of this project."""
+"""Targets whose directories are those of this project's brokers."""
+_OUR_NODES: Final = frozenset({"local", "register"})
+"""Targets whose processes are this project's, and print its log lines."""
 
 CHECKS: Final[tuple[Check, ...]] = (
     Check("lost", "an acknowledged message stays where it was stored, on every node", stored.lost, _MESSAGES),
@@ -69,7 +71,9 @@ CHECKS: Final[tuple[Check, ...]] = (
         recovery.failover_measured,
     ),
     Check("recovered", "once faults are healed, a group is whole again within 90 s", processes.recovered),
-    Check("ended", "a node ends only if it is told to, or its disk fails", processes.ended, targets=_OURS),
-    Check("resources", "a node uses at most 512 MiB of memory and 512 open files", processes.resources, targets=_OURS),
-    Check("errors", "no node prints an error that no fault explains", processes.unexpected_errors, targets=_OURS),
+    Check("ended", "a node ends only if it is told to, or its disk fails", processes.ended, targets=_OUR_NODES),
+    Check(
+        "resources", "a node uses at most 512 MiB of memory and 512 open files", processes.resources, targets=_OUR_NODES
+    ),
+    Check("errors", "no node prints an error that no fault explains", processes.unexpected_errors, targets=_OUR_NODES),
 )

@@ -1,7 +1,7 @@
 """Known bugs in real processes: a rig that finds nothing must first show that it can.
 
 The bugs are those of the simulator (`dledger_broker.sim.mutants`), put into a node from outside:
-`preload/sitecustomize.py` is found by every interpreter whose PYTHONPATH begins there, and acts in broker processes
+`preload/sitecustomize.py` is found by every interpreter whose PYTHONPATH begins there, and acts in nodes
 only.  No product code knows.
 """
 

@@ -27,5 +27,7 @@ TRIALS: Final[dict[str, MutantTrial]] = {
     "commit-answered-at-once": MutantTrial(("kill-all", "kill-leader", "partition-leader"), ("offsets",)),
     "overlay-kept": MutantTrial(("partition-leader", "pause-leader"), ("append",)),
     "trim-takes-one-more": MutantTrial(("kill-follower",), ("append", "retention")),
+    "ack-before-sync": MutantTrial(("power-loss-all", "power-loss-majority", "fsync-slow"), ("append",)),
+    "sends-forgotten-at-failover": MutantTrial(("kill-leader", "partition-leader"), ("ordered", "append")),
     "repetition-not-compared": MutantTrial(("kill-leader",), ("append",)),
 }

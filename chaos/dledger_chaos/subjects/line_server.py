@@ -77,7 +77,7 @@ class LineServer:
         self._subject = subject
         self._address = address
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     @property
     def address(self) -> tuple[str, int]:
@@ -94,15 +94,15 @@ class LineServer:
         """Close the port and all connections; what runs for them is cancelled."""
         if self._server is not None:
             self._server.close()
-        for connection in self._connections:
-            connection.cancel()
+        for writer in self._connections.values():
+            writer.transport.abort()  # the stream server of Python 3.11 prints an error for a task that is cancelled
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         if task is not None:
-            self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
+            self._connections[task] = writer
+            task.add_done_callback(self._connections.pop)
         running: set[asyncio.Task[None]] = set()
         room = asyncio.Semaphore(MAX_RUNNING)
         try:

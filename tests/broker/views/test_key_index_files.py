@@ -199,7 +199,7 @@ def test_the_index_goes_on_where_it_was_saved(clean):
 
 
 def test_a_crash_behind_a_full_file_costs_no_key():
-    """1. A clean stop leaves slots; 2. the file is filled, all its slots are written; 3. a crash before a checkpoint."""
+    """1. A clean stop leaves slots; 2. the file is filled, its slots are written; 3. a crash before a checkpoint."""
     broker = BrokerInMemory()
     broker.create_topic("orders")
     for number in range(10, 13):
