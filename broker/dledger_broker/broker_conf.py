@@ -55,9 +55,9 @@ def _translate(
         return []
     if key == "dLegerPeers":
         return _peers(value, table.get("dLegerSelfId", table.get("node_id")))
-    if key in known or key not in _ALIASES:
+    if key in known or key not in ALIASES:
         return [(key, value)]
-    target, convert = _ALIASES[key]
+    target, convert = ALIASES[key]
     return [(target, convert(key, value))]
 
 
@@ -113,7 +113,7 @@ def _peers(value: ConfigValue, self_id: ConfigValue | None) -> list[tuple[str, C
     return [("peers", peers), *found]
 
 
-_ALIASES: Final[Mapping[str, tuple[str, Callable[[str, ConfigValue], ConfigValue]]]] = {
+ALIASES: Final[Mapping[str, tuple[str, Callable[[str, ConfigValue], ConfigValue]]]] = {
     "brokerClusterName": ("cluster", _text),
     "brokerName": ("broker_group", _text),
     "dLegerGroup": ("broker_group", _text),
@@ -134,6 +134,7 @@ _ALIASES: Final[Mapping[str, tuple[str, Callable[[str, ConfigValue], ConfigValue
     "diskMaxUsedSpaceRatio": ("disk_max_used_ratio", _percent),
     "registerNameServerPeriod": ("register_period_ms", _same),
 }
+"""Our key for each of RocketMQ's, and what makes our value of its value."""
 
 _WITHOUT_EFFECT: Final = frozenset(
     {

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from dledger_broker.broker_conf import ConfigValue, read_properties, translate
+from dledger_broker.broker_conf import ALIASES, ConfigValue, read_properties, translate
 from dledger_broker.errors import ConfigError
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.topics import validate_topic
@@ -330,7 +330,7 @@ def build_config(table: Mapping[str, ConfigValue], base: Path = Path()) -> Broke
     values = translate(table, frozenset(_FIELDS))
     for key in values:
         if key not in _FIELDS:
-            near = difflib.get_close_matches(key, _FIELDS, n=1)
+            near = difflib.get_close_matches(key, (*_FIELDS, *ALIASES), n=1)
             raise ConfigError(f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else ""))
     for key, entry in _FIELDS.items():
         if key not in values and entry.default is MISSING and entry.default_factory is MISSING:

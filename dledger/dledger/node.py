@@ -397,11 +397,16 @@ class Node:
         return RequestChannel(self._links, number, handler, self.env)
 
     async def transfer_leadership(self, to: str | None = None) -> bool:
-        """Hand over to a voter, by default the one with the most of the log; False if nobody took over in time."""
+        """Hand over to a voter, by default the one with the most of the log; False if nobody took over in time.
+
+        True at once if `to` is this node, which leads already.  Raises `NotLeaderError`.
+        """
         replica = self.replica
         target = self._member(to) if to is not None else None
         if not replica.engine.is_leader:
             raise replica.not_leader()
+        if to == self.config.node_id:
+            return True
         term = self.term
         if not replica.transfer(target):
             return False
@@ -423,8 +428,14 @@ class Node:
         self.replica.change_membership(promote(self.membership, self._member(node_id)))
 
     def remove(self, node_id: str) -> None:
-        """Leader: remove a member; a leader that removes itself steps down once that is committed."""
-        self.replica.change_membership(without(self.membership, self._member(node_id)))
+        """Leader: remove a member; a leader that removes itself steps down once that is committed.
+
+        Raises `NotLeaderError`, and `LogError` for a stranger and for the last voter.
+        """
+        membership = without(self.membership, self._member(node_id))
+        if not membership.voters:
+            raise LogError(f"{node_id} is the only voter of {self.config.group}: a group without one decides nothing")
+        self.replica.change_membership(membership)
 
     def _member(self, node_id: str) -> ReplicaId:
         member = self.membership.find(node_id)

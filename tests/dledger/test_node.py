@@ -207,6 +207,22 @@ async def test_a_transfer_to_nobody_is_an_error(group: Group):
         await leader.transfer_leadership("n9")
 
 
+async def test_a_transfer_to_the_leader_is_done_already(group: Group):
+    await group.start()
+    leader = await group.leader()
+    term = leader.term
+    assert await leader.transfer_leadership(leader.config.node_id)
+    assert leader.term == term
+
+
+async def test_the_last_voter_is_not_removed(tmp_path: Path):
+    async with Node(alone(tmp_path), Journal()) as node:
+        await until(lambda: node.is_ready)
+        with pytest.raises(LogError, match="n0 is the only voter of g"):
+            node.remove("n0")
+        assert await node.append(b"it goes on")
+
+
 async def test_all_may_stop_and_come_back(group: Group):
     await group.start()
     await group.append(100)

@@ -246,6 +246,7 @@ def test_a_damaged_identity_is_named(used, deployment):
 def test_an_unknown_key_is_answered_with_the_one_that_was_meant(deployment):
     line = deployment.refused(flussh="sync")
     assert "unknown key 'flussh', did you mean 'flush'?" in line
+    assert "did you mean 'flushDiskType'?" in deployment.refused(flushDiskTyp="SYNC_FLUSH")
     assert not deployment.data.exists()
 
 

@@ -8,7 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from dledger_broker.broker_conf import _ALIASES, _WITHOUT_EFFECT
+from dledger_broker.broker_conf import _WITHOUT_EFFECT
+from dledger_broker.broker_conf import ALIASES as CONF_ALIASES
 from dledger_broker.config import BrokerConfig
 from dledger_broker.processors.membership import LEADER_CHANGED_CODE
 from dledger_broker.processors.table import routes
@@ -55,7 +56,7 @@ def test_every_configuration_key_stands_on_its_page_with_its_default(config, pag
 
 
 def test_every_alias_of_rocketmq_stands_on_the_page():
-    assert set(_ALIASES) | _WITHOUT_EFFECT <= set(re.findall(r"`(\w+)`", BROKER_ALIASES))
+    assert set(CONF_ALIASES) | _WITHOUT_EFFECT <= set(re.findall(r"`(\w+)`", BROKER_ALIASES))
     assert set(ALIASES) <= set(re.findall(r"`(\w+)`", NAMESRV_PART))
 
 
