@@ -68,15 +68,18 @@ class QueueNumbers:
         self._topics = topics
 
     @classmethod
-    def parse(cls, option: str, text: str) -> QueueNumbers:
-        """Read an option's JSON. Raises `OptionError`."""
-        allowed = 'JSON such as {"topic":{"broker-a":{"0":23}}} or, with one broker group, {"topic":{"0":23}}'
+    def parse(cls, option: str, text: str, minimum: int) -> QueueNumbers:
+        """Read an option's JSON, with no number below `minimum`. Raises `OptionError`."""
+        allowed = (
+            'JSON such as {"topic":{"broker-a":{"0":23}}} or, with one broker group, {"topic":{"0":23}}, '
+            f"with numbers from {minimum} on"
+        )
         try:
             document = json.loads(text)
             topics = document.get("topics") if document.get("v") == VERSION else document
             for groups in topics.values():
                 for value in groups.values():
-                    _check_integers(value)
+                    _check_integers(value, minimum)
         except (ValueError, AttributeError, TypeError) as error:
             raise OptionError(option, text, f"allowed is {allowed}") from error
         return cls(option, text, topics)
@@ -115,11 +118,11 @@ def _same(numbers: QueueNumbers, queues: Collection[Queue], found: Offsets) -> N
         raise numbers.unknown(unknown)
 
 
-def _check_integers(value: object) -> None:
-    """Raise ValueError unless `value` is an integer, or integers by queue id."""
+def _check_integers(value: object, minimum: int) -> None:
+    """Raise ValueError unless `value` is an integer from `minimum` on, or such integers by queue id."""
     if isinstance(value, Mapping):
         for queue_id, number in value.items():
             int(queue_id)
-            _check_integers(number)
-    elif not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{value!r} is no integer")
+            _check_integers(number, minimum)
+    elif not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise ValueError(f"{value!r} is no integer from {minimum} on")

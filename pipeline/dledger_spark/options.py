@@ -309,6 +309,11 @@ def read_options(options: Mapping[str, str], kind: Literal["batch", "stream"]) -
         raise given.error("minOffsetsPerTrigger", f"more than maxOffsetsPerTrigger, which is {maximum}")
     if "maxTriggerDelay" in given and minimum is None:
         raise given.error("maxTriggerDelay", "without effect unless minOffsetsPerTrigger is given")
+    starts, ends = given.integer("startingTimestamp", 0), given.integer("endingTimestamp", 0)
+    if starts is not None and ends is not None and starts > ends:
+        raise given.error("startingTimestamp", f"after endingTimestamp, which is {ends}")
+    if given.text("pin") == "":
+        raise given.error("pin", "must not be empty")
     subscription = _subscription(given)
     return ReadOptions(
         namesrv=name_servers,
@@ -337,6 +342,12 @@ def read_options(options: Mapping[str, str], kind: Literal["batch", "stream"]) -
         tags=_tags(given),
         group_id=_group_id(given, subscription),
     )
+
+
+def means_a_stream(options: Mapping[str, str]) -> bool:
+    """Whether one of the options is there for streaming reads only."""
+    found = (_BY_LOWER_CASE.get(name.lower()) for name in options)
+    return any(option is not None and option.kinds == ("stream",) for option in found)
 
 
 def write_options(options: Mapping[str, str], kind: Literal["batch sink", "stream sink"]) -> WriteOptions:
@@ -394,10 +405,12 @@ def _subscription(given: _Given) -> Subscription:
         document = json.loads(assign)
         for queues in document.values():
             lists = queues.values() if isinstance(queues, dict) else [queues]
-            if not all(isinstance(number, int) and number >= 0 for numbers in lists for number in numbers):
+            if not all(type(number) is int and number >= 0 for numbers in lists for number in numbers):
                 raise ValueError("a queue id is not an integer from 0 on")
-        if not document:
-            raise ValueError("no topic is named")
+            if not all(lists):
+                raise ValueError("a topic or a broker group has no queue")
+        if not document or not all(document.values()):
+            raise ValueError("no topic is named, or one without queues")
     except (ValueError, AttributeError, TypeError) as error:
         raise given.error("assign", f'not JSON such as {{"topic":{{"broker-a":[0,1]}}}}: {error}') from None
     return Subscription(assigned=document)
@@ -418,12 +431,12 @@ def _position(given: _Given, name: str, default: int) -> Position:
         raise given.error(
             name, f"allowed are {words if is_start else 'latest'}, or JSON with an offset for every queue"
         )
-    return QueueNumbers.parse(name, text)
+    return QueueNumbers.parse(name, text, EARLIEST if is_start else LATEST)
 
 
 def _times(given: _Given, for_all: str, by_queue: str) -> int | QueueNumbers | None:
     text = given.text(by_queue)
-    return given.integer(for_all, 0) if text is None else QueueNumbers.parse(by_queue, text)
+    return given.integer(for_all, 0) if text is None else QueueNumbers.parse(by_queue, text, 0)
 
 
 def _tags(given: _Given) -> frozenset[str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from .errors import DataLossError, OptionError
@@ -54,6 +54,7 @@ class BatchPlanner:
         bounds = {queue: plans[queue.group].bounds.get(queue, QueueBounds(0, 0)) for queue in queues}
         starts = starting_offsets(self._options, cluster, bounds)
         ends = ending_offsets(self._options, cluster, bounds)
+        _check_order(self._options, bounds)
         ranges: dict[Queue, tuple[int, int]] = {}
         for queue, (first, next_offset) in bounds.items():
             start = check_start(queue, starts[queue], first, next_offset, self._options.fail_on_data_loss)
@@ -250,12 +251,22 @@ def starting_offsets(options: ReadOptions, cluster: Cluster, bounds: Mapping[Que
 def ending_offsets(options: ReadOptions, cluster: Cluster, bounds: Mapping[Queue, QueueBounds]) -> Offsets:
     """Where the options say that reading ends, exclusive. Raises `OptionError`."""
     if options.ending_times is None:
-        ends = _resolved(options.ending, bounds)
-        if isinstance(options.ending, QueueNumbers) and EARLIEST in options.ending.resolve(bounds).values():
-            raise OptionError("endingOffsets", options.ending.text, "−2 (earliest) is allowed in startingOffsets only")
-        return ends
+        return _resolved(options.ending, bounds)
     found = cluster.offsets_at(_times(options.ending_times, bounds))
     return {queue: min(offset, bounds[queue].end) for queue, offset in found.items()}
+
+
+def _check_order(options: ReadOptions, queues: Collection[Queue]) -> None:
+    """Raise `OptionError` if both offsets of a queue are given, and the end lies before the start."""
+    if isinstance(options.starting, QueueNumbers) and isinstance(options.ending, QueueNumbers):
+        starts = options.starting.resolve(queues)
+        for queue, end in options.ending.resolve(queues).items():
+            if 0 <= end < starts[queue]:
+                raise OptionError(
+                    "endingOffsets",
+                    options.ending.text,
+                    f"{queue} would end at {end}, before startingOffsets, where it starts at {starts[queue]}",
+                )
 
 
 def check_start(queue: Queue, start: int, first: int, end: int, fail_on_data_loss: bool) -> int:

@@ -148,6 +148,8 @@ class Cluster:
         for topic, value in assigned.items():
             existing = set(self._of_topic(topic))
             groups = sorted({queue.group for queue in existing})
+            if not existing:
+                raise OptionError("assign", text, f"topic {topic!r} does not exist")
             if not isinstance(value, dict):
                 if len(groups) != 1:
                     raise OptionError(

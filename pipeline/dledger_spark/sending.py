@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+import re
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dledger_client import MessageQueue, Producer
@@ -23,6 +24,19 @@ SINK_COLUMNS: Final = ("key", "value", "topic", "partition", "headers", "tags")
 """The columns that a write uses; the others of a read's columns may be there and mean nothing."""
 MAX_IN_FLIGHT: Final = 1024
 
+_VOID: Final = "void"
+_TEXT: Final = r"(string|varchar|char)\b.*"
+_BYTES: Final = rf"binary|{_TEXT}"
+_SINK_TYPES: Final = {
+    "key": (_BYTES, "BINARY or STRING"),
+    "value": (_BYTES, "BINARY or STRING"),
+    "topic": (_TEXT, "STRING"),
+    "partition": ("tinyint|smallint|int|bigint", "INT"),
+    "headers": (rf"array<struct<key:string,value:({_BYTES})>>", "ARRAY<STRUCT<key: STRING, value: BINARY>>"),
+    "tags": (_TEXT, "STRING"),
+}
+"""A pattern for the short names of the types that a column may have, and what is said where it has another."""
+
 
 class OutgoingRow(NamedTuple):
     """One row as a message; `partition` names its queue, None lets its identity choose."""
@@ -35,12 +49,19 @@ class OutgoingRow(NamedTuple):
     partition: int | None
 
 
-def check_columns(columns: Sequence[str], topic: str | None) -> None:
-    """Raise `OptionError` if the columns of a write make no messages."""
+def check_columns(columns: Mapping[str, str], topic: str | None) -> None:
+    """Raise `OptionError` if the columns of a write, their types by name, make no messages.
+
+    Types are Spark's short names, such as `array<struct<key:string,value:binary>>`. A column of nulls alone is `void`.
+    """
     if unknown := [name for name in columns if name not in NAMES]:
         raise OptionError("columns", unknown[0], f"a write takes {', '.join(SINK_COLUMNS)}")
     if "value" not in columns:
         raise OptionError("columns", ", ".join(columns), "a write needs the column value, BINARY or STRING")
+    for name, (pattern, wanted) in _SINK_TYPES.items():
+        found = columns.get(name, _VOID)
+        if (found != _VOID or name == "value") and re.fullmatch(pattern, found) is None:
+            raise OptionError("columns", name, f"its type is {found}, a write takes {wanted}: cast it")
     if topic is None and "topic" not in columns:
         raise OptionError("topic", None, "give the option, or a column topic")
 

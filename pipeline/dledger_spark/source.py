@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from .options import ReadOptions, read_options, write_options
+from .errors import OptionError
+from .options import ReadOptions, means_a_stream, read_options, write_options
 from .schema import ddl
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from .batch import BatchReader
-    from .streaming import StreamReader
+    from .streaming import RefusedStream, StreamReader
     from .writer import BatchWriter, StreamWriter
 
 
@@ -45,35 +46,36 @@ class DledgerDataSource(DataSource):
 
         return batch_reader(read_options(self.options, "batch").with_columns(schema.fieldNames()))
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 (Spark's name)
-        """A streaming read. Raises `OptionError`."""
-        from .streaming import StreamReader
+    def streamReader(self, schema: StructType) -> StreamReader | RefusedStream:  # noqa: N802 (Spark's name)
+        """A streaming read; one that raises the `OptionError` when it is used if the options are wrong."""
+        from .streaming import RefusedStream, StreamReader
 
-        return StreamReader(read_options(self.options, "stream").with_columns(schema.fieldNames()))
+        try:
+            return StreamReader(read_options(self.options, "stream").with_columns(schema.fieldNames()))
+        except OptionError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """A batch write. Raises `OptionError` and `SourceError`."""
         from .writer import BatchWriter
 
-        return BatchWriter(write_options(self.options, "batch sink"), schema.fieldNames(), overwrite)
+        return BatchWriter(write_options(self.options, "batch sink"), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 (Spark's name)
         """A streaming write. Raises `OptionError` and `SourceError`."""
         from .writer import StreamWriter
 
-        return StreamWriter(write_options(self.options, "stream sink"), schema.fieldNames(), overwrite)
+        return StreamWriter(write_options(self.options, "stream sink"), schema, overwrite)
 
     def _columns_options(self) -> ReadOptions:
         """The options of whichever read they are for: Spark asks for the schema before it says which."""
-        from .errors import OptionError
-
         try:
             return read_options(self.options, "batch")
         except OptionError as error:
             try:
                 return read_options(self.options, "stream")
-            except OptionError:
-                raise error from None
+            except OptionError as of_stream:
+                raise (of_stream if means_a_stream(self.options) else error) from None
 
 
 def _restored(options: dict[str, str]) -> object:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from .errors import DataLossError, SourceError
+from .errors import DataLossError, OptionError, SourceError
 from .offsets import Offsets, Queue, from_json, to_json
 from .options import ReadOptions
 from .reading import read_partition
@@ -50,6 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_at = time.monotonic()
         self._target: Offsets | None = None
         self._publisher: ProgressPublisher | None = None
+        self._said: set[str] = set()
 
     # ---------------------------------------------------------------- what Spark calls in the planner
 
@@ -190,7 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             ends = {queue: min(end, self._target.get(queue, 0)) for queue, end in ends.items() if queue in self._target}
         for queue, begin in begins.items():
-            if queue not in bounds and (self._target is None or begin < self._target.get(queue, begin)):
+            if queue not in bounds and (self._target is None or begin < self._target.get(queue, begin + 1)):
                 self._lost(f"{queue} does not exist any more, offset {begin} was to be read next")
             elif queue in bounds and bounds[queue].end < begin:
                 self._lost(f"{queue} ends at offset {bounds[queue].end}, but offset {begin} was to be read next")
@@ -213,7 +214,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLossError(what)
-        _logger.warning("event=data_loss what=%r", what)
+        if what not in self._said:
+            self._said.add(what)
+            _logger.warning("event=data_loss what=%r", what)
 
     def _publish(self, offsets: Offsets) -> None:
         """Publish progress as a consumer group's offsets, which nothing depends on."""
@@ -227,6 +230,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._publisher.publish(self._asked(), offsets)
         except SourceError as error:
             _logger.warning("group=%s event=progress_not_published error=%r", self._options.group_id, error)
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stands for a stream whose options are wrong, and says so once it is used.
+
+    PySpark 4.2 shows an `UnboundLocalError` of its own instead of what `streamReader` raises.
+    """
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:  # noqa: ARG002, N802 (Spark's)
+        """Raises the error; Spark looks at this one's parameters."""
+        self._refuse()
+
+    initialOffset = partitions = prepareForTriggerAvailableNow = _refuse  # noqa: N815 (Spark's names)
+    getDefaultReadLimit = reportLatestOffset = read = _refuse  # noqa: N815 (Spark's names)
 
 
 def proportional_shares(backlog: Mapping[Queue, int], maximum: int) -> dict[Queue, int]:

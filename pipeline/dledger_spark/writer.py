@@ -8,7 +8,7 @@ identity (the query's and micro-batch's own, or `jobId`) within the broker's win
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +20,7 @@ from .options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 _logger = logging.getLogger(__name__)
 
@@ -37,12 +38,12 @@ class Written(WriterCommitMessage):
 class _TopicWriter:
     """What both writers share; it is pickled to every task."""
 
-    def __init__(self, options: WriteOptions, columns: Sequence[str], overwrite: bool) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         from .sending import check_columns
 
         if overwrite:
             raise OptionError("mode", "overwrite", 'messages are only ever added: use mode("append")')
-        check_columns(columns, options.topic)
+        check_columns({field.name: field.dataType.simpleString() for field in schema}, options.topic)
         self.options = options
 
     def send(self, run: str | None, batches: Iterator[pa.RecordBatch]) -> Written:
@@ -60,8 +61,8 @@ class _TopicWriter:
 class BatchWriter(_TopicWriter, DataSourceArrowWriter):
     """Writes a frame once."""
 
-    def __init__(self, options: WriteOptions, columns: Sequence[str], overwrite: bool) -> None:
-        super().__init__(options, columns, overwrite)
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite)
         if options.job_id is None:
             _logger.warning(
                 "event=at_least_once reason='no jobId: a task that runs again stores its rows again' topic=%s",

@@ -15,6 +15,7 @@ from pyspark.sql.functions import col, lit
 from dledger_client import Message, MessageQueue, SyncAdmin, SyncProducer
 from dledger_client.testing import LocalCluster
 from dledger_spark import planning, queues, reading, segments
+from dledger_spark.errors import OptionError
 from dledger_spark.filters import PushedFilters
 from dledger_spark.options import read_options
 from dledger_spark.partitions import LogSlice, QueueRange
@@ -222,6 +223,19 @@ def test_wrong_options_reach_the_user(spark: SparkSession, cluster: LocalCluster
         read(spark, cluster, subscribe="nothing").count()
     with pytest.raises(PySparkException, match="option 'readFrom' is 'x': allowed are follower, learner"):
         read(spark, cluster, subscribe="orders", readFrom="x")
+
+
+def test_offsets_that_contradict_each_other_are_refused(cluster: LocalCluster) -> None:
+    with SyncAdmin(cluster.namesrv) as admin:
+        admin.create_topic("order", queues=1, broker_groups=["broker-a"])
+    starts, ends = '{"order":{"broker-a":{"0":9}}}', '{"order":{"broker-a":{"0":8}}}'
+    options = {"namesrv": cluster.namesrv, "subscribe": "order", "failOnDataLoss": "false"}
+    given = read_options(options | {"startingOffsets": starts, "endingOffsets": ends}, "batch")
+    with pytest.raises(OptionError, match="order/broker-a/0 would end at 8, before startingOffsets"):
+        BatchPlanner(given, PushedFilters()).partitions()
+    given = read_options({"namesrv": cluster.namesrv, "assign": '{"nothing":[0]}'}, "batch")
+    with pytest.raises(OptionError, match="topic 'nothing' does not exist"):
+        BatchPlanner(given, PushedFilters()).partitions()
 
 
 def test_no_byte_comes_from_a_leader(spark: SparkSession, cluster: LocalCluster) -> None:

@@ -85,9 +85,38 @@ def test_a_row_that_is_no_message_is_named(columns: dict[str, list[object]], hin
 
 @pytest.mark.parametrize(
     ("columns", "topic", "option"),
-    [(["key"], "t", "columns"), (["value"], None, "topic"), (["value", "colour"], "t", "columns")],
+    [
+        ({"key": "binary"}, "t", "columns"),
+        ({"value": "binary"}, None, "topic"),
+        ({"value": "string", "colour": "int"}, "t", "columns"),
+        ({"value": "int"}, "t", "columns"),
+        ({"value": "void"}, "t", "columns"),
+        ({"value": "binary", "key": "bigint"}, "t", "columns"),
+        ({"value": "binary", "topic": "binary"}, None, "columns"),
+        ({"value": "binary", "partition": "string"}, "t", "columns"),
+        ({"value": "binary", "headers": "map<string,binary>"}, "t", "columns"),
+        ({"value": "binary", "tags": "array<string>"}, "t", "columns"),
+    ],
 )
-def test_columns_that_make_no_messages_are_refused(columns: list[str], topic: str | None, option: str) -> None:
+def test_columns_that_make_no_messages_are_refused(columns: dict[str, str], topic: str | None, option: str) -> None:
     with pytest.raises(OptionError) as raised:
         check_columns(columns, topic)
     assert raised.value.name == option
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        dict.fromkeys(("key", "topic", "partition", "headers", "tags"), "void") | {"value": "string"},
+        {
+            "key": "string",
+            "value": "varchar(9)",
+            "topic": "string collate UNICODE",
+            "partition": "bigint",
+            "headers": "array<struct<key:string,value:string>>",
+            "offset": "bigint",
+        },
+    ],
+)
+def test_columns_of_nulls_and_other_texts_are_taken(columns: dict[str, str]) -> None:
+    check_columns(columns, "t")

@@ -60,6 +60,14 @@ def test_names_and_words_are_read_in_any_case() -> None:
         ({"namesrv": "a:1", "subscribePattern": "("}, "subscribePattern", "regular expression"),
         ({"namesrv": "a:1", "assign": '{"t":[-1]}'}, "assign", "queue id"),
         ({"namesrv": "a:1", "assign": "[]"}, "assign", "JSON"),
+        ({"namesrv": "a:1", "assign": '{"t":[true]}'}, "assign", "queue id"),
+        ({"namesrv": "a:1", "assign": '{"t":[]}'}, "assign", "has no queue"),
+        ({"namesrv": "a:1", "assign": '{"t":{}}'}, "assign", "without queues"),
+        (BASE | {"startingOffsets": '{"t":{"0":-3}}'}, "startingOffsets", "from -2 on"),
+        (BASE | {"endingOffsets": '{"t":{"0":-2}}'}, "endingOffsets", "from -1 on"),
+        (BASE | {"startingOffsetsByTimestamp": '{"t":{"0":-1}}'}, "startingOffsetsByTimestamp", "from 0 on"),
+        (BASE | {"startingTimestamp": "9", "endingTimestamp": "8"}, "startingTimestamp", "after endingTimestamp"),
+        (BASE | {"pin": ""}, "pin", "empty"),
     ],
 )
 def test_a_wrong_batch_option_is_named_with_its_value_and_what_is_allowed(
@@ -121,17 +129,17 @@ def test_offsets_are_written_as_documented_and_read_back() -> None:
 )
 def test_all_forms_of_offsets_mean_the_same(text: str) -> None:
     queues = [Queue("t", "broker-a", 0), Queue("t", "broker-a", 1)]
-    assert QueueNumbers.parse("startingOffsets", text).resolve(queues) == {queues[0]: 5, queues[1]: -2}
+    assert QueueNumbers.parse("startingOffsets", text, EARLIEST).resolve(queues) == {queues[0]: 5, queues[1]: -2}
 
 
 def test_offsets_must_name_every_queue_and_no_other() -> None:
     queues = [Queue("t", "a", 0), Queue("t", "b", 0)]
     with pytest.raises(OptionError, match="name them: a, b"):
-        QueueNumbers.parse("startingOffsets", '{"t":{"0":5}}').resolve(queues)
+        QueueNumbers.parse("startingOffsets", '{"t":{"0":5}}', EARLIEST).resolve(queues)
     with pytest.raises(OptionError, match="missing: t/b/0"):
-        QueueNumbers.parse("startingOffsets", '{"t":{"a":{"0":5}}}').resolve(queues)
+        QueueNumbers.parse("startingOffsets", '{"t":{"a":{"0":5}}}', EARLIEST).resolve(queues)
     with pytest.raises(OptionError, match="not read: t/a/1"):
-        QueueNumbers.parse("startingOffsets", '{"t":{"a":{"0":5,"1":5},"b":{"0":5}}}').resolve(queues)
+        QueueNumbers.parse("startingOffsets", '{"t":{"a":{"0":5,"1":5},"b":{"0":5}}}', EARLIEST).resolve(queues)
 
 
 def test_the_table_lists_every_option() -> None:

@@ -144,6 +144,8 @@ def test_a_stream_copies_a_topic_exactly_once_while_its_leader_dies(
 
 
 def test_what_cannot_be_written_is_refused_before_it_starts(spark: SparkSession, cluster: LocalCluster) -> None:
+    with pytest.raises(PySparkException, match="'value': its type is int, a write takes BINARY or STRING: cast it"):
+        write(spark.sql("SELECT 7 AS value"), cluster, topic="t")
     frame = spark.sql("SELECT 'v' AS value, 1 AS colour")
     with pytest.raises(PySparkException, match="'colour': a write takes key, value"):
         write(frame, cluster, topic="t")

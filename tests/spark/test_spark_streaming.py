@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from streams import run_to_its_end, survives_the_start
@@ -117,6 +117,41 @@ def test_a_deleted_topic_fails_the_stream_unless_told_otherwise(
     forgiving = Stream(spark, cluster, tmp_path, subscribe="s4", startingOffsets="earliest", failOnDataLoss="false")
     forgiving.run()
     assert forgiving.values() == sorted(numbered(0, 20) + later)
+
+
+def test_a_stream_that_reads_what_is_there_and_ends_notices_a_topic_that_was_deleted(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, send: Callable[..., list[str]]
+) -> None:
+    create(cluster, "gone-1", 1)
+    create(cluster, "gone-2", 1)
+    send("gone-1", numbered(0, 5), MessageQueue("gone-1", "broker-a", 0))
+    options = {"subscribePattern": "gone-.*", "startingOffsets": "earliest"}
+    Stream(spark, cluster, tmp_path, **options).run()
+    with SyncAdmin(cluster.namesrv) as admin:
+        admin.delete_topic("gone-2")
+    create(cluster, "gone-3", 1)
+    sent = send("gone-3", numbered(10, 15), MessageQueue("gone-3", "broker-b", 0))
+    with pytest.raises(StreamingQueryException, match="gone-2/broker-a/0 does not exist any more"):
+        Stream(spark, cluster, tmp_path, **options).run()
+    forgiving = Stream(spark, cluster, tmp_path, failOnDataLoss="false", **options)
+    forgiving.run()
+    assert forgiving.values() == sorted(numbered(0, 5) + sent)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"endingOffsets": "latest"}, "option 'endingoffsets' is 'latest': not an option of a stream"),
+        ({"mode": "segments"}, "option 'mode' is 'segments': streams read queue by queue"),
+        ({"maxTriggerDelay": "5s"}, "option 'maxTriggerDelay' is '5s': without effect unless minOffsetsPerTrigger"),
+    ],
+)
+def test_a_wrong_option_of_a_stream_reaches_the_user(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, given: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PySparkException, match=message) as raised:
+        Stream(spark, cluster, tmp_path, subscribe="any", **given).run()
+    assert "UnboundLocalError" not in str(raised.value)
 
 
 def test_nodes_that_die_change_nothing_in_the_result(
