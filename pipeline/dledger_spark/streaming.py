@@ -170,7 +170,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(early)
             now = time.monotonic()
         if now - self._discovered_at >= DISCOVERY_SECONDS:
-            self._queues = cluster.queues()
+            # A group that no name server lists, as after the start of a name server, has lost none of its topics.
+            if {queue.group for queue in self._queues} <= set(cluster.groups()):
+                self._queues = cluster.queues()
             self._discovered_at = now
             self._planned_at = float("-inf")
         if fresh or now - self._planned_at >= POLL_SECONDS:
@@ -241,15 +243,29 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, error: OptionError) -> None:
         self._error = error
 
-    def _refuse(self, *_: object) -> NoReturn:
+    def initialOffset(self) -> NoReturn:  # noqa: N802 (Spark's name)
+        """Raises the error, as everything else does that Spark may call."""
         raise self._error
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:  # noqa: ARG002, N802 (Spark's)
-        """Raises the error; Spark looks at this one's parameters."""
-        self._refuse()
+        """Raises the error."""
+        raise self._error
 
-    initialOffset = partitions = prepareForTriggerAvailableNow = _refuse  # noqa: N815 (Spark's names)
-    getDefaultReadLimit = reportLatestOffset = read = _refuse  # noqa: N815 (Spark's names)
+    def getDefaultReadLimit(self) -> NoReturn:  # noqa: N802 (Spark's name)
+        """Raises the error."""
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> NoReturn:  # noqa: N802 (Spark's name)
+        """Raises the error."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:  # noqa: ARG002 (Spark's)
+        """Raises the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> NoReturn:  # noqa: ARG002 (Spark's)
+        """Raises the error."""
+        raise self._error
 
 
 def proportional_shares(backlog: Mapping[Queue, int], maximum: int) -> dict[Queue, int]:
