@@ -17,12 +17,14 @@ import errno
 import logging
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from dledger.errors import ConfigError as LogConfigError
 from dledger.errors import IdentityError, LogError
 from dledger.invariants import InvariantError
+from dledger.open_files import room_for_connections, too_few_files
 from dledger_broker.broker import Broker
 from dledger_broker.config import BrokerConfig, load_config
 from dledger_broker.errors import BrokerError
@@ -46,6 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = load_config(options.config)
         logs = Logs()
+        room = room_for_connections(config.max_connections)
+        if room < config.max_connections:
+            _logger.warning("%s", too_few_files(config.max_connections, room))
+            config = replace(config, max_connections=room)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_run(config, logs, bootstrap=options.bootstrap))
     except (BrokerError, LogConfigError, IdentityError) as error:

@@ -12,11 +12,16 @@ import asyncio
 import logging
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+from dledger.open_files import room_for_connections, too_few_files
 
 from .config import ConfigError, ConfigValue, NameServerConfig, build_config, load_config
 from .kv import KVStoreError
 from .server import NameServer, StartError
+
+_log = logging.getLogger("dledger.namesrv")
 
 EXIT_CANNOT_START = 2
 
@@ -42,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _run(config: NameServerConfig) -> None:
+    room = room_for_connections(config.max_connections)
+    if room < config.max_connections:
+        _log.warning("%s", too_few_files(config.max_connections, room))
+        config = replace(config, max_connections=room)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):

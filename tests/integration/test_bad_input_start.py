@@ -13,8 +13,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,9 @@ def dledger(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def serving(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def serving(*arguments: str, before: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
     """A `dledger` process in the foreground, from the line that says it is ready until SIGINT."""
-    command = [sys.executable, "-m", "dledger_admin", *arguments]
+    command = [*before, sys.executable, "-m", "dledger_admin", *arguments]
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -313,6 +314,29 @@ def test_a_missing_file_is_named(tmp_path, capsys, run):
     line = capsys.readouterr().err
     assert f"{tmp_path / 'nowhere.toml'}" in line
     assert "cannot be read" in line
+
+
+# ---------------------------------------------------------------- open files
+
+
+def test_clients_leave_a_node_the_files_that_it_needs(deployment):
+    limited = ["sh", "-c", 'ulimit -n 200 && exec "$@"', "sh"]
+    with serving("broker", "--config", deployment.config(), "--bootstrap", before=limited):
+        idle = [socket.create_connection(("127.0.0.1", deployment.base_port), SECONDS) for _ in range(100)]
+        for _ in range(150):
+            with socket.create_connection(("127.0.0.1", deployment.base_port), SECONDS) as refused:
+                with suppress(ConnectionResetError):
+                    assert refused.recv(1) == b""
+        status = f"http://127.0.0.1:{deployment.base_port + 2}/healthz"
+        with urllib.request.urlopen(status, timeout=SECONDS) as answer:
+            assert answer.read() == b"ok"
+        for connection in idle:
+            connection.close()
+    log = (deployment.data / "log" / "broker.log").read_text()
+    assert (
+        "max_connections = 10000 are more than the 200 files that this process may open leave room for: 100 are" in log
+    )
+    assert "max_connections = 100 are open" in log
 
 
 # ---------------------------------------------------------------- the interpreter

@@ -1,5 +1,7 @@
 """What a node says over HTTP."""
 
+import asyncio
+
 import msgspec
 import pytest
 from aiohttp import ClientSession
@@ -7,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dledger.errors import ConfigError, LogError
 from dledger.replica.status import NodeStatus, PeerStatus
+from dledger_broker import http
 from dledger_broker.exporter import NodeCollector
 from dledger_broker.http import start_http, unready_because
 from dledger_broker.state.tables import BrokerState
@@ -218,6 +221,45 @@ async def test_a_taken_port_is_named_with_its_key(served):
     with pytest.raises(ConfigError, match=r"http_port \d+: 127.0.0.1:\d+ is in use"):
         await start_http(other)
     await first.cleanup()
+
+
+async def test_connections_that_say_nothing_are_bounded_in_number_and_time(monkeypatch):
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(http, "CONNECTION_TIMEOUT_S", 0.2)
+    runner = await start_http(FakeBroker())
+    port = runner.addresses[0][1]
+    async with asyncio.timeout(30):
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        ends = [asyncio.create_task(has_ended(reader)) for reader, _ in silent]
+        done, waiting = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        assert done == {ends[2]}
+        await asyncio.gather(*waiting)
+        async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/healthz") as answer:
+            assert (await answer.text(), answer.headers["Connection"]) == ("ok", "close")
+    for _, writer in silent:
+        writer.close()
+    await runner.cleanup()
+
+
+async def has_ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+
+
+async def test_a_request_that_is_no_http_is_one_line_in_the_log(caplog):
+    runner = await start_http(FakeBroker())
+    async with asyncio.timeout(30):
+        reader, writer = await asyncio.open_connection("127.0.0.1", runner.addresses[0][1])
+        writer.write(b"GET /status HTTP/1.1\r\nA: " + b"x" * 20_000 + b"\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"400"
+        writer.close()
+    await runner.cleanup()
+    (record,) = [record for record in caplog.records if record.name == "aiohttp.server"]
+    assert record.levelname == "WARNING"
+    assert record.exc_info is None
+    assert "more than 8190 bytes" in record.getMessage()
 
 
 async def test_leadership_is_handed_over_and_members_are_removed_on_demand(served):
