@@ -87,7 +87,7 @@ class FakeAdmin:
         return {"billing": SubscriptionGroupConfig(group_name="billing")}
 
     async def offsets(self, name, topic):
-        return [QueueStatus(QUEUE, 3, 10, 8)]
+        return [QueueStatus(QUEUE, 3, 10, None if name == "nobody" else 8)]
 
     async def reset_offsets(self, name, topic, to):
         self.calls.append(("reset", name, topic, to))
@@ -215,6 +215,14 @@ def test_a_start_point_is_a_word_a_number_or_a_time(text, target):
 def test_a_start_point_that_is_none_names_what_is():
     with pytest.raises(AdminError, match="--to 'soon' is no time: first, last, milliseconds"):
         group.start_point("soon")
+
+
+def test_a_group_that_does_not_exist_is_not_described():
+    done = CliRunner().invoke(main, ["group", "describe", "nobody", "--topic", "orders"])
+    assert done.exit_code == 1
+    assert (
+        done.output == "Error: there is no consumer group 'nobody': `dledger group list` shows those that there are\n"
+    )
 
 
 def test_the_nodes_of_the_cluster_are_listed_with_their_ids():

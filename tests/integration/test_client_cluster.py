@@ -32,6 +32,7 @@ EXAMPLES = sorted(
     if path.stem in {"producer", "consumer", "ordered", "sync_client"}
 )
 
+PROJECT_README = Path(__file__).parents[2] / "README.md"
 CLIENT_README = Path(__file__).parents[2] / "client" / "README.md"
 
 cluster = local_cluster_fixture(scope="module")
@@ -323,3 +324,13 @@ def test_the_example_in_the_components_readme_runs(cluster: LocalCluster, tmp_pa
     program = tmp_path / "example.py"
     program.write_text(example.replace("127.0.0.1:9876", cluster.namesrv))
     assert run_example(program) == "b'hello'\n"
+
+
+def test_the_example_in_the_projects_readme_runs(cluster: LocalCluster, tmp_path: Path):
+    blocks = re.findall(r"```python\n(.*?)```", PROJECT_README.read_text("utf-8"), re.DOTALL)
+    (example,) = [block for block in blocks if "dledger_client" in block]
+    program = tmp_path / "example.py"
+    program.write_text(example.replace("127.0.0.1:9876", cluster.namesrv))
+    stored, received = run_example(program).splitlines()
+    assert re.fullmatch(r"stored as [0-9A-F]+ in queue \d+ at offset 0", stored)
+    assert received == "hello"

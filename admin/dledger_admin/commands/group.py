@@ -91,6 +91,8 @@ def describe(namesrv: str, name: str, topic: str, output: str) -> None:
             QueueProgress(one.queue.broker_group, one.queue.queue_id, one.first, one.end, one.committed, one.lag)
             for one in await admin.offsets(name, topic)
         ]
+        if all(one.committed is None for one in queues) and name not in await admin.groups():
+            raise AdminError(f"there is no consumer group {name!r}: `dledger group list` shows those that there are")
         return GroupDescription(name, topic, sum(one.lag for one in queues), queues)
 
     emit(with_admin(namesrv, work), output, _render_description)
