@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from dledger.environment import COLD, Environment
-from dledger.errors import BusyError, CorruptionError, StorageError, TrimmedError
+from dledger.errors import BusyError, CorruptionError, LogFullError, StorageError, TrimmedError
 from dledger.net.transport import Transport
 from dledger.store.damage import CorruptRange
 from dledger.store.log import LogStore
@@ -282,6 +282,8 @@ class Repairer:
         self._drop(attempt)
         if isinstance(result, StorageError):
             self._failed(result)
+        elif isinstance(result, LogFullError):
+            self._rest(str(result), damaged)
         elif isinstance(result, BaseException):
             logger.info("node=%s event=repair-void start=%d error=%r", self._node_id, damaged.start, str(result))
         else:

@@ -15,7 +15,7 @@ from dledger.format import BLANK_BYTES, blank
 from dledger.invariants import invariant
 from dledger.store.commit import SavedCommit
 from dledger.store.damage import CorruptRange, Damage
-from dledger.store.disk import Buffer, Disk
+from dledger.store.disk import FULL, Buffer, Disk
 from dledger.store.erase import erase
 from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
 from dledger.store.index import IndexFiles
@@ -530,7 +530,8 @@ class LogStore(LogReader):
         """Overwrite the corrupt range that starts at `position` with a peer's bytes of exactly that range.
 
         Blocks.  Returns the membership entries among them.  Raises `CorruptionError`, and changes nothing, unless the
-        bytes verify and join both ends; `StorageError`.
+        bytes verify and join both ends; `LogFullError` where the disk has no space for what was lost: then the range
+        stays corrupt, to be repaired anew; `StorageError`.
         """
         damaged = self._damage.at(position)
         if damaged is None or damaged.start != position:
@@ -540,6 +541,8 @@ class LogStore(LogReader):
         try:
             memberships = repair(self._table, self._index, damaged, data, before, behind, self.last_chain)
         except OSError as error:
+            if error.errno in FULL:
+                raise LogFullError(f"the disk is full: {error}") from error
             raise self._failure(f"repairing {position}", error) from error
         self._damage.remove(damaged)
         return memberships

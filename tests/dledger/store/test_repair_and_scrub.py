@@ -3,7 +3,7 @@ import random
 import pytest
 from store_model import SEGMENT_BYTES, LoggedModel
 
-from dledger.errors import CorruptionError
+from dledger.errors import CorruptionError, LogFullError
 from dledger.sim.disk import SimDisk
 from dledger.types import EntryMeta
 
@@ -172,3 +172,18 @@ def test_scrubbing_goes_on_while_the_log_is_trimmed():
     model.log.trim(3 * SEGMENT_BYTES)
     assert scrub_round(model) == []
     model.check(first_index=model.log.first_index)
+
+
+def test_a_lost_segment_waits_for_space_and_is_healed_then():
+    model = closed_log()
+    model.disk.unlink(f"commitlog/{2 * SEGMENT_BYTES:020d}")
+    model.open()
+    disk = model.disk
+    assert isinstance(disk, SimDisk)
+    (lost,) = model.log.corrupt_ranges
+    disk.fill_up()
+    with pytest.raises(LogFullError, match="No space left"):
+        model.log.repair(lost.start, model.committed_bytes(lost.start, lost.end))
+    assert model.log.corrupt_ranges == (lost,)
+    disk.make_room()
+    heal_all(model)
