@@ -18,6 +18,7 @@ import posixpath
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from dledger.store.disk import Buffer, FileStat
@@ -102,7 +103,7 @@ def _grow(content: bytearray, size: int) -> None:
 
 
 def _overwrite(content: bytearray, offset: int, data: bytes) -> None:
-    _grow(content, offset + len(data))
+    _grow(content, offset)
     content[offset : offset + len(data)] = data
 
 
@@ -116,7 +117,7 @@ class _Change:
     inode: _Inode | None = None
 
     def touches(self, directory: str) -> bool:
-        return directory in (posixpath.dirname(self.path) or ".", posixpath.dirname(self.target) or ".")
+        return directory in (_parent(self.path), _parent(self.target))
 
 
 class _Tree:
@@ -145,6 +146,10 @@ class _Tree:
             self._rename(change.path, change.target)
 
     def _rename(self, source: str, target: str) -> None:
+        if source in self.files:
+            self.files[target] = self.files.pop(source)
+            return
+
         def moved(path: str) -> str:
             return target + path[len(source) :] if path == source or path.startswith(source + "/") else path
 
@@ -178,7 +183,8 @@ class SimFile:
     def _begin(self, operation: str) -> None:
         if not self._open or self._epoch != self._disk.epoch:
             raise OSError(errno.EBADF, f"{operation} on a closed file", self._path)
-        self._disk.check_fault(operation, self._path)
+        if self._disk.faults:
+            self._disk.check_fault(operation, self._path)
 
     def pread(self, size: int, offset: int) -> bytes:
         """See `File.pread`."""
@@ -379,8 +385,7 @@ class SimDisk:
     @property
     def allocated_bytes(self) -> int:
         """What all named files take."""
-        inodes = {id(inode): inode for inode in self._tree.files.values()}
-        return sum(len(inode.blocks) for inode in inodes.values()) * BLOCK_BYTES
+        return sum([len(inode.blocks) for inode in self._tree.files.values()]) * BLOCK_BYTES
 
     # The disk
 
@@ -390,7 +395,7 @@ class SimDisk:
         self.check_fault("open", path)
         inode = self._tree.files.get(path)
         if inode is None:
-            if not create or (posixpath.dirname(path) or ".") not in self._tree.directories:
+            if not create or _parent(path) not in self._tree.directories:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             inode = _Inode()
             inode.mtime_ms = self.now_ms()
@@ -403,7 +408,7 @@ class SimDisk:
         if path not in self._tree.directories:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         names = (*self._tree.files, *self._tree.directories)
-        return sorted(posixpath.basename(name) for name in names if name != "." and _parent(name) == path)
+        return sorted([posixpath.basename(name) for name in names if _parent(name) == path and name != "."])
 
     def exists(self, path: str) -> bool:
         """See `Disk.exists`."""
@@ -482,9 +487,11 @@ class SimDisk:
         return inode
 
 
+@lru_cache(maxsize=1 << 14)
 def _normal(path: str) -> str:
     return posixpath.normpath(path.lstrip("/") or ".")
 
 
+@lru_cache(maxsize=1 << 14)
 def _parent(path: str) -> str:
     return posixpath.dirname(path) or "."
