@@ -119,19 +119,20 @@ class SimEnvironment:
         """See `Environment.random`."""
         return self._random
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         """See `Environment.call_soon`."""
-        self.call_at(self._scheduler.now, callback)
+        self._scheduler.at(self._scheduler.now, partial(self._fire, callback))
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """See `Environment.call_later`; by the node's own clock."""
-        return self.call_at(self._scheduler.now + delay_s / self._clock_rate, callback)
+        scheduler = self._scheduler
+        return scheduler.at(scheduler.now + delay_s / self._clock_rate, partial(self._fire, callback))
 
     def call_at(self, moment: float, callback: Callable[[], None]) -> Timer:
         """Call on the node's event loop at a moment of simulated time."""
         return self._scheduler.at(moment, partial(self._fire, callback))
 
-    def _fire(self, callback: Callable[[], None]) -> None:
+    def _fire(self, callback: Callable[[], object]) -> None:
         if not self.alive:
             return
         if self._scheduler.now < self._paused_until:

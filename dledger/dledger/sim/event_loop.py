@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 T = TypeVar("T")
@@ -17,7 +18,7 @@ T = TypeVar("T")
 class Calls(Protocol):
     """What the loop needs of a simulated environment."""
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         """See `Environment.call_soon`."""
 
 
@@ -38,11 +39,9 @@ class SimEventLoop:
         callback: Callable[..., object],
         *args: Any,  # noqa: ANN401 - asyncio's signature
         context: Context | None = None,
-    ) -> asyncio.Handle:
-        """See `asyncio.AbstractEventLoop.call_soon`."""
-        handle = asyncio.Handle(callback, args, self.as_loop, context or copy_context())
-        self._environment.call_soon(lambda: None if handle.cancelled() else handle._run())  # noqa: SLF001 - as loops do
-        return handle
+    ) -> None:
+        """See `asyncio.AbstractEventLoop.call_soon`; tasks and futures keep no handle."""
+        self._environment.call_soon(partial((context or copy_context()).run, callback, *args))
 
     def create_future(self) -> asyncio.Future[Any]:
         """A future of this loop."""

@@ -42,6 +42,7 @@ Applied = Callable[[CommittedEntry, Sequence[tuple[int, int, int]], int], None]
 Identity = tuple[int, int, int]
 """(term, position, chain crc) of an entry: the chain makes it a digest of everything before it."""
 
+_LEADER = Role.LEADER
 _decode_hard_state = msgspec.msgpack.Decoder(HardState).decode
 
 
@@ -134,8 +135,8 @@ class Witness:
         replica = life.replica
         if replica.failure is not None:
             return
-        engine = replica.engine
-        if engine.role is Role.LEADER and engine.term != life.led_term:
+        engine, store = replica.engine, replica.store
+        if engine.role is _LEADER and engine.term != life.led_term:
             life.led_term = engine.term
             self._check_election(life)
         commit = engine.commit_index
@@ -149,11 +150,11 @@ class Witness:
             )
             self._check_commits(life, life.commit_seen + 1, commit)
             life.commit_seen = commit
-        first = replica.store.first_index
+        first = store.first_index
         if first != life.first_seen:
             self.happened["log replaced" if first > life.last_seen + 1 else "log trimmed"] += 1
             life.first_seen = first
-        life.last_seen = replica.store.last_index
+        life.last_seen = store.last_index
         applied = replica.applied_index
         if applied != life.applied_seen:
             require(applied <= commit, "only committed entries are applied", node=life.node.name, applied=applied)

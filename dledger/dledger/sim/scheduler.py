@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
 
 from dledger.sim.invariants import Violation
 
@@ -48,15 +48,16 @@ class Scheduler:
     def at(self, moment: float, callback: Callable[[], None]) -> Timer:
         """Call at `moment`, or now if that has passed; calls for the same moment keep their order."""
         timer = Timer(callback)
-        self._serial += 1
-        heapq.heappush(self._heap, (max(moment, self.now), self._serial, timer))
+        self._serial = serial = self._serial + 1
+        now = self.now
+        heappush(self._heap, (max(now, moment), serial, timer))
         return timer
 
     def run_until(self, moment: float) -> None:
         """Run every event up to `moment`, then stand there."""
-        heap, pop = self._heap, heapq.heappop
+        heap = self._heap
         while heap and heap[0][0] <= moment:
-            at, _, timer = pop(heap)
+            at, _, timer = heappop(heap)
             callback = timer.callback
             if callback is not None:
                 self.now = at
