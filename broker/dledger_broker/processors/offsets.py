@@ -221,11 +221,12 @@ class OffsetProcessor:
         if not self._group.ready:
             self._pass_on_commit(request, fields)
             return
-        if any(late(request, key, fields.commit_offset) for late in (self._is_late, self._may_be_late)):
+        offset = fields.commit_offset
+        if self._is_late(request, key, offset) or self._may_be_late(request, key, offset):
             return
-        self._recent.note(request.origin, key, fields.commit_offset, self._env.now())
-        if not self._is_stored(key, fields.commit_offset):
-            self._machine.commit_offset(*key, fields.commit_offset)
+        self._recent.note(request.origin, key, offset, self._env.now())
+        if not self._is_stored(key, offset):
+            self._machine.commit_offset(*key, offset)
 
     def _pass_on_commit(self, request: Request, fields: PullFields) -> None:
         if request.origin.is_forwarded or self._group.leader_id is None:
