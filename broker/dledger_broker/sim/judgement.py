@@ -154,7 +154,7 @@ class Judge:
                 answer=(answer.code, answer.ext, answer.remark),
             )
             assert after is not None
-            offset = after
+            offset, deadline = after, scheduler.now + CATCH_UP_S  # a trim may meet any of the pulls
         answer = self._ask(connection, RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
         require(
             int(answer.ext["offset"]) == end, "a queue ends where the log says", topic=topic, answer=answer, end=end
