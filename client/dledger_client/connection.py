@@ -26,6 +26,10 @@ logger = logging.getLogger(__name__)
 _MAX_OPAQUE: Final = 0x3FFF_FFFF
 """Requests of servers count from 1,000,000,000 on; staying below keeps captures readable."""
 
+_SILENCE_SECONDS: Final = 1.0
+"""A connection is given up if a request has expired after at least this time and nothing at all has come meanwhile:
+what is sent over it may be lost for good (a firewall that has forgotten it, say), and a new one may work."""
+
 _TIMER_SLACK_SECONDS: Final = 0.005
 """Requests that expire this soon after the timer fires expire with it, so that n deadlines do not need n timers."""
 
@@ -48,8 +52,10 @@ class Connection(asyncio.Protocol):
         self._outgoing: list[bytes] = []
         self._flush_scheduled = False
         self._write_paused = False
+        self._write_waiters: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._heard_at = 0.0
         self._close_reason: str | None = None
 
     @property
@@ -107,11 +113,27 @@ class Connection(asyncio.Protocol):
             raise ConnectError(self.address, self._close_reason or "not connected")
         self._write(frame)
 
+    async def writable(self) -> None:
+        """Wait until what was queued before is written, or as much of it as the peer takes without reading it.
+
+        Returns at once on a closed connection.
+        """
+        if self._flush_scheduled:
+            await asyncio.sleep(0)
+        while self._write_paused and self.is_open:
+            waiter = self._loop.create_future()
+            self._write_waiters.append(waiter)
+            await waiter
+
     def expire_pending_by(self, deadline: float) -> None:
-        """Bring the deadline of every request under way forward to `deadline` at the latest."""
-        for opaque, (old, started, future) in self._pending.items():
+        """Bring the deadline of every request under way forward to `deadline` at the latest.
+
+        That these expire says nothing about the connection.
+        """
+        now = self._loop.time()
+        for opaque, (old, _, future) in self._pending.items():
             if old > deadline:
-                self._pending[opaque] = (deadline, started, future)
+                self._pending[opaque] = (deadline, now, future)
         if self._pending and deadline < self._timer_at:
             self._arm(deadline)
 
@@ -128,6 +150,7 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=1 << 20)
 
     def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
         try:
             self._decoder.receive_data(data)
             while (frame := self._decoder.next_frame()) is not None:
@@ -148,6 +171,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._write_paused = False
         self._flush()
+        self._wake_writers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail("closed by the server" if exc is None else str(exc) or type(exc).__name__)
@@ -167,6 +191,12 @@ class Connection(asyncio.Protocol):
             if not self._transport.is_closing():
                 self._transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
 
+    def _wake_writers(self) -> None:
+        waiters, self._write_waiters = self._write_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
     def _arm(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -179,11 +209,16 @@ class Connection(asyncio.Protocol):
         now = self._loop.time()
         limit = now + _TIMER_SLACK_SECONDS
         due = [opaque for opaque, (deadline, _, _) in self._pending.items() if deadline <= limit]
+        silent = False
         for opaque in due:
             _, started, future = self._pending.pop(opaque)
+            silent = silent or (self._heard_at < started and now - started >= _SILENCE_SECONDS)
             if not future.done():
                 future.set_exception(RequestTimeoutError(self.address, now - started))
-        if self._pending:
+        if silent and self._transport is not None:
+            self._fail("nothing came over it any more")
+            self._transport.abort()
+        elif self._pending:
             self._arm(min(deadline for deadline, _, _ in self._pending.values()))
 
     def _fail(self, reason: str) -> None:
@@ -192,6 +227,7 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._wake_writers()
         pending, self._pending = self._pending, {}
         for _, _, future in pending.values():
             if not future.done():

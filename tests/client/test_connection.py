@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from client_fakes import CLOSE, FakeServer, until
+from client_fakes import CLOSE, FakeServer, HandClock, until
 
 from dledger_client import ClientClosedError, ConnectError, ConnectionLostError, RequestTimeoutError
 from dledger_client.connection import ConnectionPool
@@ -149,3 +149,67 @@ async def test_what_is_written_in_one_turn_leaves_in_one_write(server, pool):
     await asyncio.gather(*(connection.call(RemotingCommand(1), soon()) for _ in range(50)))
     connection._transport = transport
     assert len(writes) == 1
+
+
+async def test_a_connection_that_no_longer_brings_anything_is_replaced(server, pool):
+    server.on[1] = lambda _: None
+    connection = await pool.get(server.address, soon())
+    with HandClock() as clock:
+        waiting = [asyncio.create_task(connection.call(RemotingCommand(1), soon(seconds))) for seconds in (1.5, 60)]
+        await clock.until(lambda: connection.pending == 2)
+        clock.advance(1.5)
+        await clock.until(lambda: all(task.done() for task in waiting))
+        with pytest.raises(RequestTimeoutError):
+            await waiting[0]
+        with pytest.raises(ConnectionLostError, match="nothing came"):
+            await waiting[1]
+    assert await pool.get(server.address, soon()) is not connection
+
+
+@pytest.mark.parametrize("hears", [True, False])
+async def test_a_connection_that_still_brings_something_or_was_given_no_time_is_kept(server, pool, hears):
+    server.on[1] = lambda _: None
+    connection = await pool.get(server.address, soon())
+    with HandClock() as clock:
+        waiting = asyncio.create_task(connection.call(RemotingCommand(1), soon(60)))
+        await clock.until(lambda: connection.pending)
+        clock.advance(30)
+        if hears:
+            await connection.call(RemotingCommand(2), soon())
+            clock.advance(30)
+        else:
+            connection.expire_pending_by(soon(0.5))
+            clock.advance(0.5)
+        with pytest.raises(RequestTimeoutError):
+            await waiting
+    assert await pool.get(server.address, soon()) is connection
+
+
+async def test_who_writes_too_fast_waits_until_the_server_reads(server, pool):
+    connection = await pool.get(server.address, soon())
+    [writer] = server.writers
+    writer.transport.pause_reading()
+    frame = encode_command(RemotingCommand(1, flag=FLAG_ONEWAY, body=bytes(1 << 20)))
+    sent = 0
+    async with asyncio.timeout(10):
+        while not connection._write_paused:
+            await connection.writable()
+            connection.send_frame(frame)
+            sent += 1
+            await asyncio.sleep(0)
+    waiting = asyncio.create_task(connection.writable())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    writer.transport.resume_reading()
+    await waiting
+    await until(lambda: len(server.received) == sent)
+
+
+async def test_waiting_to_write_ends_with_the_connection(server, pool):
+    connection = await pool.get(server.address, soon())
+    connection.pause_writing()
+    waiting = asyncio.create_task(connection.writable())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    connection.close()
+    await waiting
