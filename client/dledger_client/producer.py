@@ -22,7 +22,7 @@ from .nameservers import parse_addresses
 from .outgoing import COMPRESS_OVER_BYTES, MAX_BATCH_BYTES, OutgoingEncoder, validate_destination
 from .routes import TopicRoute
 from .sender import QueueChoice, Sender
-from .window import InFlightWindow
+from .window import CallsUnderWay, InFlightWindow
 from .wire import Outgoing
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
@@ -90,6 +90,8 @@ class Producer:
             max_batch_bytes=max_batch_bytes,
         )
         self._window = InFlightWindow(max_in_flight, max_in_flight_bytes)
+        self._calls = CallsUnderWay()
+        self._closing = False
         self._lanes: dict[MessageQueue, asyncio.Lock] = {}
         self._core: ClientCore | None = None
         self._sender: Sender | None = None
@@ -106,15 +108,17 @@ class Producer:
 
     async def close(self) -> None:
         """Wait for the sends under way, each of which has its own deadline, then leave the cluster."""
-        core, self._sender = self._core, None
+        core, self._closing = self._core, True
         if core is None:
             return
-        await self._window.drained()
-        header = UnregisterClientHeader(client_id=core.client_id, producer_group=self._group)
-        for connection in core.pool.connections():
-            if connection.address not in core.name_servers.addresses:
-                connection.send_oneway(RemotingCommand(RequestCode.UNREGISTER_CLIENT, ext=encode_ext(header)))
-        await core.close()
+        try:
+            await self._calls.ended()
+            header = UnregisterClientHeader(client_id=core.client_id, producer_group=self._group)
+            for connection in core.pool.connections():
+                if connection.address not in core.name_servers.addresses:
+                    connection.send_oneway(RemotingCommand(RequestCode.UNREGISTER_CLIENT, ext=encode_ext(header)))
+        finally:
+            await core.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -149,14 +153,16 @@ class Producer:
         Raises `InvalidArgumentError` before anything is sent, and `SendError`, whose `outcome` says whether the
         message may have been stored.
         """
-        deadline = self._deadline(timeout)
-        self._check_topic(topic)
-        opted_in = self._idempotent if idempotent is None else idempotent
-        outgoing = self._encoder.encode(topic, Message(body, key, tags, properties, unique_key), idempotent=opted_in)
-        if ordering_key is None:
-            choose = self._choice(queue, unique_key if opted_in else None)
-            return (await self._send(outgoing, choose, deadline))[0]
-        return (await self._send_in_lane([outgoing], topic, ordering_key, deadline))[0]
+        with self._calls:
+            deadline = self._deadline(timeout)
+            self._check_topic(topic)
+            opted_in = self._idempotent if idempotent is None else idempotent
+            message = Message(body, key, tags, properties, unique_key)
+            outgoing = self._encoder.encode(topic, message, idempotent=opted_in)
+            if ordering_key is None:
+                choose = self._choice(queue, unique_key if opted_in else None)
+                return (await self._send(outgoing, choose, deadline))[0]
+            return (await self._send_in_lane([outgoing], topic, ordering_key, deadline))[0]
 
     async def send_batch(
         self,
@@ -175,18 +181,19 @@ class Producer:
         the same order. Raises what `send` raises; `SendError.stored` has the results of the messages acknowledged
         before.
         """
-        deadline = self._deadline(timeout)
-        self._check_topic(topic)
-        opted_in = self._idempotent if idempotent is None else idempotent
-        batches = self._encoder.encode_batches(topic, messages, idempotent=opted_in)
-        if ordering_key is not None:
-            return await self._send_in_lane(batches, topic, ordering_key, deadline)
-        results: list[SendResult] = []
-        choose = self._choice(queue)
-        for batch in batches:
-            await self._send_next(batch, choose, deadline, results)
-            choose = self._choice(_queue_of(results[-1]))
-        return results
+        with self._calls:
+            deadline = self._deadline(timeout)
+            self._check_topic(topic)
+            opted_in = self._idempotent if idempotent is None else idempotent
+            batches = self._encoder.encode_batches(topic, messages, idempotent=opted_in)
+            if ordering_key is not None:
+                return await self._send_in_lane(batches, topic, ordering_key, deadline)
+            results: list[SendResult] = []
+            choose = self._choice(queue)
+            for batch in batches:
+                await self._send_next(batch, choose, deadline, results)
+                choose = self._choice(_queue_of(results[-1]))
+            return results
 
     async def send_oneway(
         self,
@@ -200,22 +207,25 @@ class Producer:
     ) -> None:
         """Hand one message to a broker without waiting for an answer: it may be lost without notice.
 
-        Raises `SendError` if there is no broker to hand it to before the deadline.
+        Waits while the broker reads too slowly. Raises `SendError` if no broker takes it before the deadline.
         """
-        deadline = self._deadline(timeout)
-        self._check_topic(topic)
-        outgoing = self._encoder.encode(topic, Message(body, key, tags, properties))
-        core, sender = self._started()
-        try:
-            queue = sender.next_queue(await sender.route(topic, deadline))
-            address = await core.routes.group(queue.broker_group).target(deadline)
-            await core.pool.get(address, deadline)
-            sender.send_oneway(outgoing, queue, address)
-        except TimeoutError:
-            error = DeadlineError("no leader was found before the deadline")
-            raise SendError(topic, 0, "not_sent", error) from error
-        except ClientError as error:
-            raise SendError(topic, 0, "not_sent", error) from error
+        with self._calls:
+            deadline = self._deadline(timeout)
+            self._check_topic(topic)
+            outgoing = self._encoder.encode(topic, Message(body, key, tags, properties))
+            core, sender = self._started()
+            try:
+                queue = sender.next_queue(await sender.route(topic, deadline))
+                address = await core.routes.group(queue.broker_group).target(deadline)
+                connection = await core.pool.get(address, deadline)
+                async with asyncio.timeout_at(deadline):
+                    await connection.writable()
+                sender.send_oneway(outgoing, queue, address)
+            except TimeoutError:
+                error = DeadlineError("no leader took it before the deadline")
+                raise SendError(topic, 0, "not_sent", error) from error
+            except ClientError as error:
+                raise SendError(topic, 0, "not_sent", error) from error
 
     async def queues(self, topic: str, *, timeout: float | None = None) -> tuple[MessageQueue, ...]:
         """The queues of a topic that can be written, sorted. Raises `NoRouteError`."""
@@ -279,6 +289,8 @@ class Producer:
 
     def _deadline(self, timeout: float | None) -> float:
         core, _ = self._started()
+        if self._closing:
+            raise ClientClosedError("the producer is closed")
         return core.loop.time() + (self._timeout if timeout is None else timeout)
 
     def _check_topic(self, topic: str) -> None:
@@ -288,7 +300,7 @@ class Producer:
 
     def _started(self) -> tuple[ClientCore, Sender]:
         if self._core is None or self._sender is None:
-            raise ClientClosedError("the producer is not started, or closed: use 'async with Producer(...)'")
+            raise ClientClosedError("the producer is not started: use 'async with Producer(...)'")
         return self._core, self._sender
 
     def _heartbeat(self) -> HeartbeatData:

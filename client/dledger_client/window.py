@@ -1,4 +1,4 @@
-"""Back-pressure: how much a producer may have under way before further sends wait."""
+"""What a producer has under way: how much before further sends wait, and which calls a close has to wait for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ class InFlightWindow:
         self._requests = 0
         self._bytes = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._empty: asyncio.Future[None] | None = None
 
     @property
     def requests(self) -> int:
@@ -51,14 +50,6 @@ class InFlightWindow:
         self._bytes -= size_bytes
         if self._waiters:
             self._admit()
-        elif not self._requests and self._empty is not None and not self._empty.done():
-            self._empty.set_result(None)
-
-    async def drained(self) -> None:
-        """Wait until nothing is under way. Only one task may wait at a time."""
-        if self._requests or self._waiters:
-            self._empty = asyncio.get_running_loop().create_future()
-            await self._empty
 
     def _fits(self, size_bytes: int) -> bool:
         return not self._requests or (
@@ -75,3 +66,25 @@ class InFlightWindow:
             if not waiter.done():
                 self._enter(size_bytes)
                 waiter.set_result(None)
+
+
+class CallsUnderWay:
+    """Counts calls, each a `with` block, for those who wait until there are none. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self._none.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._none.set()
+
+    async def ended(self) -> None:
+        """Wait until no call is under way."""
+        await self._none.wait()

@@ -8,7 +8,7 @@ import zlib
 import pytest
 from client_fakes import CLOSE, HandClock, fake_cluster, until
 
-from dledger_client import InvalidArgumentError, Message, Producer, SendError
+from dledger_client import ClientClosedError, InvalidArgumentError, Message, Producer, SendError
 from dledger_client.leaders import PROBE_INTERVAL_SECONDS
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
@@ -300,6 +300,48 @@ async def test_closing_waits_for_what_is_under_way():
             sends = [asyncio.create_task(producer.send("T", b"x")) for _ in range(50)]
             await asyncio.sleep(0)
         assert [task.exception() for task in sends] == [None] * 50
+
+
+async def test_closing_waits_for_all_requests_of_a_batch_and_for_sends_that_wait_for_their_turn():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        async with Producer(cluster.namesrv, max_batch_bytes=1000) as producer:
+            await producer.send("T", b"warm up")
+            batch = asyncio.create_task(producer.send_batch("T", [bytes(900)] * 8))
+            sends = [asyncio.create_task(producer.send("T", b"x", ordering_key="k")) for _ in range(8)]
+            while len(cluster.group.bodies("T")) < 2:
+                await cluster.group.arrived.wait()
+        assert len(batch.result()) == 8
+        assert [task.exception() for task in sends] == [None] * 8
+        with pytest.raises(ClientClosedError):
+            await producer.send("T", b"too late")
+
+
+async def test_a_close_that_is_given_up_leaves_nothing_running():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        producer = Producer(cluster.namesrv)
+        await producer.start()
+        await producer.send("T", b"warm up")
+        for node in cluster.group.nodes:
+            node.on[RequestCode.SEND_MESSAGE_V2] = lambda _: None
+        sending = asyncio.create_task(producer.send("T", b"never answered"))
+        await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await producer.close()
+        assert not {"heartbeat", "route poll", "route watch"} & {task.get_name() for task in asyncio.all_tasks()}
+        with pytest.raises(SendError) as failed:
+            await sending
+        assert failed.value.outcome == "unknown"
+
+
+async def test_one_way_sends_leave_as_they_come_and_let_others_work():
+    async with fake_cluster(topics={"T": 1}) as cluster, Producer(cluster.namesrv) as producer:
+        await producer.send("T", b"warm up")
+        [connection] = [one for one in producer._core.pool.connections() if one.address == cluster.group.leader.address]
+        for _ in range(100):
+            await producer.send_oneway("T", b"x")
+            assert len(connection._outgoing) <= 1
+        await until(lambda: len(cluster.group.bodies("T")) == 101)
 
 
 @pytest.mark.parametrize(("chosen", "sent"), [(None, "true"), (True, "true"), (False, None)])

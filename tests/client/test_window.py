@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dledger_client.window import InFlightWindow
+from dledger_client.window import CallsUnderWay, InFlightWindow
 
 
 async def test_requests_and_bytes_are_bounded_and_waiters_served_in_order():
@@ -66,11 +66,12 @@ async def test_who_gives_up_in_the_turn_of_a_release_is_told_nothing_else():
     await window.acquire(1, deadline)
 
 
-async def test_drained_waits_for_the_last_one():
-    window = InFlightWindow(8, 100)
-    await window.acquire(1, 0)
-    waiting = asyncio.create_task(window.drained())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    window.release(1)
+async def test_a_close_waits_for_the_last_call():
+    calls = CallsUnderWay()
+    await calls.ended()
+    with calls:
+        with calls:
+            waiting = asyncio.create_task(calls.ended())
+        await asyncio.sleep(0)
+        assert not waiting.done()
     await waiting
