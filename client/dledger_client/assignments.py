@@ -39,7 +39,7 @@ _ANSWER_SECONDS: Final = 5.0
 class Assignments:
     """The fetchers of one consumer, kept in step with its share of the queues.
 
-    `on_messages` is called when a fetcher has got messages, `settle` goes into every message.
+    `on_messages` is called when a fetcher has got messages, `settle` when the application has ended its work on one.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Assignments:
         start_from: StartFrom,
         limits: PullLimits,
         on_messages: Callable[[QueueFetcher], None],
-        settle: Callable[[ReceivedMessage, Settlement], None],
+        settle: Callable[[QueueFetcher, ReceivedMessage, Settlement], None],
     ) -> None:
         self._core = core
         self._consumer_group = consumer_group
@@ -75,9 +75,9 @@ class Assignments:
         """The queues that are read now."""
         return frozenset(self._fetchers)
 
-    def fetcher(self, queue: MessageQueue) -> QueueFetcher | None:
-        """The fetcher of a queue that is read, or that was until a moment ago."""
-        return self._fetchers.get(queue) or self._releasing.get(queue)
+    def holds(self, fetcher: QueueFetcher) -> bool:
+        """True while what is acknowledged to a fetcher is committed: until a moment after its queue was given up."""
+        return fetcher is self._fetchers.get(fetcher.queue) or fetcher is self._releasing.get(fetcher.queue)
 
     def start(self) -> None:
         """Begin to follow routes, leaders and the group's membership."""
@@ -177,7 +177,7 @@ class Assignments:
         is_new = queue not in self._first_seen.get(queue.topic, ())
         start = "first" if is_new or is_retry_topic(queue.topic) else self._start_from
         offset = await QueueOffsets(self._core).at(queue, start, deadline)
-        if offset > 0:
+        if offset > 0 or start != "first":
             await self._store.save({queue: offset}, deadline)
         return offset
 

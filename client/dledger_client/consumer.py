@@ -24,7 +24,7 @@ from .assignments import Assignments
 from .connection import Connection
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, InvalidArgumentError
-from .fetcher import PullLimits, QueueFetcher, Subscription
+from .fetcher import PullLimits, QueueFetcher, Subscription, being_cancelled
 from .membership import Membership, heartbeat_of
 from .messages import MessageQueue, ReceivedMessage, Settlement
 from .nameservers import parse_addresses
@@ -167,16 +167,13 @@ class PushConsumer:
         self._closing = True
         running.assignments.stop_reading()
         self._wake(len(self._work_waiters))
-        if self._handler is not None:
-            try:
-                async with asyncio.timeout(self._close_timeout):
-                    await asyncio.gather(*self._workers)
-                    await running.assignments.idle()
-            except TimeoutError:
-                logger.warning("%s closes with messages in work; they will be delivered again", self._client_id)
-        await running.assignments.commit()
-        await running.membership.leave()
-        await running.core.close()
+        try:
+            if self._handler is not None:
+                await self._finish_work(running)
+            await running.assignments.commit()
+            await running.membership.leave()
+        finally:
+            await running.core.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -191,7 +188,9 @@ class PushConsumer:
 
     async def run_forever(self) -> None:
         """With a handler: wait until the consumer is closed."""
-        await asyncio.gather(*self._workers)
+        if not self._workers:
+            raise InvalidArgumentError("this consumer has no handler, or is not started; iterate over one without")
+        await asyncio.wait(self._workers)  # unlike `gather`, this leaves them at work if the caller is cancelled
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         if self._handler is not None:
@@ -236,7 +235,7 @@ class PushConsumer:
                 continue
             message = fetcher.buffer.popleft()
             if self._orderly:
-                fetcher.busy, fetcher.listed = True, False
+                fetcher.in_work, fetcher.listed = message.queue_offset, False
             elif fetcher.buffer:
                 self._with_work.append(fetcher)
             else:
@@ -263,6 +262,14 @@ class PushConsumer:
                 raise
         return None
 
+    async def _finish_work(self, running: _Running) -> None:
+        try:
+            async with asyncio.timeout(self._close_timeout):
+                await asyncio.wait(self._workers)
+                await running.assignments.idle()
+        except TimeoutError:
+            logger.warning("%s closes with messages in work; they will be delivered again", self._client_id)
+
     def _wake(self, count: int) -> None:
         while count > 0 and self._work_waiters:
             waiter = self._work_waiters.popleft()
@@ -272,7 +279,7 @@ class PushConsumer:
 
     def _offer(self, fetcher: QueueFetcher) -> None:
         """A queue has messages to hand out, unless an orderly one has a message in work."""
-        if fetcher.buffer and not fetcher.listed and not fetcher.busy and not fetcher.revoked:
+        if fetcher.buffer and not fetcher.listed and fetcher.in_work is None and not fetcher.revoked:
             fetcher.listed = True
             self._with_work.append(fetcher)
         self._wake(1 if self._orderly else len(fetcher.buffer))
@@ -281,22 +288,24 @@ class PushConsumer:
         while (message := await self._next_message()) is not None:
             try:
                 await handler(message)
-            except Exception:
+            except (Exception, asyncio.CancelledError):
+                if being_cancelled():
+                    raise
                 logger.exception("handler failed for message %s of %s", message.message_id, message.queue)
-                self._settle(message, Settlement.RETRY)
+                message.retry()
             else:
                 if self._auto_ack:
-                    self._settle(message, Settlement.DONE)
+                    message.ack()
 
     def _ack_current(self) -> None:
         message, self._current = self._current, None
         if message is not None and self._auto_ack:
-            self._settle(message, Settlement.DONE)
+            message.ack()
 
-    def _settle(self, message: ReceivedMessage, settlement: Settlement) -> None:
+    def _settle(self, fetcher: QueueFetcher, message: ReceivedMessage, settlement: Settlement) -> None:
         running = self._started()
-        fetcher = running.assignments.fetcher(message.queue)
-        if fetcher is None or message.queue_offset in fetcher.retrying or running.core.is_closed:
+        held = running.assignments.holds(fetcher) and not running.core.is_closed
+        if not held or message.queue_offset in fetcher.retrying:
             return
         if settlement is Settlement.DONE or self._strategy is None:
             self._done(fetcher, message)
@@ -305,10 +314,10 @@ class PushConsumer:
             running.core.spawn(self._retry(running, fetcher, message), f"retry {message.message_id}")
 
     def _done(self, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
-        if fetcher.acknowledge(message.queue_offset):
-            fetcher.busy = False
-            if self._orderly:
-                self._offer(fetcher)
+        fetcher.acknowledge(message.queue_offset)
+        if fetcher.in_work == message.queue_offset:
+            fetcher.in_work = None
+            self._offer(fetcher)
 
     async def _retry(self, running: _Running, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
         if self._orderly and message.reconsume_times < self._max_reconsume_times:
@@ -317,7 +326,7 @@ class PushConsumer:
             if not fetcher.revoked:
                 again = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
                 fetcher.buffer.appendleft(again)
-                fetcher.busy = False
+                fetcher.in_work = None
                 self._offer(fetcher)
             return
         await running.retries.give_back(message)

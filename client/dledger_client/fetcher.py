@@ -10,7 +10,7 @@ is avoided in the next attempt.
 | 21 | the offset lies outside the queue: on with the offset that the answer names, which is logged |
 | 14, 2 | another node, after a short pause |
 | 24, 25 | the broker does not know the subscription: a heartbeat brings it |
-| 17 and others | logged; the route is looked up; a longer pause |
+| 17 and others, and a message that cannot be read | logged; the route is looked up; a longer pause |
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -26,6 +27,8 @@ import msgspec
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import (
+    BodyError,
+    ProtocolError,
     RemotingError,
     ServiceNotAvailable,
     SubscriptionNotExist,
@@ -128,22 +131,30 @@ def _pull_result(
     tags: TagFilter,
     settle: Callable[[ReceivedMessage, Settlement], None] | None,
 ) -> PullResult:
+    """What an answer holds, up to the first message that cannot be read. Raises `BodyError` if that is at `offset`."""
     next_offset = decode_ext(PullResponseHeader, response.ext).next_begin_offset
-    messages = [
-        message
-        for record in iter_records(response.body)
-        if record.queue_offset >= offset and tags.matches_tag((message := received_message(record, queue, settle)).tags)
-    ]
+    messages: list[ReceivedMessage] = []
+    for record in iter_records(response.body):
+        if record.queue_offset < offset:
+            continue
+        try:
+            message = received_message(record, queue, settle)
+        except BodyError as error:
+            if record.queue_offset == offset:
+                raise BodyError(f"the message at offset {offset} of {queue}: {error.remark}") from error
+            return PullResult(response.code, messages, record.queue_offset)
+        if tags.matches_tag(message.tags):
+            messages.append(message)
     return PullResult(response.code, messages, next_offset)
 
 
 class QueueFetcher:
     """Keeps one queue's buffer filled while it belongs to this consumer.
 
-    `find_start` gives the offset to begin with, `on_messages` is called when the buffer has got messages. The fields
-    without underscore are the consumer's: `buffer`, `saved_offset`, `busy` (a message of an orderly queue is in work),
-    `listed` (the fetcher stands in the consumer's list of queues with work), `retrying` (offsets that are on their way
-    to the retry topic).
+    `find_start` gives the offset to begin with, `on_messages` is called when the buffer has got messages, `settle` when
+    the application has ended its work on one. The fields without underscore are the consumer's: `buffer`,
+    `saved_offset`, `in_work` (the offset of an orderly queue's message that is handed out), `listed` (the fetcher
+    stands in the consumer's list of queues with work), `retrying` (offsets that are on their way to the retry topic).
     """
 
     def __init__(
@@ -156,14 +167,14 @@ class QueueFetcher:
         *,
         find_start: Callable[[], Awaitable[int]],
         on_messages: Callable[[QueueFetcher], None],
-        settle: Callable[[ReceivedMessage, Settlement], None],
+        settle: Callable[[QueueFetcher, ReceivedMessage, Settlement], None],
     ) -> None:
         self.queue = queue
         self.buffer: deque[ReceivedMessage] = deque()
         self.progress: QueueProgress | None = None
         self.saved_offset: int | None = None
         self.revoked = False
-        self.busy = False
+        self.in_work: int | None = None
         self.listed = False
         self.retrying: set[int] = set()
         self._core = core
@@ -172,7 +183,7 @@ class QueueFetcher:
         self._limits = limits
         self._find_start = find_start
         self._on_messages = on_messages
-        self._settle = settle
+        self._settle = partial(settle, self)
         self._room = asyncio.Event()
         self._settled = asyncio.Event()
         self._address: str | None = None
@@ -187,13 +198,11 @@ class QueueFetcher:
             return None
         return self.progress.committable
 
-    def acknowledge(self, offset: int) -> bool:
-        """A message is done with; False if it was not outstanding."""
-        if self.progress is None or not self.progress.acknowledge(offset):
-            return False
-        self._room.set()
-        self._settled.set()
-        return True
+    def acknowledge(self, offset: int) -> None:
+        """A message is done with; without effect if it was not outstanding."""
+        if self.progress is not None and self.progress.acknowledge(offset):
+            self._room.set()
+            self._settled.set()
 
     def on_leader(self) -> None:
         """The group has found a leader: a pull that hangs at another node is repeated there at once."""
@@ -232,6 +241,8 @@ class QueueFetcher:
                     progress.next_offset,
                     result.next_offset,
                 )
+                if result.next_offset < progress.next_offset:
+                    self.buffer.clear()
                 progress.move(result.next_offset)
                 continue
             for message in result.messages:
@@ -276,7 +287,7 @@ class QueueFetcher:
         try:
             result = await self._pull
         except asyncio.CancelledError:
-            if _being_cancelled():
+            if being_cancelled():
                 raise
             return None
         except ClientError as error:
@@ -303,7 +314,10 @@ class QueueFetcher:
             await self._core.beat_now((address,))
             await self._pause(None)
             return
-        logger.warning("pull of %s from %s refused: code %d, %s", self.queue, address, error.code, error)
+        if isinstance(error, ProtocolError):
+            logger.warning("reading of %s stands still: %s", self.queue, error)
+        else:
+            logger.warning("pull of %s from %s refused: code %d, %s", self.queue, address, error.code, error)
         self._core.routes.refresh_soon(self.queue.topic)
         self._avoid = address
         await asyncio.sleep(_REFUSED_PAUSE_SECONDS)
@@ -316,7 +330,7 @@ class QueueFetcher:
         await asyncio.sleep(pause)
 
 
-def _being_cancelled() -> bool:
+def being_cancelled() -> bool:
     """True if this very task is to end, False if only what it waited for was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

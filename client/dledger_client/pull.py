@@ -41,7 +41,8 @@ class PullConsumer:
             messages = await consumer.poll(100, timeout=1.0)
 
     A queue that is assigned begins at the group's committed offset, or at its first message if there is none. `tags`
-    filters all queues. Offset requests are repeated until `timeout` seconds are over, then they raise `ClientError`.
+    filters all queues. What fails is repeated until `timeout` seconds are over, then it raises `ClientError`: an offset
+    request waits so long, and a queue may be unreadable for so long before `poll` says so.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class PullConsumer:
         self._client_id = client_id
         self._core: ClientCore | None = None
         self._positions: dict[MessageQueue, int] = {}
+        self._failing_since: dict[MessageQueue, float] = {}
         self._turn = 0
 
     async def start(self) -> None:
@@ -116,6 +118,7 @@ class PullConsumer:
                 position = await offsets.first(queue, deadline)
             positions[queue] = position
         self._positions = positions
+        self._failing_since.clear()
 
     @property
     def positions(self) -> dict[MessageQueue, int]:
@@ -147,9 +150,10 @@ class PullConsumer:
     async def poll(self, max_messages: int = 32, timeout: float = 1.0) -> list[ReceivedMessage]:
         """Up to `max_messages` messages of the assigned queues, those of one queue in order.
 
-        Returns as soon as some have come, and an empty list if none come within `timeout` seconds. All queues are asked
-        at the same time; messages that do not fit are read again by the next poll. Raises `ClientError` if a queue
-        cannot be read and no other one has brought messages.
+        Returns as soon as some have come, and an empty list if none come within `timeout` seconds, or up to 5 s later
+        if a node does not answer at all. All queues are asked at the same time; messages that do not fit are read again
+        by the next poll. Raises `ClientError` if no other queue has brought messages and one is refused for good or
+        has not been readable for the consumer's `timeout`; then or with a later poll, reading goes on where it stopped.
         """
         core = self._started()
         if not self._positions:
@@ -201,11 +205,11 @@ class PullConsumer:
         group = core.routes.group(queue.broker_group)
         subscription = Subscription(queue.topic, self._tags, 0)
         avoid: str | None = None
-        last: ClientError | None = None
-        while (left := deadline - core.loop.time()) > 0 or last is None:
+        while True:
+            left = deadline - core.loop.time()
             address = group.any_address(avoid)
             if address is None:
-                raise last or DeadlineError(f"no node of {queue.broker_group} is known")
+                raise DeadlineError(f"no node of {queue.broker_group} is known")
             try:
                 result = await pull(
                     core,
@@ -219,25 +223,30 @@ class PullConsumer:
                 )
             except ClientError as error:
                 group.doubt(address)
-                avoid, last = address, error
-                await asyncio.sleep(MIN_PAUSE_SECONDS)
-                continue
+                failure = error
             except RemotingError as error:
-                if not isinstance(error, ServiceNotAvailable | SystemBusy):
-                    raise refusal(error) from error
+                failure = refusal(error)
                 if isinstance(error, ServiceNotAvailable):
                     core.note_not_leader(group, address, error)
-                avoid, last = address, refusal(error)
-                await asyncio.sleep(MIN_PAUSE_SECONDS)
+                elif not isinstance(error, SystemBusy):
+                    raise failure from error
+            else:
+                self._failing_since.pop(queue, None)
+                if result.messages:
+                    return result.messages, result.next_offset
+                if result.code == ResponseCode.PULL_OFFSET_MOVED:
+                    logger.warning("%s: offset %d is outside the queue", queue, self._positions[queue])
+                self._positions[queue] = result.next_offset
+                if left <= 0:
+                    return [], result.next_offset
                 continue
-            if result.messages:
-                return result.messages, result.next_offset
-            if result.code == ResponseCode.PULL_OFFSET_MOVED:
-                logger.warning("%s: offset %d is outside the queue", queue, self._positions[queue])
-            self._positions[queue] = result.next_offset
-            if left <= 0:
-                break
-        return [], self._positions[queue]
+            avoid = address
+            now = core.loop.time()
+            if not failure.retryable or now - self._failing_since.setdefault(queue, now) >= self._timeout:
+                raise failure
+            if now >= deadline:
+                return [], self._positions[queue]
+            await asyncio.sleep(MIN_PAUSE_SECONDS)
 
     def _assigned(self, queue: tuple[str, str, int]) -> MessageQueue:
         found = MessageQueue(*queue)

@@ -7,11 +7,12 @@ import asyncio
 import pytest
 from client_fakes import fake_cluster, until
 
-from dledger_client import InvalidArgumentError, MessageQueue, Producer, PushConsumer
+from dledger_client import InvalidArgumentError, MessageQueue, Producer, PushConsumer, assignments
 from dledger_client.offsets import FileOffsetStore
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
 from dledger_remoting.properties import format_properties, parse_properties
+from dledger_remoting.record import SYS_COMPRESSED
 
 
 async def take(consumer, count):
@@ -27,6 +28,11 @@ async def take(consumer, count):
 def fill(cluster, count, topic="T", queue_id=0, **properties):
     for number in range(count):
         cluster.group.store(topic, queue_id, b"%04d" % number, format_properties(properties).encode())
+
+
+def is_pull_of(command, offset):
+    ext = command.ext
+    return command.code == RequestCode.PULL_MESSAGE and (ext["topic"], ext["queueOffset"]) == ("T", str(offset))
 
 
 async def test_all_messages_arrive_each_queue_in_order():
@@ -104,12 +110,13 @@ async def test_a_group_without_offsets_begins_where_it_is_told(start_from, expec
             assert (await take(consumer, 1))[0].body == expected
 
 
-async def test_a_start_at_the_end_is_committed_at_once_so_that_a_crash_skips_nothing():
+@pytest.mark.parametrize("count", [0, 5])
+async def test_a_start_at_the_end_is_committed_at_once_so_that_a_crash_skips_nothing(count):
     async with fake_cluster(topics={"T": 1}) as cluster:
-        fill(cluster, 5)
+        fill(cluster, count)
         async with PushConsumer(cluster.namesrv, "CG", "T", start_from="last"):
-            await until(lambda: ("CG", "T", 0) in cluster.group.offsets)
-            assert cluster.group.offsets["CG", "T", 0] == 5
+            await until(lambda: any(is_pull_of(command, count) for command in cluster.group.nodes[0].received))
+            assert cluster.group.offsets["CG", "T", 0] == count
 
 
 async def test_only_messages_with_a_subscribed_tag_arrive_and_the_others_are_passed_over():
@@ -219,6 +226,111 @@ async def test_an_orderly_consumer_repeats_a_failed_message_before_its_successor
         assert cluster.group.offsets["CG", "T", 0] == 4
 
 
+async def test_an_orderly_consumer_goes_on_when_its_queue_begins_anew():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 40)
+        working, finish = asyncio.Event(), asyncio.Event()
+        seen = []
+
+        async def handler(message):
+            seen.append(message.body)
+            working.set()
+            await finish.wait()
+
+        async with PushConsumer(cluster.namesrv, "CG", "T", handler, orderly=True):
+            await working.wait()
+            received = cluster.group.nodes[0].received
+            await until(lambda: any(is_pull_of(command, 40) for command in received))
+            cluster.group.queues["T", 0].clear()
+            cluster.group.store("T", 0, b"the broker moves readers behind it", b"")
+            await until(lambda: any(is_pull_of(command, 1) for command in received))
+            cluster.group.store("T", 0, b"new", b"")
+            finish.set()
+            await until(lambda: len(seen) == 2)
+        assert seen == [b"0000", b"new"]
+        assert cluster.group.offsets["CG", "T", 0] == 2
+
+
+async def test_a_handler_that_lets_a_cancellation_out_has_failed_like_any_other():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 5)
+        seen = []
+
+        async def handler(message):
+            seen.append((message.body, message.reconsume_times))
+            if message.body == b"0001" and message.reconsume_times == 0:
+                other = asyncio.create_task(asyncio.Event().wait())
+                other.cancel()
+                await other
+
+        async with PushConsumer(cluster.namesrv, "CG", "T", handler, concurrency=1):
+            await until(lambda: (b"0001", 1) in seen)
+        assert [body for body, _ in seen] == [b"0000", b"0001", b"0002", b"0003", b"0004", b"0001"]
+        assert cluster.group.offsets["CG", "T", 0] == 5
+
+
+async def test_a_program_that_gives_up_waiting_for_its_handlers_still_commits_their_work_and_leaves():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 5)
+        working, finish = asyncio.Event(), asyncio.Event()
+
+        async def handler(message):
+            if message.queue_offset == 4:
+                working.set()
+                await finish.wait()
+
+        async def program():
+            async with PushConsumer(cluster.namesrv, "CG", "T", handler) as consumer:
+                try:
+                    await consumer.run_forever()
+                finally:
+                    finish.set()
+
+        running = asyncio.create_task(program())
+        await working.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert cluster.group.offsets["CG", "T", 0] == 5
+        assert not cluster.group.members["CG"]
+
+
+async def test_a_close_that_is_given_up_leaves_nothing_running():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 1)
+        working = asyncio.Event()
+
+        async def handler(_message):
+            working.set()
+            await asyncio.Event().wait()
+
+        before = {task.get_coro().__qualname__ for task in asyncio.all_tasks()}
+        consumer = PushConsumer(cluster.namesrv, "CG", "T", handler)
+        await consumer.start()
+        await working.wait()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await consumer.close()
+        left = {task.get_coro().__qualname__ for task in asyncio.all_tasks()} - before
+        assert not [name for name in left if "Fake" not in name]
+
+
+async def test_running_forever_needs_a_handler():
+    async with fake_cluster() as cluster, PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+        with pytest.raises(InvalidArgumentError, match="no handler"):
+            await consumer.run_forever()
+
+
+async def test_what_comes_before_a_message_that_cannot_be_read_is_delivered(caplog):
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 3)
+        cluster.group.store("T", 0, b"no zlib stream", b"", sys_flag=SYS_COMPRESSED)
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            assert [message.queue_offset for message in await take(consumer, 3)] == [0, 1, 2]
+            await until(lambda: "the message at offset 3 of T/broker-a/0: zlib stream" in caplog.text)
+        assert cluster.group.offsets["CG", "T", 0] == 3
+
+
 async def test_two_members_share_the_queues_and_read_everything_once():
     async with fake_cluster(topics={"T": 4}) as cluster:
         seen = []
@@ -269,6 +381,30 @@ async def test_a_member_that_joins_gets_its_share_without_a_message_being_delive
                 assert topic_queues(second)
         await asyncio.gather(*readers)
         assert len(seen) == len(set(seen)) == 600
+
+
+async def test_what_is_acknowledged_after_a_queue_has_gone_and_come_back_is_not_delivered_again(monkeypatch):
+    monkeypatch.setattr(assignments, "RELEASE_SECONDS", 10.0)
+    share = slice(None)
+
+    def strategy(_client_id, _members, queues):
+        return list(queues)[share]
+
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 3)
+        async with PushConsumer(cluster.namesrv, "CG", "T", auto_ack=False, strategy=strategy) as consumer:
+            messages = await take(consumer, 3)
+            share = slice(0)
+            consumer._running.assignments.rebalance_soon()
+            await until(lambda: not topic_queues(consumer))
+            share = slice(None)
+            consumer._running.assignments.rebalance_soon()
+            await until(lambda: topic_queues(consumer))
+            for message in messages:
+                message.ack()
+            await until(lambda: cluster.group.offsets.get(("CG", "T", 0)) == 3)
+            fill(cluster, 1)
+            assert [message.queue_offset for message in await take(consumer, 1)] == [3]
 
 
 async def test_a_new_leader_is_followed_at_once_and_nothing_is_lost_or_repeated():

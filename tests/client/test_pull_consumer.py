@@ -7,7 +7,16 @@ import asyncio
 import pytest
 from client_fakes import fake_cluster
 
-from dledger_client import DeadlineError, InvalidArgumentError, MessageQueue, NoRouteError, PullConsumer
+from dledger_client import (
+    ConnectError,
+    DeadlineError,
+    InvalidArgumentError,
+    MessageQueue,
+    NoRouteError,
+    PullConsumer,
+    RefusedError,
+)
+from dledger_remoting.record import SYS_COMPRESSED
 
 
 def fill(cluster, count, queue_id=0):
@@ -22,6 +31,12 @@ async def poll_all(consumer, count):
         assert found
         messages += found
     return messages
+
+
+async def poll_forever(consumer):
+    async with asyncio.timeout(10):
+        while True:
+            assert await consumer.poll(1, timeout=0.05) == []
 
 
 async def test_assigned_queues_are_read_in_order_from_the_first_message():
@@ -135,3 +150,27 @@ async def test_what_is_not_assigned_or_does_not_exist_is_an_error():
             consumer.seek(MessageQueue("T", "broker-a", 0), 1)
         with pytest.raises(NoRouteError):
             await consumer.queues("nowhere")
+
+
+async def test_a_queue_that_stays_unreadable_is_an_error_and_a_short_failure_is_a_delay():
+    async with fake_cluster(topics={"T": 1}) as cluster, PullConsumer(cluster.namesrv, "CG", timeout=0.3) as consumer:
+        fill(cluster, 1)
+        await consumer.assign(await consumer.queues("T"))
+        for node in cluster.group.nodes:
+            await node.kill()
+        assert await consumer.poll(1, timeout=0.05) == []
+        with pytest.raises(ConnectError):
+            await poll_forever(consumer)
+        for node in cluster.group.nodes:
+            await node.start()
+        assert await poll_all(consumer, 1)
+
+
+async def test_what_comes_before_a_message_that_cannot_be_read_is_returned_and_then_the_error():
+    async with fake_cluster(topics={"T": 1}) as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
+        fill(cluster, 3)
+        cluster.group.store("T", 0, b"no zlib stream", b"", sys_flag=SYS_COMPRESSED)
+        await consumer.assign(await consumer.queues("T"))
+        assert len(await consumer.poll(32)) == 3
+        with pytest.raises(RefusedError, match="the message at offset 3 of T/broker-a/0: zlib stream"):
+            await consumer.poll(32)
