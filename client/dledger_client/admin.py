@@ -164,17 +164,26 @@ class Admin:
         await self._await_route(topic, names, queues)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic and its messages on all broker groups, and its route."""
+        """Delete a topic and its messages on all broker groups, and its route on all name servers.
+
+        All name servers are told, then the first one that could not be told is an error.
+        """
         header = encode_ext(DeleteTopicHeader(topic=topic))
         await self._ask_leaders(await self._group_names(None), RequestCode.DELETE_TOPIC_IN_BROKER, header)
         core = self._started()
         core.routes.forget(topic)
         command_ext = encode_ext(TopicInClusterHeader(topic=topic))
-        for address in core.name_servers.addresses:
-            response = await core.call(
-                address, RequestCode.DELETE_TOPIC_IN_NAMESRV, command_ext, deadline=self._deadline()
-            )
-            check_response(response)
+        answers = await asyncio.gather(
+            *(
+                core.call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, command_ext, deadline=self._deadline())
+                for address in core.name_servers.addresses
+            ),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            check_response(answer)
 
     async def topics(self, *, include_system: bool = False) -> list[str]:
         """The names of all topics, sorted; those of the service itself only on demand."""

@@ -34,6 +34,9 @@ WATCH_SECONDS: Final = 15.0
 AUTO_CREATE_QUEUES: Final = 4
 """How many queues per broker group a topic gets that a send creates, unless the server's default topic has fewer."""
 
+_REWATCH_SECONDS: Final = 0.25
+"""Pause before a watch that lacks a topic is replaced: a name server goes on holding the old one, and holds 64."""
+
 _ANSWER_SECONDS: Final = 5.0
 _WATCH_PAUSE_SECONDS: Final = 1.0
 
@@ -225,9 +228,11 @@ class RouteTable:
             finally:
                 watch.cancel()
                 added.cancel()
-            if answer is not None and answer < 0:
+            if answer is None:
+                await asyncio.sleep(_REWATCH_SECONDS)
+            elif answer < 0:
                 await asyncio.sleep(self._poll_seconds)
-            elif answer is not None and answer != version:
+            elif answer != version:
                 version = answer
                 self._refresh_all()
 

@@ -7,6 +7,7 @@ from client_fakes import HandClock, fake_cluster
 
 from dledger_client import (
     Admin,
+    ConnectError,
     DeadlineError,
     InvalidArgumentError,
     MessageQueue,
@@ -27,6 +28,16 @@ async def test_a_created_topic_can_be_used_at_once_and_a_deleted_one_is_gone():
         assert await admin.topics() == ["T", "orders"]
         await admin.delete_topic("orders")
         assert await admin.topics() == ["T"]
+
+
+async def test_a_deleted_topic_is_gone_from_every_name_server_that_answers_and_the_others_are_an_error():
+    async with fake_cluster() as cluster, fake_cluster() as other:
+        await cluster.name_server.stop()
+        addresses = [cluster.namesrv, other.namesrv]
+        async with Admin(addresses) as admin:
+            with pytest.raises(ConnectError, match=cluster.namesrv):
+                await admin.delete_topic("T")
+        assert "T" not in other.name_server.topics
 
 
 async def test_the_cluster_is_listed_with_its_leaders():

@@ -32,6 +32,25 @@ async def test_a_route_change_arrives_by_the_watch_long_before_the_poll():
             await core.close()
 
 
+async def test_many_new_topics_are_watched_together():
+    names = [f"topic-{number}" for number in range(100)]
+    async with fake_cluster(topics=dict.fromkeys(names, 1)) as cluster:
+        core = ClientCore(cluster.namesrv, poll_seconds=3600)
+        with HandClock() as clock:
+            core.start()
+            try:
+                for name in names:
+                    await core.routes.get(name, soon())
+                watches = [one for one in cluster.name_server.received if one.code == RequestCode.DLEDGER_ROUTE_WATCH]
+                assert len(watches) <= 2
+                clock.advance(0.25)
+                await clock.until(
+                    lambda: any(one.ext.get("topics", "").count(",") == 99 for one in cluster.name_server.received)
+                )
+            finally:
+                await core.close()
+
+
 async def test_a_watch_outlives_answers_that_no_number_can_be_read_from():
     async with fake_cluster() as cluster:
         texts = ["soon", "", "9" * 5000]

@@ -167,9 +167,15 @@ class KeyIndex:
         self._write_checkpoint(self._checkpoint_of(active))
 
     def remove_below(self, position: int) -> None:
-        """Remove the full files whose records all lie below a log position."""
-        for file in [file for file in self._sealed if file.header.end_position < position]:
-            self._sealed.remove(file)
+        """Remove the full files whose records all lie below a log position, after their names in the checkpoint."""
+        doomed = [file for file in self._sealed if file.header.end_position < position]
+        if not doomed:
+            return
+        self._sealed = [file for file in self._sealed if file not in doomed]
+        kept = tuple(name for name in self._checkpoint.sealed if name in self._sealed_names())
+        if kept != self._checkpoint.sealed:
+            self._write_checkpoint(msgspec.structs.replace(self._checkpoint, sealed=kept))
+        for file in doomed:
             self._disk.unlink(file.path)
 
     def close(self) -> None:

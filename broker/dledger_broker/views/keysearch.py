@@ -64,6 +64,7 @@ class KeySearch:
         self.incarnation = ""
         self._position = 0
         self._saved_position = 0
+        self._loading = asyncio.Lock()
         self._loaded = False
         self._closing = False
         self._generation = 0
@@ -106,10 +107,13 @@ class KeySearch:
         self._worker.abandon()
 
     async def load(self) -> None:
-        """Open the files, once."""
-        if not self._loaded:
-            self._position = self._saved_position = await self._work(partial(self._index.load, self.incarnation))
-            self._loaded = True
+        """Open the files, once; who asks meanwhile waits for that."""
+        if self._loaded:
+            return
+        async with self._loading:
+            if not self._loaded:
+                self._position = self._saved_position = await self._work(partial(self._index.load, self.incarnation))
+                self._loaded = True
 
     async def index_block(self) -> bool:
         """Index one more piece of the log; False if there is none."""

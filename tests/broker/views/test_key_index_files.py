@@ -246,6 +246,22 @@ def test_a_lost_file_means_that_the_index_is_built_again(victim):
     assert bodies_of(again, "k1", count=100) == before
 
 
+def test_queries_that_come_while_the_index_is_opened_open_it_once(monkeypatch):
+    broker = filled()
+    broker.run(broker.machine.keys.save())
+    again = broker.restart()
+    loads = []
+    load = KeyIndex.load
+    monkeypatch.setattr(KeyIndex, "load", lambda index, incarnation: (loads.append(1), load(index, incarnation))[1])
+
+    async def ask():
+        return await asyncio.gather(*(again.machine.keys.candidates("orders", b"k1", 8, *FOREVER) for _ in range(5)))
+
+    found = again.run(ask())
+    assert len(loads) == 1
+    assert found == [found[0]] * 5
+
+
 def test_an_index_of_another_incarnation_of_the_directory_is_not_trusted():
     broker = filled()
     broker.run(broker.machine.keys.save())
@@ -272,6 +288,17 @@ def test_files_of_trimmed_messages_go():
     index.trimmed(broker.log.end)
     broker.env.run_ready()
     assert sorted(broker.disk.listdir("keyindex")) == ["20231114221320059", "checkpoint"]
+
+
+def test_a_crash_after_a_trim_does_not_cost_what_is_still_indexed():
+    broker = filled()
+    broker.run(broker.machine.keys.save())
+    indexed = broker.machine.keys.position
+    broker.machine.keys.trimmed(broker.log.end)
+    broker.env.run_ready()
+    again = broker.restart()
+    again.run(again.machine.keys.load())
+    assert again.machine.keys.position == indexed
 
 
 def test_the_indexer_runs_behind_the_log_and_stops_cleanly():
