@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from dledger.replica.status import NodeStatus
 from dledger.types import Role
+from dledger_broker.metrics import HELP
 from dledger_broker.state.tables import BrokerState
 
 ROLES = tuple(role.name.lower() for role in Role)
@@ -175,10 +176,10 @@ def _own(status: NodeStatus, counters: Mapping[str, int], gauges: Mapping[str, f
     """The broker's own numbers, under their own names."""
     node = (status.cluster, status.group, status.node_id)
     for name, value in counters.items():
-        counter = CounterMetricFamily(f"dledger_broker_{name}", name.replace("_", " "), labels=_NODE_LABELS)
+        counter = CounterMetricFamily(f"dledger_broker_{name}", HELP[name], labels=_NODE_LABELS)
         counter.add_metric(node, value)
         yield counter
     for name, number in gauges.items():
-        gauge = GaugeMetricFamily(f"dledger_broker_{name}", name.replace("_", " "), labels=_NODE_LABELS)
+        gauge = GaugeMetricFamily(f"dledger_broker_{name}", HELP[name], labels=_NODE_LABELS)
         gauge.add_metric(node, number)
         yield gauge

@@ -2,7 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Final
+
+_LIMIT: Final = "How often the limit of this name acted; see the configuration reference"
+
+HELP: Final[Mapping[str, str]] = {
+    "requests": "Requests that this node has begun to handle, those that others passed on to it included",
+    "messages_in": "Messages that sends have stored while this node led",
+    "bytes_in": "Bytes of those messages",
+    "messages_out": "Messages that pulls have got from this node",
+    "bytes_out": "Bytes of those messages",
+    "errors": "Requests answered with an error, whatever its code",
+    "outcomes_unknown": "Requests answered with code 1 and outcome=unknown: they may have taken effect",
+    "connections_accepted": "Connections that clients have opened",
+    "frames_refused": "Frames that broke the protocol, each of which closed its connection",
+    "forwarded": "Requests of this node's clients that it has passed on to the leader",
+    "forward_refusals": "Requests that other nodes passed on to this one although it did not lead",
+    "forward_held": "Requests that had to wait until there was a leader to pass them on to",
+    "forward_expired": "Requests answered 14 because none appeared within forward_hold_ms",
+    "cold_reads": "Pulls that waited for the disk because the page cache lacked what they wanted",
+    "range_reads": "Range reads of the log, as Spark makes them, that were answered",
+    "range_reads_refused": "Range reads refused because this node has not the role or the position asked for",
+    "range_bytes_leader": "Bytes of the log that range reads got while this node led",
+    "range_bytes_follower": "Bytes of the log that range reads got while this node followed",
+    "range_bytes_learner": "Bytes of the log that range reads got while this node was a learner",
+    "pins_overridden": "Trims that removed what a pin kept, because a disk was too full",
+    "idempotent_repeats": "Repeated sends that were answered like the first one, and not stored",
+    "idempotent_waits": "How often a repeated send had to wait, for the outcome of the first or a new leader's index",
+    "idempotent_overflow": "Idempotent sends that were stored only, max_idempotent_keys being remembered already",
+    "max_connections": _LIMIT,
+    "max_in_flight": _LIMIT,
+    "max_held_pulls": _LIMIT,
+    "max_frame_bytes": _LIMIT,
+    "pause_outgoing_bytes": _LIMIT,
+    "max_outgoing_bytes": _LIMIT,
+    "slow_reader_timeout": _LIMIT,
+    "idle_timeout": _LIMIT,
+    "max_forward_bytes": _LIMIT,
+    "peer_bytes_in": "Bytes from the group's other nodes, after the handshake",
+    "peer_bytes_out": "Bytes to the group's other nodes, after the handshake",
+    "peer_frames_in": "Frames from the group's other nodes",
+    "peer_frames_out": "Frames to the group's other nodes",
+    "peer_connects": "Nodes that became reachable",
+    "peer_reconnects": "Those of them that had been reachable before",
+    "peer_disconnects": "Links to other nodes that ended",
+    "peer_dial_failures": "Attempts to reach another node that failed",
+    "peer_auth_failures": "Handshakes in which the other side did not know the group's secret",
+    "peer_rejected_hellos": "Handshakes with what is no member of this group, or has another protocol version",
+    "peer_protocol_errors": "Links that ended because of bytes that are no frames",
+    "peer_refused_strangers": "Connections to the peer port refused because too many had not shown yet who they are",
+    "peer_refused_sends": "Messages to other nodes dropped because a queue was full; they are repeated",
+    "connections": "Connections of clients that are open",
+    "clients": "Producers and consumers that have announced themselves to this node",
+    "requests_in_flight": "Requests that are not answered yet",
+    "held_pulls": "Long polls that wait for messages",
+    "forwards_waiting": "Requests that wait for a leader to pass them on to",
+    "name_servers_registered": "Name servers that list this node",
+    "pins": "Pins that keep parts of the log from being trimmed",
+    "idempotent_keys": "Idempotent sends that are remembered",
+    "key_index_lag_bytes": "How much of the log a query by key has to search because it is not indexed yet",
+}
+"""What each number of the exporter means, counters first, by its name without `dledger_broker_`."""
 
 
 @dataclass(slots=True)

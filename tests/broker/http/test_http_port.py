@@ -1,6 +1,7 @@
 """What a node says over HTTP."""
 
 import asyncio
+from dataclasses import fields
 
 import msgspec
 import pytest
@@ -8,10 +9,12 @@ from aiohttp import ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
 from dledger.errors import ConfigError, LogError
+from dledger.net.settings import LinkCounters
 from dledger.replica.status import NodeStatus, PeerStatus
 from dledger_broker import http
 from dledger_broker.exporter import NodeCollector
 from dledger_broker.http import start_http, unready_because
+from dledger_broker.metrics import HELP, BrokerCounters
 from dledger_broker.state.tables import BrokerState
 from dledger_remoting.topics import TopicConfig
 
@@ -84,7 +87,7 @@ class FakeBroker:
         return self.now
 
     def counters(self) -> dict[str, int]:
-        return {"messages_out": self.delivered, "requests_refused": 4}
+        return {"messages_out": self.delivered, "frames_refused": 4}
 
     def gauges(self) -> dict[str, float]:
         return {"connections": 2}
@@ -165,6 +168,12 @@ async def test_a_leader_is_ready_once_clients_find_it_and_its_topics(served):
     assert await get("/readyz") == (200, "ready")
 
 
+def test_every_number_of_a_node_is_explained():
+    counters = {*BrokerCounters().as_dict(), *(f"peer_{field.name}" for field in fields(LinkCounters))}
+    assert counters <= HELP.keys()
+    assert {"connections", "pins", "key_index_lag_bytes"} <= HELP.keys() - counters
+
+
 async def test_metrics_show_the_log_and_the_counters(served):
     _, get = served
     code, text = await get("/metrics")
@@ -178,7 +187,7 @@ async def test_metrics_show_the_log_and_the_counters(served):
     assert found["dledger_raft_peer_clock_ahead_seconds", ("broker-a-n1",)] == -1.5
     assert found["dledger_raft_elections_total", ()] == 3
     assert found["dledger_log_sync_seconds_sum", ()] == 0.5
-    assert found["dledger_broker_requests_refused_total", ()] == 4
+    assert found["dledger_broker_frames_refused_total", ()] == 4
     assert found["dledger_broker_connections", ()] == 2
 
 
