@@ -53,7 +53,7 @@ from .routes import TopicRoute
 BodyT = TypeVar("BodyT")
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
-_MAX_TIMESTAMP_MS: Final = 2**63 - 1
+MAX_TIMESTAMP_MS: Final = 2**63 - 1
 _NOT_FOUND: Final = frozenset({int(ResponseCode.QUERY_NOT_FOUND)})
 _NO_SUCH_RECORD: Final = frozenset({int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.QUERY_NOT_FOUND)})
 _TOPIC_NOT_FOUND: Final = frozenset({int(ResponseCode.TOPIC_NOT_EXIST)})
@@ -326,7 +326,7 @@ class Admin:
         *,
         unique: bool = False,
         begin_ms: int = 0,
-        end_ms: int = _MAX_TIMESTAMP_MS,
+        end_ms: int = MAX_TIMESTAMP_MS,
         max_messages: int = 32,
     ) -> list[ReceivedMessage]:
         """The messages of a topic with a key, or with a unique key, stored between two times; oldest first."""

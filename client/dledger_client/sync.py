@@ -12,16 +12,19 @@ import threading
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from dledger_remoting.route import BrokerData
-from dledger_remoting.topics import SubscriptionGroupConfig
+from dledger_remoting.headers_range import DEFAULT_LEASE_MS
+from dledger_remoting.range_reads import PinRow
+from dledger_remoting.route import BrokerData, ClusterInfo
+from dledger_remoting.topics import PERM_READ_WRITE, SubscriptionGroupConfig, TopicConfig
 
-from .admin import Admin, QueueStatus
+from .admin import MAX_TIMESTAMP_MS, Admin, QueueStatus
 from .consumer import PushConsumer
 from .errors import ClientClosedError
 from .messages import Message, MessageQueue, ReceivedMessage, SendResult, Settlement
@@ -66,14 +69,19 @@ class ConsumerOptions(TypedDict, total=False):
 
 
 class _Blocking:
-    """An event loop in a daemon thread, and what runs on it."""
+    """An event loop in a daemon thread, and what runs on it, `begin` first; what that raises ends the thread."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, begin: Coroutine[None, None, None]) -> None:
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._stopped = False
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
+        try:
+            self.run(begin)
+        except BaseException:
+            self.stop()
+            raise
 
     def run(self, work: Coroutine[None, None, ResultT]) -> ResultT:
         """Run a coroutine on the loop and wait for its result.
@@ -98,6 +106,14 @@ class _Blocking:
         with self._lock:
             if original.settle is not None and not self._stopped:
                 self._loop.call_soon_threadsafe(original.settle, message, settlement)
+
+    def finish(self, last: Coroutine[None, None, None]) -> None:
+        """Run a last coroutine, and stop; without effect if that has been done."""
+        try:
+            with suppress(ClientClosedError):
+                self.run(last)
+        finally:
+            self.stop()
 
     def stop(self) -> None:
         """End what other threads still wait for, stop the loop, and end the thread."""
@@ -127,8 +143,7 @@ class SyncProducer:
 
     def __init__(self, name_servers: str | Sequence[str], **options: Unpack[ProducerOptions]) -> None:
         self._producer = Producer(name_servers, **options)
-        self._blocking = _Blocking("dledger producer")
-        self._blocking.run(self._producer.start())
+        self._blocking = _Blocking("dledger producer", self._producer.start())
 
     def __enter__(self) -> Self:
         return self
@@ -140,10 +155,7 @@ class SyncProducer:
 
     def close(self) -> None:
         """See `Producer.close`."""
-        try:
-            self._blocking.run(self._producer.close())
-        finally:
-            self._blocking.stop()
+        self._blocking.finish(self._producer.close())
 
     def send(
         self,
@@ -207,6 +219,10 @@ class SyncProducer:
             self._producer.send_oneway(topic, body, key=key, tags=tags, properties=properties, timeout=timeout)
         )
 
+    def queues(self, topic: str, *, timeout: float | None = None) -> tuple[MessageQueue, ...]:
+        """See `Producer.queues`."""
+        return self._blocking.run(self._producer.queues(topic, timeout=timeout))
+
 
 class SyncConsumer:
     """A blocking `PushConsumer`, to iterate over.
@@ -233,8 +249,7 @@ class SyncConsumer:
         self._received: deque[ReceivedMessage] = deque()
         self._current: ReceivedMessage | None = None
         self._closed = False
-        self._blocking = _Blocking("dledger consumer")
-        self._blocking.run(self._consumer.start())
+        self._blocking = _Blocking("dledger consumer", self._consumer.start())
 
     def __enter__(self) -> Self:
         return self
@@ -249,10 +264,7 @@ class SyncConsumer:
     def close(self) -> None:
         """See `PushConsumer.close`. What was received and not acknowledged will be delivered again."""
         self._closed = True
-        try:
-            self._blocking.run(self._consumer.close())
-        finally:
-            self._blocking.stop()
+        self._blocking.finish(self._consumer.close())
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         return self
@@ -294,8 +306,7 @@ class SyncAdmin:
 
     def __init__(self, name_servers: str | Sequence[str], *, timeout: float = 10.0) -> None:
         self._admin = Admin(name_servers, timeout=timeout)
-        self._blocking = _Blocking("dledger admin")
-        self._blocking.run(self._admin.start())
+        self._blocking = _Blocking("dledger admin", self._admin.start())
 
     def __enter__(self) -> Self:
         return self
@@ -307,18 +318,31 @@ class SyncAdmin:
 
     def close(self) -> None:
         """See `Admin.close`."""
-        try:
-            self._blocking.run(self._admin.close())
-        finally:
-            self._blocking.stop()
+        self._blocking.finish(self._admin.close())
+
+    def cluster_info(self) -> ClusterInfo:
+        """See `Admin.cluster_info`."""
+        return self._blocking.run(self._admin.cluster_info())
 
     def broker_groups(self) -> dict[str, BrokerData]:
         """See `Admin.broker_groups`."""
         return self._blocking.run(self._admin.broker_groups())
 
-    def create_topic(self, topic: str, *, queues: int = 8, broker_groups: Sequence[str] | None = None) -> None:
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        perm: int = PERM_READ_WRITE,
+        broker_groups: Sequence[str] | None = None,
+        attributes: Mapping[str, str | None] | None = None,
+    ) -> None:
         """See `Admin.create_topic`."""
-        self._blocking.run(self._admin.create_topic(topic, queues=queues, broker_groups=broker_groups))
+        self._blocking.run(
+            self._admin.create_topic(
+                topic, queues=queues, perm=perm, broker_groups=broker_groups, attributes=attributes
+            )
+        )
 
     def delete_topic(self, topic: str) -> None:
         """See `Admin.delete_topic`."""
@@ -332,9 +356,17 @@ class SyncAdmin:
         """See `Admin.topic_route`."""
         return self._blocking.run(self._admin.topic_route(topic))
 
+    def topic_config(self, topic: str) -> dict[str, TopicConfig]:
+        """See `Admin.topic_config`."""
+        return self._blocking.run(self._admin.topic_config(topic))
+
     def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """See `Admin.groups`."""
         return self._blocking.run(self._admin.groups())
+
+    def create_group(self, config: SubscriptionGroupConfig) -> None:
+        """See `Admin.create_group`."""
+        self._blocking.run(self._admin.create_group(config))
 
     def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
         """See `Admin.delete_group`."""
@@ -352,10 +384,47 @@ class SyncAdmin:
         """See `Admin.reset_offsets`."""
         return self._blocking.run(self._admin.reset_offsets(group, topic, to))
 
+    def first_offset(self, queue: tuple[str, str, int]) -> int:
+        """See `Admin.first_offset`."""
+        return self._blocking.run(self._admin.first_offset(queue))
+
+    def end_offset(self, queue: tuple[str, str, int]) -> int:
+        """See `Admin.end_offset`."""
+        return self._blocking.run(self._admin.end_offset(queue))
+
+    def pins(self) -> dict[str, list[PinRow]]:
+        """See `Admin.pins`."""
+        return self._blocking.run(self._admin.pins())
+
+    def pin(
+        self, name: str, position: int, *, broker_group: str, lease_seconds: float = DEFAULT_LEASE_MS / 1000
+    ) -> int:
+        """See `Admin.pin`."""
+        return self._blocking.run(
+            self._admin.pin(name, position, broker_group=broker_group, lease_seconds=lease_seconds)
+        )
+
+    def unpin(self, name: str, *, broker_groups: Sequence[str] | None = None) -> None:
+        """See `Admin.unpin`."""
+        self._blocking.run(self._admin.unpin(name, broker_groups=broker_groups))
+
     def message_by_id(self, message_id: str) -> ReceivedMessage:
         """See `Admin.message_by_id`."""
         return self._blocking.run(self._admin.message_by_id(message_id))
 
-    def messages_by_key(self, topic: str, key: str, *, unique: bool = False) -> list[ReceivedMessage]:
+    def messages_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        unique: bool = False,
+        begin_ms: int = 0,
+        end_ms: int = MAX_TIMESTAMP_MS,
+        max_messages: int = 32,
+    ) -> list[ReceivedMessage]:
         """See `Admin.messages_by_key`."""
-        return self._blocking.run(self._admin.messages_by_key(topic, key, unique=unique))
+        return self._blocking.run(
+            self._admin.messages_by_key(
+                topic, key, unique=unique, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages
+            )
+        )

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 
 import pytest
 from client_fakes import fake_cluster
 
-from dledger_client import ClientClosedError, SendError, SyncAdmin, SyncConsumer, SyncProducer
+from dledger_client import (
+    Admin,
+    ClientClosedError,
+    InvalidArgumentError,
+    Producer,
+    SendError,
+    SyncAdmin,
+    SyncConsumer,
+    SyncProducer,
+)
 from dledger_client.sync import _Blocking
 
 
@@ -82,8 +92,35 @@ def test_a_closed_client_says_so(cluster):
         producer.send("T", b"x")
 
 
+@pytest.mark.parametrize("kind", [SyncProducer, SyncAdmin, lambda address: SyncConsumer(address, "CG", "T")])
+def test_closing_twice_is_closing_once(cluster, kind):
+    with kind(cluster.namesrv) as client:
+        client.close()
+
+
+def test_a_client_that_cannot_start_leaves_no_thread(cluster, tmp_path):
+    damaged = tmp_path / "offsets.json"
+    damaged.write_text("{")
+    before = set(threading.enumerate())
+    with pytest.raises(InvalidArgumentError, match="cannot be read"):
+        SyncConsumer(cluster.namesrv, "CG", "T", broadcast=True, offset_file=damaged)
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize(("blocking", "asynchronous"), [(SyncProducer, Producer), (SyncAdmin, Admin)])
+def test_what_can_be_asked_asynchronously_can_be_asked_blocking(blocking, asynchronous):
+    def calls(kind):
+        return {
+            name: tuple(inspect.signature(member).parameters)
+            for name, member in vars(kind).items()
+            if callable(member) and not name.startswith("_") and name != "start"
+        }
+
+    assert calls(blocking) == calls(asynchronous)
+
+
 def test_a_call_under_way_ends_when_another_thread_stops_the_loop():
-    blocking = _Blocking("test")
+    blocking = _Blocking("test", asyncio.sleep(0))
     begun = threading.Event()
     told: list[type[BaseException]] = []
 
