@@ -1,6 +1,8 @@
 """Topics, groups and messages from the command line: JSON for programs, tables for people, one line for errors."""
 
+import asyncio
 import json
+import threading
 from typing import ClassVar
 
 import msgspec
@@ -318,6 +320,23 @@ class Blocks:
 async def test_lines_are_cut_right_wherever_the_stream_breaks():
     reader = produce.LineReader(Blocks(b"on", b"e\ntw", b"o", b"\n\n", b"end").read1)
     assert [line async for lines in reader.batches() for line in lines] == [b"one", b"two", b"", b"end"]
+
+
+def test_a_program_that_ends_does_not_wait_for_input_that_never_comes():
+    came = threading.Event()
+    rescue = threading.Timer(5, came.set)
+    rescue.start()
+
+    async def wait_for_a_line():
+        async with asyncio.timeout(0.01):
+            await anext(produce.LineReader(lambda _size: b"" if came.wait() else b"").batches())
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(wait_for_a_line())
+    ended_alone = not came.is_set()
+    rescue.cancel()
+    came.set()
+    assert ended_alone
 
 
 class FakePullConsumer:

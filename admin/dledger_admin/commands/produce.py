@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
-from io import BufferedReader
-from typing import cast
+from contextlib import suppress
+from functools import partial
+from threading import Thread
 
 import click
 import msgspec
@@ -41,7 +42,7 @@ class LineReader:
 
     async def batches(self) -> AsyncIterator[list[bytes]]:
         """Yield the lines that have come, as soon as there are some."""
-        while block := await asyncio.to_thread(self._read, _READ_BYTES):
+        while block := await _in_daemon_thread(partial(self._read, _READ_BYTES)):
             *complete, rest = block.split(b"\n")
             if complete:
                 complete[0] = b"".join((*self._rest, complete[0]))
@@ -88,7 +89,9 @@ def produce(
 
     async def send_all() -> Produced:
         messages = size = 0
-        reader = LineReader(cast(BufferedReader, sys.stdin.buffer).read1)
+        stdin = sys.stdin.buffer
+        # Unbuffered: an interpreter that ends waits for the lock of a buffer that a thread still reads into.
+        reader = LineReader(getattr(stdin, "raw", stdin).read)
         async with Producer(namesrv) as producer:
             async for lines in reader.batches():
                 batch = [message(line) for line in lines]
@@ -102,6 +105,32 @@ def produce(
         output,
         lambda result: f"{result.messages} messages, {result.body_bytes} bytes to {result.topic}",
     )
+
+
+async def _in_daemon_thread(read: Callable[[], bytes]) -> bytes:
+    """What `asyncio.to_thread` does, on a thread that may go on waiting when the program ends, as by Ctrl-C."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[bytes] = loop.create_future()
+
+    def settle(block: bytes, error: OSError | None) -> None:
+        if result.done():
+            return
+        if error is None:
+            result.set_result(block)
+        else:
+            result.set_exception(error)
+
+    def work() -> None:
+        block, failure = b"", None
+        try:
+            block = read()
+        except OSError as error:
+            failure = error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, block, failure)
+
+    Thread(target=work, name="standard input", daemon=True).start()
+    return await result
 
 
 async def _send(producer: Producer, topic: str, batch: list[Message], *, ordered: bool) -> None:
