@@ -26,9 +26,13 @@ logger = logging.getLogger(__name__)
 _MAX_OPAQUE: Final = 0x3FFF_FFFF
 """Requests of servers count from 1,000,000,000 on; staying below keeps captures readable."""
 
-_SILENCE_SECONDS: Final = 1.0
-"""A connection is given up if a request has expired after at least this time and nothing at all has come meanwhile:
-what is sent over it may be lost for good (a firewall that has forgotten it, say), and a new one may work."""
+_SILENCE_SECONDS: Final = 2.75
+"""A connection is given up if a request expires on it and nothing at all has come for so long that was waited for:
+what is sent over it may be lost for good (a firewall that has forgotten it, say), and a new one may work. A broker that
+lives says something within 2.5 s, if only that it found no majority."""
+
+_FAIR_WAIT_SECONDS: Final = 1.0
+"""A request that had less time than this says nothing about the connection."""
 
 _TIMER_SLACK_SECONDS: Final = 0.005
 """Requests that expire this soon after the timer fires expire with it, so that n deadlines do not need n timers."""
@@ -55,7 +59,7 @@ class Connection(asyncio.Protocol):
         self._write_waiters: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._heard_at = 0.0
+        self._silent_since: float | None = None
         self._close_reason: str | None = None
 
     @property
@@ -83,7 +87,10 @@ class Connection(asyncio.Protocol):
         if not self.is_open:
             raise ConnectError(self.address, self._close_reason or "not connected")
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
-        self._pending[opaque] = (deadline, self._loop.time(), future)
+        now = self._loop.time()
+        self._pending[opaque] = (deadline, now, future)
+        if self._silent_since is None:
+            self._silent_since = now
         if self._timer is None or deadline < self._timer_at:
             self._arm(deadline)
         self._write(frame)
@@ -150,7 +157,6 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=1 << 20)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = self._loop.time()
         try:
             self._decoder.receive_data(data)
             while (frame := self._decoder.next_frame()) is not None:
@@ -164,6 +170,7 @@ class Connection(asyncio.Protocol):
         except FrameError as error:
             logger.warning("closing %s: %s", self.address, error)
             self.close(f"the server broke the protocol: {error}")
+        self._silent_since = self._loop.time() if self._pending else None
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -209,14 +216,15 @@ class Connection(asyncio.Protocol):
         now = self._loop.time()
         limit = now + _TIMER_SLACK_SECONDS
         due = [opaque for opaque, (deadline, _, _) in self._pending.items() if deadline <= limit]
-        silent = False
+        silence = 0.0 if self._silent_since is None else now - self._silent_since
+        given_up = False
         for opaque in due:
             _, started, future = self._pending.pop(opaque)
-            silent = silent or (self._heard_at < started and now - started >= _SILENCE_SECONDS)
+            given_up = given_up or (silence >= _SILENCE_SECONDS and now - started >= _FAIR_WAIT_SECONDS)
             if not future.done():
                 future.set_exception(RequestTimeoutError(self.address, now - started))
-        if silent and self._transport is not None:
-            self._fail("nothing came over it any more")
+        if given_up and self._transport is not None:
+            self._fail(f"nothing came for {silence:.3g} s")
             self._transport.abort()
         elif self._pending:
             self._arm(min(deadline for deadline, _, _ in self._pending.values()))

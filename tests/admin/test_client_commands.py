@@ -327,9 +327,13 @@ def test_a_program_that_ends_does_not_wait_for_input_that_never_comes():
     rescue = threading.Timer(5, came.set)
     rescue.start()
 
+    def read(_size):
+        came.wait()
+        return b""
+
     async def wait_for_a_line():
         async with asyncio.timeout(0.01):
-            await anext(produce.LineReader(lambda _size: b"" if came.wait() else b"").batches())
+            await anext(produce.LineReader(read).batches())
 
     with pytest.raises(TimeoutError):
         asyncio.run(wait_for_a_line())

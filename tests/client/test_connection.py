@@ -158,28 +158,38 @@ async def test_a_connection_that_no_longer_brings_anything_is_replaced(server, p
         waiting = [asyncio.create_task(connection.call(RemotingCommand(1), soon(seconds))) for seconds in (1.5, 60)]
         await clock.until(lambda: connection.pending == 2)
         clock.advance(1.5)
-        await clock.until(lambda: all(task.done() for task in waiting))
         with pytest.raises(RequestTimeoutError):
             await waiting[0]
-        with pytest.raises(ConnectionLostError, match="nothing came"):
+        again = asyncio.create_task(connection.call(RemotingCommand(1), soon(1.5)))
+        await clock.until(lambda: connection.pending == 2)
+        clock.advance(1.5)
+        await clock.until(lambda: all(task.done() for task in (again, waiting[1])))
+        with pytest.raises(RequestTimeoutError):
+            await again
+        with pytest.raises(ConnectionLostError, match="nothing came for 3 s"):
             await waiting[1]
     assert await pool.get(server.address, soon()) is not connection
 
 
-@pytest.mark.parametrize("hears", [True, False])
-async def test_a_connection_that_still_brings_something_or_was_given_no_time_is_kept(server, pool, hears):
+@pytest.mark.parametrize("case", ["it brings something", "its requests are expired early", "a request had no time"])
+async def test_a_connection_of_which_nothing_is_known_is_kept(server, pool, case):
     server.on[1] = lambda _: None
     connection = await pool.get(server.address, soon())
     with HandClock() as clock:
         waiting = asyncio.create_task(connection.call(RemotingCommand(1), soon(60)))
         await clock.until(lambda: connection.pending)
-        clock.advance(30)
-        if hears:
+        clock.advance(58)
+        if case == "it brings something":
             await connection.call(RemotingCommand(2), soon())
-            clock.advance(30)
-        else:
+            clock.advance(2)
+        elif case == "its requests are expired early":
             connection.expire_pending_by(soon(0.5))
             clock.advance(0.5)
+        else:
+            waiting.cancel()
+            waiting = asyncio.create_task(connection.call(RemotingCommand(1), soon(0.9)))
+            await clock.until(lambda: connection.pending == 1)
+            clock.advance(0.9)
         with pytest.raises(RequestTimeoutError):
             await waiting
     assert await pool.get(server.address, soon()) is connection
