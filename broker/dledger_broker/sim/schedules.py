@@ -19,7 +19,7 @@ from dledger_broker.sim.connection import TURN_S, Answer, SimConnection
 from dledger_broker.sim.service import BrokerSettings, SimBroker
 from dledger_broker.sim.trial import BrokerTrial
 from dledger_broker.sim.truth import encode_body
-from dledger_broker.views.keyfile import ActiveIndexFile, IndexHeader, IndexLayout
+from dledger_broker.views.keyfile import ActiveIndexFile, IndexHeader, IndexLayout, as_keys
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.hosts import HostAddress
@@ -300,15 +300,15 @@ def index_write_that_failed() -> None:
     """Entries of the key index whose write failed and was repeated lead to those before them."""
     disk = SimDisk()
     file = ActiveIndexFile(disk, "f", IndexLayout(slots=4, entries=8), IndexHeader(), 1)
-    file.add([(5, 100, 1000)])
+    file.add(as_keys([(5, 100, 1000)]))
     disk.fail(lambda operation, _path: operation == "pwrite", errno.ENOSPC)
     try:
-        file.add([(5, 200, 2000)])
+        file.add(as_keys([(5, 200, 2000)]))
     except OSError:
         pass
     else:
         raise AssertionError("a failed write is an error")
-    file.add([(5, 200, 2000)])
+    file.add(as_keys([(5, 200, 2000)]))
     assert list(file.positions(5, 0, 1 << 60)) == [200, 100]
 
 

@@ -22,17 +22,16 @@ is full, now and then, and at a clean stop; a crash in between costs computing t
 from __future__ import annotations
 
 import mmap
-import sys
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from operator import mul
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from dledger.invariants import invariant
 from dledger.store.disk import Disk, File
 from dledger_remoting.tags import java_hash
 
@@ -41,9 +40,11 @@ HEADER_BYTES: Final = 40
 SLOT_BYTES: Final = 4
 ENTRY: Final = Struct(">iqii")
 ENTRY_BYTES: Final = 20
+_ENTRIES: Final = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 MAX_CHAIN_STEPS: Final = 100_000
 """Entries of one slot that a query looks at before it gives up on older ones."""
-_PIECE_BYTES: Final = 256 << 10
+_PIECE_SLOTS: Final = (256 << 10) // SLOT_BYTES
+_PIECE_ENTRIES: Final = (256 << 10) // ENTRY_BYTES
 _INT_MAX: Final = 0x7FFFFFFF
 
 
@@ -65,6 +66,14 @@ class IndexLayout(NamedTuple):
 
 IndexedKey: TypeAlias = tuple[int, int, int]
 """A key of a record: its hash, the record's physical offset and store time in ms."""
+KEYS_TYPE: Final = np.dtype([("hash", "i4"), ("position", "i8"), ("stored_ms", "i8")])
+Keys: TypeAlias = NDArray[np.void]
+"""Many of them, of `KEYS_TYPE`."""
+
+
+def as_keys(keys: list[IndexedKey]) -> Keys:
+    """Keys that were found one by one."""
+    return np.array(keys, KEYS_TYPE)
 
 
 class IndexHeader(msgspec.Struct, frozen=True, array_like=True):
@@ -83,7 +92,7 @@ class IndexHeader(msgspec.Struct, frozen=True, array_like=True):
 
 
 @lru_cache(maxsize=256)
-def powers(length: int) -> tuple[int, ...]:
+def _powers(length: int) -> tuple[int, ...]:
     """What the characters of a text of this length are multiplied with in its hash."""
     return tuple(pow(31, length - 1 - place, 1 << 32) for place in range(length))
 
@@ -96,24 +105,25 @@ def _prefix_hash(topic: str, key_length: int) -> int:
 
 def key_hash(topic: str, key: bytes) -> int:
     """The hash of `topic#key` as the index uses it, from 0 to 2^31 - 1.  Bytes that are no UTF-8 count as U+FFFD."""
-    return sign_free(hash_start(topic, key))
-
-
-def hash_start(topic: str, key: bytes) -> int:
-    """Java's hash of `topic#key`, modulo 2^32 only: what the hash of a longer key begins with."""
     length = len(key)
     if key.isascii() and length < 256:
-        code: int = sum(map(mul, key, powers(length)))
-        return code + _prefix_hash(topic, length)
-    return java_hash(f"{topic}#{key.decode(errors='replace')}")
-
-
-def sign_free(code: int) -> int:
-    """The absolute value, as Java has it, of a hash that is right modulo 2^32."""
+        code: int = sum(map(mul, key, _powers(length))) + _prefix_hash(topic, length)
+    else:
+        code = java_hash(f"{topic}#{key.decode(errors='replace')}")
     code &= 0xFFFFFFFF
     if code < 0x80000000:
         return code
     return (1 << 32) - code if code > 0x80000000 else 0
+
+
+def key_hashes(topic: str, keys: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """`key_hash` of many ASCII keys of one topic and length, a row each."""
+    length = keys.shape[1]
+    codes = keys.astype(np.uint32) @ np.array(_powers(length), np.uint32)
+    codes += np.uint32(_prefix_hash(topic, length) & 0xFFFFFFFF)
+    signed = codes.view(np.int32)
+    # Like Java's, the absolute value of the smallest number is itself.
+    return np.maximum(np.abs(signed), 0)
 
 
 class SealedIndexFile:
@@ -161,8 +171,7 @@ class ActiveIndexFile:
         # Anonymous memory, not the file: its pages cost nothing until they are used.
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         self._slot_bytes = mmap.mmap(-1, SLOT_BYTES * layout.slots, flags=private)
-        self._slots = memoryview(self._slot_bytes).cast("i")
-        invariant(self._slots.itemsize == SLOT_BYTES, "a C int has four bytes")
+        self._slots: NDArray[np.int32] = np.frombuffer(self._slot_bytes, np.int32)
         if fresh:
             self._file.pwrite(b"\0", layout.file_bytes - 1)
         else:
@@ -182,42 +191,44 @@ class ActiveIndexFile:
         """How many entries fit."""
         return self._layout.entries - self.header.next_entry
 
-    def add(self, keys: list[IndexedKey]) -> None:
+    def add(self, keys: Keys) -> None:
         """Add at most `room` keys, in log order, with one write."""
-        if not keys:
+        if not len(keys):
             return
         header = self.header
-        _, begin_position, begin_timestamp = keys[0]
-        if header.next_entry > 1:
-            begin_position, begin_timestamp = header.begin_position, header.begin_timestamp
-        slots, slot_count, pack = self._slots, self._layout.slots, ENTRY.pack
-        number, in_use = header.next_entry, header.slots_in_use
-        newest: dict[int, int] = {}
-        parts: list[bytes] = []
-        last_timestamp, seconds = begin_timestamp, 0
-        for code, position, store_timestamp in keys:
-            slot = code % slot_count
-            previous = newest.get(slot) or slots[slot]
-            in_use += not previous
-            if store_timestamp != last_timestamp:
-                seconds = min(max((store_timestamp - begin_timestamp) // 1000, 0), _INT_MAX)
-                last_timestamp = store_timestamp
-            parts.append(pack(code, position, seconds, previous))
-            newest[slot] = number
-            number += 1
+        begin_position, begin_timestamp = header.begin_position, header.begin_timestamp
+        if header.next_entry == 1:
+            begin_position, begin_timestamp = int(keys["position"][0]), int(keys["stored_ms"][0])
+        slots = keys["hash"] % self._layout.slots
+        in_order = np.argsort(slots, kind="stable")
+        # Sorted, the keys of a slot stand side by side, each behind the one before it.
+        slots = slots[in_order]
+        numbers = (in_order + header.next_entry).astype(np.int32)
+        first = np.append(True, slots[1:] != slots[:-1])
+        last = np.append(first[1:], True)
+        on_top = self._slots[slots]
+        entries = np.empty(len(keys), _ENTRIES)
+        entries["hash"], entries["position"] = keys["hash"], keys["position"]
+        entries["seconds"] = np.clip((keys["stored_ms"] - begin_timestamp) // 1000, 0, _INT_MAX)
+        entries["previous"][in_order] = np.where(first, on_top, np.roll(numbers, 1))
         # Slots follow the write: after one that failed they would name entries that are not there, and end the chains.
-        self._file.pwrite(b"".join(parts), self._layout.entry_at(header.next_entry))
-        for slot, entry in newest.items():
-            slots[slot] = entry
-        _, position, store_timestamp = keys[-1]
-        self.header = IndexHeader(begin_timestamp, store_timestamp, begin_position, position, in_use, number)
+        self._file.pwrite(entries.tobytes(), self._layout.entry_at(header.next_entry))
+        self._slots[slots[last]] = numbers[last]
+        self.header = IndexHeader(
+            begin_timestamp,
+            int(keys["stored_ms"][-1]),
+            begin_position,
+            int(keys["position"][-1]),
+            header.slots_in_use + int(np.count_nonzero(first & (on_top == 0))),
+            header.next_entry + len(keys),
+        )
 
     def positions(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of entries with the hash `wanted` and a store time in the range, newest first.
 
         Other keys may have the same hash.
         """
-        newest = self._slots[wanted % self._layout.slots]
+        newest = int(self._slots[wanted % self._layout.slots])
         return _walk(self._file, self._layout, self.header, newest, wanted, begin_ms, end_ms)
 
     def sync_entries(self) -> None:
@@ -227,46 +238,29 @@ class ActiveIndexFile:
 
     def write_slots(self) -> None:
         """Write all slots in use; while this runs the slots on disk are worth nothing."""
-        for begin in range(0, len(self._slot_bytes), _PIECE_BYTES):
-            piece = self._slot_bytes[begin : begin + _PIECE_BYTES]
-            if not _is_zero(piece):
-                self._file.pwrite(_swapped(piece), HEADER_BYTES + begin)
+        for begin in range(0, len(self._slots), _PIECE_SLOTS):
+            piece = self._slots[begin : begin + _PIECE_SLOTS]
+            if piece.any():
+                self._file.pwrite(piece.astype(">i4").tobytes(), HEADER_BYTES + SLOT_BYTES * begin)
 
     def close(self) -> None:
         """Close the file and give the memory back."""
         self._file.close()
-        self._slots.release()
+        self._slots = np.empty(0, np.int32)
         self._slot_bytes.close()
 
     def _load_slots(self, slots_entries: int) -> None:
         if slots_entries > 1:
-            end = len(self._slot_bytes)
-            for begin in range(0, end, _PIECE_BYTES):
-                piece = self._file.pread(min(_PIECE_BYTES, end - begin), HEADER_BYTES + begin)
-                if not _is_zero(piece):
-                    self._slot_bytes[begin : begin + len(piece)] = _swapped(piece)
-        for number, code in self._hashes(max(slots_entries, 1)):
-            self._slots[code % self._layout.slots] = number
-
-    def _hashes(self, first: int) -> Iterable[tuple[int, int]]:
-        step = _PIECE_BYTES // ENTRY_BYTES
-        for begin in range(first, self.header.next_entry, step):
-            count = min(step, self.header.next_entry - begin)
-            data = self._file.pread(ENTRY_BYTES * count, self._layout.entry_at(begin))
-            for place, (code, _, _, _) in enumerate(ENTRY.iter_unpack(data)):
-                yield begin + place, code
-
-
-def _is_zero(data: bytes) -> bool:
-    return data.count(0) == len(data)
-
-
-def _swapped(slots: bytes) -> bytes:
-    """Slots from the machine's byte order to the format's, or back."""
-    numbers = array("i", slots)
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    return numbers.tobytes()
+            for begin in range(0, len(self._slots), _PIECE_SLOTS):
+                count = min(_PIECE_SLOTS, len(self._slots) - begin)
+                piece = np.frombuffer(self._file.pread(SLOT_BYTES * count, HEADER_BYTES + SLOT_BYTES * begin), ">i4")
+                if piece.any():
+                    self._slots[begin : begin + count] = piece
+        for begin in range(max(slots_entries, 1), self.header.next_entry, _PIECE_ENTRIES):
+            count = min(_PIECE_ENTRIES, self.header.next_entry - begin)
+            entries = np.frombuffer(self._file.pread(ENTRY_BYTES * count, self._layout.entry_at(begin)), _ENTRIES)
+            numbers = np.arange(begin, begin + count, dtype=np.int32)
+            np.maximum.at(self._slots, entries["hash"] % self._layout.slots, numbers)
 
 
 def _walk(

@@ -21,7 +21,6 @@ from dledger.types import EntryKind
 from dledger_broker.views.checked import read_checked, write_checked
 from dledger_broker.views.keyfile import (
     ActiveIndexFile,
-    IndexedKey,
     IndexHeader,
     IndexLayout,
     SealedIndexFile,
@@ -115,16 +114,17 @@ class KeyIndex:
 
         Raises `CorruptionError` if the bytes are no entries or records.
         """
-        keys: list[IndexedKey] = []
+        spans: list[tuple[int, int]] = []
         indexed = self.position
         for start, end, after in iter_block(data, position):
             indexed = after
-            keys += scan_keys(data, start, end)
-        while keys:
-            active = self._writable(keys[0][2])
+            spans.append((start, end))
+        keys = scan_keys(data, spans)
+        while len(keys):
+            active = self._writable(int(keys["stored_ms"][0]))
             room = active.room
             active.add(keys[:room])
-            del keys[:room]
+            keys = keys[room:]
         self.position = indexed
         return indexed
 

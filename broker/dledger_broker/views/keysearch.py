@@ -1,8 +1,8 @@
 """Fills the key index behind the log, and answers queries from both.
 
-Sends pay nothing for the index: a task reads the log behind the applied end and indexes it on a worker, with at most
-`share` of a core while messages come in and a quarter of one otherwise.  What it has not reached, a query searches in
-the log itself, so that an acknowledged message is always found.
+Sends do not wait for the index: a task reads the log behind the applied end and indexes it on a worker, with at most
+`share` of a core while messages come in and a quarter of one otherwise, or the farther it falls behind.  What it has
+not reached, a query searches in the log itself, so that an acknowledged message is always found.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from dledger_broker.views.writer import ViewWriter
 from dledger_remoting.errors import RecordError
 from dledger_remoting.record import scan_records
 
-BLOCK_BYTES: Final = 256 << 10
+BLOCK_BYTES: Final = 1 << 20
 """How much of the log is indexed at a time."""
 SEARCH_BLOCK_BYTES: Final = 1 << 20
 SAVE_EVERY_BYTES: Final = 256 << 20
 IDLE_SHARE: Final = 0.25
+FAR_BEHIND_BYTES: Final = 1 << 30
+"""With so much of the log not indexed the share is that of a node where no messages come in."""
 IDLE_POLL_S: Final = 0.25
 RETRY_S: Final = 5.0
 MAX_CANDIDATES_PER_RESULT: Final = 4
@@ -195,7 +197,7 @@ class KeySearch:
         applied = self._log.applied_position()
         busy = applied != self._seen_applied
         self._seen_applied = applied
-        return self._share if busy else IDLE_SHARE
+        return core_share(self._share, self.lag_bytes) if busy else IDLE_SHARE
 
     async def _sleep(self, delay_s: float) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -215,6 +217,11 @@ class KeySearch:
     def _report(result: BaseException | None) -> None:
         if isinstance(result, BaseException):
             _logger.warning("files of the key index could not be removed: %s", result)
+
+
+def core_share(share: float, lag_bytes: int) -> float:
+    """The part of a core for indexing while messages come in: from `share` on, the more of the log is not indexed."""
+    return share + (IDLE_SHARE - share) * min(lag_bytes / FAR_BEHIND_BYTES, 1.0)
 
 
 def _search_block(

@@ -3,6 +3,7 @@ import errno
 import struct
 from contextlib import suppress
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,10 +17,13 @@ from dledger_broker.views.keyfile import (
     IndexHeader,
     IndexLayout,
     SealedIndexFile,
+    as_keys,
     key_hash,
+    key_hashes,
 )
 from dledger_broker.views.keyindex import KeyIndex
 from dledger_broker.views.keyscan import record_keys
+from dledger_broker.views.keysearch import FAR_BEHIND_BYTES, core_share
 from dledger_remoting.record import RecordRef
 from dledger_remoting.tags import java_hash
 
@@ -35,10 +39,12 @@ def test_the_layout_is_rocketmqs():
 
 @pytest.mark.parametrize(
     ("topic", "key", "expected"),
-    [("T1", b"k0", 79072523), ("T1", b"UNIQ", 1321340953)],
+    [("T1", b"k0", 79072523), ("T1", b"UNIQ", 1321340953), ("T", b"0jdpfbq", 0)],
 )
 def test_hashes_of_known_keys(topic, key, expected):
+    """The last one is the smallest number in Java, which has no absolute value."""
     assert key_hash(topic, key) == expected
+    assert key_hashes(topic, np.frombuffer(key, np.uint8).reshape(1, -1)).tolist() == [expected]
 
 
 @given(st.text(max_size=20), st.text(max_size=300))
@@ -47,11 +53,18 @@ def test_a_hash_is_that_of_java(topic, key):
     assert key_hash(topic, key.encode()) == (0 if code == -(1 << 31) else abs(code))
 
 
+@given(st.text(max_size=20), st.integers(1, 300), st.data())
+def test_hashes_of_many_keys_at_once_are_those_of_each(topic, length, data):
+    keys = data.draw(st.lists(st.text(st.characters(max_codepoint=127), min_size=length, max_size=length), min_size=1))
+    rows = np.frombuffer("".join(keys).encode(), np.uint8).reshape(-1, length)
+    assert key_hashes(topic, rows).tolist() == [key_hash(topic, key.encode()) for key in keys]
+
+
 def test_a_file_byte_for_byte():
     disk = SimDisk()
     file = ActiveIndexFile(disk, "f", SMALL_LAYOUT, IndexHeader(), 1)
-    file.add([(9, 1000, 5_000), (13, 1100, 7_999)])
-    file.add([(2, 1200, 8_000)])
+    file.add(as_keys([(9, 1000, 5_000), (13, 1100, 7_999)]))
+    file.add(as_keys([(2, 1200, 8_000)]))
     file.write_slots()
     file.sync_entries()
     assert content(disk, "f") == b"".join(
@@ -70,12 +83,12 @@ def test_a_file_byte_for_byte():
 def test_entries_of_a_hash_are_found_newest_first_and_by_time():
     disk = SimDisk()
     file = ActiveIndexFile(disk, "f", SMALL_LAYOUT, IndexHeader(), 1)
-    file.add([(5, 100 * number, 10_000 * number) for number in (1, 2, 3)] + [(9, 400, 40_000)])
+    file.add(as_keys([(5, 100 * number, 10_000 * number) for number in (1, 2, 3)] + [(9, 400, 40_000)]))
     assert list(file.positions(5, *FOREVER)) == [300, 200, 100]
     assert list(file.positions(9, *FOREVER)) == [400]
     assert list(file.positions(1, *FOREVER)) == []
     assert list(file.positions(5, 20_000, 25_000)) == [200]
-    file.add([(5, 500, 50_000)])
+    file.add(as_keys([(5, 500, 50_000)]))
     assert file.full
     file.write_slots()
     file.sync_entries()
@@ -89,10 +102,10 @@ def test_slots_are_recovered_from_the_entries_that_they_lack(codes, data):
     file = ActiveIndexFile(disk, "f", layout, IndexHeader(), 1)
     split = data.draw(st.integers(0, len(codes)))
     keys = [(code, 10 * place, 1000 * place) for place, code in enumerate(codes)]
-    file.add(keys[:split])
+    file.add(as_keys(keys[:split]))
     file.write_slots()
     slots_entries = file.header.next_entry
-    file.add(keys[split:])
+    file.add(as_keys(keys[split:]))
     again = ActiveIndexFile(disk, "f", layout, file.header, slots_entries)
     for code in set(codes):
         assert list(again.positions(code, *FOREVER)) == list(file.positions(code, *FOREVER))
@@ -331,14 +344,19 @@ def fail_writes(disk: SimDisk, operation: str, prefix: str) -> None:
 def test_a_failed_write_of_entries_leaves_no_gap_in_a_chain():
     disk = SimDisk()
     file = ActiveIndexFile(disk, "f", SMALL_LAYOUT, IndexHeader(), 1)
-    file.add([(5, 100, 1000)])
+    file.add(as_keys([(5, 100, 1000)]))
     fail_writes(disk, "pwrite", "f")
-    more = [(5, 200, 2000), (5, 300, 3000)]
+    more = as_keys([(5, 200, 2000), (5, 300, 3000)])
     with pytest.raises(OSError, match="No space"):
         file.add(more)
     assert list(file.positions(5, *FOREVER)) == [100]
     file.add(more)
     assert list(file.positions(5, *FOREVER)) == [300, 200, 100]
+
+
+def test_an_index_that_falls_behind_gets_more_of_a_core_up_to_an_idle_nodes_share():
+    shares = [core_share(0.04, lag) for lag in range(0, 2 * FAR_BEHIND_BYTES, FAR_BEHIND_BYTES // 4)]
+    assert shares == pytest.approx([0.04, 0.0925, 0.145, 0.1975, 0.25, 0.25, 0.25, 0.25])
 
 
 @pytest.mark.parametrize("operation", ["pwrite", "datasync", "sync_dir", "open"])

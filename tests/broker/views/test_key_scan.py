@@ -1,4 +1,4 @@
-"""What the key index reads of an entry's records is what the general decoder reads."""
+"""What the key index reads of a block's records is what the general decoder reads."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dledger_broker.views import keyscan
 from dledger_broker.views.keyfile import IndexedKey, key_hash
-from dledger_broker.views.keyscan import record_keys, scan_keys
+from dledger_broker.views.keyscan import MIN_ALIKE, record_keys, scan_keys
 from dledger_remoting.errors import RecordError
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.record import (
@@ -44,8 +45,8 @@ UNUSUAL: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 
-def run(number: int, fields: dict[str, Any]) -> bytes:
-    """Two messages of one producer, which differ in the last characters of the unique key."""
+def messages(first: int, count: int, fields: dict[str, Any]) -> bytes:
+    """Messages of one producer, which differ in the last characters of the unique key."""
     return b"".join(
         encode_record(
             MessageRecord(
@@ -62,7 +63,7 @@ def run(number: int, fields: dict[str, Any]) -> bytes:
                 store_host=HOST,
             )
         )
-        for place in (2 * number, 2 * number + 1)
+        for place in range(first, first + count)
     )
 
 
@@ -76,23 +77,49 @@ def read_one_by_one(data: bytes) -> list[IndexedKey]:
 
 @pytest.mark.parametrize("first", UNUSUAL, ids=str)
 def test_keys_are_those_of_records_read_one_by_one(first: tuple[str, Any]) -> None:
-    """A run of usual messages, one that differs from it, one that differs from that, and usual ones again."""
+    """Usual messages, as many that differ from them, as many that differ from those, and usual ones again."""
     changed = {**USUAL, first[0]: first[1]}
     for name, value in UNUSUAL:
-        data = b"".join(map(run, range(4), (USUAL, changed, {**changed, name: value}, USUAL)))
-        assert scan_keys(b"before" + data + b"after", 6, 6 + len(data)) == read_one_by_one(data)
+        for each in (2, MIN_ALIKE):
+            kinds = (USUAL, changed, {**changed, name: value}, USUAL)
+            pieces = [messages(each * number, each, fields) for number, fields in enumerate(kinds)]
+            block, spans = b"before", []
+            for piece in pieces:
+                spans.append((len(block), len(block) + len(piece)))
+                block += piece + b"between"
+            assert scan_keys(block, spans).tolist() == read_one_by_one(b"".join(pieces))
+
+
+def test_records_that_look_alike_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = messages(0, 100, USUAL) + messages(100, 100, {**USUAL, "topic": "B"})
+    expected = read_one_by_one(data)
+    monkeypatch.setattr(keyscan, "record_keys", None)
+    assert scan_keys(data, [(0, len(data))]).tolist() == expected
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.sampled_from(UNUSUAL), st.integers(0, 3)), min_size=MIN_ALIKE, max_size=10 * MIN_ALIKE))
+def test_producers_that_send_in_turns_are_told_from_one_another(sent: list[tuple[tuple[str, Any], int]]) -> None:
+    kinds: list[dict[str, Any]] = [USUAL, {**USUAL, "topic": "B"}, {**USUAL, "body": bytes(40)}]
+    data = b"".join(
+        messages(place, 1, kinds[which] if which < 3 else {**USUAL, unusual[0]: unusual[1]})
+        for place, (unusual, which) in enumerate(sent)
+    )
+    assert scan_keys(data, [(0, len(data))]).tolist() == read_one_by_one(data)
 
 
 @settings(max_examples=300)
-@given(st.sampled_from(UNUSUAL), st.data())
-def test_damaged_records_raise_nothing_but_record_errors(unusual: tuple[str, Any], data: st.DataObject) -> None:
-    whole = run(0, USUAL) + run(1, {**USUAL, unusual[0]: unusual[1]})
+@given(st.sampled_from(UNUSUAL), st.sampled_from([2, MIN_ALIKE]), st.data())
+def test_damaged_records_raise_nothing_but_record_errors(
+    unusual: tuple[str, Any], each: int, data: st.DataObject
+) -> None:
+    whole = messages(0, each, USUAL) + messages(each, each, {**USUAL, unusual[0]: unusual[1]})
     damaged = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     try:
-        scan_keys(bytes(damaged), 0, len(damaged))
+        scan_keys(bytes(damaged), [(0, len(damaged))])
     except RecordError:
         pass
     with pytest.raises(RecordError):
-        scan_keys(whole[:-1], 0, len(whole) - 1)
+        scan_keys(whole[:-1], [(0, len(whole) - 1)])

@@ -14,7 +14,7 @@ from dledger_broker.state.pins import PinTable
 from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_broker.views import recovery
 from dledger_broker.views.consumequeue import ConsumeQueues
-from dledger_broker.views.keyfile import ActiveIndexFile, IndexedKey
+from dledger_broker.views.keyfile import ActiveIndexFile, Keys
 
 CATALOGUE = Catalogue("broker")
 
@@ -108,8 +108,9 @@ CATALOGUE.add(
 # ---------------------------------------------------------------- key index
 
 
-def _slots_first(self: ActiveIndexFile, keys: list[IndexedKey]) -> None:
-    slots = {code % self._layout.slots: self.header.next_entry + place for place, (code, _, _) in enumerate(keys)}
+def _slots_first(self: ActiveIndexFile, keys: Keys) -> None:
+    first = self.header.next_entry
+    slots = {code % self._layout.slots: first + place for place, code in enumerate(keys["hash"].tolist())}
     try:
         _real_add(self, keys)
     except OSError:
