@@ -172,7 +172,7 @@ class Retention:
     def _end_leases(self) -> None:
         """Give up the pins that nobody has renewed."""
         names = self._machine.state.pins.expired(self._env.wall_ms())
-        if names:
+        if names and self._machine.understood_by_all(DeletePins):
             self._machine.stage_command(DeletePins(names), _tried_again, privileged=True)
 
     def trim(self, position: int) -> None:

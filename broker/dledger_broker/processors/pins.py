@@ -12,7 +12,7 @@ from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.requests import Requests
 from dledger_broker.server.request import Buffer, Request
-from dledger_broker.state.commands import DeletePins, PutPin
+from dledger_broker.state.commands import Command, DeletePins, PutPin
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
@@ -56,8 +56,7 @@ class PinProcessor:
         pins = self._machine.state.pins
         if len(pins) >= MAX_PINS and pins.get(header.name) is None:
             raise InvalidParameter(f"the group has {len(pins)} pins, the limit is {MAX_PINS}: release one")
-        if not self._machine.understood_by_all(PutPin):
-            raise ServiceNotAvailable("not every member of the group is known to understand pins: try again later")
+        self._require_understanding(PutPin)
         kept_from = self._machine.kept_from
         if header.position < kept_from:
             raise ReadTrimmed(f"position {header.position} is below {kept_from}, from which on the log is kept")
@@ -79,6 +78,7 @@ class PinProcessor:
         if self._machine.state.pins.get(header.name) is None:
             request.respond()
             return
+        self._require_understanding(DeletePins)
         self._machine.stage_command(DeletePins((header.name,)), partial(self._unpinned, request), privileged=True)
 
     def _unpinned(self, request: Request, error: LogError | None) -> None:
@@ -86,6 +86,11 @@ class PinProcessor:
             request.respond()
         else:
             self._requests.fail(request, error)
+
+    def _require_understanding(self, command: type[Command]) -> None:
+        """A member that joined a moment ago has not told yet what it understands."""
+        if not self._machine.understood_by_all(command):
+            raise ServiceNotAvailable("not every member of the group is known to understand pins: try again later")
 
     def list(self, request: Request) -> None:
         """20015: all pins."""

@@ -75,6 +75,20 @@ def test_a_range_that_is_no_longer_kept_says_so(broker: ServedBroker):
     assert client.call(20013, {"name": "late", "position": "0"}).code == ResponseCode.READ_TRIMMED
 
 
+def test_a_pin_is_given_up_only_when_every_member_understands_it(broker: ServedBroker):
+    client = founded(broker).client()
+    client.send_message("T1")
+    assert client.call(20013, {"name": "job", "position": "0"}).code == ResponseCode.SUCCESS
+    features = dict(broker.memory.machine.state.features)
+    broker.memory.machine.state.features.clear()
+    for number, fields in ((20013, {"name": "job", "position": "0"}), (20014, {"name": "job"})):
+        answer = client.call(number, fields)
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "understand" in (answer.remark or "")
+    broker.memory.machine.state.features.update(features)
+    assert client.call(20014, {"name": "job"}).code == ResponseCode.SUCCESS
+
+
 def test_a_node_without_a_vote_serves_readers_that_take_learners(make_broker: MakeBroker):
     config, me = make_broker().config, ReplicaId(NODE_ID, "i0")
     memory = BrokerInMemory(lead=False)

@@ -213,6 +213,22 @@ def test_a_pin_holds_a_trim_back_until_its_lease_ends():
     retention.stop()
 
 
+def test_a_pin_outlives_its_lease_while_a_member_may_not_understand_its_end():
+    """A member that joined a moment ago."""
+    broker, retention = trimmed_broker()
+    pin(broker, "job", 0, lease_ms=1000)
+    features = dict(broker.machine.state.features)
+    broker.machine.state.features.clear()
+    broker.env.advance(2.0)
+    retention.check()
+    broker.env.run_ready()
+    assert len(broker.machine.state.pins) == 1
+    broker.machine.state.features.update(features)
+    retention.check()
+    broker.env.run_ready()
+    assert len(broker.machine.state.pins) == 0
+
+
 def test_a_full_disk_overrides_a_pin_and_is_counted():
     broker, retention = trimmed_broker()
     counters = BrokerCounters()
