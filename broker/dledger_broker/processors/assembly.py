@@ -46,6 +46,7 @@ class Processors:
     presence: Presence
     sends: SendProcessor
     pulls: PullProcessor
+    offsets: OffsetProcessor
 
 
 def assemble(
@@ -88,4 +89,4 @@ def assemble(
     pins = PinProcessor(machine, env, group, requests, forwarder.pass_on)
     ranges = RangeProcessor(machine, log, env, group, config.broker_group, counters, requests, pins, roles)
     requests.connect(forwarder, sends, pulls, routes(sends, pulls, offsets, membership, topics, queries, ranges, pins))
-    return Processors(requests, forwarder, presence, sends, pulls)
+    return Processors(requests, forwarder, presence, sends, pulls, offsets)

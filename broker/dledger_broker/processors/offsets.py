@@ -31,11 +31,13 @@ from dledger_remoting.headers import (
 from dledger_remoting.hotpath import PullFields
 from dledger_remoting.topics import is_system_group
 
-LATE_COMMIT_S: Final = 60.0
-"""How long after a commit an older one of its client, delayed on its way through another node, is recognised."""
-NEW_LEADER_S: Final = 15.0
-"""How long a new leader may meet commits that another node passed on to the leader before it: longer than a request
-waits for a leader and for its answer together."""
+LONGEST_STANDSTILL_S: Final = 60.0
+"""A node may stand still for so long (SIGSTOP, a suspended machine) and then pass on what its clients sent before."""
+LATE_COMMIT_S: Final = LONGEST_STANDSTILL_S + 15.0
+"""How long after a commit an older one of its client, delayed on its way through another node, is recognised: longer
+than that node stands still, and the commit waits for a leader and for its answer, together."""
+NEW_LEADER_S: Final = LATE_COMMIT_S
+"""How long a new leader may meet commits that are older than those which the leader before it took."""
 
 
 class _Commit(NamedTuple):
@@ -47,7 +49,7 @@ class _Commit(NamedTuple):
 
 
 class RecentCommits:
-    """Who committed what in the last minute: a commit that was forwarded must not undo a newer one of its client.
+    """Who committed what of late: a commit that was forwarded must not undo a newer one of its client.
 
     1. a client commits 100 through a follower, the link stalls;
     2. it learns of the leader and commits 120 there;

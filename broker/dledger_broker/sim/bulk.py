@@ -37,7 +37,7 @@ class BulkReader(Client):
         super().__init__(trial, number)
         self._pin = f"reader-{number}"
         self._ranges: list[tuple[int, int]] = []
-        self._unpinned_until = 0.0
+        self._unpinned_at: float | None = None
         """Until then an earlier request to give the pin up may still take effect."""
 
     def act(self) -> None:
@@ -147,11 +147,18 @@ class BulkReader(Client):
         else:
             self.pause()
 
+    @property
+    def _may_be_unpinned(self) -> bool:
+        """Whether an earlier unpin may still take effect."""
+        group, at = self.trial.group, self._unpinned_at
+        return at is not None and group.scheduler.now <= at + LATE_EFFECT_S + group.longest_pause_s
+
     def _put(self, position: int) -> None:
         trial, now = self.trial, self.trial.group.scheduler.now
+        counts = not self._may_be_unpinned
 
         def done(answer: Answer | None) -> None:
-            if answer is not None and answer.code == ResponseCode.SUCCESS and now > self._unpinned_until:
+            if answer is not None and answer.code == ResponseCode.SUCCESS and counts:
                 held = int(answer.ext["position"])
                 require(held <= position, "a pin holds at least what was asked for", asked=position, held=held)
                 trial.truth.claims[self._pin] = Claim(held, now + LEASE_S)
@@ -164,7 +171,7 @@ class BulkReader(Client):
 
     def _unpin(self) -> None:
         del self.trial.truth.claims[self._pin]
-        self._unpinned_until = self.trial.group.scheduler.now + LATE_EFFECT_S
+        self._unpinned_at = self.trial.group.scheduler.now
         if not self.call(RequestCode.UNPIN_LOG, {"name": self._pin}, lambda _: self.pause()):
             self.pause()
 

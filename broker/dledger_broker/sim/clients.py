@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 CLIENT_HOST: Final = "127.0.0.1"
 FIRST_CLIENT_PORT: Final = 50_000
 LATE_EFFECT_S: Final = 15.0
-"""A request that was not answered may take effect so much later: it waits for a leader, or in a blocked link."""
+"""A request that was not answered may take effect so much later, besides the longest pause of a node: it waits for a
+leader, or in a link that nothing passes."""
 NOT_STORED: Final = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
@@ -49,6 +50,7 @@ class ClientSettings:
     readers: int = 1
     repeaters: int = 0
     bulk_readers: int = 0
+    racers: int = 0
     think_s: float = 0.1
     """Mean pause between two operations of one client."""
     timeout_s: float = 3.0
@@ -292,8 +294,8 @@ class Administrator(Client):
         self.topic = f"passing-{number}"
         self._exists: bool | None = None
         """As far as it was told; None if nobody knows."""
-        self._unsure_until = 0.0
-        """Until then a change whose outcome is unknown may still take effect, after later ones."""
+        self._unsure_since: float | None = None
+        """When the outcome of the last change that had none was given up: it may take effect after later ones."""
         trial.passing.append(self.topic)
 
     def act(self) -> None:
@@ -307,14 +309,20 @@ class Administrator(Client):
         else:
             self._look()
 
+    @property
+    def _may_be_undone(self) -> bool:
+        """Whether an earlier change may still take effect."""
+        group, since = self.trial.group, self._unsure_since
+        return since is not None and group.scheduler.now < since + LATE_EFFECT_S + group.longest_pause_s
+
     def _change(self, code: int, ext: dict[str, str], *, exists: bool) -> None:
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 self._exists = exists
                 self.trial.counts["topic changed"] += 1
             elif answer is None or answer.code not in NOT_STORED:
-                self._unsure_until = self.trial.group.scheduler.now + LATE_EFFECT_S
-            if self.trial.group.scheduler.now < self._unsure_until:
+                self._unsure_since = self.trial.group.scheduler.now
+            if self._may_be_undone:
                 self._exists = None
             self.pause()
 

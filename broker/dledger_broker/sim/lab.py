@@ -10,7 +10,11 @@ from dledger.sim.service import Scenario
 from dledger_broker.sim.mutants import MUTANTS
 from dledger_broker.sim.trial import BrokerScenario
 
-_BROKERS: Final = (BrokerScenario("broker"), BrokerScenario("repeats", repeats=True))
+_BROKERS: Final = (
+    BrokerScenario("broker"),
+    BrokerScenario("repeats", repeats=True),
+    BrokerScenario("races", races=True),
+)
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
 
 __all__ = ["MUTANTS", "SCENARIOS"]

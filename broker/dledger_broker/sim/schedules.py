@@ -27,6 +27,7 @@ from dledger_remoting.hosts import HostAddress
 TOPIC: Final = "lasting-0"
 GROUP_NAME: Final = "group-0"
 TIMEOUT_S: Final = 6.0
+STANDSTILL_S: Final = 60.0
 CLIENT: Final = HostAddress("127.0.0.1", 50_000)
 
 
@@ -193,6 +194,36 @@ def commit_that_missed_two_leaders() -> None:
     assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
+def commit_in_a_node_that_stood_still() -> None:
+    """A commit that lay for a minute in a node that stood still does not undo a later one, whoever leads by then.
+
+    1. A follower is stopped (SIGSTOP), and a consumer commits 1 there.
+    2. It commits 2 at the leader, which soon hands over.
+    3. The follower wakes after a minute, and passes the first commit on to the new leader, which knows of 2 from the
+       log only.
+    """
+    brokers = _Brokers()
+    leader = brokers.leader
+    follower, heir = (name for name in brokers.group.nodes if name != leader)
+    at_leader, at_follower = brokers.connect(leader), brokers.connect(follower)
+    brokers.found_group(at_leader)
+    stopped = brokers.group.nodes[follower].life
+    assert stopped is not None
+    stopped.environment.pause(brokers.scheduler.now + STANDSTILL_S)
+    counters = cast(SimBroker, stopped.service).counters
+    forwarded = counters.forwarded
+    brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, _key(1))
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, _key(2))
+    brokers.run(1.0)
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    life = leading(brokers.group)
+    life.replica.transfer(life.replica.engine.table.membership.find(heir))
+    brokers.run(STANDSTILL_S + 4.0)
+    assert brokers.leader == heir
+    assert counters.forwarded > forwarded
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
 def commit_behind_a_refused_one() -> None:
     """What was sent behind a refused request does not pass it.
 
@@ -341,6 +372,7 @@ SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     handover_that_fails,
     commit_that_was_overtaken,
     commit_that_missed_two_leaders,
+    commit_in_a_node_that_stood_still,
     commit_behind_a_refused_one,
     commit_that_came_back,
     overtaken_commit_and_a_killed_leader,

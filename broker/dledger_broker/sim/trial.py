@@ -10,6 +10,7 @@ from typing import Final
 from dledger.sim.cases import Limits
 from dledger.sim.group import Life, SimGroup
 from dledger.sim.invariants import Violation, require
+from dledger_broker.sim.branches import watch
 from dledger_broker.sim.bulk import BulkReader
 from dledger_broker.sim.clients import (
     NOT_STORED,
@@ -22,6 +23,7 @@ from dledger_broker.sim.clients import (
 )
 from dledger_broker.sim.connection import Answer
 from dledger_broker.sim.judgement import Judge
+from dledger_broker.sim.races import Racer
 from dledger_broker.sim.repeats import Repeater
 from dledger_broker.sim.service import BrokerSettings, SimBroker
 from dledger_broker.sim.truth import Stored, Truth, encode_body, operation_of
@@ -74,6 +76,7 @@ class BrokerTrial:
         """See `Trial.serve`."""
         _ = group
         broker = SimBroker(life, self._brokers, self.truth)
+        watch(broker.service.processors, broker.service.group, self.counts)
         self._running.append(broker)
         life.on_ended.append(lambda: self._ended(broker))
         return broker
@@ -90,6 +93,8 @@ class BrokerTrial:
         self.counts["cold read"] += counters.cold_reads
         self.counts["repetition answered"] += counters.idempotent_repeats
         self.counts["repetition held"] += counters.idempotent_waits
+        remembered = broker.broker.state.remembered
+        self.counts["remembered sends expired"] += remembered.capture()[0].added > len(remembered)
 
     def start(self, group: SimGroup) -> None:
         """See `Trial.start`."""
@@ -104,6 +109,7 @@ class BrokerTrial:
             *[Reader] * settings.readers,
             *[Repeater] * settings.repeaters,
             *[BulkReader] * settings.bulk_readers,
+            *[Racer] * settings.racers,
         ]
         clients = [kind(self, number) for number, kind in enumerate(kinds)]
         Founder(self, len(kinds), clients).pause()
@@ -358,11 +364,14 @@ class Founder(Client):
 
 
 class BrokerScenario:
-    """See `dledger.sim.service.Scenario`.  `repeats` has repeated sends, and readers that pin the log, besides."""
+    """See `dledger.sim.service.Scenario`.  With `repeats` there are repeated sends, and readers that pin the log,
+    besides; with `races` clients that commit through two nodes at once.
+    """
 
-    def __init__(self, name: str, *, repeats: bool = False) -> None:
+    def __init__(self, name: str, *, repeats: bool = False, races: bool = False) -> None:
         self.name = name
         self._repeats = repeats
+        self._races = races
 
     def draw(self, random: Random, limits: Limits) -> BrokerTrial:
         """See `Scenario.draw`."""
@@ -390,6 +399,8 @@ class BrokerScenario:
                 repeaters=random.choice((1, 2, 4)),
                 bulk_readers=random.choice((0, 1, 2)),
             )
+        if self._races:
+            settings = replace(settings, producers=1, consumers=random.choice((0, 1)), racers=random.choice((2, 4, 6)))
         brokers = BrokerSettings(
             units_per_file=random.choice((8, 32, 256)),
             checkpoint_bytes=random.choice((8 << 10, 64 << 10, 1 << 40)),
@@ -406,5 +417,6 @@ class BrokerScenario:
                 readers=min(settings.readers, limits.clients),
                 repeaters=min(settings.repeaters, limits.clients),
                 bulk_readers=min(settings.bulk_readers, limits.clients),
+                racers=min(settings.racers, limits.clients),
             )
         return BrokerTrial(random, settings, brokers, limits.operations)

@@ -27,7 +27,10 @@ class Strike(msgspec.Struct, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One run.  Without `strikes` the seed draws the faults; with them exactly these are injected."""
+    """One run.  Without `strikes` the seed draws the faults; with them exactly these are injected.
+
+    `kinds` are those that a seed draws from, by default all: it keeps its meaning when there are more.
+    """
 
     scenario: str
     seed: int
@@ -35,6 +38,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     strikes: tuple[Strike, ...] | None = None
     clients: int | None = None
     operations: int | None = None
+    kinds: tuple[str, ...] | None = None
 
     @property
     def limits(self) -> Limits:

@@ -32,19 +32,6 @@ Keep = Literal["none", "random", "all"]
 
 
 @dataclass(slots=True)
-class DiskCounters:
-    """What was done to a disk so far; whoever models time turns differences into delays."""
-
-    reads: int = 0
-    bytes_read: int = 0
-    writes: int = 0
-    bytes_written: int = 0
-    syncs: int = 0
-    bytes_synced: int = 0
-    directory_syncs: int = 0
-
-
-@dataclass(slots=True)
 class DiskFault:
     """Operations that `matches` (operation name, path) fail with error number `number`, once or until removed."""
 
@@ -65,15 +52,12 @@ class _Inode:
         self.blocks: set[int] = set()
         self.mtime_ms = 0
 
-    def settle(self) -> int:
-        """All pending writes reach the platter; returns how many bytes that were."""
-        size = 0
+    def settle(self) -> None:
+        """All pending writes reach the platter."""
         for offset, data in self.pending:
             _overwrite(self.durable, offset, data)
-            size += len(data)
         self.pending.clear()
         _grow(self.durable, len(self.cached))
-        return size
 
     def crash(self, rng: random.Random, keep: Keep) -> None:
         """The page cache is lost; `keep` says what of the pending writes had reached the platter."""
@@ -189,10 +173,7 @@ class SimFile:
     def pread(self, size: int, offset: int) -> bytes:
         """See `File.pread`."""
         self._begin("pread")
-        self._disk.counters.reads += 1
-        data = bytes(self._inode.cached[offset : offset + size])
-        self._disk.counters.bytes_read += len(data)
-        return data
+        return bytes(self._inode.cached[offset : offset + size])
 
     def pread_nowait(self, size: int, offset: int) -> bytes | None:
         """See `File.pread_nowait`; at random there is nothing in the page cache."""
@@ -206,8 +187,7 @@ class SimFile:
         self._begin("pwrite")
         content = bytes(data)
         self._disk.allocate(self._inode, self._path, offset, len(content))
-        self._disk.counters.writes += 1
-        self._disk.counters.bytes_written += len(content)
+        self._disk.bytes_written += len(content)
         _overwrite(self._inode.cached, offset, content)
         self._inode.mtime_ms = self._disk.now_ms()
         if self._write_through:
@@ -222,8 +202,7 @@ class SimFile:
         except OSError:
             self._inode.pending.clear()
             raise
-        self._disk.counters.syncs += 1
-        self._disk.counters.bytes_synced += self._inode.settle()
+        self._inode.settle()
 
     def reserve(self, offset: int, size: int) -> None:
         """See `File.reserve`."""
@@ -269,7 +248,8 @@ class SimDisk:
         now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self.capacity_bytes = capacity_bytes
-        self.counters = DiskCounters()
+        self.bytes_written = 0
+        """Of all files, so far."""
         self.epoch = 0
         self.faults: list[DiskFault] = []
         self.now_ms = now_ms
@@ -461,7 +441,6 @@ class SimDisk:
         """See `Disk.sync_dir`."""
         path = _normal(path)
         self.check_fault("sync_dir", path)
-        self.counters.directory_syncs += 1
         last = max((at for at, change in enumerate(self._journal) if change.touches(path)), default=-1)
         for change in self._journal[: last + 1]:
             self._durable_tree.apply(change)

@@ -58,7 +58,7 @@ class SimEnvironment:
         self._missed: deque[Timer] = deque()
         self._unfinished: dict[int, Callable[[], object]] = {}
         self._works = 0
-        self.wall_offset_ms = 0
+        self.wall_offset_ms: Callable[[], int] = lambda: 0
         self.sync_delay_s: Callable[[str], float] = lambda _lane: 0.0005
         self._loop = SimEventLoop(self, self._task_failed)
         self._as_loop = self._loop.as_loop
@@ -101,6 +101,11 @@ class SimEnvironment:
                 missed()
 
     @property
+    def paused_until(self) -> float:
+        """When the last pause ended, or ends."""
+        return self._paused_until
+
+    @property
     def paused(self) -> bool:
         """Whether a pause goes on."""
         return self._scheduler.now < self._paused_until
@@ -113,7 +118,7 @@ class SimEnvironment:
 
     def wall_ms(self) -> int:
         """See `Environment.wall_ms`."""
-        return WALL_EPOCH_MS + int(self._scheduler.now * 1000) + self.wall_offset_ms
+        return WALL_EPOCH_MS + int(self._scheduler.now * 1000) + self.wall_offset_ms()
 
     def random(self) -> Random:
         """See `Environment.random`."""

@@ -68,8 +68,15 @@ class SimNode:
     """An injected error has struck: it may end this life, or keep the next one from beginning."""
     sync_delay_s: float = 0.001
     wall_offset_ms: int = 0
+    wall_gain: float = 0.0
+    """Seconds that its wall clock gains each second, since `wall_gains_from`."""
+    wall_gains_from: float = 0.0
     copy: DiskImage | None = None
     """An old copy of its directory that may be put back."""
+
+    def wall_wrong_by(self, now: float) -> int:
+        """By how many ms its wall clock is wrong at a moment."""
+        return self.wall_offset_ms + int(self.wall_gain * (now - self.wall_gains_from) * 1000)
 
     @property
     def replica(self) -> Replica | None:
@@ -147,6 +154,10 @@ class SimGroup:
         """Some wall clock has, at some time."""
         self.disks_filled = False
         """Some disk was full, at some time."""
+        self.longest_pause_s = 0.0
+        """A node stood still for so long: what it had been sent took effect so late."""
+        self.restart: object | None = None
+        """The rolling restart that goes on."""
         self.witness = Witness()
         self.network = Network(scheduler, Random(random.getrandbits(64)), settings.names)
         self.nodes = {name: self._make_node(name) for name in settings.names}
@@ -259,7 +270,7 @@ class SimGroup:
             clock_offset_s=node.clock_offset_s,
             call_cost_s=self.settings.call_cost_s,
         )
-        environment.wall_offset_ms = node.wall_offset_ms
+        environment.wall_offset_ms = lambda: node.wall_wrong_by(self.scheduler.now)
         environment.sync_delay_s = lambda _lane: node.sync_delay_s * (0.2 + environment.random().random() * 1.8)
 
         def sent(to: str, message: Message) -> None:
@@ -392,6 +403,11 @@ class SimGroup:
     def rotten(self) -> bool:
         """Bits of some disk were flipped: what it serves may be wrong until its scrub has found out."""
         return any(node.rotten for node in self.nodes.values())
+
+    @property
+    def paused_until(self) -> float:
+        """When the last of the nodes that stand still goes on; a moment that has passed if all go on."""
+        return max((node.life.environment.paused_until for node in self.running if node.life is not None), default=0.0)
 
     def healthy(self) -> bool:
         """Every node runs, is a voter, leads or follows the ready leader, and has applied everything."""

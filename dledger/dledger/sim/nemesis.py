@@ -11,6 +11,7 @@ from dledger.sim.cases import Strike, fault_of, strike_of
 from dledger.sim.faults import (
     BitFlip,
     ClientCut,
+    ClockDrift,
     ClockJump,
     Crash,
     Cut,
@@ -18,6 +19,7 @@ from dledger.sim.faults import (
     Fault,
     FullDisk,
     Kill,
+    LongPause,
     LoseFiles,
     LoseSegment,
     OldCopy,
@@ -25,8 +27,10 @@ from dledger.sim.faults import (
     Pause,
     PowerCut,
     Remove,
+    RollingRestart,
     SlowDisk,
     SlowLinks,
+    Throttle,
     Transfer,
     Trim,
     Wipe,
@@ -36,11 +40,17 @@ from dledger.store.segments import DIRECTORY as LOG_DIRECTORY
 
 SUPERVISE_S = 0.4
 TRIM = "trim"
+LONGEST_PAUSE_S = 60.0
+SPARE_BYTES = (0, 8 << 10, 100 << 10, 300 << 10)
+"""What is left on a disk that is full."""
 PATIENCE = 3
 """Starts of a node with damaged files, before it is given an empty directory."""
 
 VIEWS = ("consumequeue", "views", "keyindex")
 """Directories of services: errors there end nobody."""
+
+RARE: Mapping[str, float] = {"long-pause": 0.1, "rolling-restart": 0.3}
+"""These keep a group busy for long: their weights are so much smaller."""
 
 Draw = Callable[[Random, SimGroup], Fault]
 
@@ -70,6 +80,11 @@ def _crash_one(random: Random, group: SimGroup) -> Fault:
 def _crash_many(random: Random, group: SimGroup) -> Fault:
     names = _names(random, group)
     return Crash(tuple(names[: random.randint(2, len(names))]), random.choice(KEEPS), _down(random))
+
+
+def _some(random: Random, group: SimGroup) -> tuple[str, ...]:
+    names = _names(random, group)
+    return tuple(names[: random.randint(2, len(names))])
 
 
 def _crash_all(random: Random, group: SimGroup) -> Fault:
@@ -119,22 +134,28 @@ def _some_pairs(random: Random, group: SimGroup) -> tuple[tuple[str, str], ...]:
 def _full_disk(random: Random, group: SimGroup) -> Fault:
     duration_s = _down(random)
     cut_off_s = random.choice((0.0, 0.0, 0.5)) * duration_s
-    return FullDisk(_one(random, group), random.choice((0, 8 << 10, 100 << 10, 300 << 10)), duration_s, cut_off_s)
+    return FullDisk((_one(random, group),), random.choice(SPARE_BYTES), duration_s, cut_off_s)
 
 
 KINDS: Mapping[str, Draw] = {
     "crash": _crash_one,
     "crash-many": _crash_many,
     "crash-all": _crash_all,
-    "kill": lambda random, group: Kill(_one(random, group), _down(random)),
-    "stop": lambda random, group: Kill(_one(random, group), _down(random), orderly=True),
+    "kill": lambda random, group: Kill((_one(random, group),), _down(random)),
+    "kill-many": lambda random, group: Kill(_some(random, group), _down(random)),
+    "stop": lambda random, group: Kill((_one(random, group),), _down(random), orderly=True),
+    "rolling-restart": lambda random, group: RollingRestart(
+        tuple(_names(random, group)), random.choice((0.05, 0.5)), random.uniform(5, 15)
+    ),
     "power-cut": lambda random, group: PowerCut(
         _one(random, group),
         random.randrange(random.choice((5, 40, 200))),
         random.random() < 0.5,
         random.uniform(0.5, 2),
     ),
-    "pause": lambda random, group: Pause(_one(random, group), _down(random)),
+    "pause": lambda random, group: Pause((_one(random, group),), _down(random)),
+    "pause-many": lambda random, group: Pause(_some(random, group), random.uniform(1, 10)),
+    "long-pause": lambda random, group: LongPause(_one(random, group), random.uniform(5, LONGEST_PAUSE_S)),
     "isolate": _isolate,
     "halves": _halves,
     "ring": _ring,
@@ -146,10 +167,14 @@ KINDS: Mapping[str, Draw] = {
     "slow-links": lambda random, group: SlowLinks(
         _some_pairs(random, group), random.choice((0.01, 0.1, 0.4)), _down(random)
     ),
+    "throttle": lambda random, group: Throttle(
+        _some_pairs(random, group), random.choice((0, 5_000, 20_000, 100_000)), _down(random)
+    ),
     "slow-disk": lambda random, group: SlowDisk(
         _one(random, group), random.choice((0.02, 0.2, 1.0, 2.5)), 0.001, _down(random)
     ),
     "full-disk": _full_disk,
+    "full-disks": lambda random, group: FullDisk(group.settings.names, random.choice(SPARE_BYTES), _down(random)),
     "disk-error": lambda random, group: DiskError(
         _one(random, group),
         random.choice(("datasync", "datasync", "pwrite")),
@@ -174,22 +199,24 @@ KINDS: Mapping[str, Draw] = {
     "clock-jump": lambda random, group: ClockJump(
         _one(random, group), random.choice((-1, 1)) * random.choice((50, 5_000, 86_400_000)), _down(random)
     ),
+    "clock-drift": lambda random, group: ClockDrift(_one(random, group), random.uniform(-0.2, 0.2), _down(random)),
     "remove": lambda random, group: Remove(_one(random, group)),
     "transfer": lambda random, group: Transfer(_one(random, group)),
 }
 
 
 CLASSES: Mapping[str, str] = {
-    **dict.fromkeys(("kill", "stop", "pause"), "process"),
+    **dict.fromkeys(("kill", "kill-many", "stop", "rolling-restart", "pause", "pause-many", "long-pause"), "process"),
     **dict.fromkeys(("crash", "crash-many", "crash-all", "power-cut"), "power"),
     **dict.fromkeys(
-        ("isolate", "halves", "ring", "one-way", "cut", "client-cut", "slow-links"),
+        ("isolate", "halves", "ring", "one-way", "cut", "client-cut", "slow-links", "throttle"),
         "network",
     ),
     **dict.fromkeys(
         (
             "slow-disk",
             "full-disk",
+            "full-disks",
             "disk-error",
             "bit-flip",
             "bit-flip-running",
@@ -201,6 +228,7 @@ CLASSES: Mapping[str, str] = {
         "disk",
     ),
     "clock-jump": "clock",
+    "clock-drift": "clock",
     "remove": "membership",
     "transfer": "membership",
     TRIM: "retention",

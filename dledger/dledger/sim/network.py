@@ -2,14 +2,16 @@
 
 Every node dials every other one, with a control and a bulk lane.  A lane delivers in order; lanes race each other.
 Messages are only lost by losing the connection.  A blocked direction swallows what is sent into it until the sender
-gives the connection up.
+gives the connection up.  In a throttled one messages queue for their lane, and arrive as fast as it has become again.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dledger.core.messages import Message
 from dledger.invariants import invariant
@@ -19,6 +21,8 @@ from dledger.sim.scheduler import Scheduler
 from dledger.types import ReplicaId
 
 GIVE_UP_S = 2.0
+SPEED_BYTES_S = 200e6
+"""Of a link that nothing throttles."""
 MAX_QUEUED_BYTES = 64 << 20
 
 
@@ -39,10 +43,20 @@ class Endpoint(Protocol):
         """Call at `moment` on the node's event loop, if this life still goes on then."""
 
 
-class _Link:
-    """What one node dialled: present while `up`; `number` tells connections apart."""
+class _Message(NamedTuple):
+    """Something on its way."""
 
-    __slots__ = ("blocked", "delay_s", "dialling", "free_at", "number", "queued", "up")
+    size: int
+    hand_over: Callable[[Endpoint], None]
+
+
+class _Link:
+    """What one node dialled: present while `up`; `number` tells connections apart.
+
+    `rate` is in bytes/s for each lane, None if nothing throttles it; `lines` has what waits for that.
+    """
+
+    __slots__ = ("blocked", "delay_s", "dialling", "free_at", "lines", "number", "queued", "rate", "up")
 
     def __init__(self) -> None:
         self.up = False
@@ -50,6 +64,8 @@ class _Link:
         self.blocked = False
         self.dialling = False
         self.delay_s = 0.0
+        self.rate: float | None = None
+        self.lines: tuple[deque[_Message], deque[_Message]] = (deque(), deque())
         self.free_at = [0.0, 0.0]
         self.queued = [0, 0]
 
@@ -88,6 +104,9 @@ class Network:
             return
         link.up = False
         link.number += 1
+        for line in link.lines:
+            self.lost += len(line)
+            line.clear()
         source, target = self._endpoints.get(a), self._endpoints.get(b)
         if source is not None:
             peer = target.replica_id if target is not None else None
@@ -132,11 +151,24 @@ class Network:
         """Add `delay_s` to every message on a link."""
         self._links[a, b].delay_s = delay_s
 
+    def throttle(self, a: str, b: str, rate: float | None) -> None:
+        """Let each lane of a link carry `rate` bytes/s, nothing at 0; None lets all that waits go on at once."""
+        link = self._links[a, b]
+        link.rate = rate
+        for lane in Lane:
+            if rate is None:
+                line = link.lines[lane]
+                while line:
+                    self._carry(link, b, lane, line.popleft())
+            else:
+                self._carry_next(link, b, lane)
+
     def heal(self) -> None:
-        """Undo every block and every delay."""
+        """Undo every block, every delay and every limit."""
         for a, b in self._links:
             self.unblock(a, b)
             self.slow(a, b, 0.0)
+            self.throttle(a, b, None)
 
     def _dial_later(self, a: str, b: str) -> None:
         link = self._links[a, b]
@@ -176,22 +208,43 @@ class Network:
         """Put something on a lane."""
         link = self._links.get((a.node_id, b))
         source = self._endpoints.get(a.node_id)
-        if link is None or not link.up or source is None or source.replica_id != a:
+        if link is None or not link.up or source is None or source.replica_id != a or b not in self._endpoints:
             return False
         if link.queued[lane] + size > MAX_QUEUED_BYTES:
             return False
         if link.blocked:
             self.lost += 1
             return True
-        number = link.number
-        delay = link.delay_s + 0.0001 + self._random.random() * 0.001 + size / 200e6
+        link.queued[lane] += size
+        message = _Message(size, hand_over)
+        if link.rate is None:
+            self._carry(link, b, lane, message)
+        else:
+            line = link.lines[lane]
+            line.append(message)
+            if len(line) == 1:
+                self._carry_next(link, b, lane)
+        return True
+
+    def _carry_next(self, link: _Link, b: str, lane: Lane) -> None:
+        """Let the first message in a line go once it has had its time, then the next one."""
+        line = link.lines[lane]
+        if line and link.rate:
+            self._scheduler.after(line[0].size / link.rate, partial(self._passed, link, b, lane, line[0]))
+
+    def _passed(self, link: _Link, b: str, lane: Lane, message: _Message) -> None:
+        line = link.lines[lane]
+        if line and line[0] is message:
+            self._carry(link, b, lane, line.popleft())
+            self._carry_next(link, b, lane)
+
+    def _carry(self, link: _Link, b: str, lane: Lane, message: _Message) -> None:
+        """A message is on its way, and arrives unless the connection is lost."""
+        number, size = link.number, message.size
+        delay = link.delay_s + 0.0001 + self._random.random() * 0.001 + size / SPEED_BYTES_S
         at = max(link.free_at[lane], self._scheduler.now + delay)
         link.free_at[lane] = at
-        link.queued[lane] += size
-        target = self._endpoints.get(b)
-        if target is None:
-            return False
-        receiver = target
+        target = self._endpoints[b]
 
         def arrive() -> None:
             if link.number != number or link.blocked:
@@ -199,10 +252,9 @@ class Network:
                 return
             link.queued[lane] -= size
             self.delivered += 1
-            hand_over(receiver)
+            message.hand_over(target)
 
         target.deliver(at, arrive)
-        return True
 
     def queued_bytes(self, a: str, b: str, lane: Lane) -> int:
         link = self._links.get((a, b))

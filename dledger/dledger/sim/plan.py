@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from random import Random
 
 from dledger.sim.group import GroupSettings
-from dledger.sim.nemesis import KINDS
+from dledger.sim.nemesis import KINDS, RARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,11 @@ class Plan:
     """Mean duration of an fdatasync while nothing is wrong."""
 
 
-def draw_plan(random: Random) -> Plan:
-    """Swarm testing: a few kinds of faults at a time find more than all of them always."""
+def draw_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
+    """Swarm testing: a few kinds of faults at a time find more than all of them always.
+
+    `kinds` are those to draw from, by default all.
+    """
     nodes, founders = random.choices(((3, 3), (5, 5), (3, 1)), (8, 1, 1))[0]
     group = GroupSettings(
         nodes,
@@ -37,10 +41,10 @@ def draw_plan(random: Random) -> Plan:
         call_cost_s=random.choice((0.0, 0.0, 0.0, 0.0005)),
         clock_drift=random.choice((0.0, 0.01, 0.05)),
     )
-    chosen = random.sample(sorted(KINDS), random.randint(2, 8))
+    chosen = random.sample(sorted(KINDS if kinds is None else kinds), random.randint(2, 8))
     return Plan(
         group,
-        {kind: random.uniform(0.2, 1.0) for kind in chosen},
+        {kind: random.uniform(0.2, 1.0) * RARE.get(kind, 1.0) for kind in chosen},
         interval_s=random.choice((0.15, 0.4, 1.0)),
         most_at_once=random.choice((1, 2, 4)),
         trim_s=random.choice((0.3, 1.0, 4.0)),

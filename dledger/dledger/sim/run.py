@@ -22,6 +22,8 @@ SCRUB_S = 15.0
 """By then every node has read all of its log again."""
 STEP_S = 0.25
 WARM_UP_S = 1.0
+AWAKE_S = 2.0
+"""Clients go on for so long after the last pause, which may end after all other trouble: at most a minute."""
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class Outcome:
 
 def simulate(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | None = None) -> Outcome:
     """Run one case; a broken promise ends it and stands in the outcome."""
-    plan = draw_plan(_random(case, "plan"))
+    plan = draw_plan(_random(case, "plan"), case.kinds)
     trial = scenario.draw(_random(case, "clients"), case.limits)
     scheduler = Scheduler()
     group = SimGroup(scheduler, _random(case, "group"), plan.group, trial.serve)
@@ -100,8 +102,10 @@ def _run(group: SimGroup, trial: Trial, nemesis: Nemesis, seconds: float) -> Non
     trial.start(group)
     nemesis.start()
     scheduler.run_until(WARM_UP_S + seconds)
-    trial.stop()
     nemesis.heal_all()
+    if group.paused_until > scheduler.now:
+        scheduler.run_until(group.paused_until + AWAKE_S)
+    trial.stop()
     _converge(group)
     trial.judge(group)
     _compare(group)

@@ -62,13 +62,13 @@ def test_what_comes_next_is_filled_once_the_log_grows(sim_disk: SimDisk):
     make_identity(sim_disk, SEGMENT_BYTES)
     model = LoggedModel(sim_disk, segment_bytes=SEGMENT_BYTES)
     lead = SEGMENT_BYTES // space.FILL_LEAD_SHARE
-    written = sim_disk.counters.bytes_written
+    written = sim_disk.bytes_written
     assert not model.log.prepare_ahead(1 << 20)
-    assert sim_disk.counters.bytes_written == written, "a log that does not grow pays for nothing"
+    assert sim_disk.bytes_written == written, "a log that does not grow pays for nothing"
     model.append(bytes(lead))
-    written = sim_disk.counters.bytes_written
+    written = sim_disk.bytes_written
     model.log.prepare_ahead(1 << 20)
-    filled = sim_disk.counters.bytes_written - written
+    filled = sim_disk.bytes_written - written
     ahead = SEGMENT_BYTES // space.FILL_AHEAD_SHARE
     assert filled == ahead - lead, "entries may go on for the lead without asking"
     model.check()
@@ -79,6 +79,6 @@ def test_a_log_that_was_closed_is_not_filled(sim_disk: SimDisk):
     model = LoggedModel(sim_disk, segment_bytes=SEGMENT_BYTES)
     model.append(bytes(4000))
     model.log.close()
-    written = sim_disk.counters.bytes_written
+    written = sim_disk.bytes_written
     model.log.prepare_ahead(1 << 20)
-    assert sim_disk.counters.bytes_written == written
+    assert sim_disk.bytes_written == written

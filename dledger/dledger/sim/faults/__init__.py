@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from dledger.sim.faults.disks import BitFlip, DiskError, FullDisk, LoseFiles, LoseSegment, OldCopy, SlowDisk, Wipe
-from dledger.sim.faults.links import ClientCut, Cut, Partition, SlowLinks
-from dledger.sim.faults.machines import ClockJump, Crash, Kill, Pause, PowerCut
-from dledger.sim.faults.operations import Remove, Transfer, Trim
+from dledger.sim.faults.links import ClientCut, Cut, Partition, SlowLinks, Throttle
+from dledger.sim.faults.machines import ClockDrift, ClockJump, Crash, Kill, LongPause, Pause, PowerCut
+from dledger.sim.faults.operations import Remove, RollingRestart, Transfer, Trim
 from dledger.sim.group import SimGroup
 
 
@@ -30,10 +30,12 @@ _TYPES: Final[tuple[type[Fault], ...]] = (
     Kill,
     PowerCut,
     Pause,
+    LongPause,
     Partition,
     Cut,
     ClientCut,
     SlowLinks,
+    Throttle,
     SlowDisk,
     FullDisk,
     DiskError,
@@ -43,8 +45,10 @@ _TYPES: Final[tuple[type[Fault], ...]] = (
     Wipe,
     LoseFiles,
     ClockJump,
+    ClockDrift,
     Remove,
     Transfer,
+    RollingRestart,
     Trim,
 )
 FAULTS: Final = {fault.__name__: fault for fault in _TYPES}
@@ -54,6 +58,7 @@ __all__ = [
     "FAULTS",
     "BitFlip",
     "ClientCut",
+    "ClockDrift",
     "ClockJump",
     "Crash",
     "Cut",
@@ -61,6 +66,7 @@ __all__ = [
     "Fault",
     "FullDisk",
     "Kill",
+    "LongPause",
     "LoseFiles",
     "LoseSegment",
     "OldCopy",
@@ -68,8 +74,10 @@ __all__ = [
     "Pause",
     "PowerCut",
     "Remove",
+    "RollingRestart",
     "SlowDisk",
     "SlowLinks",
+    "Throttle",
     "Transfer",
     "Trim",
     "Wipe",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import permutations
 
 from dledger.replica.opening import LOG_DIRECTORIES
 from dledger.sim.group import SimGroup, SimNode
@@ -30,20 +31,21 @@ class SlowDisk:
 class FullDisk:
     """No space is left but a little, and others take what is given back.
 
-    For `cut_off_s` of that time the node hears nobody: a leader then fills its log with what others replace later.
+    For `cut_off_s` of that time these nodes hear nobody: a leader then fills its log with what others replace later.
     """
 
-    node: str
+    nodes: tuple[str, ...]
     spare_bytes: int
     duration_s: float
     cut_off_s: float = 0.0
 
     def inject(self, group: SimGroup) -> bool:
-        group.nodes[self.node].disk.fill_up(self.spare_bytes)
+        for name in self.nodes:
+            group.nodes[name].disk.fill_up(self.spare_bytes)
         group.disks_filled = True
         if self.cut_off_s:
-            others = [name for name in group.settings.names if name != self.node]
-            links = [*((self.node, other) for other in others), *((other, self.node) for other in others)]
+            sent = [(a, b) for a, b in permutations(group.settings.names, 2) if a in self.nodes]
+            links = [*sent, *((b, a) for a, b in sent)]
             for link in links:
                 group.network.block(*link)
 
@@ -55,7 +57,8 @@ class FullDisk:
         return True
 
     def heal(self, group: SimGroup) -> None:
-        group.nodes[self.node].disk.make_room()
+        for name in self.nodes:
+            group.nodes[name].disk.make_room()
 
 
 @dataclass(frozen=True, slots=True)

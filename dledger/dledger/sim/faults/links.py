@@ -59,6 +59,24 @@ class SlowLinks:
 
 
 @dataclass(frozen=True, slots=True)
+class Throttle:
+    """Some directed pairs carry so many bytes a second, on each of their lanes; with 0 everything waits for the end."""
+
+    pairs: tuple[tuple[str, str], ...]
+    bytes_s: float
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        for a, b in self.pairs:
+            group.network.throttle(a, b, self.bytes_s)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        for a, b in self.pairs:
+            group.network.throttle(a, b, None)
+
+
+@dataclass(frozen=True, slots=True)
 class ClientCut:
     """Clients do not reach some nodes; the nodes reach each other."""
 

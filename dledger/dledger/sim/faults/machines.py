@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger.sim.disk import Keep
-from dledger.sim.group import SimGroup, SimNode
+from dledger.sim.group import SimGroup
 
 MUTATING = frozenset(("pwrite", "datasync", "rename", "unlink", "sync_dir", "truncate", "reserve"))
 
@@ -32,23 +32,25 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """SIGKILL, or with `orderly` a stop that says so in the mark."""
+    """SIGKILL of some nodes at once, or with `orderly` a stop that says so in the mark."""
 
-    node: str
+    nodes: tuple[str, ...]
     duration_s: float
     orderly: bool = False
 
     def inject(self, group: SimGroup) -> bool:
-        if group.nodes[self.node].life is None:
+        if all(group.nodes[name].life is None for name in self.nodes):
             return False
-        if self.orderly:
-            group.stop(self.node)
-        else:
-            group.kill(self.node)
+        for name in self.nodes:
+            if self.orderly:
+                group.stop(name)
+            else:
+                group.kill(name)
         return True
 
     def heal(self, group: SimGroup) -> None:
-        group.start(self.node)
+        for name in self.nodes:
+            group.start(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +93,38 @@ class PowerCut:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """SIGSTOP."""
+    """SIGSTOP of some nodes at once."""
 
-    node: str
+    nodes: tuple[str, ...]
     duration_s: float
 
     def inject(self, group: SimGroup) -> bool:
+        lives = [life for name in self.nodes if (life := group.nodes[name].life) is not None]
+        for life in lives:
+            life.environment.pause(group.scheduler.now + self.duration_s)
+        return bool(lives)
+
+    def heal(self, group: SimGroup) -> None:
+        """The pause ends by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongPause:
+    """SIGSTOP of one node for up to a minute, in which other faults strike: as a fault it is over at once.
+
+    Only while no other node stands still.
+    """
+
+    node: str
+    pause_s: float
+    duration_s: float = 0.0
+
+    def inject(self, group: SimGroup) -> bool:
         life = group.nodes[self.node].life
-        if life is None:
+        if life is None or group.paused_until > group.scheduler.now:
             return False
-        life.environment.pause(group.scheduler.now + self.duration_s)
+        life.environment.pause(group.scheduler.now + self.pause_s)
+        group.longest_pause_s = max(group.longest_pause_s, self.pause_s)
         return True
 
     def heal(self, group: SimGroup) -> None:
@@ -116,14 +140,27 @@ class ClockJump:
     duration_s: float
 
     def inject(self, group: SimGroup) -> bool:
-        self._shift(group.nodes[self.node], self.by_ms)
+        group.nodes[self.node].wall_offset_ms += self.by_ms
         group.clocks_jumped = True
         return True
 
     def heal(self, group: SimGroup) -> None:
-        self._shift(group.nodes[self.node], -self.by_ms)
+        group.nodes[self.node].wall_offset_ms -= self.by_ms
 
-    def _shift(self, node: SimNode, by_ms: int) -> None:
-        node.wall_offset_ms += by_ms
-        if node.life is not None:
-            node.life.environment.wall_offset_ms = node.wall_offset_ms
+
+@dataclass(frozen=True, slots=True)
+class ClockDrift:
+    """A wall clock gains or loses `gain` seconds each second, and is set right in the end."""
+
+    node: str
+    gain: float
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        node = group.nodes[self.node]
+        node.wall_gain, node.wall_gains_from = self.gain, group.scheduler.now
+        group.clocks_jumped = True
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.nodes[self.node].wall_gain = 0.0

@@ -1,13 +1,19 @@
-"""What operators do, right or wrong: members, leadership, retention."""
+"""What operators do, right or wrong: members, leadership, restarts, retention."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dledger.errors import LogError
 from dledger.replica.joining import without
 from dledger.sim.group import SimGroup, SimNode
+
+HAND_OVER_S = 1.0
+"""After so long a node stops although it still leads."""
+POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,84 @@ class Transfer:
 
     def heal(self, group: SimGroup) -> None:
         """The old leader leads on if the new one does not take over."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollingRestart:
+    """One node after the other hands over, stops, starts, and has caught up before the next one stops.
+
+    One goes on at a time; it ends where it stands when its time is up.
+    """
+
+    nodes: tuple[str, ...]
+    down_s: float
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        if group.restart is not None:
+            return False
+        group.restart = restart = _Restart(group, self.nodes, self.down_s)
+        restart.next()
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.restart = None
+        for name in self.nodes:
+            group.start(name)
+
+
+class _Restart:
+    """A rolling restart that goes on as long as it is the group's."""
+
+    def __init__(self, group: SimGroup, names: Sequence[str], down_s: float) -> None:
+        self._group = group
+        self._left = deque(names)
+        self._down_s = down_s
+
+    def next(self) -> None:
+        """Let the next node hand over, stop and start."""
+        if not self._left:
+            self._group.witness.happened["rolling restart finished"] += 1
+            return
+        node = self._group.nodes[self._left.popleft()]
+        if _leads(node) and node.life is not None:
+            replica = node.life.replica
+            call_on(node, lambda: replica.transfer(None))
+        deadline = self._group.scheduler.now + HAND_OVER_S
+        self._once(lambda: not _leads(node) or self._group.scheduler.now >= deadline, lambda: self._stop(node))
+
+    def _stop(self, node: SimNode) -> None:
+        life = node.life
+        self._group.stop(node.name)
+        back = partial(self._group.scheduler.after, self._down_s, lambda: self._start(node))
+        self._once(lambda: node.life is None or node.life is not life, back)
+
+    def _start(self, node: SimNode) -> None:
+        leader = self._group.leader
+        committed = -1 if leader is None or leader.replica is None else leader.replica.engine.commit_index
+
+        def caught_up() -> bool:
+            replica = node.replica if self._group.start(node.name) else None
+            return (
+                replica is not None
+                and replica.me in replica.engine.table.membership.voters
+                and replica.applied_index >= committed
+            )
+
+        self._once(caught_up, self.next)
+
+    def _once(self, holds: Callable[[], bool], go_on: Callable[[], object]) -> None:
+        """Go on as soon as something holds."""
+        if self._group.restart is not self:
+            return
+        if holds():
+            go_on()
+        else:
+            self._group.scheduler.after(POLL_S, lambda: self._once(holds, go_on))
+
+
+def _leads(node: SimNode) -> bool:
+    return node.life is not None and node.life.replica.is_ready
 
 
 def call_on(node: SimNode, work: Callable[[], object]) -> None:
