@@ -13,7 +13,12 @@ from dledger.sim.run import Outcome
 
 LAB = "dledger_broker.sim.lab"
 SECONDS = 10.0
-FRESH = {"log": range(500, 530), "broker": range(500, 530), "repeats": range(500, 510)}
+FRESH = {
+    "log": range(500, 530),
+    "broker": range(500, 530),
+    "repeats": range(500, 510),
+    "races": range(500, 520),
+}
 
 LOG_HAPPENINGS = ("snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
 BROKER_HAPPENINGS = (
@@ -47,14 +52,27 @@ REPEAT_HAPPENINGS = (
     "log pinned",
     "record read by range",
 )
-HAPPENINGS = {"log": LOG_HAPPENINGS, "broker": (*LOG_HAPPENINGS, *BROKER_HAPPENINGS), "repeats": REPEAT_HAPPENINGS}
+HAPPENINGS = {
+    "log": LOG_HAPPENINGS,
+    "broker": (*LOG_HAPPENINGS, *BROKER_HAPPENINGS, *FORWARDING_HAPPENINGS),
+    "repeats": REPEAT_HAPPENINGS,
+    "races": RACE_HAPPENINGS,
+}
 """What a short campaign of a scenario reaches."""
 
 
 def _remembered() -> list[Case]:
-    lines = (Path(__file__).parent / "seeds.txt").read_text(encoding="utf-8").splitlines()
-    fields = [line.split() for line in lines if line[0] != "#"]
-    return [Case(scenario, int(seed), float(seconds)) for scenario, seed, seconds in fields]
+    """The cases of the corpus, each with the kinds of faults that there were when it failed."""
+    kinds: tuple[str, ...] = ()
+    cases: list[Case] = []
+    for line in (Path(__file__).parent / "seeds.txt").read_text(encoding="utf-8").splitlines():
+        first, *rest = line.split()
+        if first == "kinds":
+            kinds = tuple(rest)
+        elif first != "#":
+            seed, seconds = rest
+            cases.append(Case(first, int(seed), float(seconds), kinds=kinds))
+    return cases
 
 
 def _check(outcome: Outcome) -> None:

@@ -218,20 +218,23 @@ class OffsetProcessor:
         return self._machine.state.offsets.get(*key) == offset and self._machine.offset_buffer.pending(*key) is None
 
     def commit_by_pull(self, request: Request, fields: PullFields) -> None:
-        """The offset that a pull carries: committed here, or sent on to the leader without waiting."""
-        key = (fields.consumer_group, fields.topic, fields.queue_id)
+        """The offset that a pull carries: committed here, or sent on to the leader without waiting.
+
+        Whoever the pull came to first has seen to that: if it was passed on since, later commits of its client may be
+        ahead of it.
+        """
+        if request.took_a_detour:
+            return
         if not self._group.ready:
             self._pass_on_commit(request, fields)
             return
-        offset = fields.commit_offset
-        if self._is_late(request, key, offset) or self._may_be_late(request, key, offset):
-            return
+        key, offset = (fields.consumer_group, fields.topic, fields.queue_id), fields.commit_offset
         self._recent.note(request.origin, key, offset, self._env.now())
         if not self._is_stored(key, offset):
             self._machine.commit_offset(*key, offset)
 
     def _pass_on_commit(self, request: Request, fields: PullFields) -> None:
-        if request.origin.is_forwarded or self._group.leader_id is None:
+        if self._group.leader_id is None:
             return
         header = UpdateConsumerOffsetHeader(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset)
         command = RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, flag=FLAG_ONEWAY, ext=encode_ext(header))

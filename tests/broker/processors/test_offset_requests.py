@@ -189,6 +189,17 @@ def test_a_new_leader_takes_no_commit_that_may_have_been_overtaken(broker: Serve
     assert committed(client) == "80"
 
 
+def test_a_pull_that_was_passed_on_commits_nothing(broker: ServedBroker, client: FakeClient) -> None:
+    """The node that it came to has passed its commit on; later ones of the same channel may be ahead of the pull."""
+    client.send(15, offset_ext(120))
+    assert committed(client) == "120"
+    passed_on = forwarding_client(broker)
+    passed_on.send(15, offset_ext(130))
+    assert committed(client) == "130"
+    passed_on.pull("T1", sysFlag="5", commitOffset="125")
+    assert committed(client) == "130"
+
+
 def forwarding_client(broker: ServedBroker) -> FakeClient:
     """The same machine's channel through another node."""
     passed_on = broker.client("client/2")
