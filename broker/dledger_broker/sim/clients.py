@@ -1,4 +1,4 @@
-"""Clients of a simulated broker group: producers, consumers, administrators, readers.
+"""Clients of a simulated broker group: producers, consumers, administrators, readers.  Other modules have more.
 
 Each does one thing at a time, through the node it believes in: some follow the leader, some stay where they are and
 rely on being forwarded, some ask not to be.  Only idempotent sends (`repeats`) are ever repeated under the same

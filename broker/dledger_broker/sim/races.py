@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from dledger_broker.sim.trial import BrokerTrial
 
 LEAD_S: Final = 0.005
-"""By so much the first of two commits is sent earlier, at least, and so arrives first where both go straight."""
+"""By so much one commit is sent earlier than the next, at least, and so arrives first where both go straight."""
 LONGEST_LEADS_S: Final = (0.01, 0.1, 0.5, 2.0)
 """And by up to so much more."""
+MORE_BEHIND: Final = (0, 0, 1, 3)
+"""So many commits follow the first one over its own connection, before the one through another node."""
 MOST_STEPS: Final = 3
 ASK_SHARE: Final = 0.2
 BY_PULL_SHARE: Final = 0.2
@@ -84,12 +86,18 @@ class Racer(Client):
 
     def _race(self, queue_id: int) -> None:
         random = self.random
-        names = random.sample(self.trial.group.settings.names, 2)
-        lead_s = LEAD_S + random.random() * random.choice(LONGEST_LEADS_S)
+        near, far = random.sample(self.trial.group.settings.names, 2)
+        after = self.trial.group.scheduler.after
         by_pull = random.random() < BY_PULL_SHARE
-        self._under_way = 2
-        self._commit(names[0], queue_id, by_pull=by_pull)
-        self.trial.group.scheduler.after(lead_s, partial(self._commit, names[1], queue_id))
+        behind = random.choice(MORE_BEHIND)
+        self._under_way = 2 + behind
+        self._commit(far, queue_id, by_pull=by_pull)
+        delay_s = 0.0
+        for _ in range(behind):
+            delay_s += LEAD_S + random.random() * random.choice(LONGEST_LEADS_S)
+            after(delay_s, partial(self._commit, far, queue_id))
+        delay_s += LEAD_S + random.random() * random.choice(LONGEST_LEADS_S)
+        after(delay_s, partial(self._commit, near, queue_id))
 
     def _commit(self, name: str, queue_id: int, *, by_pull: bool = False) -> None:
         """Commit an offset above all before it through a node, if that can be reached."""

@@ -279,6 +279,40 @@ def commit_that_came_back() -> None:
     assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
+def pull_behind_a_later_commit() -> None:
+    """A pull that is passed on behind a later commit of its connection does not undo it.
+
+    1. The leader is stopped (SIGSTOP) and cut off; another node leads.
+    2. It wakes and still believes that it leads.  A consumer pulls there, behind the end, and commits 1 with that: the
+       answer waits until the others have confirmed the leader.
+    3. It begins to hand over, and the consumer commits 2 over the same connection: that waits for a leader.
+    4. The others are heard again.  The second commit is passed on, and then the pull.
+    """
+    brokers = _Brokers()
+    group, old = brokers.group, leading(brokers.group)
+    connection = brokers.connect(old.node.name)
+    brokers.found_group(connection)
+    links = [(a, b) for a in group.nodes for b in group.nodes if a != b and old.node.name in {a, b}]
+    for link in links:
+        group.network.block(*link)
+    old.environment.pause(brokers.scheduler.now + 4.0)
+    brokers.run(3.9)
+    ext = {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0"} | pull_fields(99, 8, commits=True)
+    brokers.ask(connection, RequestCode.PULL_MESSAGE, ext | {"commitOffset": "1"})
+    brokers.run(0.11)
+    assert old.replica.is_ready
+    heir = next(name for name in group.nodes if name != old.node.name)
+    assert old.replica.transfer(old.replica.engine.table.membership.find(heir))
+    second = brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, _key(2))
+    brokers.run(0.01)
+    for link in links:
+        group.network.unblock(*link)
+    brokers.run(4.0)
+    assert brokers.leader != old.node.name
+    assert [answer.code for answer in second if answer] == [ResponseCode.SUCCESS]
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
 def overtaken_commit_and_a_killed_leader() -> None:
     """A commit that was overtaken is acknowledged only once the one that overtook it is in the log.
 
@@ -375,6 +409,7 @@ SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     commit_in_a_node_that_stood_still,
     commit_behind_a_refused_one,
     commit_that_came_back,
+    pull_behind_a_later_commit,
     overtaken_commit_and_a_killed_leader,
     question_to_a_deposed_leader,
     index_write_that_failed,

@@ -79,6 +79,7 @@ CATALOGUE.add(
     "no forwarded request passes an earlier one of its channel that was refused",
     (Forwarder, "_reply", _forget_refusals),
     schedule=schedules.commit_behind_a_refused_one,
+    scenario="races",
 )
 
 CATALOGUE.add(
@@ -156,6 +157,7 @@ CATALOGUE.add(
     "no delayed forward moves a committed offset back",
     (RecentCommits, "is_late", _never_late),
     schedule=schedules.commit_that_was_overtaken,
+    scenario="races",
 )
 
 CATALOGUE.add(
@@ -163,6 +165,7 @@ CATALOGUE.add(
     "no failover moves a committed offset back by a commit that waited for a leader",
     (OffsetProcessor, "_may_be_late", lambda *_arguments: False),
     schedule=schedules.commit_that_missed_two_leaders,
+    scenario="races",
 )
 
 CATALOGUE.add(
@@ -170,6 +173,27 @@ CATALOGUE.add(
     "no commit that came back to a node which leads by now moves a committed offset back",
     (Request, "took_a_detour", property(lambda self: self.origin.is_forwarded)),
     schedule=schedules.commit_that_came_back,
+    scenario="races",
+)
+
+
+def _commit_again(self: OffsetProcessor, request: Request, fields: PullFields) -> None:
+    key, offset = (fields.consumer_group, fields.topic, fields.queue_id), fields.commit_offset
+    if not request.took_a_detour or not self._group.ready:
+        _real_commit_by_pull(self, request, fields)
+    elif not self._is_late(request, key, offset) and not self._may_be_late(request, key, offset):
+        self._recent.note(request.origin, key, offset, self._env.now())
+        self._machine.commit_offset(*key, offset)
+
+
+_real_commit_by_pull = OffsetProcessor.commit_by_pull
+
+CATALOGUE.add(
+    "pull-commits-again",
+    "a pull that is passed on behind a later commit does not move a committed offset back",
+    (OffsetProcessor, "commit_by_pull", _commit_again),
+    schedule=schedules.pull_behind_a_later_commit,
+    scenario="races",
 )
 
 
@@ -206,4 +230,5 @@ CATALOGUE.add(
     "a commit that was overtaken is acknowledged once the one that overtook it is applied",
     (OffsetProcessor, "update", _answer_overtaken_at_once),
     schedule=schedules.overtaken_commit_and_a_killed_leader,
+    scenario="races",
 )
