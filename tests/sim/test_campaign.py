@@ -99,7 +99,8 @@ def test_figures_replace_those_of_an_earlier_campaign(tmp_path: Path) -> None:
 
 def test_the_page_lists_every_mutant_with_the_promise_it_breaks() -> None:
     page = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
-    listed = dict(re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", page, re.MULTILINE))
+    section = page.partition("## Known bugs")[2]
+    listed = dict(re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", section, re.MULTILINE))
     assert listed == {name: mutant.breaks for name, mutant in MUTANTS.items()}
 
 

@@ -279,6 +279,30 @@ def commit_that_came_back() -> None:
     assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
+def commit_behind_one_that_is_away() -> None:
+    """A node that comes to lead handles no request before an earlier one of its channel that another node still has.
+
+    1. A consumer commits 1 through a follower whose link to the leader is slow.
+    2. The follower comes to lead, and the consumer commits 2 over the same connection.
+    3. The first commit arrives at the old leader, which refuses it: it comes back to the follower.
+    """
+    brokers = _Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    brokers.found_group(brokers.connect(leader))
+    brokers.group.network.slow(follower, leader, 0.8)
+    connection = brokers.connect(follower)
+    first = brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, _key(1))
+    brokers.run(0.1)
+    life = leading(brokers.group)
+    life.replica.transfer(life.replica.engine.table.membership.find(follower))
+    brokers.run(0.4)
+    assert brokers.leader == follower
+    second = brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, _key(2))
+    brokers.run(4.0)
+    assert [answer.code for answer in (*first, *second) if answer] == [ResponseCode.SUCCESS, ResponseCode.SUCCESS]
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
 def pull_behind_a_later_commit() -> None:
     """A pull that is passed on behind a later commit of its connection does not undo it.
 
@@ -409,6 +433,7 @@ SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     commit_in_a_node_that_stood_still,
     commit_behind_a_refused_one,
     commit_that_came_back,
+    commit_behind_one_that_is_away,
     pull_behind_a_later_commit,
     overtaken_commit_and_a_killed_leader,
     question_to_a_deposed_leader,
