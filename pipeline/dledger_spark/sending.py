@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dledger_client import MessageQueue, Producer
+from dledger_client import Admin, MessageQueue, NoRouteError, Producer
 
 from .errors import OptionError, SourceError
 from .identity import RowIdentities
@@ -109,6 +110,7 @@ class RowSender:
         self._options = options
         self._identities = None if run is None else RowIdentities(run, partition)
         self._groups: dict[int, str] | None = None
+        self._made: dict[str, asyncio.Task[None]] = {}
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> int:
         """Send all rows and wait until every one is acknowledged; how many they were. Raises the first failure."""
@@ -143,6 +145,7 @@ class RowSender:
             queue = await self._numbered_queue(row.topic, row.partition)
         elif identity is not None:
             # A repeated send is known only to the broker group that stored the first one.
+            await self._make(producer, row.topic)
             queues = await producer.queues(row.topic)
             queue = queues[int(identity[:8], 16) % len(queues)]
         await producer.send(
@@ -154,6 +157,25 @@ class RowSender:
             queue=queue,
             unique_key=identity,
         )
+
+    async def _make(self, producer: Producer, topic: str) -> None:
+        """Make a topic that does not exist yet on all broker groups that a send would make it on.
+
+        Sends alone make it group by group, and until all of them have it, a row's queue would not be the same the next
+        time.
+        """
+        task = self._made.get(topic)
+        if task is None:
+            task = self._made[topic] = asyncio.create_task(self._make_now(producer, topic))
+        await asyncio.shield(task)
+
+    async def _make_now(self, producer: Producer, topic: str) -> None:
+        async with Admin(list(self._options.namesrv), timeout=self._options.delivery_timeout_s) as admin:
+            try:
+                await admin.topic_route(topic)
+            except NoRouteError:
+                counts = Counter(queue.broker_group for queue in await producer.queues(topic))
+                await admin.create_topic(topic, queues=min(counts.values()), broker_groups=sorted(counts))
 
     async def _numbered_queue(self, topic: str, partition: int) -> MessageQueue:
         """The queue with a number that is unique within its topic."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
@@ -17,6 +18,8 @@ from streams import run_to_its_end
 
 from dledger_client import SyncAdmin, SyncProducer
 from dledger_client.testing import LocalCluster
+from dledger_spark.options import write_options
+from dledger_spark.sending import RowSender
 
 ROWS = 400
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # tasks cannot import this module
@@ -85,6 +88,17 @@ def numbered_rows(spark: SparkSession, *, reverse: bool = False, dies: Callable[
             yield (row_text(number),)
 
     return spark.createDataFrame(spark.sparkContext.parallelize(range(ROWS), 2).mapPartitions(values), "value STRING")
+
+
+def test_a_topic_that_a_job_makes_is_on_all_broker_groups_before_its_first_row(cluster: LocalCluster) -> None:
+    """Else the rows of a task that runs again would not go to the broker groups that know them."""
+    options = write_options({"namesrv": cluster.namesrv, "topic": "sink-made", "jobId": "job"}, "batch sink")
+    assert RowSender(options, "job job", 0).send([pa.record_batch({"value": [b"row"]})]) == 1
+    with SyncAdmin(cluster.namesrv) as admin:
+        assert Counter(queue.broker_group for queue in admin.topic_route("sink-made").writable) == {
+            "broker-a": 4,
+            "broker-b": 4,
+        }
 
 
 def test_a_job_that_runs_again_stores_nothing_twice_in_whatever_order(
