@@ -26,7 +26,7 @@ async def iterate(name_server: str) -> None:
 
 
 async def handle(name_server: str) -> None:
-    """A handler that raises gets the message again, through the group's retry topic."""
+    """A handler that raises gets the message again, through the group's retry topic; what it raised is logged."""
     finished = asyncio.Event()
     done: set[bytes] = set()
 

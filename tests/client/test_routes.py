@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from client_fakes import FakeNameServer, HandClock, fake_cluster, until
 
-from dledger_client import InvalidArgumentError, NoRouteError
+from dledger_client import InvalidArgumentError, NoNameServerError, NoRouteError
 from dledger_client.core import ClientCore
 from dledger_client.nameservers import parse_addresses
 from dledger_remoting.codes import RequestCode
@@ -121,6 +121,28 @@ async def test_the_next_name_server_is_asked_when_one_fails():
         core = ClientCore([dead.address, cluster.namesrv])
         try:
             assert (await core.routes.get("T", soon())).topic == "T"
+        finally:
+            await core.close()
+
+
+async def test_a_name_server_is_waited_for_until_the_deadline_of_the_call():
+    async with fake_cluster() as cluster:
+        await cluster.name_server.stop()
+        core = ClientCore(cluster.namesrv)
+        try:
+            with HandClock() as clock:
+                late = asyncio.create_task(core.routes.get("T", soon()))
+                until_back = soon() - 50
+                while asyncio.get_running_loop().time() < until_back:
+                    clock.advance(0.05)
+                    await asyncio.sleep(0)
+                assert not late.done()
+                in_vain = asyncio.create_task(core.routes.refresh("T", soon() - 59.9))
+                clock.advance(0.2)
+                with pytest.raises((NoNameServerError, NoRouteError)):
+                    await in_vain
+            await cluster.name_server.start()
+            assert (await late).topic == "T"
         finally:
             await core.close()
 
