@@ -144,5 +144,7 @@ def test_a_call_under_way_ends_when_another_thread_stops_the_loop():
 
 def test_closing_from_another_thread_ends_the_iteration(cluster):
     consumer = SyncConsumer(cluster.namesrv, "CG", "T")
-    threading.Timer(0.1, consumer.close).start()
+    closing = threading.Timer(0.1, consumer.close)
+    closing.start()
     assert list(consumer) == []
+    closing.join()
