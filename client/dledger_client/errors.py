@@ -85,7 +85,7 @@ class RequestTimeoutError(ClientError):
 
 
 class DeadlineError(ClientError):
-    """The call's deadline passed before an attempt could be made; `__cause__` is the last attempt's error, if any."""
+    """The call's deadline passed before an attempt succeeded; `__cause__` is the last attempt's error, if any."""
 
     retryable = True
 
