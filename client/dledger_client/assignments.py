@@ -111,7 +111,7 @@ class Assignments:
         repeat = _FIRST_REPEAT_SECONDS
         while not self._closing:
             self._rebalance_wanted.clear()
-            if await self._rebalance():
+            if await self._try_to_rebalance():
                 pause, repeat = REBALANCE_SECONDS, _FIRST_REPEAT_SECONDS
             else:
                 pause, repeat = repeat, min(repeat * 2, REBALANCE_SECONDS)
@@ -120,6 +120,14 @@ class Assignments:
                     await self._rebalance_wanted.wait()
             except TimeoutError:
                 pass
+
+    async def _try_to_rebalance(self) -> bool:
+        """`_rebalance`; a strategy is the application's code, and what it raises must not end all rebalancing."""
+        try:
+            return await self._rebalance()
+        except Exception:
+            logger.exception("%s could not determine its share of the queues, trying again", self._core.client_id)
+            return False
 
     async def _rebalance(self) -> bool:
         """Take over and give up queues; False if the share is not known of all topics."""

@@ -383,6 +383,22 @@ async def test_a_member_that_joins_gets_its_share_without_a_message_being_delive
         assert len(seen) == len(set(seen)) == 600
 
 
+async def test_a_strategy_that_fails_is_asked_again(caplog):
+    calls = []
+
+    def strategy(_client_id, _members, queues):
+        calls.append(len(queues))
+        if len(calls) == 1:
+            raise ZeroDivisionError("a mistake of the application")
+        return list(queues)
+
+    async with fake_cluster(topics={"T": 2}) as cluster:
+        fill(cluster, 1)
+        async with PushConsumer(cluster.namesrv, "CG", "T", strategy=strategy) as consumer:
+            assert await take(consumer, 1)
+    assert "a mistake of the application" in caplog.text
+
+
 async def test_what_is_acknowledged_after_a_queue_has_gone_and_come_back_is_not_delivered_again(monkeypatch):
     monkeypatch.setattr(assignments, "RELEASE_SECONDS", 10.0)
     share = slice(None)
