@@ -110,7 +110,7 @@ class RowSender:
         self._options = options
         self._identities = None if run is None else RowIdentities(run, partition)
         self._groups: dict[int, str] | None = None
-        self._made: dict[str, asyncio.Task[None]] = {}
+        self._queues: dict[str, asyncio.Task[tuple[MessageQueue, ...]]] = {}
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> int:
         """Send all rows and wait until every one is acknowledged; how many they were. Raises the first failure."""
@@ -145,8 +145,7 @@ class RowSender:
             queue = await self._numbered_queue(row.topic, row.partition)
         elif identity is not None:
             # A repeated send is known only to the broker group that stored the first one.
-            await self._make(producer, row.topic)
-            queues = await producer.queues(row.topic)
+            queues = await self._queues_of(producer, row.topic)
             queue = queues[int(identity[:8], 16) % len(queues)]
         await producer.send(
             row.topic,
@@ -158,24 +157,29 @@ class RowSender:
             unique_key=identity,
         )
 
-    async def _make(self, producer: Producer, topic: str) -> None:
-        """Make a topic that does not exist yet on all broker groups that a send would make it on.
-
-        Sends alone make it group by group, and until all of them have it, a row's queue would not be the same the next
-        time.
-        """
-        task = self._made.get(topic)
+    async def _queues_of(self, producer: Producer, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic when the task first asked for them."""
+        task = self._queues.get(topic)
         if task is None:
-            task = self._made[topic] = asyncio.create_task(self._make_now(producer, topic))
-        await asyncio.shield(task)
+            task = self._queues[topic] = asyncio.create_task(self._find_queues(producer, topic))
+        return await asyncio.shield(task)
 
-    async def _make_now(self, producer: Producer, topic: str) -> None:
+    async def _find_queues(self, producer: Producer, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues that a topic has. One that does not exist is made, on all broker groups that sends make topics on.
+
+        Sends alone would make it group by group, and a row that came while only some had it would go to another queue
+        the next time.
+        """
         async with Admin(list(self._options.namesrv), timeout=self._options.delivery_timeout_s) as admin:
             try:
-                await admin.topic_route(topic)
+                route = await admin.topic_route(topic)
             except NoRouteError:
                 counts = Counter(queue.broker_group for queue in await producer.queues(topic))
                 await admin.create_topic(topic, queues=min(counts.values()), broker_groups=sorted(counts))
+                route = await admin.topic_route(topic)
+        if not route.writable:
+            raise SourceError(f"no queue of topic {topic!r} can be written")
+        return route.writable
 
     async def _numbered_queue(self, topic: str, partition: int) -> MessageQueue:
         """The queue with a number that is unique within its topic."""
