@@ -400,16 +400,24 @@ async def test_a_strategy_that_fails_is_asked_again(caplog):
 
 
 async def test_what_is_acknowledged_after_a_queue_has_gone_and_come_back_is_not_delivered_again(monkeypatch):
-    monkeypatch.setattr(assignments, "RELEASE_SECONDS", 10.0)
+    monkeypatch.setattr(assignments, "RELEASE_SECONDS", 60.0)
     share = slice(None)
+    committed = asyncio.Event()
 
     def strategy(_client_id, _members, queues):
         return list(queues)[share]
 
     async with fake_cluster(topics={"T": 1}) as cluster:
         fill(cluster, 3)
+
+        async def committed_offset(command):
+            await committed.wait()
+            offset = cluster.group.offsets.get(("CG", command.ext["topic"], 0), 0)
+            return make_response(command, 0, ext={"offset": str(offset)})
+
         async with PushConsumer(cluster.namesrv, "CG", "T", auto_ack=False, strategy=strategy) as consumer:
             messages = await take(consumer, 3)
+            cluster.group.nodes[0].on[RequestCode.QUERY_CONSUMER_OFFSET] = committed_offset
             share = slice(0)
             consumer._running.assignments.rebalance_soon()
             await until(lambda: not topic_queues(consumer))
@@ -419,6 +427,7 @@ async def test_what_is_acknowledged_after_a_queue_has_gone_and_come_back_is_not_
             for message in messages:
                 message.ack()
             await until(lambda: cluster.group.offsets.get(("CG", "T", 0)) == 3)
+            committed.set()
             fill(cluster, 1)
             assert [message.queue_offset for message in await take(consumer, 1)] == [3]
 
