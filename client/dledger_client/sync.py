@@ -231,8 +231,9 @@ class SyncConsumer:
         for message in consumer:
             print(message.body)
 
-    A message is acknowledged when the next one is asked for, unless `auto_ack` is False. The iteration ends when
-    another thread calls `close`.
+    A message is acknowledged when the next one is asked for, unless `auto_ack` is False. The iteration takes up to 32
+    messages at a time from the event loop: all of them count as in work, and are delivered to another member too if
+    their queue moves to it. It ends when another thread calls `close`.
     """
 
     def __init__(
