@@ -10,7 +10,7 @@ is avoided in the next attempt.
 | 21 | the offset lies outside the queue: on with the offset that the answer names, which is logged |
 | 14, 2 | another node, after a short pause |
 | 24, 25 | the broker does not know the subscription: a heartbeat brings it |
-| 17 and others, and a message that cannot be read | logged; the route is looked up; a longer pause |
+| 17, others; an unreadable message | logged; the route is looked up; a pause of 1 s, doubled up to 16 s |
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ _ANSWER_SECONDS: Final = 5.0
 MIN_PAUSE_SECONDS: Final = 0.025
 MAX_PAUSE_SECONDS: Final = 1.0
 _REFUSED_PAUSE_SECONDS: Final = 1.0
+_MAX_REFUSED_PAUSE_SECONDS: Final = 16.0
+"""A topic that is gone for good is neither asked for nor logged every second."""
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -189,6 +191,7 @@ class QueueFetcher:
         self._address: str | None = None
         self._avoid: str | None = None
         self._failures = 0
+        self._refusals = 0
         self._pull: asyncio.Task[PullResult] | None = None
         self._task = core.spawn(self._run(), f"fetch {queue}")
 
@@ -300,7 +303,7 @@ class QueueFetcher:
             return None
         finally:
             self._pull = None
-        self._failures = 0
+        self._failures = self._refusals = 0
         self._avoid = None
         return result
 
@@ -320,7 +323,9 @@ class QueueFetcher:
             logger.warning("pull of %s from %s refused: code %d, %s", self.queue, address, error.code, error)
         self._core.routes.refresh_soon(self.queue.topic)
         self._avoid = address
-        await asyncio.sleep(_REFUSED_PAUSE_SECONDS)
+        pause = min(_REFUSED_PAUSE_SECONDS * (1 << min(self._refusals, 10)), _MAX_REFUSED_PAUSE_SECONDS)
+        self._refusals += 1
+        await asyncio.sleep(pause)
 
     async def _pause(self, avoid: str | None) -> None:
         """Wait a little longer after each failure in a row, then go elsewhere if a node is to be avoided."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from client_fakes import fake_cluster, until
+from client_fakes import HandClock, fake_cluster, until
 
 from dledger_client import InvalidArgumentError, MessageQueue, Producer, PushConsumer, assignments
 from dledger_client.offsets import FileOffsetStore
@@ -456,6 +456,26 @@ async def test_an_offset_outside_the_queue_is_moved_to_where_the_broker_says():
             )
             cluster.group.store("T", 0, b"new", b"")
             assert [message.body for message in await take(consumer, 1)] == [b"new"]
+
+
+async def test_a_topic_that_is_gone_is_asked_for_less_and_less():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        asked = []
+
+        def gone(command):
+            asked.append(command.ext["topic"])
+            return make_response(command, ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+
+        for node in cluster.group.nodes:
+            node.on[RequestCode.PULL_MESSAGE] = gone
+        async with PushConsumer(cluster.namesrv, "CG", "T"):
+            await until(lambda: "T" in asked)
+            with HandClock() as clock:
+                for _ in range(240):
+                    clock.advance(0.25)
+                    for _ in range(20):
+                        await asyncio.sleep(0)
+        assert 1 < asked.count("T") < 10
 
 
 async def test_an_unknown_subscription_is_announced_again():
