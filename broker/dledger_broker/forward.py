@@ -187,7 +187,7 @@ class Forwarder:
         self._timer: Cancellable | None = None
         self._closed = False
         self._refusals: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        group.listeners.append(self._try_waiting)
+        group.resumers.append(self._try_waiting)
 
     def attach(self, channel: Channel) -> None:
         """Use this channel to the other nodes."""

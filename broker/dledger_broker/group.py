@@ -12,7 +12,8 @@ class Group:
     """The present leadership, and each node's client address as far as the nodes have told each other.
 
     `ready` is true while this node leads and takes proposals. `listeners` are called after every change, `ready` or
-    leader or the leader's address, in the order in which they were added.
+    leader or the leader's address, in the order in which they were added; behind all of them those in `resumers`, which
+    handle requests that waited for it, when everybody else knows.
     """
 
     def __init__(self, node_id: str, address: str) -> None:
@@ -21,6 +22,7 @@ class Group:
         self.leader_id: str | None = None
         self.ready = False
         self.listeners: list[Callable[[], None]] = []
+        self.resumers: list[Callable[[], None]] = []
         self._addresses = {node_id: address}
 
     @property
@@ -51,5 +53,5 @@ class Group:
         return NotLeader(why, leader_address=self.leader_address, term=self.term)
 
     def _changed(self) -> None:
-        for listener in self.listeners:
+        for listener in (*self.listeners, *self.resumers):
             listener()

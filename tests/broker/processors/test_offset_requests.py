@@ -207,6 +207,22 @@ def forwarding_client(broker: ServedBroker) -> FakeClient:
     return passed_on
 
 
+def test_a_node_that_leads_anew_knows_that_before_it_handles_what_waited(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    """1. A node takes 100 and is deposed; 2. another leader takes 120; 3. the node leads again, where 100 waits."""
+    client.send(15, offset_ext(90))
+    assert committed(client) == "90"
+    late = client.send(15, offset_ext(100))
+    broker.memory.node.step_down()
+    broker.advance(0.1)
+    broker.memory.machine.state.offsets.commit(*KEY, 120)
+    broker.memory.node.lead()
+    broker.settle()
+    assert client.answered(late).code == ResponseCode.SYSTEM_BUSY
+    assert broker.memory.machine.state.offsets.get(*KEY) == 120
+
+
 def test_an_overtaken_commit_is_answered_when_the_higher_one_is_applied(
     broker: ServedBroker, client: FakeClient
 ) -> None:

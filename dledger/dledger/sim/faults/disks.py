@@ -159,7 +159,10 @@ class LoseSegment:
 
 @dataclass(frozen=True, slots=True)
 class OldCopy:
-    """A copy of a stopped node's directory is put back after a while, over what it has become."""
+    """A copy of a stopped node's directory is put back after a while, over what it has become.
+
+    None is made of a group's only voter: with others by then, it would go back to a time when it needed none of them.
+    """
 
     node: str
     duration_s: float
@@ -167,6 +170,10 @@ class OldCopy:
     def inject(self, group: SimGroup) -> bool:
         node = group.nodes[self.node]
         if node.life is None or node.copy is not None or node.disk.faults or node.rotten:
+            return False
+        engine = node.life.replica.engine
+        _, committed = engine.table.membership_at(engine.commit_index)
+        if len(committed.voters) < 2:
             return False
         group.kill(self.node)
         node.copy = node.disk.image()
