@@ -38,7 +38,7 @@ class BulkReader(Client):
         self._pin = f"reader-{number}"
         self._ranges: list[tuple[int, int]] = []
         self._unpinned_at: float | None = None
-        """Until then an earlier request to give the pin up may still take effect."""
+        """When the pin was given up last: that may take effect for a while, also on a pin that was made since."""
 
     def act(self) -> None:
         """Plan, read on, pin, or ask how far the log goes."""
