@@ -215,18 +215,7 @@ class Consumer(Client):
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
-                found = int(answer.ext["offset"])
-                require(
-                    found >= floor,
-                    "a committed offset is answered once it is acknowledged",
-                    group=self.group_name,
-                    topic=self.topic,
-                    queue=queue_id,
-                    found=found,
-                    acknowledged=floor,
-                )
-                position.offset = found
-                self.trial.counts["offset read"] += 1
+                position.offset = self.trial.offset_read(answer, floor, self._key(queue_id))
             elif answer is not None and answer.code == ResponseCode.QUERY_NOT_FOUND:
                 require(floor < 0, "a committed offset is known", group=self.group_name, acknowledged=floor)
                 position.offset = 0

@@ -313,6 +313,19 @@ class BrokerTrial:
         }
         return RequestCode.QUERY_MESSAGE, ext
 
+    def offset_read(self, answer: Answer, floor: int, key: dict[str, str]) -> int:
+        """The committed offset in an answer: at least `floor`, the highest that was acknowledged to this client."""
+        found = int(answer.ext["offset"])
+        require(
+            found >= floor,
+            "a committed offset is answered once it is acknowledged",
+            key=key,
+            found=found,
+            acknowledged=floor,
+        )
+        self.counts["offset read"] += 1
+        return found
+
     def looked_up(self, stored: Stored, answer: Answer | None, *, by_key: bool) -> None:
         """A message that was acknowledged is found, unless it was trimmed meanwhile."""
         if self.group.rotten or answer is None or not self.is_kept(stored):
