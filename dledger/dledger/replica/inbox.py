@@ -77,6 +77,8 @@ class Inbox:
         """Find room for those entries that the engine will append.  Raises `LogFullError`."""
         engine, store = self._engine(), self._store
         table, commit = engine.table, engine.commit_index
+        if message.term < engine.term:
+            return  # it will be rejected, and its entries may lie anywhere
         if message.prev_index > commit and table.term_at(message.prev_index) != message.prev_term:
             return  # it will be rejected
         if metas[0].index <= table.last_index:
