@@ -71,6 +71,11 @@ class RecentCommits:
             return not last.client_ids.isdisjoint(origin.client_ids)
         return origin.address.ip == last.ip
 
+    def overtook(self, key: tuple[str, str, int], offset: int, received: float) -> bool:
+        """True if a higher offset of the queue was committed after a moment."""
+        last = self._commits.get(key)
+        return last is not None and last.at > received and offset < last.offset
+
     def knows(self, key: tuple[str, str, int], since: float) -> bool:
         """True if somebody has committed an offset of the queue since a moment."""
         last = self._commits.get(key)
@@ -190,6 +195,9 @@ class OffsetProcessor:
         self._finish_update(request, error)
 
     def _is_late(self, request: Request, key: tuple[str, str, int], offset: int) -> bool:
+        """True if a commit was overtaken on its way, or here, where it waited until a majority confirmed the leader."""
+        if request.confirmed and self._recent.overtook(key, offset, request.received):
+            return True
         return request.took_a_detour and self._recent.is_late(request.origin, key, offset, self._env.now())
 
     def _may_be_late(self, request: Request, key: tuple[str, str, int], offset: int) -> bool:
@@ -221,11 +229,11 @@ class OffsetProcessor:
         """The offset that a pull carries: committed here, or sent on to the leader without waiting.
 
         Whoever the pull came to first has seen to that: if it was passed on since, later commits of its client may be
-        ahead of it.
+        ahead of it. A pull itself overtakes what its channel still waits for; the commit must not.
         """
         if request.took_a_detour:
             return
-        if not self._group.ready:
+        if not self._group.ready or request.origin.forwards:
             self._pass_on_commit(request, fields)
             return
         key, offset = (fields.consumer_group, fields.topic, fields.queue_id), fields.commit_offset

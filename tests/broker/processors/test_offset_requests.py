@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from served_broker import FakeClient, ServedBroker, pull_ext
 
@@ -198,6 +200,35 @@ def test_a_pull_that_was_passed_on_commits_nothing(broker: ServedBroker, client:
     assert committed(client) == "130"
     passed_on.pull("T1", sysFlag="5", commitOffset="125")
     assert committed(client) == "130"
+
+
+def test_a_commit_that_waited_for_a_majority_undoes_no_newer_one(
+    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. 100 comes for a group that is not known here, and waits; 2. the group is made; 3. 120 is taken at once."""
+    waiting: list[Callable[[Exception | None], None]] = []
+    monkeypatch.setattr(broker.memory.node, "read_index", waiting.append)
+    late = client.send(15, offset_ext(100, consumerGroup="New"))
+    broker.memory.machine.proposals.put_group(SubscriptionGroupConfig("New"), lambda _: None)
+    broker.advance(0.1)
+    newer = client.send(15, offset_ext(120, consumerGroup="New"))
+    waiting.pop()(None)
+    broker.advance(1)
+    assert [client.answered(opaque).code for opaque in (late, newer)] == [ResponseCode.SUCCESS, ResponseCode.SUCCESS]
+    assert broker.memory.machine.state.offsets.get("New", "T1", 0) == 120
+
+
+def test_a_pull_commits_behind_what_its_channel_has_sent_before(broker: ServedBroker, client: FakeClient) -> None:
+    """1. The node passed a request on and leads since; 2. commit 100 waits for the answer; 3. a pull brings 120."""
+    client.forwards, client.forwards_sent = 1, {1}
+    waiting = client.send(15, offset_ext(100))
+    client.pull("T1", sysFlag="5", commitOffset="120")
+    broker.advance(1)
+    assert broker.memory.machine.state.offsets.get(*KEY) is None
+    client.forwards, client.forwards_sent = client.forwards - 1, set()
+    broker.advance(1)
+    assert client.answered(waiting).code == ResponseCode.SUCCESS
+    assert committed(client) == "120"
 
 
 def forwarding_client(broker: ServedBroker) -> FakeClient:
