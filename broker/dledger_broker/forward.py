@@ -5,6 +5,9 @@ leader of a moment ago refuses before proposing, they wait here, at most `forwar
 then the answer is 14 with `leaderAddr` and `term`. A request that was sent and not answered is never sent again: what
 could have taken effect is answered 1 with `outcome=unknown`.
 
+A leader that refuses one request refuses all: it does not lead any more, or not yet. Of what waits, therefore, one is
+tried at a time until the leader answers, and twice as many with every try while it says nothing.
+
 A refusal must not let later requests of its channel through: when the refusing node is ready a moment later, those
 behind would be handled before the one that comes again. Therefore a node that has refused a request refuses all of its
 channel up to the same epoch, and the channel's node begins another one once it knows of everything it sent behind.
@@ -48,6 +51,8 @@ NO_FORWARD_FIELD: Final = "noForward"
 
 RETRY_S: Final = 0.02
 """How often waiting requests are tried again while nothing changes."""
+ALL_AT_ONCE: Final = 1 << 30
+"""More requests than can wait: no bound on how many of them are tried."""
 ANSWER_TIMEOUT_S: Final = 10.0
 """How long a forwarded request waits for the leader's answer: more than the leader itself takes to give up."""
 PULL_ANSWER_TIMEOUT_S: Final = 65.0
@@ -183,6 +188,7 @@ class Forwarder:
         self._channel: Channel | None = None
         self._waiting: list[Request] = []
         self._waiting_bytes = 0
+        self._most_at_once = ALL_AT_ONCE
         self._sequence = 0
         self._timer: Cancellable | None = None
         self._closed = False
@@ -285,11 +291,16 @@ class Forwarder:
         if isinstance(answer, PeerError):
             self._unanswered(request, answer)
         elif kind == _REFUSED:
+            self._most_at_once = 1
             self._hold(request)
-        elif kind == _ANSWERED:
-            origin.answer((memoryview(answer)[1:],))
         else:
-            origin.settle()
+            if self._most_at_once < ALL_AT_ONCE:
+                self._most_at_once = ALL_AT_ONCE
+                self._env.call_soon(self._try_waiting)
+            if kind == _ANSWERED:
+                origin.answer((memoryview(answer)[1:],))
+            else:
+                origin.settle()
 
     def _unanswered(self, request: Request, error: PeerError) -> None:
         if request.code in _PULL_CODES:
@@ -351,16 +362,21 @@ class Forwarder:
         self._waiting_bytes = 0
         kept: list[Request] = []
         blocked: set[str] = set()
+        left = ALL_AT_ONCE if self._group.ready else self._most_at_once
         for request in waiting:
             origin = request.origin
             origin.forwards -= 1
             if now - request.received >= hold_s:
                 self._counters.forward_expired += 1
                 request.fail(self._group.not_leader(f"no leader within {self._limits.forward_hold_ms} ms"))
-            elif origin.key in blocked or not self._hand_on(request):
+            elif left and origin.key not in blocked and self._hand_on(request):
+                left -= 1
+            else:
                 blocked.add(origin.key)
                 origin.forwards += 1
                 kept.append(request)
+        if left < self._most_at_once < ALL_AT_ONCE:
+            self._most_at_once *= 2
         for request in kept:
             self._waiting_bytes += len(request.header) + len(request.body)
             insort(self._waiting, request, key=_sequence_of)

@@ -210,6 +210,39 @@ def test_a_request_refused_before_proposing_is_sent_again(node: Node) -> None:
     assert len(node.client.answers) == 1
 
 
+def test_a_leader_that_refuses_is_asked_by_one_request_until_it_answers(node: Node) -> None:
+    refused = b"\x01" + bytes(8)
+    node.leader_is("n2")
+    clients = [Client(f"n1/{number}") for number in range(100)]
+    for opaque, client in enumerate(clients):
+        node.pass_on(opaque, client)
+    for _, _, on_reply in list(node.channel.sent):
+        on_reply(refused)
+    for again in range(10):
+        node.env.advance(forward.RETRY_S)
+        assert node.sent_opaques()[100:] == [0] * (again + 1)
+        node.channel.sent[-1][2](refused)
+    node.leader_is("n3")
+    node.answer(-1, success(0))
+    node.env.run_ready()
+    assert node.sent_opaques()[111:] == list(range(1, 100))
+    assert {to for to, _, _ in node.channel.sent[110:]} == {"n3"}
+
+
+def test_a_leader_that_says_nothing_is_asked_by_twice_as_many_each_time(node: Node) -> None:
+    node.leader_is("n2")
+    clients = [Client(f"n1/{number}") for number in range(20)]
+    for opaque, client in enumerate(clients):
+        node.pass_on(opaque, client)
+    for _, _, on_reply in list(node.channel.sent):
+        on_reply(b"\x01" + bytes(8))
+    found = []
+    for _ in range(5):
+        node.env.advance(forward.RETRY_S)
+        found.append(node.sent_opaques()[20:])
+    assert found == [list(range(count)) for count in (1, 3, 7, 15, 20)]
+
+
 def test_a_request_without_an_answer_is_never_sent_again(node: Node) -> None:
     node.leader_is("n2")
     node.pass_on(1)
