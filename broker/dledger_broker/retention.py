@@ -20,6 +20,7 @@ from dledger.replica.status import NodeStatus
 from dledger.store.log import SegmentInfo
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
+from dledger_broker.segment_ages import SegmentAges
 from dledger_broker.state.commands import MAX_OFFSETS_PER_COMMAND, DeletePins, TrimQueues
 
 CHECK_PERIOD_S: Final = 10.0
@@ -53,6 +54,9 @@ class RetainedLog(Protocol):
     def segments(self) -> Sequence[SegmentInfo]:
         """The kept segments, oldest first."""
 
+    def last_records(self, start: int, end: int) -> list[bytes]:
+        """The last records of each term in a range."""
+
     def trim_candidates(self) -> Sequence[int]:
         """Positions that `trim` takes now, ascending."""
 
@@ -80,21 +84,18 @@ def choose_trim(
     candidates: Sequence[int],
     policy: RetentionPolicy,
     *,
-    now_ms: int,
+    expired_before: int,
     disk_ratio: float,
-    clock_trusted: bool,
     pinned: int | None = None,
 ) -> int | None:
     """The position before which the log should go now, or None.
 
-    The segment that is being written always stays, and a round drops at most `MAX_SEGMENTS_PER_ROUND`, unless the first
-    candidate lies further on: else nothing would ever go. What lies at or above `pinned` goes for a full disk only.
+    What ends at or before `expired_before` is too old. The segment that is being written always stays, and a round
+    drops at most `MAX_SEGMENTS_PER_ROUND`, unless the first candidate lies further on: else nothing would ever go. What
+    lies at or above `pinned` goes for a full disk only.
     """
     removable = segments[:-1]
-    drop = 0
-    if clock_trusted:
-        while drop < len(removable) and now_ms - removable[drop].mtime_ms > policy.max_age_ms:
-            drop += 1
+    drop = sum(segment.end_position <= expired_before for segment in removable)
     if policy.max_log_bytes:
         kept = sum(segment.end_position - segment.start_position for segment in segments[drop:])
         while drop < len(removable) and kept > policy.max_log_bytes:
@@ -114,7 +115,7 @@ def choose_trim(
 
 
 class Retention:
-    """Looks every ten seconds, while this node leads."""
+    """Looks every ten seconds, while this node leads, for what `policy` lets go."""
 
     def __init__(
         self,
@@ -127,8 +128,9 @@ class Retention:
         self._machine = machine
         self._log = log
         self._env = env
-        self._policy = policy or RetentionPolicy()
+        self.policy = policy or RetentionPolicy()
         self._counters = counters or BrokerCounters()
+        self._ages = SegmentAges(log, env, lambda: machine.applied_position)
         self._timer: Cancellable | None = None
         self._busy = False
 
@@ -152,15 +154,21 @@ class Retention:
         if self._busy or not self._log.is_ready:
             return
         self._end_leases()
-        status = self._log.status()
-        pinned = self._machine.state.pins.lowest(self._env.wall_ms())
+        if clocks_agree(self._log.status()):
+            self._ages.ask_expired(self._env.wall_ms(), self.policy.max_age_ms, self._trim_if_due)
+        else:
+            self._trim_if_due(0)
+
+    def _trim_if_due(self, expired_before: int) -> None:
+        if self._busy or not self._log.is_ready:
+            return
+        pinned = self._machine.proposals.lowest_pin(self._env.wall_ms())
         position = choose_trim(
             self._log.segments(),
             self._log.trim_candidates(),
-            self._policy,
-            now_ms=self._env.wall_ms(),
-            disk_ratio=fullest_disk_ratio(status),
-            clock_trusted=clocks_agree(status),
+            self.policy,
+            expired_before=expired_before,
+            disk_ratio=fullest_disk_ratio(self._log.status()),
             pinned=pinned,
         )
         if position is not None:
@@ -171,7 +179,7 @@ class Retention:
 
     def _end_leases(self) -> None:
         """Give up the pins that nobody has renewed."""
-        names = self._machine.state.pins.expired(self._env.wall_ms())
+        names = self._machine.proposals.expired_pins(self._env.wall_ms())
         if names and self._machine.understood_by_all(DeletePins):
             self._machine.stage_command(DeletePins(names), _tried_again, privileged=True)
 

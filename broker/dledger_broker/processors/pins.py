@@ -61,7 +61,7 @@ class PinProcessor:
         if header.position < kept_from:
             raise ReadTrimmed(f"position {header.position} is below {kept_from}, from which on the log is kept")
         command = PutPin(header.name, header.position, header.lease_millis, self._env.wall_ms())
-        self._machine.stage_command(command, partial(self._pinned, request, header.name))
+        self._machine.proposals.put_pin(command, partial(self._pinned, request, header.name))
 
     def _pinned(self, request: Request, name: str, error: LogError | None) -> None:
         pin = self._machine.state.pins.get(name)

@@ -22,6 +22,7 @@ from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.pins import PinProcessor
 from dledger_broker.processors.requests import Requests
 from dledger_broker.processors.roles import Roles
+from dledger_broker.segment_ages import newest_store_time
 from dledger_broker.server.request import Request
 from dledger_broker.state.tables import TopicState
 from dledger_remoting.bodies import encode_body
@@ -42,7 +43,7 @@ from dledger_remoting.headers import (
 )
 from dledger_remoting.headers_range import MAX_RANGE_BYTES, MIN_SLICE_BYTES
 from dledger_remoting.range_reads import Cut, PlannedQueue, PlannedTopic, ReadPlan
-from dledger_remoting.record import STORE_TIMESTAMP_PLACE, scan_records
+from dledger_remoting.record import STORE_TIMESTAMP_PLACE
 
 MAX_WAITING_READS: Final = 256
 """Plans and ranges that wait for the disk; one more is answered 2."""
@@ -196,7 +197,7 @@ class RangeProcessor:
                 for span in await self._log.record_spans(cut.position, end):
                     first = int.from_bytes(await self._log.read(span.first_position + STORE_TIMESTAMP_PLACE, 8), "big")
                     records = await self._log.read(span.last_position, span.last_size)
-                    last = max(record.store_timestamp for record in scan_records(records))
+                    last = newest_store_time(records)
                     low = first if low is None else min(low, first)
                     high = last if high is None else max(high, last)
         return Cut(cut.position, cut.index, cut.previous_chain, low, high)

@@ -1,4 +1,4 @@
-"""The leader's overlay: changes of topics and groups that are proposed and not yet applied."""
+"""The leader's overlay: changes of topics, groups and pins that are proposed and not yet applied."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dledger_broker.state.commands import (
     DeleteGroup,
     DeleteTopic,
     PutGroup,
+    PutPin,
     PutTopic,
     encode,
     kind_of,
@@ -51,6 +52,7 @@ class Proposals:
         self._topics: dict[str, list[Done]] = {}
         self._groups: dict[str, list[Done]] = {}
         self._deleting: set[str] = set()
+        self._pins: list[PutPin] = []
 
     def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
         """Propose one command; every member must understand its kind. `privileged`: see `Node.stage`."""
@@ -128,6 +130,29 @@ class Proposals:
             self._groups[name].append(lambda _: self.delete_group(name, done, clean_offsets=clean_offsets))
             return
         self._change(self._groups, name, DeleteGroup(name, clean_offsets), done)
+
+    def put_pin(self, pin: PutPin, done: Done) -> None:
+        """Make or renew a pin, which holds from now on: until it is applied it may be acknowledged at any moment."""
+        self._pins.append(pin)
+
+        def finished(error: LogError | None) -> None:
+            self._pins.remove(pin)
+            done(error)
+
+        self.stage_command(pin, finished)
+
+    def lowest_pin(self, now_ms: int) -> int | None:
+        """The lowest position of a pin whose lease runs, or None."""
+        positions = [pin.position for pin in self._pins]
+        applied = self._state().pins.lowest(now_ms)
+        if applied is not None:
+            positions.append(applied)
+        return min(positions, default=None)
+
+    def expired_pins(self, now_ms: int) -> tuple[str, ...]:
+        """The pins whose leases are over and that nobody renews at this moment."""
+        renewed = {pin.name for pin in self._pins}
+        return tuple(name for name in self._state().pins.expired(now_ms) if name not in renewed)
 
     def _change(self, pending: dict[str, list[Done]], name: str, command: Command, done: Done) -> None:
         pending[name] = []

@@ -18,8 +18,9 @@ from dledger_broker.retention import (
     clocks_agree,
     fullest_disk_ratio,
 )
+from dledger_broker.segment_ages import find_expired
 from dledger_broker.state.commands import PutPin
-from dledger_broker.testing import BrokerInMemory, FakeLog, Message
+from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, Message
 
 NOW = 1_000_000
 CONFIG = BrokerConfig(broker_group="g", node_id="n0", data_dir=Path("unused"), group_ordinal=7)
@@ -29,8 +30,11 @@ def segments(*ages: int, size: int = 100) -> list[SegmentInfo]:
     return [SegmentInfo(size * n, size * (n + 1), size, NOW - age) for n, age in enumerate(ages)]
 
 
-def choose(found, candidates, policy, *, ratio: float = 0.1, trusted: bool = True):
-    return choose_trim(found, candidates, policy, now_ms=NOW, disk_ratio=ratio, clock_trusted=trusted)
+def choose(found, candidates, policy, *, ratio: float = 0.1, pinned: int | None = None):
+    """With messages as old as their files."""
+    newest = {segment.start_position: segment.mtime_ms for segment in found}
+    before = find_expired(found[:-1], newest, NOW, policy.max_age_ms).before
+    return choose_trim(found, candidates, policy, expired_before=before, disk_ratio=ratio, pinned=pinned)
 
 
 BY_AGE = RetentionPolicy(max_age_ms=50)
@@ -63,10 +67,6 @@ def test_snapshots_further_apart_than_a_round_drops_do_not_keep_the_log_for_ever
     assert choose(found, [behind], RetentionPolicy(max_log_bytes=500)) == behind
     assert choose(found, [behind], RetentionPolicy(max_log_bytes=2500)) is None, "more than need be goes"
     assert choose(found, [behind], RetentionPolicy(), ratio=0.76) == behind
-
-
-def test_age_counts_only_while_the_clock_is_trusted():
-    assert choose(segments(90, 80, 0), EVERYWHERE, BY_AGE, trusted=False) is None
 
 
 def test_the_oldest_go_beyond_the_largest_size():
@@ -116,6 +116,43 @@ def test_a_trim_raises_every_first_offset_before_the_log_goes():
     assert (emptied.next_offset, broker.bodies("orders", 2)) == (2, [b"next"])
     follower.node.catch_up()
     assert follower.machine.digest() == broker.machine.digest()
+    retention.stop()
+
+
+def test_messages_are_as_old_on_a_node_whose_files_are_copies():
+    broker, retention = trimmed_broker()
+    broker.log.segment_times = [2 * START_MS for _ in broker.log.segment_times]
+    retention.start()
+    broker.env.advance(CHECK_PERIOD_S + 1)
+    assert broker.log.first_position == max(broker.log.snapshots)
+    retention.stop()
+
+
+def test_a_segment_with_one_young_message_stays_however_old_its_file_is():
+    broker, retention = trimmed_broker()
+    broker.send("orders", 0, Message(b"young"), at_ms=START_MS + int(CHECK_PERIOD_S * 1000) - 500)
+    broker.node.snapshot()
+    before_young, behind_young = sorted(broker.log.snapshots)
+    broker.log.segment_times = [0 for _ in broker.log.segment_times]
+    retention.start()
+    broker.env.advance(CHECK_PERIOD_S + 1)
+    assert broker.log.first_position == before_young
+    broker.env.advance(CHECK_PERIOD_S)
+    assert broker.log.first_position == behind_young
+    retention.stop()
+
+
+def test_nothing_goes_by_age_while_the_leaders_clock_is_alone():
+    broker, retention = trimmed_broker()
+    status = broker.node.status
+    peers = [PeerStatus(name, True, 0, 0, 20, "replicate", 0, 100_000) for name in ("n1", "n2")]
+    broker.node.status = lambda: replace(status(), peers=peers)
+    retention.start()
+    broker.env.advance(CHECK_PERIOD_S * 3)
+    assert broker.log.first_position == 0
+    broker.node.status = status
+    broker.env.advance(CHECK_PERIOD_S)
+    assert broker.log.first_position == max(broker.log.snapshots)
     retention.stop()
 
 
@@ -182,7 +219,7 @@ def test_what_is_pinned_goes_for_a_full_disk_only():
     found = segments(90, 80, 70, 0)
 
     def pinned(position, ratio=0.1):
-        return choose_trim(found, EVERYWHERE, BY_AGE, now_ms=NOW, disk_ratio=ratio, clock_trusted=True, pinned=position)
+        return choose(found, EVERYWHERE, BY_AGE, ratio=ratio, pinned=position)
 
     assert [pinned(position) for position in (0, 99, 100, 150, 299, 300, 10_000)] == [
         None,
@@ -211,6 +248,28 @@ def test_a_pin_holds_a_trim_back_until_its_lease_ends():
     assert broker.log.first_position == max(broker.log.snapshots)
     assert len(broker.machine.state.pins) == 0
     retention.stop()
+
+
+def test_a_pin_holds_a_trim_back_from_its_proposal_on():
+    broker, retention = trimmed_broker()
+    outcomes = []
+    broker.machine.proposals.put_pin(PutPin("job", 0, 3_600_000, broker.env.wall_ms()), outcomes.append)
+    assert outcomes == [], "applied already: this would show nothing"
+    retention.check()
+    broker.env.advance(1.0)
+    assert (outcomes, broker.log.first_position) == ([None], 0)
+
+
+def test_the_end_of_a_lease_does_not_undo_a_renewal_that_is_on_its_way():
+    broker, retention = trimmed_broker()
+    pin(broker, "job", 0, lease_ms=1000)
+    broker.env.advance(2.0)
+    outcomes = []
+    broker.machine.proposals.put_pin(PutPin("job", 0, 1000, broker.env.wall_ms()), outcomes.append)
+    assert outcomes == [], "applied already: this would show nothing"
+    retention.check()
+    broker.env.run_ready()
+    assert (outcomes, [pin.name for pin in broker.machine.state.pins]) == ([None], ["job"])
 
 
 def test_a_pin_outlives_its_lease_while_a_member_may_not_understand_its_end():

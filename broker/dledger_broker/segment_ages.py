@@ -1,0 +1,114 @@
+"""How old the segments of the log are: as old as the newest message in them.
+
+The time of a message is in its record, so it is the same on every node, and stays what it is when a node is replaced or
+its files are written anew.  The last records of each term in a segment are read once, as soon as everything before the
+segment is too old to be kept, and the time is remembered for as long as the segment is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from dledger.environment import COLD, Environment
+from dledger.store.log import SegmentInfo
+from dledger_remoting.record import scan_records
+
+_logger = logging.getLogger(__name__)
+
+
+class RecordLog(Protocol):
+    """What ages need of `dledger.node.Node`."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Leads and takes proposals."""
+
+    def segments(self) -> Sequence[SegmentInfo]:
+        """The kept segments, oldest first."""
+
+    def last_records(self, start: int, end: int) -> list[bytes]:
+        """The last records of each term in a range.  Blocks."""
+
+
+class Expired(NamedTuple):
+    """Where the segments end that are too old (0: none is), and the one whose time must be read to know more."""
+
+    before: int
+    unread: SegmentInfo | None
+
+
+def newest_store_time(records: bytes) -> int:
+    """The highest store time, ms, in a buffer that holds one or more records and nothing else."""
+    return max(record.store_timestamp for record in scan_records(records))
+
+
+def find_expired(
+    segments: Sequence[SegmentInfo], newest_ms: Mapping[int, int | None], now_ms: int, max_age_ms: int
+) -> Expired:
+    """The oldest segments, as far as their newest message is older than `max_age_ms`.
+
+    `newest_ms` has the newest store time by segment start, None for a segment without messages.  Such a segment, and
+    one with a time in the future, which says that a leader's clock was wrong, is as old as its file; if that is from
+    the future, too, it goes together with the next one.
+    """
+    before = 0
+    for segment in segments:
+        if segment.start_position not in newest_ms:
+            return Expired(before, segment)
+        written_ms = newest_ms[segment.start_position]
+        if written_ms is None or written_ms > now_ms:
+            written_ms = segment.mtime_ms
+        if written_ms > now_ms:
+            continue
+        if now_ms - written_ms <= max_age_ms:
+            break
+        before = segment.end_position
+    return Expired(before, None)
+
+
+class SegmentAges:
+    """Reads and remembers the times of segments that are closed and applied: those are never written again."""
+
+    def __init__(self, log: RecordLog, env: Environment, applied_position: Callable[[], int]) -> None:
+        self._log = log
+        self._env = env
+        self._applied_position = applied_position
+        self._newest_ms: dict[int, int | None] = {}
+        self._reading = False
+
+    def ask_expired(self, now_ms: int, max_age_ms: int, tell: Callable[[int], None]) -> None:
+        """Leader: `tell` where the oldest segments end whose newest message is older than `max_age_ms`; 0 if none is.
+
+        At once, unless something has to be read; what cannot be read counts as young.  Nothing is told while an earlier
+        question is read for, nor if this replica leads no more by then.
+        """
+        if self._reading:
+            return
+        applied = self._applied_position()
+        closed = [segment for segment in self._log.segments()[:-1] if segment.end_position <= applied]
+        kept = {segment.start_position for segment in closed}
+        self._newest_ms = {start: newest for start, newest in self._newest_ms.items() if start in kept}
+        before, unread = find_expired(closed, self._newest_ms, now_ms, max_age_ms)
+        if unread is None:
+            tell(before)
+            return
+        start, end = unread.start_position, unread.end_position
+
+        def read() -> int | None:
+            return max(map(newest_store_time, self._log.last_records(start, end)), default=None)
+
+        def on_read(newest_ms: int | BaseException | None) -> None:
+            self._reading = False
+            if not self._log.is_ready:
+                return
+            if isinstance(newest_ms, BaseException):
+                _logger.warning("event=segment_age_unknown position=%d error=%s", start, newest_ms)
+                tell(before)
+                return
+            self._newest_ms[start] = newest_ms
+            self.ask_expired(now_ms, max_age_ms, tell)
+
+        self._reading = True
+        self._env.run_blocking(COLD, read, on_read)
