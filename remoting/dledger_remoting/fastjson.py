@@ -121,6 +121,7 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0
+        self._in_key = False
 
     def error(self, what: str) -> BodyError:
         return BodyError(f"JSON text cannot be read at byte {self._position}: {what}")
@@ -172,8 +173,12 @@ class _Reader:
         if start == ord('"'):
             parts.append(self._string())
         elif start == ord("{"):
+            if self._in_key:  # each level would double the backslashes of all levels in it
+                raise self.error("an object is a key of an object that is a key itself")
             key: list[bytes] = []
+            self._in_key = True
             self.value(key, depth)
+            self._in_key = False
             try:
                 parts.append(_encode_text(b"".join(key).decode()))
             except UnicodeDecodeError as error:

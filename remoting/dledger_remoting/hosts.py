@@ -1,4 +1,6 @@
-"""Host addresses as records and message ids hold them: 4 or 16 address bytes, then the port as int32."""
+"""Host addresses: as people write them, and as records and message ids hold them, with the port as int32 behind 4 or 16
+address bytes.
+"""
 
 from __future__ import annotations
 
@@ -37,3 +39,18 @@ def unpack_host(data: bytes) -> HostAddress:
     if port < 0:
         raise ValueError(f"port {port} is negative")
     return HostAddress(str(ip_address(data[:-4])), port)
+
+
+def split_host_port(text: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[ipv6]:port`. Raises ValueError if it is neither, or names no possible host."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65_536:
+        raise ValueError('expected "host:port" with a port from 1 to 65535')
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ValueError(f"{host!r} is no host name: what stands between dots has 1 to 63 characters") from None
+    if not host.isprintable():
+        raise ValueError(f"{host!r} is no host name")
+    return host, int(port)

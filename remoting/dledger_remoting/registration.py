@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from .bodies import decode_body, encode_body
+from .bodies import decode_body, decode_fastjson_body, encode_body
 from .checksum import crc32
 from .compression import inflate
 from .errors import BodyError
@@ -62,7 +62,7 @@ def decode_registration(body: bytes, *, compressed: bool = False) -> RegisterBro
     if not body:
         return RegisterBrokerBody()
     if not compressed:
-        return decode_body(RegisterBrokerBody, body)
+        return decode_fastjson_body(RegisterBrokerBody, body)
     data = inflate(body, MAX_INFLATED_BYTES)
     try:
         return _decode_stream(data)

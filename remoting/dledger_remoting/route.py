@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from .bodies import decode_body
+from .bodies import decode_fastjson_body
 from .codes import STANDARD_JSON_VERSION
 from .fastjson import encode_fastjson
 from .integers import Int32
@@ -92,9 +92,9 @@ def encode_cluster_info(info: ClusterInfo, standard: bool) -> bytes:
 
 def decode_route(body: bytes) -> TopicRouteData:
     """A route in either dialect. Raises `BodyError`."""
-    return decode_body(TopicRouteData, body)
+    return decode_fastjson_body(TopicRouteData, body)
 
 
 def decode_cluster_info(body: bytes) -> ClusterInfo:
     """Cluster information in either dialect. Raises `BodyError`."""
-    return decode_body(ClusterInfo, body)
+    return decode_fastjson_body(ClusterInfo, body)

@@ -160,6 +160,21 @@ def test_deep_nesting_is_a_body_error():
         to_standard_json(b"[" * 100_000)
 
 
+def test_keys_within_keys_are_a_body_error():
+    """Each level of keys would double what the levels in it take: 40 of them more memory than there is."""
+    assert to_standard_json(b'{{"a":1}:{{"b":2}:3}}') == b'{"{\\"a\\":1}":{"{\\"b\\":2}":3}}'
+    for depth in (2, 40, 200):
+        with pytest.raises(BodyError, match="a key of an object that is a key itself"):
+            decode_registration(b"{" * (depth + 1) + b'"a":1' + b"}:1" * depth + b"}")
+
+
+def test_what_clients_send_is_not_read_in_the_slow_dialect():
+    """A node that reads 16 MiB of it answers nobody for half a minute, and leads no more."""
+    assert decode_route(b"{queueDatas:[]}") == TopicRouteData()
+    with pytest.raises(BodyError, match="heartbeat body is no JSON"):
+        decode_heartbeat(b'{clientID:"c"}')
+
+
 # Heartbeats
 
 

@@ -8,7 +8,7 @@ from dledger_remoting import batch
 from dledger_remoting.batch import BatchMessage, decode_batch, encode_batch
 from dledger_remoting.checksum import crc32
 from dledger_remoting.errors import InvalidParameter, MessageIllegal, RecordError
-from dledger_remoting.hosts import HostAddress, pack_host, unpack_host
+from dledger_remoting.hosts import HostAddress, pack_host, split_host_port, unpack_host
 from dledger_remoting.ids import (
     UniqueKeyGenerator,
     offset_message_id,
@@ -161,6 +161,30 @@ def test_the_checksum_is_zlibs():
 @given(hosts)
 def test_hosts_survive(host):
     assert unpack_host(pack_host(host)) == HostAddress(str(host.ip), host.port)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("localhost:1", ("localhost", 1)),
+        ("10.0.0.1:65535", ("10.0.0.1", 65_535)),
+        ("[::1]:9876", ("::1", 9876)),
+        ("broker_a.example.:10911", ("broker_a.example.", 10_911)),
+        ("bücher.example:80", ("bücher.example", 80)),
+    ],
+)
+def test_addresses_are_split_as_people_write_them(text, expected):
+    assert split_host_port(text) == expected
+
+
+@given(st.text(max_size=80) | st.text("a.:[]0", max_size=12))
+def test_an_address_is_split_or_a_value_error(text):
+    try:
+        host, port = split_host_port(text)
+    except ValueError:
+        return
+    host.encode("idna")
+    assert 0 < port < 65_536
 
 
 # Ids
