@@ -173,11 +173,14 @@ class SendProcessor:
                     body = data[body_start:frame_end]
                     is_batch = fields.batch or send.code == RequestCode.SEND_BATCH_MESSAGE
                     messages: Sequence[MessageParts]
+                    sizes: list[int] | None
                     try:
                         if is_batch:
                             unique_key, messages = b"", self._tails.batch(body, target)
-                            size = sum(message_sizes(messages))
+                            sizes = message_sizes(messages)
+                            size = sum(sizes)
                         else:
+                            sizes = None
                             tail, unique_key, tag_code = complete(fields.properties.encode(), target)
                             messages = ((body, tail, fields.user_flag, tag_code),)
                             size = RECORD_HEAD_BYTES + len(body) + len(tail)
@@ -192,9 +195,7 @@ class SendProcessor:
                         self._pending_bytes = pending_bytes
                         self.flush()
                         pending, pending_bytes = self._pending, 0
-                    pending.append(
-                        (request, fields, target, target.queue(queue_id), messages, unique_key, is_batch, size)
-                    )
+                    pending.append((request, fields, target, target.queue(queue_id), messages, unique_key, sizes, size))
                     pending_bytes += size
                     if fields.idempotent or target.idempotent:
                         self._opted_in = True
@@ -226,16 +227,19 @@ class SendProcessor:
         unique_key = b""
         is_batch = fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         messages: Sequence[MessageParts]
+        sizes: list[int] | None = None
         if is_batch:
             messages = self._tails.batch(body, target)
+            sizes = message_sizes(messages)
+            size = sum(sizes)
         else:
             tail, unique_key, tag_code = self._tails.complete(fields.properties.encode(), target)
             messages = ((body, tail, fields.user_flag, tag_code),)
-        size = sum(message_sizes(messages))
+            size = RECORD_HEAD_BYTES + len(body) + len(tail)
         if self._pending_bytes + size > MAX_UNIT_BYTES:
             self.flush()
         queue = target.queue(queue_id)
-        self._pending.append((request, fields, target, queue, messages, unique_key, is_batch, size))
+        self._pending.append((request, fields, target, queue, messages, unique_key, sizes, size))
         self._pending_bytes += size
         if fields.idempotent or target.idempotent:
             self._opted_in = True

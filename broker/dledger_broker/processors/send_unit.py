@@ -37,9 +37,11 @@ _pack_shared: Final = RECORD_HEAD_SHARED.pack
 _pack_around: Final = RECORD_HEAD_AROUND.pack
 _pack_unit: Final = UNIT.pack
 
-PendingSend: TypeAlias = tuple[Request, SendV2Fields, SendTarget, QueueState, Sequence[MessageParts], bytes, bool, int]
+PendingSend: TypeAlias = tuple[
+    Request, SendV2Fields, SendTarget, QueueState, Sequence[MessageParts], bytes, list[int] | None, int
+]
 """One request's messages, checked: request, its fields, where they go, the messages, the unique key of a single one,
-whether it is a batch, the size of the records."""
+the size of each record of a batch (None if it is none), the size of all records."""
 
 
 def message_sizes(messages: Sequence[MessageParts]) -> list[int]:
@@ -81,7 +83,7 @@ class SendUnit:
         origin: Origin | None = None
         answers: list[bytes] = []
         begin = position
-        for request, fields, target, queue, messages, unique_key, is_batch, _ in self._pending:
+        for request, fields, target, queue, messages, unique_key, sizes, _ in self._pending:
             if request.origin is not origin:
                 origin = request.origin
                 answers = []
@@ -91,7 +93,7 @@ class SendUnit:
             if known is None:
                 known = units_of[queue] = (first_offset, [])
             first_position = position
-            if is_batch:
+            if sizes is not None:
                 shared = _pack_shared(
                     fields.sys_flag & KEPT_SYS_FLAGS,
                     fields.born_timestamp,
@@ -101,7 +103,6 @@ class SendUnit:
                     fields.reconsume_times,
                     0,
                 )
-                sizes = message_sizes(messages)
                 positions = list(accumulate(sizes, initial=position))
                 position = positions.pop()
                 _encode_batch(parts, known[1], messages, sizes, positions, queue, target.magic, shared)
@@ -137,7 +138,7 @@ class SendUnit:
                 ids = b""
             if request.flag & _ONEWAY:
                 self._oneway.append(origin)
-            elif is_batch or request.serialize_type != _JSON:
+            elif sizes is not None or request.serialize_type != _JSON:
                 answers.append(
                     send_response_frame(
                         request.opaque,

@@ -7,14 +7,13 @@ Such records are read all at once, as columns of numbers; every other record is 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from struct import Struct, error
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dledger_broker.views.columns import MIN_ROWS, Rows, bytes_at, heads_at, record_starts
 from dledger_broker.views.keyfile import KEYS_TYPE, IndexedKey, Keys, as_keys, key_hash, key_hashes
-from dledger_remoting.errors import RecordError
 from dledger_remoting.properties import KEYS, UNIQUE_KEY, find_property
 from dledger_remoting.record import (
     MAGIC_V1,
@@ -26,11 +25,6 @@ from dledger_remoting.record import (
     scan_records,
 )
 
-Rows: TypeAlias = NDArray[np.int64]
-"""Numbers of records in a block, or places in its bytes."""
-
-MIN_ALIKE: Final = 16
-"""Fewer records than this are not worth reading as columns."""
 MAX_SHAPES: Final = 8
 """As many producers' records are told from one another in a block."""
 
@@ -39,16 +33,6 @@ _UNIQUE_KEY_MARK: Final = _UNIQUE_KEY + b"\x01"
 _KEYS: Final = KEYS.encode()
 _KEYS_MARK: Final = _KEYS + b"\x01"
 _UNUSUAL: Final = SYS_HOST_MASK | SYS_TRANSACTION_MASK
-_SIZE: Final = Struct(">i")
-_HEAD: Final = np.dtype(
-    {
-        "names": ["size", "magic", "position", "sys_flag", "stored_ms", "body_bytes"],
-        "formats": [">i4", ">u4", ">i8", ">i4", ">i8", ">i4"],
-        "offsets": [0, 4, 28, 36, 56, 84],
-        "itemsize": RECORD_HEAD_BYTES,
-    }
-)
-"""A record head with IPv4 hosts."""
 _LAST_MARK: Final = 2
 """The greatest of the bytes that end a property's name or value."""
 _NOT_ASCII: Final = 128
@@ -71,10 +55,10 @@ def scan_keys(data: bytes, spans: Iterable[tuple[int, int]]) -> Keys:
 
     Raises `RecordError` at a record that cannot be read.
     """
-    starts = [start for span in spans for start in _record_starts(data, *span)]
+    starts = [start for span in spans for start in record_starts(data, *span)]
     alike = np.zeros(len(starts), np.bool_)
     found = np.empty(len(starts), KEYS_TYPE)
-    if len(starts) >= MIN_ALIKE:
+    if len(starts) >= MIN_ROWS:
         _scan_alike(data, np.array(starts, np.int64), found, alike)
     others: list[IndexedKey] = []
     rows: list[int] = []
@@ -88,34 +72,16 @@ def scan_keys(data: bytes, spans: Iterable[tuple[int, int]]) -> Keys:
     return np.concatenate((found[alike], as_keys(others)))[in_order]
 
 
-def _record_starts(data: bytes, start: int, end: int) -> list[int]:
-    starts: list[int] = []
-    add, unpack = starts.append, _SIZE.unpack_from
-    position = start
-    try:
-        while position < end:
-            (size,) = unpack(data, position)
-            if size < RECORD_HEAD_BYTES:
-                raise RecordError(f"no record at byte {position}: its size is {size}")
-            add(position)
-            position += size
-    except error as cause:
-        raise RecordError(f"no record at byte {position}: only {end - position} bytes are left") from cause
-    if position > end:
-        raise RecordError(f"no record at byte {starts[-1]}: it ends {position - end} bytes behind its entry's records")
-    return starts
-
-
 def _scan_alike(data: bytes, starts: Rows, found: Keys, alike: NDArray[np.bool_]) -> None:
     """Find the keys of records that many others look like: they are set in `found`, and marked in `alike`."""
-    heads = _bytes_at(data, starts, RECORD_HEAD_BYTES).view(_HEAD)
+    heads = heads_at(data, starts)
     body_bytes = heads["body_bytes"].astype(np.int64)
     tail_starts = starts + RECORD_HEAD_BYTES + body_bytes
     tail_bytes = heads["size"] - RECORD_HEAD_BYTES - body_bytes
     usual = (heads["magic"] == MAGIC_V1) & (heads["sys_flag"] & _UNUSUAL == 0) & (body_bytes >= 0) & (tail_bytes > 0)
     waiting: Rows = np.flatnonzero(usual)
     for _ in range(MAX_SHAPES):
-        if len(waiting) < MIN_ALIKE:
+        if len(waiting) < MIN_ROWS:
             return
         model, length = waiting[0], int(tail_bytes[waiting[0]])
         record = next(scan_records(data, int(starts[model])))
@@ -125,7 +91,7 @@ def _scan_alike(data: bytes, starts: Rows, found: Keys, alike: NDArray[np.bool_]
             continue
         begin, end = (length - len(record.properties) + at for at in place)
         rows = waiting[tail_bytes[waiting] == length]
-        tails = _bytes_at(data, tail_starts[rows], length).view(np.uint8).reshape(-1, length)
+        tails = bytes_at(data, tail_starts[rows], length).view(np.uint8).reshape(-1, length)
         keys = tails[:, begin:end]
         wrong = tails != tails[0]
         wrong[:, begin:end] = (keys <= _LAST_MARK) | (keys >= _NOT_ASCII)
@@ -136,12 +102,6 @@ def _scan_alike(data: bytes, starts: Rows, found: Keys, alike: NDArray[np.bool_]
         found["stored_ms"][rows] = heads["stored_ms"][rows]
         alike[rows] = True
         waiting = waiting[1:][~alike[waiting[1:]]]
-
-
-def _bytes_at(data: bytes, places: Rows, length: int) -> NDArray[np.void]:
-    """As many bytes from each of these places."""
-    everywhere = np.ndarray((len(data) - length + 1,), f"V{length}", data, strides=(1,))
-    return everywhere[places]
 
 
 def _only_key(properties: bytes) -> tuple[int, int] | None:

@@ -18,7 +18,10 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
+import numpy as np
+
 UNIT: Final = Struct(">qiq")
+UNIT_TYPE: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
 UNIT_BYTES: Final = 20
 UNITS_PER_FILE: Final = 300_000
 FILLER_SIZE: Final = 0x7FFFFFFF

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger_broker.views import keyscan
+from dledger_broker.views.columns import MIN_ROWS
 from dledger_broker.views.keyfile import IndexedKey, key_hash
-from dledger_broker.views.keyscan import MIN_ALIKE, record_keys, scan_keys
+from dledger_broker.views.keyscan import record_keys, scan_keys
 from dledger_remoting.errors import RecordError
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.record import (
@@ -80,7 +81,7 @@ def test_keys_are_those_of_records_read_one_by_one(first: tuple[str, Any]) -> No
     """Usual messages, as many that differ from them, as many that differ from those, and usual ones again."""
     changed = {**USUAL, first[0]: first[1]}
     for name, value in UNUSUAL:
-        for each in (2, MIN_ALIKE):
+        for each in (2, MIN_ROWS):
             kinds = (USUAL, changed, {**changed, name: value}, USUAL)
             pieces = [messages(each * number, each, fields) for number, fields in enumerate(kinds)]
             block, spans = b"before", []
@@ -98,7 +99,7 @@ def test_records_that_look_alike_are_not_read_one_by_one(monkeypatch: pytest.Mon
 
 
 @settings(max_examples=200)
-@given(st.lists(st.tuples(st.sampled_from(UNUSUAL), st.integers(0, 3)), min_size=MIN_ALIKE, max_size=10 * MIN_ALIKE))
+@given(st.lists(st.tuples(st.sampled_from(UNUSUAL), st.integers(0, 3)), min_size=MIN_ROWS, max_size=10 * MIN_ROWS))
 def test_producers_that_send_in_turns_are_told_from_one_another(sent: list[tuple[tuple[str, Any], int]]) -> None:
     kinds: list[dict[str, Any]] = [USUAL, {**USUAL, "topic": "B"}, {**USUAL, "body": bytes(40)}]
     data = b"".join(
@@ -109,7 +110,7 @@ def test_producers_that_send_in_turns_are_told_from_one_another(sent: list[tuple
 
 
 @settings(max_examples=300)
-@given(st.sampled_from(UNUSUAL), st.sampled_from([2, MIN_ALIKE]), st.data())
+@given(st.sampled_from(UNUSUAL), st.sampled_from([2, MIN_ROWS]), st.data())
 def test_damaged_records_raise_nothing_but_record_errors(
     unusual: tuple[str, Any], each: int, data: st.DataObject
 ) -> None:

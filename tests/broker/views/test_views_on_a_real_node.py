@@ -84,6 +84,15 @@ class OneNodeBroker:
         """Everything that is staged is applied."""
         await self.proposed(lambda done: self.machine.commit_offset("g", "t", 0, 1, done))
 
+    async def trimmed(self, policy: RetentionPolicy) -> int:
+        """The first kept position once retention has looked and trimmed."""
+        trimmed = asyncio.Event()
+        self.node.on_trimmed(lambda position: trimmed.set())
+        Retention(self.machine, self.node, self.env, policy).check()
+        async with asyncio.timeout(20):
+            await trimmed.wait()
+        return self.node.first_position
+
     async def contents(self) -> dict[tuple[str, int], list[bytes]]:
         found = {}
         for name, topic in self.machine.state.topics.items():
@@ -138,14 +147,8 @@ async def test_a_restart_brings_everything_back(left_behind, loss):
 async def test_a_trim_removes_the_oldest_and_nothing_is_numbered_twice(left_behind):
     directory, contents, _ = left_behind
     async with OneNodeBroker(directory) as broker:
-        retention = Retention(broker.machine, broker.node, broker.env, RetentionPolicy(max_log_bytes=1 << 19))
-        trimmed = asyncio.Event()
-        broker.node.on_trimmed(lambda position: trimmed.set())
         nexts = {(queue.topic, queue.queue_id): queue.next_offset for queue in broker.machine.state.queues()}
-        retention.check()
-        async with asyncio.timeout(20):
-            await trimmed.wait()
-        first_position = broker.node.first_position
+        first_position = await broker.trimmed(RetentionPolicy(max_age_ms=1 << 60, max_log_bytes=1 << 19))
         assert first_position > 0
         kept = await broker.contents()
         assert all(contents[key][-len(bodies) :] == bodies for key, bodies in kept.items() if bodies)
@@ -155,3 +158,15 @@ async def test_a_trim_removes_the_oldest_and_nothing_is_numbered_twice(left_behi
         assert broker.node.first_position == first_position
         assert await broker.contents() == kept
         assert {(queue.topic, queue.queue_id): queue.next_offset for queue in broker.machine.state.queues()} == nexts
+
+
+async def test_old_messages_go_however_young_their_files_are(left_behind):
+    """The files were written a moment ago, as those of a node that was replaced; the messages are years old."""
+    directory, contents, _ = left_behind
+    async with OneNodeBroker(directory) as broker:
+        furthest = broker.node.trim_candidates()[-1]
+        assert await broker.trimmed(RetentionPolicy()) == furthest
+        await broker.send("orders", 4000, 10)
+        kept = await broker.contents()
+        assert kept["orders", 0][-10:] == [b"%06d" % number for number in range(4000, 4010)]
+        assert sum(map(len, kept.values())) < sum(map(len, contents.values()))
