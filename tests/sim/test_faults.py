@@ -9,7 +9,7 @@ import pytest
 from dledger.net.transport import Lane
 from dledger.sim.campaign import judge
 from dledger.sim.cases import Case, strike_of
-from dledger.sim.faults import ClockDrift, LongPause, RollingRestart, Throttle
+from dledger.sim.faults import ClockDrift, Deposed, Drain, LongPause, RollingRestart, SlowClose, Throttle
 from dledger.sim.group import GroupSettings, SimGroup
 from dledger.sim.nemesis import KINDS
 from dledger.sim.plan import draw_plan
@@ -90,6 +90,72 @@ def test_a_connection_that_is_lost_takes_with_it_what_waits_in_it(group: SimGrou
     fault.heal(group)
     group.scheduler.run_until(group.scheduler.now + 1.0)
     assert not sending.arrived
+
+
+def test_who_loses_a_connection_that_closes_slowly_goes_on_sending_into_it(group: SimGroup) -> None:
+    sending, fault = Sending(group), SlowClose((("n0", "n1"),), 1.0, 60.0)
+    fault.inject(group)
+    began = group.scheduler.now
+    sending.send(0, 100)
+    group.network.cut("n0", "n1")
+    group.scheduler.run_until(began + 0.9)
+    sending.send(1, 100)
+    group.scheduler.run_until(began + 1.5)
+    assert not sending.arrived, "what was on its way and what was sent later are lost"
+    sending.send(2, 100)
+    group.scheduler.run_until(began + 1.6)
+    assert sending.numbers == [2]
+
+
+def test_a_node_that_starts_again_has_none_of_its_connections_that_close_slowly(group: SimGroup) -> None:
+    SlowClose((("n0", "n1"),), 60.0, 60.0).inject(group)
+    group.kill("n0")
+    group.start("n0")
+    group.scheduler.run_until(group.scheduler.now + 3.0)
+    sending = Sending(group)
+    sending.send(0, 100)
+    group.scheduler.run_until(group.scheduler.now + 0.1)
+    assert sending.numbers == [0]
+
+
+def test_a_deposed_leader_wakes_and_does_not_know(group: SimGroup) -> None:
+    old = group.leader
+    assert old is not None
+    assert old.life is not None
+    began, term = group.scheduler.now, old.life.replica.engine.term
+    assert not Deposed(next(name for name in group.nodes if name != old.name), 3.0, 4.0).inject(group)
+    fault = Deposed(old.name, 3.0, 4.0)
+    assert fault.inject(group)
+    group.scheduler.run_until(began + 3.1)
+    assert old.life.replica.is_ready
+    new = group.leader
+    assert new is not old
+    assert new is not None
+    assert new.life is not None
+    assert new.life.replica.engine.term > term
+    fault.heal(group)
+    group.scheduler.run_until(began + 8.0)
+    assert group.healthy()
+
+
+def test_a_node_that_drains_hands_over_stops_and_comes_back(group: SimGroup) -> None:
+    leader = group.leader
+    assert leader is not None
+    began, life = group.scheduler.now, leader.life
+    fault = Drain(leader.name, 1.0, 2.0)
+    assert fault.inject(group)
+    assert not Drain(leader.name, 1.0, 2.0).inject(group)
+    assert group.leaving == {leader.name}
+    group.scheduler.run_until(began + 0.9)
+    assert leader.life is life
+    assert group.leader is not None
+    assert group.leader is not leader
+    group.scheduler.run_until(began + 1.9)
+    assert leader.life is None
+    fault.heal(group)
+    group.scheduler.run_until(began + 6.0)
+    assert group.healthy()
+    assert not group.leaving
 
 
 def test_a_rolling_restart_restarts_every_node_and_never_two_at_once(group: SimGroup) -> None:

@@ -18,7 +18,7 @@ KNOWN_SEEDS = {
     "forward-sent-again": 3,
     "leader-counts-unsynced": 2,
     "learners-count": 3,
-    "lost-send-refused": 7,
+    "lost-send-refused": 32,
     "mark-before-sync": 2,
     "old-segment-not-synced": 3,
     "pins-ignored": 4,

@@ -11,7 +11,7 @@ from dledger.sim.campaign import judge, judge_all
 from dledger.sim.cases import Case
 from dledger.sim.nemesis import CLASSES, KINDS, TRIM
 from dledger.sim.run import Outcome
-from dledger_broker.sim import schedules
+from dledger_broker.sim.schedules import SCHEDULES, brokers
 from dledger_broker.sim.trial import BrokerTrial
 
 LAB = "dledger_broker.sim.lab"
@@ -78,6 +78,8 @@ RACE_HAPPENINGS = (
 )
 RAREST = (
     "commit that may be old",
+    "overtaking commit known to be lost",
+    "overtaking commit lost",
     "refused for its channel's epoch",
     "waited behind a refused one",
     "waited for what another node had",
@@ -160,8 +162,8 @@ def test_the_schedules_take_the_rarest_branches(monkeypatch: pytest.MonkeyPatch)
             super().__init__(*arguments)
             trials.append(self)
 
-    monkeypatch.setattr(schedules, "BrokerTrial", Kept)
-    for schedule in schedules.SCHEDULES:
+    monkeypatch.setattr(brokers, "BrokerTrial", Kept)
+    for schedule in SCHEDULES:
         schedule()
     happened = sum((trial.counts for trial in trials), Counter[str]())
     for happening in RAREST:

@@ -1,6 +1,6 @@
-"""Rare branches of forwarding and of requests, counted by watching the methods that take them.
+"""Rare branches of forwarding, of requests and of retention, counted by watching the methods that take them.
 
-`Forwarder`, `OffsetProcessor` and `Requests` say what each branch is for.
+`Forwarder`, `OffsetProcessor`, `Requests` and `Retention` say what each branch is for.
 """
 
 # ruff: noqa: SLF001 - what is watched is what is private
@@ -16,19 +16,21 @@ import msgspec
 from dledger_broker.errors import wire_error
 from dledger_broker.forward import READ_ONLY_CODES, Envelope, Forwarder
 from dledger_broker.group import Group
-from dledger_broker.processors.assembly import Processors
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.requests import UNSURE_CODES, Requests
 from dledger_broker.server.request import Request
+from dledger_broker.service import BrokerService
 
 _decode: Final = msgspec.msgpack.Decoder(Envelope).decode
 
 
-def watch(processors: Processors, group: Group, counts: Counter[str]) -> None:
-    """Count what the requests of one life of a node go through."""
+def watch(service: BrokerService, counts: Counter[str]) -> None:
+    """Count what the requests of one life of a node go through, and what grows too old."""
+    processors, group = service.processors, service.group
     _watch_forwarder(processors.forwarder, group, counts)
     _watch_offsets(processors.offsets, counts)
     _watch_requests(processors.requests, group, counts)
+    _before(service.retention, "_trim_if_due", lambda before: counts.update({"log too old": before > 0}))
 
 
 def _before(owner: object, name: str, see: Callable[..., None]) -> None:

@@ -28,6 +28,8 @@ FIRST_CLIENT_PORT: Final = 50_000
 LATE_EFFECT_S: Final = 15.0
 """A request that was not answered may take effect so much later, besides the longest pause of a node: it waits for a
 leader, or in a link that nothing passes."""
+LEAVE_SHARE: Final = 0.2
+"""Share of a client's steps in which it learns that its node is about to stop."""
 NOT_STORED: Final = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
@@ -125,12 +127,12 @@ class Client:
         return True
 
     def _connect(self) -> SimConnection | None:
-        connection = self._connection
-        if connection is not None and connection.is_usable:
+        connection, group = self._connection, self.trial.group
+        leaves = self._believed in group.leaving
+        if connection is not None and connection.is_usable and not (leaves and self.random.random() < LEAVE_SHARE):
             return connection
-        group = self.trial.group
         life = group.nodes[self._believed].life
-        if life is None or life.stopping or self._believed in group.unreachable:
+        if life is None or life.stopping or leaves or self._believed in group.unreachable:
             return None
         port = FIRST_CLIENT_PORT + 100 * self.number + next(self._connections) % 100
         self._connection = SimConnection(group, life, self.random, HostAddress(CLIENT_HOST, port), port)

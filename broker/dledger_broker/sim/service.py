@@ -15,6 +15,7 @@ from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.metrics import BrokerCounters
+from dledger_broker.retention import RetentionPolicy
 from dledger_broker.server.request import Channel
 from dledger_broker.service import BrokerService
 from dledger_broker.sim.truth import Truth
@@ -28,7 +29,10 @@ PORT_STEP: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """Sizes and delays of the nodes; small, so that files roll and checkpoints move all the time."""
+    """Sizes and delays of the nodes; small, so that files roll and checkpoints move all the time.
+
+    Messages older than `retention_ms` go, by wall clocks that may jump and drift.
+    """
 
     units_per_file: int = 16
     index_slots: int = 64
@@ -38,6 +42,7 @@ class BrokerSettings:
     offset_flush_ms: int = 200
     forward_hold_ms: int = 2000
     quorum_timeout_ms: int = 2500
+    retention_ms: int = 5000
 
 
 def address_of(name: str) -> HostAddress:
@@ -116,10 +121,15 @@ class SimBroker:
         self.machine = WatchedMachine(self.broker, life, truth)
         group = Group(name, str(config.advertised))
         self.service = BrokerService(config, self.broker, node, environment, group, self.counters, address, lambda: ())
+        self.service.retention.policy = RetentionPolicy(max_age_ms=settings.retention_ms)
 
     def start(self) -> None:
         """See `Service.start`."""
         self.service.start()
+
+    def leave(self) -> None:
+        """See `Service.leave`."""
+        self.service.processors.pulls.stop_holding()
 
     def stop(self, done: Callable[[], None]) -> None:
         """See `Service.stop`."""
@@ -134,7 +144,7 @@ class SimBroker:
 
     def trim(self, position: int) -> None:
         """See `Service.trim`; what is pinned stays, as it does unless a disk is too full."""
-        pinned = self.broker.state.pins.lowest(self._life.environment.wall_ms())
+        pinned = self.broker.proposals.lowest_pin(self._life.environment.wall_ms())
         if not self.service.retention.is_busy and (pinned is None or position <= pinned):
             self.service.retention.trim(position)
 

@@ -76,7 +76,7 @@ class BrokerTrial:
         """See `Trial.serve`."""
         _ = group
         broker = SimBroker(life, self._brokers, self.truth)
-        watch(broker.service.processors, broker.service.group, self.counts)
+        watch(broker.service, self.counts)
         self._running.append(broker)
         life.on_ended.append(lambda: self._ended(broker))
         return broker

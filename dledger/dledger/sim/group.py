@@ -150,6 +150,8 @@ class SimGroup:
         self._serve = serve
         self.unreachable: set[str] = set()
         """Nodes that clients do not reach."""
+        self.leaving: set[str] = set()
+        """Nodes that are about to stop, and say so: no client comes, and those that are there go by and by."""
         self.clocks_jumped = False
         """Some wall clock has, at some time."""
         self.disks_filled = False

@@ -15,7 +15,9 @@ from dledger.sim.faults import (
     ClockJump,
     Crash,
     Cut,
+    Deposed,
     DiskError,
+    Drain,
     Fault,
     FullDisk,
     Kill,
@@ -28,6 +30,7 @@ from dledger.sim.faults import (
     PowerCut,
     Remove,
     RollingRestart,
+    SlowClose,
     SlowDisk,
     SlowLinks,
     Throttle,
@@ -137,6 +140,16 @@ def _full_disk(random: Random, group: SimGroup) -> Fault:
     return FullDisk((_one(random, group),), random.choice(SPARE_BYTES), duration_s, cut_off_s)
 
 
+def _drain(random: Random, group: SimGroup) -> Fault:
+    drain_s = random.choice((0.2, 1.0, 3.0))
+    return Drain(_one(random, group), drain_s, drain_s + _down(random))
+
+
+def _deposed(random: Random, group: SimGroup) -> Fault:
+    pause_s = random.uniform(1.5, 5.0)
+    return Deposed(_one(random, group), pause_s, pause_s + random.uniform(0.1, 3.0))
+
+
 KINDS: Mapping[str, Draw] = {
     "crash": _crash_one,
     "crash-many": _crash_many,
@@ -147,6 +160,7 @@ KINDS: Mapping[str, Draw] = {
     "rolling-restart": lambda random, group: RollingRestart(
         tuple(_names(random, group)), random.choice((0.05, 0.5)), random.uniform(5, 15)
     ),
+    "drain": _drain,
     "power-cut": lambda random, group: PowerCut(
         _one(random, group),
         random.randrange(random.choice((5, 40, 200))),
@@ -170,6 +184,10 @@ KINDS: Mapping[str, Draw] = {
     "throttle": lambda random, group: Throttle(
         _some_pairs(random, group), random.choice((0, 5_000, 20_000, 100_000)), _down(random)
     ),
+    "slow-close": lambda random, group: SlowClose(
+        _some_pairs(random, group), random.choice((0.2, 1.0, 3.0)), _down(random)
+    ),
+    "deposed": _deposed,
     "slow-disk": lambda random, group: SlowDisk(
         _one(random, group), random.choice((0.02, 0.2, 1.0, 2.5)), 0.001, _down(random)
     ),
@@ -206,10 +224,23 @@ KINDS: Mapping[str, Draw] = {
 
 
 CLASSES: Mapping[str, str] = {
-    **dict.fromkeys(("kill", "kill-many", "stop", "rolling-restart", "pause", "pause-many", "long-pause"), "process"),
+    **dict.fromkeys(
+        ("kill", "kill-many", "stop", "drain", "rolling-restart", "pause", "pause-many", "long-pause"), "process"
+    ),
     **dict.fromkeys(("crash", "crash-many", "crash-all", "power-cut"), "power"),
     **dict.fromkeys(
-        ("isolate", "halves", "ring", "one-way", "cut", "client-cut", "slow-links", "throttle"),
+        (
+            "isolate",
+            "halves",
+            "ring",
+            "one-way",
+            "cut",
+            "client-cut",
+            "slow-links",
+            "throttle",
+            "slow-close",
+            "deposed",
+        ),
         "network",
     ),
     **dict.fromkeys(
@@ -345,6 +376,7 @@ class Nemesis:
         group = self._group
         group.network.heal()
         group.unreachable.clear()
+        group.leaving.clear()
         for node in group.nodes.values():
             node.disk.faults.clear()
             node.disk.make_room()

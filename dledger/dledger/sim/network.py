@@ -53,13 +53,30 @@ class _Message(NamedTuple):
 class _Link:
     """What one node dialled: present while `up`; `number` tells connections apart.
 
-    `rate` is in bytes/s for each lane, None if nothing throttles it; `lines` has what waits for that.
+    `rate` is in bytes/s for each lane, None if nothing throttles it; `lines` has what waits for that.  A connection
+    that is lost `lingers` for `linger_s`: nothing arrives any more, and neither end has noticed.
     """
 
-    __slots__ = ("blocked", "delay_s", "dialling", "free_at", "lines", "number", "queued", "rate", "up")
+    __slots__ = (
+        "blocked",
+        "delay_s",
+        "dialled",
+        "dialling",
+        "free_at",
+        "lines",
+        "linger_s",
+        "lingers",
+        "number",
+        "queued",
+        "rate",
+        "up",
+    )
 
     def __init__(self) -> None:
         self.up = False
+        self.dialled: Endpoint | None = None
+        self.linger_s = 0.0
+        self.lingers = False
         self.number = 0
         self.blocked = False
         self.dialling = False
@@ -85,6 +102,9 @@ class Network:
     def join(self, endpoint: Endpoint) -> None:
         """A node's life begins: it dials, and is dialled."""
         node = endpoint.replica_id.node_id
+        for a, b in self._links:
+            if a == node and self._links[a, b].lingers:
+                self._close(a, b)
         self._endpoints[node] = endpoint
         for a, b in self._links:
             if node in (a, b):
@@ -100,14 +120,32 @@ class Network:
     def cut(self, a: str, b: str) -> None:
         """Lose the connection that `a` dialled to `b`, with everything on its way."""
         link = self._links[a, b]
-        if not link.up:
+        if not link.up or link.lingers:
             return
-        link.up = False
         link.number += 1
         for line in link.lines:
             self.lost += len(line)
             line.clear()
+        if not link.linger_s:
+            self._close(a, b)
+            return
+        link.lingers = True
+        number = link.number
+
+        def close() -> None:
+            if link.number == number:
+                self._close(a, b)
+
+        self._scheduler.after(link.linger_s, close)
+
+    def _close(self, a: str, b: str) -> None:
+        """Both ends notice that their connection is lost."""
+        link = self._links[a, b]
+        link.up = link.lingers = False
+        link.number += 1
         source, target = self._endpoints.get(a), self._endpoints.get(b)
+        if target is not link.dialled:
+            target = None
         if source is not None:
             peer = target.replica_id if target is not None else None
             self._tell_lost(source, b, peer)
@@ -151,6 +189,10 @@ class Network:
         """Add `delay_s` to every message on a link."""
         self._links[a, b].delay_s = delay_s
 
+    def linger(self, a: str, b: str, linger_s: float) -> None:
+        """Let the ends of a link notice only after `linger_s` that their connection is lost."""
+        self._links[a, b].linger_s = linger_s
+
     def throttle(self, a: str, b: str, rate: float | None) -> None:
         """Let each lane of a link carry `rate` bytes/s, nothing at 0; None lets all that waits go on at once."""
         link = self._links[a, b]
@@ -166,6 +208,7 @@ class Network:
     def heal(self) -> None:
         """Undo every block, every delay and every limit."""
         for a, b in self._links:
+            self.linger(a, b, 0.0)
             self.unblock(a, b)
             self.slow(a, b, 0.0)
             self.throttle(a, b, None)
@@ -186,6 +229,7 @@ class Network:
             self._dial_later(a, b)
             return
         link.up = True
+        link.dialled = target
         link.number += 1
         link.free_at = [self._scheduler.now, self._scheduler.now]
         link.queued = [0, 0]
@@ -208,7 +252,12 @@ class Network:
         """Put something on a lane."""
         link = self._links.get((a.node_id, b))
         source = self._endpoints.get(a.node_id)
-        if link is None or not link.up or source is None or source.replica_id != a or b not in self._endpoints:
+        if link is None or not link.up or source is None or source.replica_id != a:
+            return False
+        if link.lingers:
+            self.lost += 1
+            return True
+        if b not in self._endpoints:
             return False
         if link.queued[lane] + size > MAX_QUEUED_BYTES:
             return False

@@ -15,7 +15,7 @@ from dledger.replica.status import NodeStatus
 from dledger.sim.environment import SimEnvironment
 from dledger.sim.network import SimTransport
 from dledger.store.log import SegmentInfo
-from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, read_run, record_spans
+from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, last_records, read_run, record_spans
 from dledger.types import Membership
 
 T = TypeVar("T")
@@ -103,6 +103,10 @@ class SimulatedNode:
     async def record_spans(self, start: int, end: int) -> list[RecordSpan]:
         """See `Node.record_spans`."""
         return await self._cold(partial(record_spans, self._life.replica.store, start, end))
+
+    def last_records(self, start: int, end: int) -> list[bytes]:
+        """See `Node.last_records`."""
+        return last_records(self._life.replica.store, start, end)
 
     async def _cold(self, work: Callable[[], T]) -> T:
         return await called_back(lambda done: self._life.environment.run_blocking(COLD, work, done))

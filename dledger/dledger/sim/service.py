@@ -24,6 +24,9 @@ class Service(Protocol):
     def start(self) -> None:
         """The replica exists and is about to take part."""
 
+    def leave(self) -> None:
+        """The node is about to stop: clients are to go elsewhere, and what waits is answered."""
+
     def stop(self, done: Callable[[], None]) -> None:
         """Orderly: get ready for the replica's end, then call `done`."""
 

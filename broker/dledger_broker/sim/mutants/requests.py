@@ -15,7 +15,8 @@ from dledger_broker.processors.requests import Requests
 from dledger_broker.processors.send import SendProcessor
 from dledger_broker.processors.send_unit import SendUnit
 from dledger_broker.server.request import Origin, Request
-from dledger_broker.sim import schedules
+from dledger_broker.sim.schedules import commits
+from dledger_broker.sim.schedules import requests as request_schedules
 from dledger_broker.state.tables import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
@@ -78,7 +79,7 @@ CATALOGUE.add(
     "refusal-passed",
     "no forwarded request passes an earlier one of its channel that was refused",
     (Forwarder, "_reply", _forget_refusals),
-    schedule=schedules.commit_behind_a_refused_one,
+    schedule=commits.commit_behind_a_refused_one,
     scenario="races",
 )
 
@@ -86,7 +87,7 @@ CATALOGUE.add(
     "send-to-deleted-topic",
     "nothing is staged for a topic whose deletion is in flight",
     (SendProcessor, "_without_deleted", lambda _self, pending: pending),
-    schedule=schedules.send_in_the_turn_of_a_deletion,
+    schedule=request_schedules.send_in_the_turn_of_a_deletion,
 )
 
 # ---------------------------------------------------------------- reads
@@ -104,7 +105,7 @@ CATALOGUE.add(
     "read-unconfirmed",
     "offsets and denials wait until a majority has confirmed the leader",
     (Requests, "confirm", _believe_oneself),
-    schedule=schedules.question_to_a_deposed_leader,
+    schedule=request_schedules.question_to_a_deposed_leader,
 )
 
 
@@ -156,7 +157,7 @@ CATALOGUE.add(
     "late-commit-taken",
     "no delayed forward moves a committed offset back",
     (RecentCommits, "is_late", _never_late),
-    schedule=schedules.commit_that_was_overtaken,
+    schedule=commits.commit_that_was_overtaken,
     scenario="races",
 )
 
@@ -164,7 +165,7 @@ CATALOGUE.add(
     "late-commit-after-failover",
     "no failover moves a committed offset back by a commit that waited for a leader",
     (OffsetProcessor, "_may_be_late", lambda *_arguments: False),
-    schedule=schedules.commit_that_missed_two_leaders,
+    schedule=commits.commit_that_missed_two_leaders,
     scenario="races",
 )
 
@@ -172,7 +173,7 @@ CATALOGUE.add(
     "late-commit-of-ones-own",
     "no commit that came back to a node which leads by now moves a committed offset back",
     (Request, "took_a_detour", property(lambda self: self.origin.is_forwarded)),
-    schedule=schedules.commit_that_came_back,
+    schedule=commits.commit_that_came_back,
     scenario="races",
 )
 
@@ -192,7 +193,7 @@ CATALOGUE.add(
     "pull-commits-again",
     "a pull that is passed on behind a later commit does not move a committed offset back",
     (OffsetProcessor, "commit_by_pull", _commit_again),
-    schedule=schedules.pull_behind_a_later_commit,
+    schedule=commits.pull_behind_a_later_commit,
     scenario="races",
 )
 
@@ -229,6 +230,24 @@ CATALOGUE.add(
     "overtaken-commit-answered-at-once",
     "a commit that was overtaken is acknowledged once the one that overtook it is applied",
     (OffsetProcessor, "update", _answer_overtaken_at_once),
-    schedule=schedules.overtaken_commit_and_a_killed_leader,
+    schedule=commits.overtaken_commit_and_a_killed_leader,
+    scenario="races",
+)
+
+
+def _answer_whatever_became_of_it(
+    self: OffsetProcessor, request: Request, key: tuple[str, str, int], offset: int, error: LogError | None
+) -> None:
+    _ = key, offset
+    _real_finish_update(self, request, error)
+
+
+_real_finish_update = OffsetProcessor._finish_update  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "overtaken-by-a-lost-commit",
+    "a commit that was overtaken is not acknowledged if the one that overtook it was lost",
+    (OffsetProcessor, "_finish_overtaken", _answer_whatever_became_of_it),
+    schedule=commits.commit_of_which_only_a_lower_one_is_left,
     scenario="races",
 )

@@ -9,7 +9,7 @@ from dledger.sim.mutants.catalogue import Catalogue
 from dledger.statemachine import CommittedEntry, Leadership
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.retention import Retention
-from dledger_broker.sim import schedules
+from dledger_broker.sim.schedules import requests as request_schedules
 from dledger_broker.state.pins import PinTable
 from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_broker.views import recovery
@@ -39,7 +39,7 @@ CATALOGUE.add(
     "overlay-reset-in-handover",
     "a handover that fails takes back no queue offset that is in flight",
     (BrokerMachine, "on_leadership", _reset_whenever_not_ready),
-    schedule=schedules.handover_that_fails,
+    schedule=request_schedules.handover_that_fails,
 )
 
 # ---------------------------------------------------------------- trims
@@ -90,7 +90,7 @@ CATALOGUE.add(
     "rebuild-forgotten",
     "what views lack of the restored state is rebuilt from the log",
     (BrokerMachine, "rebuild", _rebuild_nothing),
-    schedule=schedules.views_of_a_killed_node,
+    schedule=request_schedules.views_of_a_killed_node,
 )
 
 
@@ -126,5 +126,5 @@ CATALOGUE.add(
     "index-slots-before-entries",
     "a failed write of the key index loses no key",
     (ActiveIndexFile, "add", _slots_first),
-    schedule=schedules.index_write_that_failed,
+    schedule=request_schedules.index_write_that_failed,
 )

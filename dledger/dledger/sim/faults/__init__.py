@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from dledger.sim.faults.disks import BitFlip, DiskError, FullDisk, LoseFiles, LoseSegment, OldCopy, SlowDisk, Wipe
-from dledger.sim.faults.links import ClientCut, Cut, Partition, SlowLinks, Throttle
+from dledger.sim.faults.links import ClientCut, Cut, Deposed, Partition, SlowClose, SlowLinks, Throttle
 from dledger.sim.faults.machines import ClockDrift, ClockJump, Crash, Kill, LongPause, Pause, PowerCut
-from dledger.sim.faults.operations import Remove, RollingRestart, Transfer, Trim
+from dledger.sim.faults.operations import Drain, Remove, RollingRestart, Transfer, Trim
 from dledger.sim.group import SimGroup
 
 
@@ -36,6 +36,8 @@ _TYPES: Final[tuple[type[Fault], ...]] = (
     ClientCut,
     SlowLinks,
     Throttle,
+    SlowClose,
+    Deposed,
     SlowDisk,
     FullDisk,
     DiskError,
@@ -49,6 +51,7 @@ _TYPES: Final[tuple[type[Fault], ...]] = (
     Remove,
     Transfer,
     RollingRestart,
+    Drain,
     Trim,
 )
 FAULTS: Final = {fault.__name__: fault for fault in _TYPES}
@@ -62,7 +65,9 @@ __all__ = [
     "ClockJump",
     "Crash",
     "Cut",
+    "Deposed",
     "DiskError",
+    "Drain",
     "Fault",
     "FullDisk",
     "Kill",
@@ -75,6 +80,7 @@ __all__ = [
     "PowerCut",
     "Remove",
     "RollingRestart",
+    "SlowClose",
     "SlowDisk",
     "SlowLinks",
     "Throttle",

@@ -137,7 +137,7 @@ class LoseSegment:
 
     def inject(self, group: SimGroup) -> bool:
         node = group.nodes[self.node]
-        if not _may_rot(group, node):
+        if not _may_rot(group, node) or node.disk.faults:
             return False
         group.kill(self.node)
         segments = [path for path in node.disk.paths() if path.startswith(LOG_DIRECTORY)]
@@ -217,11 +217,11 @@ class LoseFiles:
     duration_s: float
 
     def inject(self, group: SimGroup) -> bool:
-        if not group.healthy() or group.damaged:
+        disk = group.nodes[self.node].disk
+        if not group.healthy() or group.damaged or disk.faults:
             return False
         group.kill(self.node)
         group.witness.amnesia(self.node)
-        disk = group.nodes[self.node].disk
         for directory in LOG_DIRECTORIES:
             disk.rmtree(directory)
         disk.sync_dir(".")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import permutations
 
 from dledger.sim.group import SimGroup
 
@@ -74,6 +75,52 @@ class Throttle:
     def heal(self, group: SimGroup) -> None:
         for a, b in self.pairs:
             group.network.throttle(a, b, None)
+
+
+@dataclass(frozen=True, slots=True)
+class SlowClose:
+    """Connections of some directed pairs that are lost, for whatever reason, take so long to be noticed."""
+
+    pairs: tuple[tuple[str, str], ...]
+    linger_s: float
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        for a, b in self.pairs:
+            group.network.linger(a, b, self.linger_s)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        for a, b in self.pairs:
+            group.network.linger(a, b, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Deposed:
+    """The leader stands still and is cut off from the others, until they have elected another one; then it wakes.
+
+    It is cut off for a while longer, in which it does not know.  Clients reach it.
+    """
+
+    node: str
+    pause_s: float
+    duration_s: float
+
+    def _pairs(self, group: SimGroup) -> list[tuple[str, str]]:
+        return [pair for pair in permutations(group.settings.names, 2) if self.node in pair]
+
+    def inject(self, group: SimGroup) -> bool:
+        leader = group.leader
+        if leader is None or leader.name != self.node or leader.life is None:
+            return False
+        leader.life.environment.pause(group.scheduler.now + self.pause_s)
+        for a, b in self._pairs(group):
+            group.network.block(a, b)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        for a, b in self._pairs(group):
+            group.network.unblock(a, b)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,39 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """A node leaves so that clients notice nothing: it hands over, they go elsewhere, it goes on for a while and stops.
+
+    It starts again in the end.
+    """
+
+    node: str
+    drain_s: float
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        node = group.nodes[self.node]
+        life = node.life
+        if life is None or life.stopping or self.node in group.leaving:
+            return False
+        group.leaving.add(self.node)
+        if _leads(node):
+            call_on(node, lambda: life.replica.transfer(None))
+        call_on(node, life.service.leave)
+
+        def stop() -> None:
+            if node.life is life:
+                group.stop(self.node)
+
+        group.scheduler.after(self.drain_s, stop)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.leaving.discard(self.node)
+        group.start(self.node)
+
+
+@dataclass(frozen=True, slots=True)
 class RollingRestart:
     """One node after the other hands over, stops, starts, and has caught up before the next one stops.
 

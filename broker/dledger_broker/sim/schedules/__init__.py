@@ -1,0 +1,15 @@
+"""Schedules by hand for brokers: what random search finds rarely.
+
+They raise `AssertionError` or `Violation` if the code under them breaks its promise.  `commits` has those of consumer
+offsets, `requests` the others; `brokers` is the group that they drive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from dledger_broker.sim.schedules.commits import COMMIT_SCHEDULES
+from dledger_broker.sim.schedules.requests import REQUEST_SCHEDULES
+
+SCHEDULES: Final[tuple[Callable[[], None], ...]] = (*REQUEST_SCHEDULES, *COMMIT_SCHEDULES)

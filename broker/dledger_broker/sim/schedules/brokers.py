@@ -1,0 +1,107 @@
+"""The group of brokers that schedules drive."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from dledger.sim.group import GroupSettings, SimGroup
+from dledger.sim.registers import leading
+from dledger.sim.scheduler import Scheduler
+from dledger_broker.sim.clients import ClientSettings, pull_fields
+from dledger_broker.sim.connection import TURN_S, Answer, SimConnection
+from dledger_broker.sim.service import BrokerSettings
+from dledger_broker.sim.trial import BrokerTrial
+from dledger_broker.sim.truth import encode_body
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
+from dledger_remoting.hosts import HostAddress
+
+TOPIC: Final = "lasting-0"
+GROUP_NAME: Final = "group-0"
+TIMEOUT_S: Final = 6.0
+SLOW_SYNC_S: Final = 2.5
+CLIENT: Final = HostAddress("127.0.0.1", 50_000)
+
+
+class Brokers:
+    """A whole group with one topic, and no clients but those of the schedule."""
+
+    def __init__(self) -> None:
+        nobody = ClientSettings(producers=0, consumers=0, administrators=0, readers=0, topics=1, queues=1)
+        self.trial = BrokerTrial(Random(1), nobody, BrokerSettings(), None)
+        self.scheduler = Scheduler()
+        self.group = SimGroup(self.scheduler, Random(2), GroupSettings(clock_drift=0.0), self.trial.serve)
+        for name in self.group.nodes:
+            self.group.start(name)
+        self.run(2.0)
+        self.trial.start(self.group)
+        self.run(2.0)
+        self._connections = 0
+
+    def run(self, seconds: float) -> None:
+        self.scheduler.run_until(self.scheduler.now + seconds)
+
+    def await_turn(self) -> None:
+        """What is sent now is read in one turn."""
+        self.scheduler.run_until((self.scheduler.now // TURN_S + 1) * TURN_S)
+
+    def connect(self, name: str) -> SimConnection:
+        life = self.group.nodes[name].life
+        assert life is not None
+        self._connections += 1
+        return SimConnection(self.group, life, Random(self._connections), CLIENT, self._connections)
+
+    def ask(
+        self, connection: SimConnection, code: int, ext: dict[str, str], *, oneway: bool = False
+    ) -> list[Answer | None]:
+        """Send a request; its answer will stand in the list."""
+        answers: list[Answer | None] = []
+        flag = FLAG_ONEWAY if oneway else 0
+        connection.call(RemotingCommand(code, flag=flag, ext=ext), TIMEOUT_S, answers.append)
+        return answers
+
+    def slow_down_disk(self, name: str) -> None:
+        """Syncs of a node take longer from now on than a leader waits for who is to succeed it."""
+        life = self.group.nodes[name].life
+        assert life is not None
+        life.environment.sync_delay_s = lambda _lane: SLOW_SYNC_S
+
+    def hand_over(self, name: str) -> None:
+        """Have the leader begin to hand over."""
+        replica = leading(self.group).replica
+        member = replica.engine.table.membership.find(name)
+        assert member is not None
+        assert replica.transfer(member)
+
+    def send(self, connection: SimConnection, topic: str, *, padding: int = 0) -> None:
+        """Send a message, whose answer is checked."""
+        operation = self.trial.next_operation()
+        code, ext, _ = self.trial.make_send(topic, 0, [operation], batch=False)
+        body = encode_body(operation, padding)
+        connection.call(
+            RemotingCommand(code, ext=ext, body=body),
+            TIMEOUT_S,
+            lambda answer: self.trial.sent([operation], 0, answer),
+        )
+
+    def found_group(self, connection: SimConnection) -> None:
+        """Have some messages, and a consumer group that has pulled them."""
+        for _ in range(3):
+            self.send(connection, TOPIC)
+        pull = {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0", **pull_fields(0, 8)}
+        self.ask(connection, RequestCode.PULL_MESSAGE, pull)
+        self.run(1.0)
+
+    @property
+    def leader(self) -> str:
+        return leading(self.group).node.name
+
+    @property
+    def follower(self) -> str:
+        return next(name for name in self.group.nodes if name != self.leader)
+
+
+def offset_fields(offset: int) -> dict[str, str]:
+    """What the commit of an offset says."""
+    return {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0", "commitOffset": str(offset)}

@@ -1,0 +1,293 @@
+"""Commits of consumer offsets that were delayed, passed on, overtaken, lost, or came back."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from dledger.sim.registers import leading
+from dledger_broker.sim.clients import pull_fields
+from dledger_broker.sim.schedules.brokers import GROUP_NAME, TOPIC, Brokers, offset_fields
+from dledger_broker.sim.service import SimBroker
+from dledger_remoting.codes import RequestCode, ResponseCode
+
+STANDSTILL_S: Final = 60.0
+
+
+def commit_that_was_overtaken() -> None:
+    """A commit that a slow link holds back does not undo a later one of its client.
+
+    1. A consumer commits 1 through a follower whose link to the leader is slow.
+    2. It commits 2 at the leader.
+    3. The first commit arrives.
+    """
+    brokers = Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    at_leader, at_follower = brokers.connect(leader), brokers.connect(follower)
+    brokers.found_group(at_leader)
+    brokers.group.network.slow(follower, leader, 1.0)
+    brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.run(0.1)
+    second = brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(4.0)
+    assert second[0] is not None
+    assert second[0].code == ResponseCode.SUCCESS
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_that_missed_two_leaders() -> None:
+    """A commit that waited for a leader does not undo one that a leader has taken meanwhile which is gone again.
+
+    1. A consumer commits 1 through a follower whose link to everybody is slow.
+    2. It commits 2 at the leader, which then hands over.
+    3. The first commit arrives at the new leader, which knows of 2 from the log only.
+    """
+    brokers = Brokers()
+    leader = brokers.leader
+    follower, heir = (name for name in brokers.group.nodes if name != leader)
+    at_leader, at_follower = brokers.connect(leader), brokers.connect(follower)
+    brokers.found_group(at_leader)
+    brokers.group.network.slow(follower, leader, 0.8)
+    brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(0.4)
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    life = leading(brokers.group)
+    life.replica.transfer(life.replica.engine.table.membership.find(heir))
+    brokers.run(4.0)
+    assert brokers.leader == heir
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_in_a_node_that_stood_still() -> None:
+    """A commit that lay for a minute in a node that stood still does not undo a later one, whoever leads by then.
+
+    1. A follower is stopped (SIGSTOP), and a consumer commits 1 there.
+    2. It commits 2 at the leader, which soon hands over.
+    3. The follower wakes after a minute, and passes the first commit on to the new leader, which knows of 2 from the
+       log only.
+    """
+    brokers = Brokers()
+    leader = brokers.leader
+    follower, heir = (name for name in brokers.group.nodes if name != leader)
+    at_leader, at_follower = brokers.connect(leader), brokers.connect(follower)
+    brokers.found_group(at_leader)
+    stopped = brokers.group.nodes[follower].life
+    assert stopped is not None
+    stopped.environment.pause(brokers.scheduler.now + STANDSTILL_S)
+    counters = cast(SimBroker, stopped.service).counters
+    forwarded = counters.forwarded
+    brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(1.0)
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    life = leading(brokers.group)
+    life.replica.transfer(life.replica.engine.table.membership.find(heir))
+    brokers.run(STANDSTILL_S + 4.0)
+    assert brokers.leader == heir
+    assert counters.forwarded > forwarded
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_behind_a_refused_one() -> None:
+    """What was sent behind a refused request does not pass it.
+
+    1. A leader begins to hand over to a node that it cannot reach.
+    2. A consumer commits 1 through a follower whose link to the leader is slow, and then 2: both are under way.
+    3. The first commit arrives and is refused; the handover is given up; the second commit arrives.
+    """
+    brokers = Brokers()
+    leader, group = brokers.leader, brokers.group
+    follower, target = (name for name in group.nodes if name != leader)
+    brokers.found_group(brokers.connect(leader))
+    at_follower = brokers.connect(follower)
+    group.network.slow(follower, leader, 0.4)
+    group.network.block(leader, target)
+    life = leading(group)
+    member = life.replica.engine.table.membership.find(target)
+    assert member is not None
+    assert life.replica.transfer(member)
+    gives_up_s = life.node.config.election_max_ms / 1000
+    brokers.run(gives_up_s - 0.5)
+    first = brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.run(0.3)
+    second = brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(0.2)
+    assert cast(SimBroker, life.service).counters.forward_refusals == 1
+    assert life.replica.is_ready
+    brokers.run(3.0)
+    assert [answer.code for answer in (*first, *second) if answer] == [ResponseCode.SUCCESS, ResponseCode.SUCCESS]
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_that_came_back() -> None:
+    """A commit that a deposed leader gives back does not undo a later one that the next leader has taken itself.
+
+    1. A consumer commits 1 through a follower whose link to the leader is slow.
+    2. The follower comes to lead, and the consumer commits 2 there, over another connection.
+    3. The first commit arrives at the old leader, which refuses it: it comes back to the follower.
+    """
+    brokers = Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    brokers.found_group(brokers.connect(leader))
+    brokers.group.network.slow(follower, leader, 0.8)
+    brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.run(0.1)
+    life = leading(brokers.group)
+    life.replica.transfer(life.replica.engine.table.membership.find(follower))
+    brokers.run(0.4)
+    assert brokers.leader == follower
+    second = brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(4.0)
+    assert second[0] is not None
+    assert second[0].code == ResponseCode.SUCCESS
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_behind_one_that_is_away() -> None:
+    """A node that comes to lead handles no request before an earlier one of its channel that another node still has.
+
+    1. A consumer commits 1 through a follower whose link to the leader is slow.
+    2. The follower comes to lead, and the consumer commits 2 over the same connection.
+    3. The first commit arrives at the old leader, which refuses it: it comes back to the follower.
+    """
+    brokers = Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    brokers.found_group(brokers.connect(leader))
+    brokers.group.network.slow(follower, leader, 0.8)
+    connection = brokers.connect(follower)
+    first = brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.run(0.1)
+    life = leading(brokers.group)
+    life.replica.transfer(life.replica.engine.table.membership.find(follower))
+    brokers.run(0.4)
+    assert brokers.leader == follower
+    second = brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(4.0)
+    assert [answer.code for answer in (*first, *second) if answer] == [ResponseCode.SUCCESS, ResponseCode.SUCCESS]
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def pull_behind_a_later_commit() -> None:
+    """A pull that is passed on behind a later commit of its connection does not undo it.
+
+    1. The leader is stopped (SIGSTOP) and cut off; another node leads.
+    2. It wakes and still believes that it leads.  A consumer pulls there, behind the end, and commits 1 with that: the
+       answer waits until the others have confirmed the leader.
+    3. It begins to hand over, and the consumer commits 2 over the same connection: that waits for a leader.
+    4. The others are heard again.  The second commit is passed on, and then the pull.
+    """
+    brokers = Brokers()
+    group, old = brokers.group, leading(brokers.group)
+    connection = brokers.connect(old.node.name)
+    brokers.found_group(connection)
+    links = [(a, b) for a in group.nodes for b in group.nodes if a != b and old.node.name in {a, b}]
+    for link in links:
+        group.network.block(*link)
+    old.environment.pause(brokers.scheduler.now + 4.0)
+    brokers.run(3.9)
+    ext = {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0"} | pull_fields(99, 8, commits=True)
+    brokers.ask(connection, RequestCode.PULL_MESSAGE, ext | {"commitOffset": "1"})
+    brokers.run(0.11)
+    assert old.replica.is_ready
+    heir = next(name for name in group.nodes if name != old.node.name)
+    assert old.replica.transfer(old.replica.engine.table.membership.find(heir))
+    second = brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(0.01)
+    for link in links:
+        group.network.unblock(*link)
+    brokers.run(4.0)
+    assert brokers.leader != old.node.name
+    assert [answer.code for answer in second if answer] == [ResponseCode.SUCCESS]
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def overtaken_commit_and_a_killed_leader() -> None:
+    """A commit that was overtaken is acknowledged only once the one that overtook it is in the log.
+
+    1. A consumer commits 1 through a follower whose link to the leader is slow.
+    2. It commits 2 at the leader, which collects commits for a while.
+    3. The first commit arrives meanwhile; the leader is killed before it would have proposed the second by itself.
+    """
+    brokers = Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    at_leader = brokers.connect(leader)
+    brokers.found_group(at_leader)
+    brokers.group.network.slow(follower, leader, 0.5)
+    first = brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.run(0.4)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(0.15)
+    brokers.group.kill(leader)
+    brokers.run(3.0)
+    assert brokers.leader != leader
+    assert [answer.code for answer in first if answer] == [ResponseCode.SUCCESS]
+    assert brokers.trial.truth.committed.get((GROUP_NAME, TOPIC, 0), -1) >= 1
+
+
+def commit_whose_overtaker_was_lost() -> None:
+    """A commit is taken if the one that overtook it was lost: nothing as high is committed or on its way.
+
+    1. The disk of a follower is slow: it lags behind a message.  A consumer commits 1 through it, over a slow link.
+    2. It commits 2 at the leader, which collects commits, and asks for no answer.
+    3. The leader begins to hand over to that follower: it drops what it has collected.
+    4. The follower does not catch up in time, the leader leads on, and the first commit arrives.
+    """
+    brokers = Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    at_leader = brokers.connect(leader)
+    brokers.found_group(at_leader)
+    brokers.slow_down_disk(follower)
+    brokers.group.network.slow(follower, leader, 1.3)
+    brokers.send(at_leader, TOPIC)
+    first = brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.run(0.05)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
+    brokers.run(0.05)
+    brokers.hand_over(follower)
+    brokers.run(4.0)
+    assert brokers.leader == leader
+    assert [answer.code for answer in first if answer] == [ResponseCode.SUCCESS]
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 1
+
+
+def commit_of_which_only_a_lower_one_is_left() -> None:
+    """A commit is not acknowledged if the one that overtook it was lost, and what is on its way is lower.
+
+    1. The disks of all followers are slow.  A consumer commits 1 at the leader, which proposes it.
+    2. It commits 2 through a follower, over a slow link, and 3 at the leader, which collects commits.
+    3. The leader begins to hand over to that follower: it drops 3, but not 1, which is on its way.
+    4. The follower does not catch up in time, the leader leads on, and 2 arrives before 1 is applied.
+    """
+    brokers = Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    at_leader = brokers.connect(leader)
+    brokers.found_group(at_leader)
+    for name in brokers.group.nodes:
+        if name != leader:
+            brokers.slow_down_disk(name)
+    brokers.group.network.slow(follower, leader, 1.3)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.run(0.3)
+    second = brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(0.05)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(3), oneway=True)
+    brokers.run(0.05)
+    brokers.hand_over(follower)
+    brokers.run(5.0)
+    assert brokers.leader == leader
+    assert [answer.code for answer in second if answer] == [ResponseCode.SYSTEM_BUSY]
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 1
+
+
+COMMIT_SCHEDULES: Final = (
+    commit_that_was_overtaken,
+    commit_that_missed_two_leaders,
+    commit_in_a_node_that_stood_still,
+    commit_behind_a_refused_one,
+    commit_that_came_back,
+    commit_behind_one_that_is_away,
+    pull_behind_a_later_commit,
+    overtaken_commit_and_a_killed_leader,
+    commit_whose_overtaker_was_lost,
+    commit_of_which_only_a_lower_one_is_left,
+)
