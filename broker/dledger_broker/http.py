@@ -13,29 +13,16 @@ is among the leader's configured peers joins again as a learner. Nothing runs be
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import logging
-from typing import Final, Protocol, cast
+from typing import Protocol
 
 import msgspec
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
-from dledger.errors import ConfigError, LogError
-from dledger.invariants import invariant
+from dledger.errors import LogError
+from dledger.net.http import serve_http
 from dledger.replica.status import NodeStatus
 from dledger_broker.exporter import Figures, NodeCollector
-
-SHUTDOWN_TIMEOUT_S: Final = 1.0
-"""How long a stop waits for answers in progress."""
-MAX_CONNECTIONS: Final = 64
-"""At a time; one more is closed at once."""
-CONNECTION_TIMEOUT_S: Final = 30.0
-"""A connection carries one request, and is closed after so long even if that has not come."""
-
-_MAX_REQUEST_BYTES: Final = 1024
 
 
 class HttpConfig(Protocol):
@@ -80,35 +67,12 @@ class HttpBroker(Figures, Protocol):
         """True from the first signal to stop on: it forwards what clients still send, and wants no new ones."""
 
 
-def _without_traceback(record: logging.LogRecord) -> bool:
-    """One line about a client that speaks no HTTP, instead of aiohttp's traceback."""
-    if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
-        record.msg, record.levelno, record.levelname = f"{record.msg}: %s", logging.WARNING, "WARNING"
-        words = str(record.exc_info[1].message).split()
-        record.args = (*(record.args if isinstance(record.args, tuple) else ()), " ".join(words)[:200])
-        record.exc_info = None
-    return True
-
-
 async def start_http(broker: HttpBroker) -> web.AppRunner:
     """Serve until `cleanup()` of the returned runner; raises `ConfigError` if the port cannot be listened on."""
-    host, port = broker.config.host, broker.config.http_port
-    runner = web.AppRunner(make_app(broker), access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
-    await runner.setup()
-    logging.getLogger("aiohttp.server").addFilter(_without_traceback)
-    try:
-        await _Site(runner, host, port).start()
-    except OSError as error:
-        await runner.cleanup()
-        what = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on ({error.strerror})"
-        raise ConfigError(
-            f"http_port {port}: {host}:{port} {what}: stop what uses it, or set another http_port"
-        ) from error
-    return runner
+    return await serve_http(broker.config.host, broker.config.http_port, _routes(broker))
 
 
-def make_app(broker: HttpBroker) -> web.Application:
-    """Return the application that `start_http` serves."""
+def _routes(broker: HttpBroker) -> list[web.RouteDef]:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(NodeCollector(broker))
     ProcessCollector(registry=registry)
@@ -145,74 +109,14 @@ def make_app(broker: HttpBroker) -> web.Application:
             return web.Response(text=str(error), status=409)
         return web.Response(text=f"{node_id} is being removed")
 
-    async def end_connection(_: web.Request, response: web.StreamResponse) -> None:
-        response.headers["Connection"] = "close"
-        response.force_close()
-
-    app = web.Application(client_max_size=_MAX_REQUEST_BYTES)
-    app.on_response_prepare.append(end_connection)
-    app.add_routes(
-        [
-            web.get("/healthz", healthz),
-            web.get("/readyz", readyz),
-            web.get("/metrics", metrics),
-            web.get("/status", status),
-            web.put("/leader/{node_id}", lead),
-            web.delete("/members/{node_id}", remove),
-        ]
-    )
-    return app
-
-
-class _Site(web.TCPSite):
-    """A site whose connections are bounded in number and time, so that idle ones take no files from the log."""
-
-    async def start(self) -> None:
-        await web.BaseSite.start(self)
-        server = self._runner.server
-        invariant(server is not None, "a runner that was set up has a server")
-        assert server is not None
-        self._live: set[_Connection] = set()
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Connection(server(), self._live), self._host, self._port
-        )
-
-
-class _Connection(asyncio.Protocol):
-    """Hands everything to aiohttp's handler of a connection, and ends those that are too many or last too long."""
-
-    def __init__(self, handler: asyncio.Protocol, live: set[_Connection]) -> None:
-        self._handler = handler
-        self._live = live
-        self._timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        abort = cast("asyncio.Transport", transport).abort
-        if len(self._live) >= MAX_CONNECTIONS:
-            abort()
-            return
-        self._live.add(self)
-        self._timer = asyncio.get_running_loop().call_later(CONNECTION_TIMEOUT_S, abort)
-        self._handler.connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._live.discard(self)
-            self._handler.connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if self._timer is not None:
-            self._handler.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._handler.eof_received() if self._timer is not None else None
-
-    def pause_writing(self) -> None:
-        self._handler.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._handler.resume_writing()
+    return [
+        web.get("/healthz", healthz),
+        web.get("/readyz", readyz),
+        web.get("/metrics", metrics),
+        web.get("/status", status),
+        web.put("/leader/{node_id}", lead),
+        web.delete("/members/{node_id}", remove),
+    ]
 
 
 def unready_because(status: NodeStatus, *, is_draining: bool, is_introduced: bool) -> str | None:

@@ -26,6 +26,8 @@ class NameServerConfig:
     """Address to listen on; anything but loopback lets everyone who reaches it change routes."""
     port: int = 9876
     """TCP port; 0 takes a free one."""
+    http_port: int = 0
+    """Port for health and metrics; 0 = none."""
     data: Path = Path("namesrv-data")
     """Directory of `kvConfig.json` and `pid`; created if missing."""
     max_connections: int = 4096
@@ -55,8 +57,11 @@ class NameServerConfig:
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for a value outside its range."""
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port = {self.port}: expected 0 to 65535")
+        for key in ("port", "http_port"):
+            if not 0 <= getattr(self, key) <= 65535:
+                raise ConfigError(f"{key} = {getattr(self, key)}: expected 0 to 65535")
+        if self.port and self.port == self.http_port:
+            raise ConfigError(f"port = {self.port} and http_port = {self.http_port}: expected two different ports")
         if not self.host:
             raise ConfigError("host = '': expected an address to listen on, such as 127.0.0.1")
         for key, low, high in _RANGES:

@@ -13,6 +13,7 @@ from dledger_remoting.errors import FrameError, RemotingError
 from dledger_remoting.frame import FrameDecoder
 
 from .config import NameServerConfig
+from .metrics import NameServerCounters
 
 log = logging.getLogger("dledger.namesrv")
 
@@ -21,6 +22,7 @@ class ConnectionOwner(Protocol):
     """What a connection needs of its server."""
 
     config: NameServerConfig
+    counters: NameServerCounters
 
     def admit(self, connection: Connection) -> bool:
         """Count a new connection; False if there are too many."""
@@ -72,12 +74,9 @@ class Connection(asyncio.Protocol):
         """The client does not read its answers: take no more requests, and give it a limited time."""
         config = self._owner.config
         if self._transport is not None and not self._transport.is_closing():
+            self._owner.counters.limits["max_write_buffer_bytes"] += 1
             self._transport.pause_reading()
-            self._slow_timer = self._loop.call_later(
-                config.slow_reader_timeout_ms / 1000,
-                self.abort,
-                f"left {config.max_write_buffer_bytes} bytes unread for {config.slow_reader_timeout_ms} ms",
-            )
+            self._slow_timer = self._loop.call_later(config.slow_reader_timeout_ms / 1000, self._abort_slow_reader)
 
     def resume_writing(self) -> None:
         """The client has read its answers: go on."""
@@ -106,6 +105,11 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def _abort_slow_reader(self) -> None:
+        config = self._owner.config
+        self._owner.counters.limits["slow_reader_timeout_ms"] += 1
+        self.abort(f"left {config.max_write_buffer_bytes} bytes unread for {config.slow_reader_timeout_ms} ms")
+
     def _process(self) -> None:
         """Handle complete requests while the client keeps reading."""
         assert self._transport is not None
@@ -116,6 +120,7 @@ class Connection(asyncio.Protocol):
                     return
                 request = decode_command(frame)
             except FrameError as error:
+                self._owner.counters.frames_refused += 1
                 self.abort(str(error))
                 return
             if not request.is_response:
@@ -131,6 +136,7 @@ class Connection(asyncio.Protocol):
             self._send(request, answer)
         elif len(self._waiting) >= self._owner.config.max_in_flight:
             answer.close()
+            self._owner.counters.limits["max_in_flight"] += 1
             remark = f"{len(self._waiting)} requests of this connection wait already, the limit is max_in_flight"
             self._send(request, make_response(request, ResponseCode.SYSTEM_BUSY, remark))
         else:
@@ -153,10 +159,15 @@ class Connection(asyncio.Protocol):
         self._send(request, make_response(request, ResponseCode.SYSTEM_ERROR, f"internal error: {error!r}"))
 
     def _send(self, request: RemotingCommand, answer: RemotingCommand) -> None:
+        self._owner.counters.errors += answer.code != ResponseCode.SUCCESS
         if request.is_oneway or self._transport is None or self._transport.is_closing():
             return
         self.last_active = self._loop.time()
-        self._transport.write(encode_command(answer))
+        try:
+            frame = encode_command(answer)
+        except FrameError as error:
+            frame = encode_command(make_response(request, ResponseCode.SYSTEM_ERROR, f"the answer: {error.remark}"))
+        self._transport.write(frame)
 
     def _stop_slow_timer(self) -> None:
         if self._slow_timer is not None:

@@ -17,6 +17,8 @@ from dledger_remoting.errors import BodyError
 
 FILE_NAME: Final = "kvConfig.json"
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+MAX_BYTES: Final = 1 << 20
+"""How large the file may become: it is written anew with every change, and answers hold whole namespaces."""
 
 
 class _Stored(msgspec.Struct, rename="camel"):
@@ -43,8 +45,12 @@ class KVStore:
         return dict(self._tables.get(namespace, {}))
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Store a value durably. Raises `KVStoreError`, and then nothing has changed."""
-        self._replace({**self._tables, namespace: {**self._tables.get(namespace, {}), key: value}})
+        """Store a value durably. Raises `KVStoreError`, also if there would be too much; then nothing has changed."""
+        tables = {**self._tables, namespace: {**self._tables.get(namespace, {}), key: value}}
+        size = len(encode_body(_Stored(tables)))
+        if size > MAX_BYTES:
+            raise KVStoreError(f"all values would take {size} bytes, more than {MAX_BYTES}: delete some first")
+        self._replace(tables)
 
     def delete(self, namespace: str, key: str) -> None:
         """Remove a value durably, if it is there. Raises `KVStoreError`, and then nothing has changed."""

@@ -53,6 +53,7 @@ from dledger_remoting.topics import TOPIC_UNIT, TOPIC_UNIT_SUB
 
 from .config import ALIASES, ConfigError, NameServerConfig, parse_values
 from .kv import ORDER_TOPIC_NAMESPACE, KVStore, KVStoreError
+from .metrics import UNREGISTERED, NameServerCounters
 from .table import RouteTable
 from .watch import RouteWatches
 
@@ -78,8 +79,16 @@ _BLOCKED: Final = frozenset({"kvConfigPath", "configStorePath", "data"})
 class Processors:
     """The request processors of one name server, over its table, its stored values and its configuration."""
 
-    def __init__(self, config: NameServerConfig, table: RouteTable, kv: KVStore, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        config: NameServerConfig,
+        table: RouteTable,
+        kv: KVStore,
+        now_ms: Callable[[], int],
+        counters: NameServerCounters | None = None,
+    ) -> None:
         self.config = config
+        self.counters = counters or NameServerCounters()
         self.watches = RouteWatches(table)
         self._table = table
         self._kv = kv
@@ -114,6 +123,7 @@ class Processors:
 
     def handle(self, request: RemotingCommand, connection: int) -> Answer:
         """The answer to a request that came over a connection, or a coroutine for it. Raises `RemotingError`."""
+        self.counters.count_request(request.code)
         if request.code == RequestCode.REGISTER_BROKER:
             answer = self._register_broker(request, connection)
         elif (direct := self._direct.get(request.code)) is not None:
@@ -136,11 +146,13 @@ class Processors:
         known = self._table.members(header.broker_name).get(header.broker_id)
         result = self._table.register(header, body, now_ms=self._now_ms(), connection=connection)
         if result.refusal:
+            self.counters.registrations_refused += 1
             log.warning(
                 "registration refused group=%s id=%d address=%s reason=%s",
                 header.broker_name, header.broker_id, header.broker_addr, result.refusal,
             )  # fmt: skip
             raise ServerError(f"registration refused: {result.refusal}")
+        self.counters.registrations += 1
         if known != header.broker_addr:
             log.info(
                 "registered group=%s id=%d address=%s term=%d topics=%d",
@@ -158,6 +170,7 @@ class Processors:
             node.broker_name, node.cluster_name, node.broker_addr, node.broker_id, node.state_version
         )
         if removed:
+            self.counters.removals[UNREGISTERED] += 1
             log.info("unregistered group=%s id=%d address=%s", node.broker_name, node.broker_id, node.broker_addr)
         return _success(request)
 

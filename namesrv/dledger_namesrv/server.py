@@ -10,15 +10,20 @@ import os
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from dledger.errors import ConfigError
 from dledger_remoting.command import RemotingCommand
 
 from .config import NameServerConfig
 from .connection import Connection
 from .kv import KVStore
+from .metrics import CONNECTION_LOST, SILENT, NameServerCounters
 from .processors import Processors
 from .table import RouteTable
+
+if TYPE_CHECKING:
+    from aiohttp.web import AppRunner
 
 log = logging.getLogger("dledger.namesrv")
 
@@ -40,6 +45,7 @@ class NameServer:
 
     def __init__(self, config: NameServerConfig) -> None:
         self.config = config
+        self.counters = NameServerCounters()
         self._table = RouteTable(
             first_version=time.time_ns() // 1_000_000,
             delete_missing_topics=config.delete_topic_with_broker_registration,
@@ -50,6 +56,7 @@ class NameServer:
         self._server: asyncio.Server | None = None
         self._scanner: asyncio.Task[None] | None = None
         self._directory: _DataDirectory | None = None
+        self._http: AppRunner | None = None
 
     @property
     def port(self) -> int:
@@ -62,22 +69,40 @@ class NameServer:
         """The registry, for reading."""
         return self._table
 
+    @property
+    def connection_count(self) -> int:
+        """Connections that are open."""
+        return len(self._connections)
+
+    @property
+    def watch_count(self) -> int:
+        """Route watches that wait."""
+        return len(self._processors.watches) if self._processors is not None else 0
+
+    @property
+    def failure(self) -> str:
+        """Why the server no longer does its work, empty while it does."""
+        return "silent brokers are not looked for" if self._scanner is None or self._scanner.done() else ""
+
     async def start(self) -> None:
-        """Take the data directory and the port, and serve. Raises `StartError`, `KVStoreError`."""
+        """Take the data directory and the ports, and serve. Raises `StartError`, `KVStoreError`."""
         self._directory = _DataDirectory(self.config.data)
         try:
-            self._processors = Processors(self.config, self._table, KVStore(self.config.data), _now_ms)
+            self._processors = Processors(self.config, self._table, KVStore(self.config.data), _now_ms, self.counters)
+            if self.config.http_port:
+                self._http = await self._start_http()
             self._server = await asyncio.get_running_loop().create_server(
                 self._new_connection, self.config.host, self.config.port
             )
-        except OSError as error:
-            self._directory.release()
+        except (OSError, UnicodeError) as error:  # UnicodeError: no name can be such a host
+            await self._release()
             address = f"{self.config.host}:{self.config.port}"
-            if error.errno == errno.EADDRINUSE:
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
                 raise StartError(f"{address} is already in use: stop what uses it or choose another port") from error
-            raise StartError(f"cannot listen on {address}: {error.strerror or error}") from error
+            why = error.strerror if isinstance(error, OSError) else "no host has such a name"
+            raise StartError(f"cannot listen on {address}: {why or error}") from error
         except BaseException:
-            self._directory.release()
+            await self._release()
             raise
         self._scanner = asyncio.create_task(self._scan())
         if self.config.host not in LOOPBACK_HOSTS:
@@ -101,12 +126,12 @@ class NameServer:
             except TimeoutError:
                 for connection in list(self._connections):
                     connection.abort("the server stops")
-        if self._directory is not None:
-            self._directory.release()
+        await self._release()
 
     def admit(self, connection: Connection) -> bool:
         """Count a new connection; False if there are too many."""
         if len(self._connections) >= self.config.max_connections:
+            self.counters.limits["max_connections"] += 1
             return False
         self._connections.add(connection)
         return True
@@ -123,6 +148,7 @@ class NameServer:
         if connection in self._connections:
             self._connections.remove(connection)
             for key in self._table.drop_connection(connection.number):
+                self.counters.removals[CONNECTION_LOST] += 1
                 log.warning("node removed address=%s cluster=%s reason=connection lost", key.address, key.cluster)
             self._notify()
 
@@ -136,11 +162,34 @@ class NameServer:
         while True:
             await asyncio.sleep(self.config.scan_interval_ms / 1000)
             for key in self._table.expire(_now_ms()):
+                self.counters.removals[SILENT] += 1
                 log.warning("node removed address=%s cluster=%s reason=silent", key.address, key.cluster)
             self._notify()
             idle_since = loop.time() - self.config.idle_timeout_ms / 1000
             for connection in [one for one in self._connections if one.last_active < idle_since]:
+                self.counters.limits["idle_timeout_ms"] += 1
                 connection.abort(f"idle for more than {self.config.idle_timeout_ms} ms")
+
+    async def _start_http(self) -> AppRunner:
+        try:
+            from .http import start_http
+        except ImportError as error:
+            raise StartError(
+                f"http_port = {self.config.http_port} needs {error.name}: pip install 'dledger-mq[broker]', "
+                "or set http_port = 0"
+            ) from error
+        try:
+            return await start_http(self)
+        except ConfigError as error:
+            raise StartError(str(error)) from error
+
+    async def _release(self) -> None:
+        """Give back what `start` took before it listened."""
+        if self._http is not None:
+            await self._http.cleanup()
+            self._http = None
+        if self._directory is not None:
+            self._directory.release()
 
     def _notify(self) -> None:
         if self._processors is not None:

@@ -101,6 +101,16 @@ class RouteTable:
         """How many nodes are alive."""
         return len(self._nodes)
 
+    @property
+    def group_count(self) -> int:
+        """How many broker groups have a live node."""
+        return len(self._groups)
+
+    @property
+    def topic_count(self) -> int:
+        """How many topics have a route."""
+        return len(self._topics)
+
     # Registration
 
     def register(

@@ -23,6 +23,10 @@ class RouteWatches:
         self._seen_version = table.version
         self._scheduled = False
 
+    def __len__(self) -> int:
+        """How many watches wait."""
+        return len(self._watches)
+
     async def wait(self, topics: tuple[str, ...], version: int, timeout_s: float) -> int:
         """Return the table's version once one of the topics has changed since `version`, or when the time is up."""
         if not self._table.changed_since(topics, version):

@@ -2,17 +2,14 @@
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
+from served_names import PATIENCE_S, A, B, connected, serving
 
 from dledger_namesrv.config import NameServerConfig
-from dledger_namesrv.kv import KVStoreError
+from dledger_namesrv.kv import MAX_BYTES, KVStoreError
 from dledger_namesrv.server import NameServer, StartError
-from dledger_remoting.codes import RequestCode
-from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
-from dledger_remoting.frame import FrameDecoder
+from dledger_remoting.command import FLAG_ONEWAY, make_response
 from dledger_remoting.headers import (
     BrokerHeartbeatHeader,
     BrokerMemberGroupHeader,
@@ -26,10 +23,8 @@ from dledger_remoting.headers import (
     RouteHeader,
     RouteWatchHeader,
     TopicInClusterHeader,
-    encode_ext,
 )
 from dledger_remoting.registration import (
-    DataVersion,
     RegisterBrokerBody,
     TopicConfigSerializeWrapper,
     encode_registration,
@@ -37,85 +32,11 @@ from dledger_remoting.registration import (
 )
 from dledger_remoting.topics import TOPIC_UNIT, TopicConfig
 
-A, B = "127.0.0.1:10911", "127.0.0.1:10921"
-PATIENCE_S = 10.0
-"""How long a test waits for what must come; nothing waits this long unless it fails."""
-
-
-class Client:
-    """One connection that sends a request and reads its answer."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
-        self.reader = reader
-        self.writer = writer
-        self.decoder = FrameDecoder()
-        self.opaque = 0
-
-    def send(self, code, header=None, *, body=b"", version=479, flag=0, serialize_type=0) -> int:
-        self.opaque += 1
-        ext = {} if header is None else encode_ext(header)
-        command = RemotingCommand(
-            code, self.opaque, flag, version=version, ext=ext, body=body, serialize_type=serialize_type
-        )
-        self.writer.write(encode_command(command))
-        return self.opaque
-
-    async def receive(self) -> RemotingCommand:
-        async with asyncio.timeout(PATIENCE_S):
-            while (frame := self.decoder.next_frame()) is None:
-                data = await self.reader.read(1 << 16)
-                assert data, "the server closed the connection"
-                self.decoder.receive_data(data)
-        return decode_command(frame)
-
-    async def call(self, code, header=None, **options) -> RemotingCommand:
-        opaque = self.send(code, header, **options)
-        answer = await self.receive()
-        assert answer.opaque == opaque
-        return answer
-
-    async def is_closed(self) -> bool:
-        async with asyncio.timeout(PATIENCE_S):
-            try:
-                while await self.reader.read(1 << 16):
-                    pass
-            except ConnectionError:
-                pass
-        return True
-
-    async def register(self, broker_id=0, address=A, *, term=1, topics=("T1", "TBW102"), **header) -> RemotingCommand:
-        configs = {topic: TopicConfig(topic, 4, 4) for topic in topics}
-        wrapper = TopicConfigSerializeWrapper(configs, DataVersion(term, 0, len(topics)))
-        return await self.call(
-            RequestCode.REGISTER_BROKER,
-            RegisterBrokerHeader("broker-0", address, "C", f"{address}-ha", broker_id, **header),
-            body=encode_registration(RegisterBrokerBody(wrapper)),
-        )
-
-
-@asynccontextmanager
-async def serving(data: Path, **options):
-    server = NameServer(NameServerConfig(port=0, data=data, **options))
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop()
-
 
 @pytest.fixture
 async def server(tmp_path):
     async with serving(tmp_path) as running:
         yield running
-
-
-@asynccontextmanager
-async def connected(server: NameServer, limit: int = 1 << 16):
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=limit)
-    try:
-        yield Client(reader, writer)
-    finally:
-        writer.close()
 
 
 @pytest.fixture
@@ -346,6 +267,26 @@ async def test_a_damaged_file_of_values_stops_the_start(tmp_path):
     assert not (tmp_path / "pid").exists()
 
 
+async def test_values_are_stored_up_to_a_limit(client):
+    """More would make answers that no frame holds, those to registrations among them."""
+    half = "v" * (MAX_BYTES // 2)
+    assert (await client.call(100, PutKVHeader("n", "k1", half))).code == 0
+    refused = await client.call(100, PutKVHeader("n", "k2", half))
+    assert (refused.code, "delete some first" in refused.remark) == (1, True)
+    assert (await client.call(102, KVKeyHeader("n", "k1"))).code == 0
+    assert (await client.call(100, PutKVHeader("n", "k2", half))).code == 0
+
+
+async def test_an_answer_that_no_frame_holds_is_an_error_and_the_connection_stays(server, client, monkeypatch):
+    def handle(request, _):
+        return make_response(request, 0, body=bytes(17 << 20 if request.code == 206 else 0))
+
+    monkeypatch.setattr(server, "handle", handle)
+    answer = await client.call(206)
+    assert (answer.code, "larger than 16777216" in answer.remark) == (1, True)
+    assert (await client.call(207)).code == 0
+
+
 async def test_values_that_cannot_be_written_are_refused_and_not_seen(tmp_path, client, server):
     (tmp_path / "kvConfig.tmp").mkdir()
     answer = await client.call(100, PutKVHeader("n", "k", "v"))
@@ -473,6 +414,11 @@ async def test_a_client_that_reads_late_but_in_time_gets_every_answer(tmp_path):
             sent = [slow.send(206) for _ in range(300)]
             assert (await client.call(206)).code == 0
             assert [(await slow.receive()).opaque for _ in sent] == sent
+
+
+async def test_a_host_that_cannot_be_is_named(tmp_path):
+    with pytest.raises(StartError, match=r"^cannot listen on names\.\.example:0: no host has such a name$"):
+        await NameServer(NameServerConfig(host="names..example", port=0, data=tmp_path)).start()
 
 
 async def test_a_port_in_use_is_one_clear_error(server, tmp_path):

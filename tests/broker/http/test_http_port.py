@@ -9,9 +9,9 @@ from aiohttp import ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
 from dledger.errors import ConfigError, LogError
+from dledger.net import http
 from dledger.net.settings import LinkCounters
 from dledger.replica.status import NodeStatus, PeerStatus
-from dledger_broker import http
 from dledger_broker.exporter import NodeCollector
 from dledger_broker.http import start_http, unready_because
 from dledger_broker.metrics import HELP, BrokerCounters

@@ -1,0 +1,45 @@
+"""What a name server counts: plain integers, read by the HTTP port when somebody asks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from dledger_remoting.codes import request_code_name
+
+SILENT: Final = "silent"
+CONNECTION_LOST: Final = "connection_lost"
+UNREGISTERED: Final = "unregistered"
+REMOVALS: Final = (SILENT, CONNECTION_LOST, UNREGISTERED)
+"""Why a node leaves the routes."""
+
+LIMITS: Final = (
+    "max_connections",
+    "max_in_flight",
+    "max_write_buffer_bytes",
+    "slow_reader_timeout_ms",
+    "idle_timeout_ms",
+)
+"""The limits of connections, by their configuration keys."""
+
+
+@dataclass(slots=True)
+class NameServerCounters:
+    """Numbers that only grow, from the start of the process on.
+
+    `requests` counts by the name of the request code, `removals` by one of `REMOVALS`, `limits` by one of `LIMITS` how
+    often it acted.
+    """
+
+    requests: Counter[str] = field(default_factory=Counter)
+    errors: int = 0
+    frames_refused: int = 0
+    registrations: int = 0
+    registrations_refused: int = 0
+    removals: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REMOVALS, 0)))
+    limits: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(LIMITS, 0)))
+
+    def count_request(self, code: int) -> None:
+        """A request came; all codes without a name are counted as `unknown`."""
+        self.requests[request_code_name(code)] += 1

@@ -1,0 +1,93 @@
+"""A name server in this process, and clients that speak to it."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from dledger_namesrv.config import NameServerConfig
+from dledger_namesrv.server import NameServer
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import RemotingCommand, decode_command, encode_command
+from dledger_remoting.frame import FrameDecoder
+from dledger_remoting.headers import RegisterBrokerHeader, encode_ext
+from dledger_remoting.registration import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfigSerializeWrapper,
+    encode_registration,
+)
+from dledger_remoting.topics import TopicConfig
+
+A, B = "127.0.0.1:10911", "127.0.0.1:10921"
+PATIENCE_S = 10.0
+"""How long a test waits for what must come; nothing waits this long unless it fails."""
+
+
+class Client:
+    """One connection that sends a request and reads its answer."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        self.reader = reader
+        self.writer = writer
+        self.decoder = FrameDecoder()
+        self.opaque = 0
+
+    def send(self, code, header=None, *, body=b"", version=479, flag=0, serialize_type=0) -> int:
+        self.opaque += 1
+        ext = {} if header is None else encode_ext(header)
+        command = RemotingCommand(
+            code, self.opaque, flag, version=version, ext=ext, body=body, serialize_type=serialize_type
+        )
+        self.writer.write(encode_command(command))
+        return self.opaque
+
+    async def receive(self) -> RemotingCommand:
+        async with asyncio.timeout(PATIENCE_S):
+            while (frame := self.decoder.next_frame()) is None:
+                data = await self.reader.read(1 << 16)
+                assert data, "the server closed the connection"
+                self.decoder.receive_data(data)
+        return decode_command(frame)
+
+    async def call(self, code, header=None, **options) -> RemotingCommand:
+        opaque = self.send(code, header, **options)
+        answer = await self.receive()
+        assert answer.opaque == opaque
+        return answer
+
+    async def is_closed(self) -> bool:
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                while await self.reader.read(1 << 16):
+                    pass
+            except ConnectionError:
+                pass
+        return True
+
+    async def register(self, broker_id=0, address=A, *, term=1, topics=("T1", "TBW102"), **header) -> RemotingCommand:
+        configs = {topic: TopicConfig(topic, 4, 4) for topic in topics}
+        wrapper = TopicConfigSerializeWrapper(configs, DataVersion(term, 0, len(topics)))
+        return await self.call(
+            RequestCode.REGISTER_BROKER,
+            RegisterBrokerHeader("broker-0", address, "C", f"{address}-ha", broker_id, **header),
+            body=encode_registration(RegisterBrokerBody(wrapper)),
+        )
+
+
+@asynccontextmanager
+async def serving(data: Path, **options):
+    server = NameServer(NameServerConfig(port=0, data=data, **options))
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def connected(server: NameServer, limit: int = 1 << 16):
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=limit)
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.close()

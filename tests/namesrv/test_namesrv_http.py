@@ -1,0 +1,143 @@
+"""What a name server says over HTTP."""
+
+import asyncio
+import socket
+import sys
+
+import pytest
+from aiohttp import ClientConnectorError, ClientSession
+from prometheus_client.parser import text_string_to_metric_families
+from served_names import PATIENCE_S, B, connected, serving
+
+from dledger_namesrv.config import ConfigError, NameServerConfig
+from dledger_namesrv.metrics import LIMITS
+from dledger_namesrv.server import NameServer, StartError
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.headers import BrokerNodeHeader, RouteHeader, RouteWatchHeader
+
+
+@pytest.fixture
+def http_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def get(port: int, path: str) -> tuple[int, str]:
+    async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+async def metrics(port: int) -> dict[tuple[str, str], float]:
+    """Samples by name without `dledger_namesrv_` and by the value of their label, if they have one."""
+    _, text = await get(port, "/metrics")
+    return {
+        (sample.name.removeprefix("dledger_namesrv_"), next(iter(sample.labels.values()), "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def until(port: int, name: str, label: str, value: float) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while (await metrics(port)).get((name, label)) != value:
+            continue
+
+
+async def test_health_is_ok_until_silent_brokers_are_not_looked_for(tmp_path, http_port):
+    async with serving(tmp_path, http_port=http_port) as server:
+        assert await get(http_port, "/healthz") == (200, "ok")
+        assert (await get(http_port, "/nothing"))[0] == 404
+        server._scanner.cancel()
+        await asyncio.wait([server._scanner])
+        assert await get(http_port, "/healthz") == (503, "silent brokers are not looked for")
+    with pytest.raises(ClientConnectorError):
+        await get(http_port, "/healthz")
+
+
+async def test_metrics_count_nodes_topics_and_requests(tmp_path, http_port):
+    async with serving(tmp_path, http_port=http_port) as server, connected(server) as client:
+        await client.register()
+        await client.register(1, B)
+        await client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader("T1"))
+        assert (await client.call(9999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        client.send(RequestCode.DLEDGER_ROUTE_WATCH, RouteWatchHeader("T1", server.table.version, 60_000))
+        await until(http_port, "route_watches", "", 1)
+        found = await metrics(http_port)
+        for name, value in (("nodes", 2), ("broker_groups", 1), ("topics", 2), ("connections", 1), ("errors_total", 1)):
+            assert found[name, ""] == value, name
+        requests = {label: value for (name, label), value in found.items() if name == "requests_total"}
+        assert requests == {
+            "REGISTER_BROKER": 2, "GET_ROUTEINFO_BY_TOPIC": 1, "DLEDGER_ROUTE_WATCH": 1, "unknown": 1,
+        }  # fmt: skip
+        assert found["process_open_fds", ""] > 0
+
+
+async def test_metrics_count_registrations_and_why_nodes_are_gone(tmp_path, http_port):
+    async with serving(tmp_path, http_port=http_port, scan_interval_ms=10) as server:
+        async with connected(server) as client:
+            await client.register(term=2)
+            assert (await client.register(0, B, term=1)).code == ResponseCode.SYSTEM_ERROR
+            await client.call(RequestCode.UNREGISTER_BROKER, BrokerNodeHeader("broker-0", "127.0.0.1:10911", "C", 0))
+            await client.register(1, B, term=2, heartbeat_timeout_millis=1)
+            await until(http_port, "nodes_removed_total", "silent", 1)
+            await client.register(1, B, term=2)
+        await until(http_port, "nodes_removed_total", "connection_lost", 1)
+        found = await metrics(http_port)
+        assert found["registrations_total", ""] == 3
+        assert found["registrations_refused_total", ""] == 1
+        assert found["nodes_removed_total", "unregistered"] == 1
+        assert (found["nodes", ""], found["topics", ""]) == (0, 0)
+
+
+async def test_metrics_count_the_limits_that_acted(tmp_path, http_port):
+    limits = {"max_connections": 1, "max_in_flight": 1, "idle_timeout_ms": 200, "scan_interval_ms": 10}
+    async with serving(tmp_path, http_port=http_port, **limits) as server:
+        assert {label for name, label in await metrics(http_port) if name == "limit_reached_total"} == set(LIMITS)
+        async with connected(server) as client, connected(server) as one_more:
+            assert await one_more.is_closed()
+            for _ in range(2):
+                client.send(RequestCode.DLEDGER_ROUTE_WATCH, RouteWatchHeader("T1", server.table.version, 60_000))
+            assert (await client.receive()).code == ResponseCode.SYSTEM_BUSY
+            await until(http_port, "limit_reached_total", "idle_timeout_ms", 1)
+        await until(http_port, "connections", "", 0)
+        async with connected(server) as client:
+            client.writer.write(b"\xff" * 64)
+            assert await client.is_closed()
+        found = await metrics(http_port)
+        assert found["frames_refused_total", ""] == 1
+        for limit in ("max_connections", "max_in_flight", "idle_timeout_ms"):
+            assert found["limit_reached_total", limit] == 1, limit
+
+
+async def test_a_client_that_does_not_read_is_counted(tmp_path, http_port):
+    limits = {"max_write_buffer_bytes": 1024, "slow_reader_timeout_ms": 50}
+    async with serving(tmp_path, http_port=http_port, **limits) as server:
+        async with connected(server, limit=1024) as client:
+            await client.register(topics=[f"T{number}" for number in range(1000)])
+            for _ in range(3000):
+                client.send(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+            await until(http_port, "limit_reached_total", "slow_reader_timeout_ms", 1)
+        assert (await metrics(http_port))["limit_reached_total", "max_write_buffer_bytes"] >= 1
+
+
+async def test_an_http_port_in_use_is_one_clear_error_and_leaves_nothing(tmp_path, http_port):
+    with socket.create_server(("127.0.0.1", http_port)):
+        server = NameServer(NameServerConfig(port=0, http_port=http_port, data=tmp_path))
+        with pytest.raises(StartError, match=f"http_port {http_port}: 127.0.0.1:{http_port} is in use"):
+            await server.start()
+    async with serving(tmp_path, http_port=http_port):
+        assert (await get(http_port, "/healthz"))[0] == 200
+
+
+async def test_an_http_port_says_what_it_needs(tmp_path, http_port, monkeypatch):
+    monkeypatch.delitem(sys.modules, "dledger_namesrv.http", raising=False)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    server = NameServer(NameServerConfig(port=0, http_port=http_port, data=tmp_path))
+    with pytest.raises(StartError, match=r"pip install 'dledger-mq\[broker\]', or set http_port = 0"):
+        await server.start()
+
+
+def test_both_ports_cannot_be_the_same():
+    with pytest.raises(ConfigError, match="port = 9876 and http_port = 9876"):
+        NameServerConfig(http_port=9876)
