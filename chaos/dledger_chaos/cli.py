@@ -136,6 +136,10 @@ def run_command(
         options = swarm_options(seed, minutes, out, keep_data=keep)
     else:
         trial = TRIALS.get(mutant or "", ANYTHING)
+        if "target" not in drawn:
+            target = trial.target
+        elif target != trial.target:
+            trial = ANYTHING
         faults, workloads = faults or ",".join(trial.faults), workloads or ",".join(trial.workloads)
         words = ["dledger", "chaos", "run", "--minutes", f"{minutes:g}", "--seed", str(seed), "--faults", faults]
         words += ["--workloads", workloads, "--target", target]
@@ -260,7 +264,8 @@ def _mutant_lines(row: MutantRow) -> str:
     line = f"{row.name:<28} {row.breaks}"
     if row.trial is None:
         return line
-    return f"{line}\n{'':<28}   {', '.join(row.trial.workloads)} under {', '.join(row.trial.faults)}"
+    where = "" if row.trial.target == "local" else f" on {row.trial.target}"
+    return f"{line}\n{'':<28}   {', '.join(row.trial.workloads)}{where} under {', '.join(row.trial.faults)}"
 
 
 def _show(context: click.Context, result: RunResult) -> None:

@@ -70,7 +70,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     | kind | name | fields |
     |---|---|---|
     | `fault-begin` | the fault's registry name | `id`, `class`, `nodes`, `fault` (its JSON form) |
-    | `fault-end` | the same | `id` |
+    | `fault-end` | the same | `id`, `injected` (false: the target refused it) |
     | `status` | | `role`, `term`, `commit_index`, `ready`: a sample of `node` |
     | `usage` | | `resident_bytes`, `open_files`: a sample of `node` |
     | `process` | `started`, `ended` | `pid`, at the end `exit_code`, `expected` |

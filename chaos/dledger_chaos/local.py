@@ -37,7 +37,7 @@ STATUS_S: Final = 1.0
 START_ATTEMPTS: Final = 3
 """Another process may take a port between the moment it is found free and the start."""
 
-CONFIG: Final = "segment_bytes = 16777216\ndrain_ms = 2000\nsnapshot_interval_s = 10\n"
+CONFIG: Final = "segment_bytes = 8388608\ndrain_ms = 2000\nsnapshot_interval_s = 3\n"
 """Small segments and frequent snapshots, so that a run of minutes has many; a drain as long as a test can wait."""
 
 CAPABILITIES: Final = frozenset(
@@ -250,6 +250,8 @@ class LocalTarget(SignalledNodes):
             *("--base-port", str(self._base), "--namesrv-port", str(self._base + ports.NAMESRV)),
             timeout_s=START_S,
         )
+        for disk in self._disks.values():
+            disk.require_shim()
 
     def _links(self) -> list[Link]:
         links = []

@@ -164,9 +164,11 @@ class Nemesis:
             "fault": as_json(fault),
         }
         self._recorder.event("fault-begin", step.kind.name, **fields)
+        injected = False
         try:
             with self._noted(step.kind, "not injected"):
                 await fault.inject(self._target)
+                injected = True
                 self.injected[step.kind.name] = self.injected.get(step.kind.name, 0) + 1
                 await asyncio.sleep(step.hold_s)
         finally:
@@ -176,7 +178,7 @@ class Nemesis:
                 until = asyncio.get_running_loop().time() + STOPPING_S
                 self._may_end_until |= dict.fromkeys(fault.nodes, until)
             self._values.discard(fault)
-            self._recorder.event("fault-end", step.kind.name, id=number)
+            self._recorder.event("fault-end", step.kind.name, id=number, injected=injected)
 
     @contextlib.contextmanager
     def _noted(self, kind: FaultKind, what: str) -> Iterator[None]:

@@ -9,33 +9,36 @@
 
 from __future__ import annotations
 
-import random
-import socket
 from collections.abc import Iterator
 from typing import Final
 
+from dledger_client.testing.ports import GROUP_STEP, NODE_STEP, find_free_block
+
 from .errors import ChaosError
 
-FIRST_BASE_PORT: Final = 20_000
-LAST_BASE_PORT: Final = 31_000
-GROUP_STEP: Final = 100
-NODE_STEP: Final = 10
+__all__ = [
+    "API",
+    "GROUP_STEP",
+    "NAMESRV",
+    "NODE_PORTS",
+    "NODE_STEP",
+    "PROXIES",
+    "find_base_port",
+    "proxy_ports",
+]
+
 NODE_PORTS: Final = 6
 PROXIES: Final = range(50, 90)
 NAMESRV: Final = 95
 API: Final = 96
 
-_HOST: Final = "127.0.0.1"
-
 
 def find_base_port(groups: int, nodes: int) -> int:
     """Return a base port whose whole block is free now; raises `ChaosError` if there is none."""
-    candidates = list(range(FIRST_BASE_PORT, LAST_BASE_PORT, GROUP_STEP))
-    random.SystemRandom().shuffle(candidates)  # clusters that start side by side rarely meet
-    for base in candidates:
-        if all(map(_is_free, _block(base, groups, nodes))):
-            return base
-    raise ChaosError(f"no block of free ports between {FIRST_BASE_PORT} and {LAST_BASE_PORT}")
+    try:
+        return find_free_block(_offsets(groups, nodes))
+    except OSError as error:
+        raise ChaosError(str(error)) from error
 
 
 def proxy_ports(base: int, group: int) -> Iterator[int]:
@@ -43,20 +46,10 @@ def proxy_ports(base: int, group: int) -> Iterator[int]:
     return iter(range(base + GROUP_STEP * group + PROXIES.start, base + GROUP_STEP * group + PROXIES.stop))
 
 
-def _block(base: int, groups: int, nodes: int) -> Iterator[int]:
+def _offsets(groups: int, nodes: int) -> Iterator[int]:
     for group in range(groups):
-        start = base + GROUP_STEP * group
+        start = GROUP_STEP * group
         yield from (start + NODE_STEP * node + port for node in range(nodes) for port in range(NODE_PORTS))
-        yield from proxy_ports(base, group)
-    yield base + NAMESRV
-    yield base + API
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, port))
-        except OSError:
-            return False
-    return True
+        yield from proxy_ports(0, group)
+    yield NAMESRV
+    yield API

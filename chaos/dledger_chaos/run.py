@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -150,6 +151,12 @@ def _log_file(path: Path) -> Iterator[None]:
         handler.close()
 
 
+def note_failure(recorder: Recorder, task: asyncio.Task[None]) -> None:
+    """What ends by itself has left something undone: nodes that nobody watches may end unseen."""
+    if not task.cancelled():
+        recorder.event("note", f"the {task.get_name()} failed: {task.exception()!r}", trouble=True)
+
+
 class _Trial:
     """The part of a run during which processes live."""
 
@@ -200,7 +207,8 @@ class _Trial:
         for workload, ctx in pairs:
             await workload.setup(ctx)
         self._begin_ns = time.monotonic_ns()
-        watching = asyncio.create_task(observer.run())
+        watching = asyncio.create_task(observer.run(), name="observer")
+        watching.add_done_callback(partial(note_failure, recorder))
         recorder.event("phase", "workloads")
         working = [asyncio.create_task(workload.run(ctx), name=workload.name) for workload, ctx in pairs]
         try:

@@ -191,3 +191,5 @@ class SubjectTarget(SignalledNodes):
             await self._group.leader(voters=len(NODE_IDS))
         except TimeoutError:
             raise TargetError(f"no leader of {len(NODE_IDS)} voters: see {self.directory}/*.log") from None
+        for disk in self._disks.values():
+            disk.require_shim()

@@ -132,7 +132,7 @@ def test_figures_sum_runs_of_all_campaigns_by_class():
     assert rows["losses of power"] == "3: 3 power-loss-all"
     assert rows["partitions"] == "12: 12 partition-ring"
     assert rows["other faults of processes"] == "3: 3 pause-leader"
-    assert rows["processes killed, losses of power included"] == "15"
+    assert rows["processes that kills and losses of power were aimed at"] == "15"
     assert rows["seed 9: invalid"] == "lost: `dledger chaos run --swarm --seed 9`"
     assert "6 waits: p50 0.50 s, p99 1.25 s, longest 1.25 s" in table
 
@@ -164,7 +164,7 @@ def test_the_command_sums_several_files(tmp_path):
         (
             "mutants",
             "trim-takes-one-more",
-            {"trial": {"faults": ["kill-follower"], "workloads": ["append", "retention"]}},
+            {"trial": {"faults": ["kill-follower"], "workloads": ["append", "retention"], "target": "local"}},
         ),
     ],
 )

@@ -16,6 +16,7 @@ import pytest
 from dledger_chaos.disk.build import disk_shim
 from dledger_chaos.disk.control import FULL_DISK, DiskControl, Rule, shim_environment
 from dledger_chaos.disk.undo import forget, lose_power
+from dledger_chaos.errors import TargetError
 
 NODE = "broker-a-n0"
 HELPERS = """
@@ -89,6 +90,15 @@ def test_what_was_synced_stays_and_what_was_not_is_gone(machine):
     assert machine.read("data") == b"a" * 2000 + b"b" * 5000 + b"a" * 2000 + b"c" * 3000
     assert machine.lose_power().writes == 3
     assert machine.read("data") == b"a" * 10000
+
+
+def test_a_node_without_the_shim_is_told_from_one_with_it(machine):
+    """Faults of its disk would do nothing, and every run with them would be valid."""
+    subprocess.run(machine.command("pass"), check=True, timeout=30)
+    with pytest.raises(TargetError, match=f"{NODE} runs without the disk shim"):
+        machine.control.require_shim()
+    machine.run("pass")
+    machine.control.require_shim()
 
 
 def test_every_way_to_write_is_taken_back(machine):

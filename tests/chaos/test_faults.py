@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 
@@ -20,6 +21,16 @@ def drawn(name: str, seed: int):
     return KINDS[name].draw(Surroundings(random.Random(seed), MEMBERS, MEMBERS[0]))
 
 
+@pytest.fixture(autouse=True)
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the parts of a composed fault."""
+
+    async def at_once(_seconds: float) -> None:
+        pass
+
+    monkeypatch.setattr(asyncio, "sleep", at_once)
+
+
 @pytest.mark.parametrize("name", KINDS)
 async def test_a_fault_harms_the_nodes_it_names_and_is_healed_without_a_trace(name, tmp_path):
     for seed in SEEDS:
@@ -34,6 +45,15 @@ async def test_a_fault_harms_the_nodes_it_names_and_is_healed_without_a_trace(na
         assert target.state() == before
 
 
+async def test_a_deposed_leader_wakes_while_it_is_still_cut_off(tmp_path):
+    target = FakeTarget(tmp_path)
+    fault = drawn("deposed-leader", 1)
+    await fault.inject(target)
+    assert target.harm == [f"pause {MEMBERS[0]}"]
+    assert not target.paused
+    assert target.mesh.held
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_a_fault_is_a_value_that_can_be_written_down(name):
     fault = drawn(name, 1)
@@ -44,7 +64,7 @@ def test_a_fault_is_a_value_that_can_be_written_down(name):
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.alone])
 def test_what_damages_a_disk_damages_one_node(name):
-    if name != "rolling-restart":
+    if name not in {"rolling-restart", "shrunk-group"}:
         assert {len(drawn(name, seed).nodes) for seed in SEEDS} == {1}
 
 
@@ -74,5 +94,7 @@ def test_kinds_are_chosen_by_name_and_by_family_as_far_as_the_target_can_take_th
     assert {kind.family for kind in kinds_named(["all"], frozenset({"network"}))} == {"network"}
     with pytest.raises(ChaosError, match="no fault or family 'earthquake'"):
         kinds_named(["earthquake"], frozenset({"network"}))
+    with pytest.raises(ChaosError, match="cannot take 'deposed-leader'"):
+        kinds_named(["deposed-leader"], frozenset({"network"}))
     with pytest.raises(ChaosError, match="cannot take 'power'"):
         kinds_named(["power"], frozenset({"network"}))

@@ -1,11 +1,13 @@
 """Each check convicts a history that breaks its promise, and lets one pass that keeps it."""
 
 import pytest
-from histories import QUEUE, History, verdict
+from histories import NODES, QUEUE, History, verdict
 
-from dledger_chaos.checkers.base import Check, Judgement
+from dledger_chaos.checkers.base import Check, Judgement, NodeFiles
 from dledger_chaos.checkers.judge import judge, overall
 from dledger_chaos.checkers.messages import Messages
+
+OTHER = "T/broker-a/1"
 
 
 def clean():
@@ -30,6 +32,9 @@ VIOLATIONS = {
     "one is gone from the middle": ("lost", History().send("a", 0).send("b", 1).send("c", 2).end(["a", None, "c"])),
     "one is gone from one node": ("lost", History().send("a", 0).send("b", 1).end(["a", "b"], n1=[None, "b"])),
     "one lies elsewhere": ("lost", History().send("a", 0).send("b", 1).end(["b", "a"])),
+    "the end is gone": ("lost", History().send("a", 0).send("b", 1).end(["a"])),
+    "a whole queue is empty": ("lost", History().send("a", 0).add("bounds", QUEUE, [0, 0])),
+    "a queue begins later, and nothing trims": ("lost", History().send("a", 0).send("b", 1).end(["b"], first=1)),
     "one of a batch is gone": ("lost", History().batch(["a", "b"], 0).send("c", 2).end(["a", None, "c"])),
     "a message nobody sent": ("phantom", History().send("a", 0).end(["a", "x"])),
     "a damaged body": ("phantom", History().send("a", 0).end(["damaged:9:00"])),
@@ -66,7 +71,7 @@ ALLOWED = {
         "reordered", History().send("a", 1, begin=1, end=20).send("b", 0, begin=5, end=9).end(["b", "a"]),
     ),
     "later messages in other queues": ("reordered", History().send("a", 1).send("b", 0, queue="T/broker-a/1")),
-    "retention has taken the first": ("lost", History().send("a", 0).send("b", 1).end(["b"], first=1)),
+    "retention has taken the first": ("lost", History("retention").send("a", 0).send("b", 1).end(["b"], first=1)),
     "an unknown batch is nowhere": ("torn-batch", History().batch(["a", "b"]).send("x", 0).end(["x"])),
     "retention has taken half a batch": ("torn-batch", History().batch(["a", "b"], 0).end(["b"], first=1)),
 }  # fmt: skip
@@ -88,14 +93,25 @@ def test_what_is_trimmed_while_a_queue_is_read_is_missing_only_if_the_log_is_tri
 
 
 def test_what_retention_took_is_counted():
-    found = verdict("lost", History().send("a", 0).send("b", 1).end(["b"], first=1).run())
+    found = verdict("lost", History("retention").send("a", 0).send("b", 1).end(["b"], first=1).run())
     assert found.figures["trimmed"] == 1
+
+
+@pytest.mark.parametrize(("first_byte", "expected"), [(100, "valid"), (0, "invalid")])
+def test_where_nothing_trims_a_queue_loses_only_what_the_log_has_lost(tmp_path, first_byte, expected):
+    """A disk that fills up has the log trimmed in any run."""
+    (tmp_path / "n0" / "commitlog").mkdir(parents=True)
+    (tmp_path / "n0" / "commitlog" / f"{first_byte:020}").touch()
+    history = History().send("a", 0).send("b", 1).end(["b"], first=1)
+    files = [NodeFiles(NODES[0], "broker-a", "n0", [])]
+    assert verdict("lost", history.run(tmp_path, files=files)).result == expected
 
 
 UNREAD = {
     "nothing was read": History().send("a", 0),
     "the end is not known": History().send("a", 0).add("bounds", QUEUE, None, "fail"),
     "a node was not read to the end": History().send("a", 0).send("b", 1).end(["a", "b"], n1=["a"]),
+    "a queue is not there any more": History().send("a", 0).send("b", 0, queue=OTHER).end(["a"]),
     "a node did not answer": History().send("a", 0).end(["a"]).add("scan", QUEUE, [], "fail", node="n1", offset=0),
 }
 

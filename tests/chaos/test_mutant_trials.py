@@ -2,13 +2,22 @@
 
 from dledger_broker.sim.mutants import MUTANTS
 from dledger_chaos.faults import kinds_named
-from dledger_chaos.local import CAPABILITIES
+from dledger_chaos.mutants import registers
 from dledger_chaos.mutants.trials import TRIALS
-from dledger_chaos.workloads.registry import WORKLOADS
+from dledger_chaos.run import workloads_named
+from dledger_chaos.targets import MUTABLE, TARGETS
 
 
 def test_every_trial_names_a_known_bug_and_what_there_is():
     assert TRIALS.keys() <= MUTANTS.keys()
     for trial in TRIALS.values():
-        assert {kind.name for kind in kinds_named(trial.faults, CAPABILITIES)} == set(trial.faults)
-        assert set(trial.workloads) <= WORKLOADS.keys()
+        assert trial.target in MUTABLE
+        capabilities = TARGETS[trial.target].capabilities
+        assert {kind.name for kind in kinds_named(trial.faults, capabilities)} == set(trial.faults)
+        assert workloads_named(trial.workloads, capabilities) == list(trial.workloads)
+
+
+def test_a_bug_that_nodes_of_registers_have_in_a_form_of_their_own_breaks_the_same_promise():
+    assert {name: mutant.breaks for name, mutant in registers.CATALOGUE.items()} == {
+        name: MUTANTS[name].breaks for name in registers.CATALOGUE
+    }

@@ -83,6 +83,7 @@ async def test_what_can_neither_be_injected_nor_healed_is_noted_and_ends(tmp_pat
     overlaps(events)
     notes = {event.name for event in events if event.kind == "note"}
     assert notes == {"stubborn not injected: no", "stubborn not healed: still no"}
+    assert {event.fields["injected"] for event in events if event.kind == "fault-end"} == {False}
 
 
 async def test_without_faults_the_time_passes_in_peace(tmp_path):

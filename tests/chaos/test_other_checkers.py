@@ -1,11 +1,18 @@
 """Checks of reads, offsets, deliveries, topics and processes: each is shown a history that breaks its promise."""
 
+import asyncio
+from random import Random
+
 import pytest
 from histories import NODES, QUEUE, History, verdict
 
 from dledger_chaos.checkers.base import NodeFiles
 from dledger_chaos.checkers.recovery import client_gaps, percentile
 from dledger_chaos.checkers.registry import CHECKS
+from dledger_chaos.history import Recorder, read_operations
+from dledger_chaos.workloads import offsets as offsets_workload
+from dledger_chaos.workloads.base import WorkloadContext
+from dledger_client import MessageQueue
 
 KEY = f"G@{QUEUE}"
 SECOND = 10**9
@@ -41,6 +48,17 @@ def killed_leader(*complete_seconds, fault="kill-leader", other=None):
     return history
 
 
+def healed(history):
+    return history.event("phase", SECOND, "heal").event("phase", 3 * SECOND, "converged")
+
+
+def two_commits(led_by, *, apart=False):
+    """A client commits 1 through one node and 5 through another; 1 is read afterwards."""
+    history = offsets().add("commit", KEY, 1, begin=10, end=11 if apart else 30, node="n1")
+    history.add("commit", KEY, 5, begin=12, end=20, node="n2").add("committed", KEY, 1, begin=40, end=50)
+    return history.event("status", 15, node=led_by, role="leader")
+
+
 VALID = {
     "what was read is there": ("dirty-read", History("followers").send("a", 0).pull(["a"]).end(["a"])),
     "a late reader is sent to the first offset": (
@@ -58,6 +76,22 @@ VALID = {
     "an unknown commit that does not": (
         "offset-back", offsets().add("commit", KEY, 1).add("commit", KEY, 5, "info").add("committed", KEY, 1),
     ),
+    "an offset read while a higher one was being committed": (
+        "offset-back",
+        offsets()
+        .add("commit", KEY, 1, begin=1, end=2)
+        .add("commit", KEY, 5, begin=3, end=9)
+        .add("committed", KEY, 1, process="reader", begin=8, end=20)
+        .add("committed", KEY, 5, process="another", begin=10, end=12),
+    ),
+    "commits under way at the same time": (
+        "offset-back",
+        offsets()
+        .add("commit", KEY, 5, begin=2, end=3)
+        .add("commit", KEY, 1, begin=1, end=8)
+        .add("committed", KEY, 5, begin=9, end=10),
+    ),
+    "two commits at once, of which the leader got the lower one itself": ("offset-back", two_commits(led_by="n1")),
     "everything delivered, some twice": (
         "undelivered", committed(deliver(consumers(), (0, "a"), (0, "a"), (1, "b")), 2),
     ),
@@ -73,7 +107,7 @@ VALID = {
     "a short wait": ("failover", killed_leader(9.9, 10.8, 11, 12, 13, 14.5)),
     "whole again": (
         "recovered",
-        History().event("phase", SECOND, "heal").event("note", SECOND, "x").event("phase", 3 * SECOND, "converged"),
+        healed(History().send("a", 0).event("note", SECOND, "x")),
     ),
     "killed": (
         "ended",
@@ -108,6 +142,26 @@ INVALID = {
         "offset-back",
         offsets().add("commit", KEY, 1).add("commit", KEY, 5, "info").add("committed", KEY, 5).add("committed", KEY, 1),
     ),
+    "an offset that another process has read and goes back": (
+        "offset-back",
+        offsets()
+        .add("commit", KEY, 1)
+        .add("commit", KEY, 5, "info")
+        .add("committed", KEY, 5, process="reader")
+        .add("committed", KEY, 1, process="another"),
+    ),
+    "an offset that an overtaken commit took back": (
+        "offset-back",
+        offsets()
+        .add("commit", KEY, 5, begin=2, end=3)
+        .add("commit", KEY, 1, begin=1, end=8)
+        .add("committed", KEY, 1, begin=4, end=10),
+    ),
+    "two commits at once, of which the lower one was passed on": ("offset-back", two_commits(led_by="n2")),
+    "two commits, the lower one at the leader and long over": ("offset-back", two_commits(led_by="n1", apart=True)),
+    "an offset read before it was committed": (
+        "offset-back", offsets().add("committed", KEY, 1, begin=1, end=2).add("commit", KEY, 1, begin=3, end=4),
+    ),
     "an offset that is gone": ("offset-back", offsets().add("commit", KEY, 1).add("committed", KEY, None)),
     "an offset nobody committed": ("offset-back", offsets().add("commit", KEY, 1).add("committed", KEY, 2)),
     "a message that no member was given": ("undelivered", committed(deliver(consumers(), (0, "a")), 1)),
@@ -124,6 +178,9 @@ INVALID = {
         .add("read", "group:G", True),
     ),
     "a long wait": ("failover", killed_leader(9.9, 13.5, 14.5)),
+    "a client that never comes back": (
+        "failover", killed_leader(9.8, 9.9).event("phase", 15 * SECOND, "final-reads"),
+    ),
     "never whole again": ("recovered", History().event("phase", SECOND, "heal")),
     "ended by itself": (
         "ended",
@@ -138,10 +195,23 @@ UNKNOWN = {
     "never healed": ("recovered", History()),
     "a workload failed": (
         "recovered",
-        History().event("phase", 1, "heal").event("phase", 2, "converged").event("note", 3, "broken", trouble=True),
+        healed(History().send("a", 0).event("note", 3, "broken", trouble=True)),
+    ),
+    "topics were made, and never looked up": (
+        "catalogue", History("catalogue").add("create", "topic:T", True).add("read", "topic:T", None, "fail"),
+    ),
+    "registers were written, and never read": (
+        "linearizable", History("registers").add("write", "r1", 1).add("read", "r1", None, "info"),
+    ),
+    "nobody got anything done": ("recovered", healed(History().send("a"))),
+    "only the final reads came through": (
+        "recovered", healed(History().event("phase", 1, "final-reads").end(["a"])),
     ),
     "the final offset was not read": ("offset-back", offsets().add("committed", KEY, None, "fail", process="final")),
     "the group's offsets were not read": ("undelivered", deliver(consumers(), (0, "a"), (1, "b")).end(["a", "b"])),
+    "a queue that was read is not there any more": (
+        "dirty-read", History("followers").pull(["a"]).pull(["b"], queue="T/broker-a/1").end(["a"]),
+    ),
     "the queue was not read": ("dirty-read", History("followers").pull(["a"])),
 }  # fmt: skip
 
@@ -163,6 +233,27 @@ def test_what_breaks_the_promise_is_invalid(story):
 def test_what_was_not_seen_is_unknown(story):
     name, history = UNKNOWN[story]
     assert verdict(name, history.run()).result == "unknown"
+
+
+@pytest.mark.parametrize(("injected", "expected"), [((), "unknown"), ((False,), "unknown"), ((False, True), "valid")])
+def test_a_run_in_which_no_fault_struck_is_unknown(injected, expected):
+    history = healed(History().send("a", 0))
+    for number, took_effect in enumerate(injected):
+        history.event("fault-begin", 1, "kill-all", id=number)
+        history.event("fault-end", 2, "kill-all", id=number, injected=took_effect)
+    assert verdict("recovered", history.run(faults=["kill-all"])).result == expected
+
+
+async def test_a_committer_whose_offset_cannot_be_read_at_the_end_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(offsets_workload, "_FINAL_SECONDS", 0.05)
+    with Recorder(tmp_path) as recorder:
+        workload = offsets_workload.OffsetsWorkload()
+        nobody = WorkloadContext("127.0.0.1:9", [], Random(1), recorder, asyncio.Event(), frozenset(), tmp_path)
+        workload._offsets = [offsets_workload._Offset(nobody, "G", MessageQueue("T", "broker-a", 0))]
+        await workload.finish(nobody)
+    history = offsets().add("commit", KEY, 1).add("committed", KEY, 1)
+    history.operations += read_operations(tmp_path)
+    assert verdict("offset-back", history.run()).result == "unknown"
 
 
 def test_a_wait_is_measured_from_acknowledgement_to_acknowledgement():
@@ -202,6 +293,7 @@ LOG = "2026-01-01 00:00:00,000 level={} logger=dledger.node node=n0 {}\n"
         (LOG.format("ERROR", "event=corruption start=1 end=2"), "disk", "valid"),
         (LOG.format("INFO", "x") + "Traceback (most recent call last):\n  File\nKeyError\n", "disk", "invalid"),
         ("Task exception was never retrieved\n", "disk", "invalid"),
+        ("an error in a layout that nobody knows\n", "disk", "unknown"),
         (None, "disk", "unknown"),
     ],
 )
@@ -212,6 +304,20 @@ def test_errors_need_a_fault_that_explains_them(tmp_path, text, family, expected
     files = [NodeFiles(NODES[0], "broker-a", "n0", ["broker.log"])]
     found = verdict("errors", history.run(tmp_path, files=files))
     assert found.result == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [("ended", ("process", 1, "started")), ("resources", ("usage", 1, ""))],
+)
+def test_a_node_that_nobody_saw_makes_a_run_unknown(name, event):
+    fields = {"pid": 1, "resident_bytes": 1, "open_files": 1}
+    files = [NodeFiles(node, "broker-a", node, []) for node in NODES]
+    history = History()
+    for node in NODES[:2]:
+        history.event(*event, node=node, **fields)
+    assert verdict(name, history.run(files=files)).result == "unknown"
+    assert verdict(name, history.event(*event, node=NODES[2], **fields).run(files=files)).result == "valid"
 
 
 @pytest.mark.parametrize(("first_byte", "expected"), [(200, "valid"), (100, "invalid")])

@@ -28,6 +28,8 @@ def history():
     made.event("status", SECOND // 2, node=NODES[1], role="leader", term=2, ready=True)
     made.event("status", SECOND * 3 // 4, node=NODES[1], role="leader", term=2, ready=True)
     made.event("fault-end", SECOND * 3 // 4, "kill-leader", id=1)
+    made.event("fault-begin", SECOND // 8, "transfer", id=2, nodes=[NODES[1]], fault={}, **{"class": "membership"})
+    made.event("fault-end", SECOND // 8, "transfer", id=2, injected=False)
     made.event("note", SECOND, "a <note>")
     return made
 

@@ -17,12 +17,14 @@ from histories import verdict
 from dledger.format import HEADER_BYTES
 from dledger.store.verify import inspect
 from dledger_chaos.checkers.base import RUN_FILE, NodeFiles, RunData, RunInfo
+from dledger_chaos.checkers.logs import topic_changes
 from dledger_chaos.history import Recorder
+from dledger_chaos.workloads import passing
 from dledger_chaos.workloads.base import FOLLOWER_READS, NodeAddresses, WorkloadContext
 from dledger_chaos.workloads.registry import WORKLOADS
 from dledger_client.testing import LocalCluster
 
-NAMES = ("append", "ordered", "followers", "consumers", "offsets", "catalogue")
+NAMES = ("append", "ordered", "followers", "consumers", "offsets", "catalogue", "passing")
 CAPABILITIES = frozenset({FOLLOWER_READS})
 ENOUGH = 800
 PROGRESS_SECONDS = 60.0
@@ -91,7 +93,7 @@ async def progress(recorder: Recorder) -> None:
     [
         "lost", "phantom", "refused", "duplicated", "offset-given-twice", "gaps", "torn-batch", "reordered",
         "key-order", "diverged", "unqueued", "two-values", "dirty-read", "unreadable", "offset-back", "undelivered",
-        "delivery-order", "catalogue", "errors",
+        "delivery-order", "catalogue", "orphaned", "errors",
     ],
 )  # fmt: skip
 def test_a_killed_leader_breaks_no_promise(run, name):
@@ -118,6 +120,18 @@ def test_logs_that_cannot_be_read_are_unknown(run, tmp_path):
 
 def test_a_record_that_is_in_no_queue_is_found(run):
     assert verdict("unqueued", without_first_message(run)).result == "invalid"
+
+
+def test_a_message_behind_the_deletion_of_its_topic_is_found(run):
+    changes = topic_changes([run.path(node.directory) for node in run.info.nodes])[passing.TOPIC]
+    deleted = next(position for position, exists in changes if not exists)
+    operations = [
+        msgspec.structs.replace(operation, extras={**operation.extras, "position": deleted})
+        if operation.f == passing.F and operation.outcome == "ok"
+        else operation
+        for operation in run.operations
+    ]
+    assert verdict("orphaned", replace(run, operations=operations)).result == "invalid"
 
 
 def test_a_message_that_is_not_in_the_log_is_found(run):

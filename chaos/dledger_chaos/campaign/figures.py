@@ -41,7 +41,7 @@ def figures(campaigns: Sequence[Totals]) -> str:
         ("of these found on every node at the end", f"{sum(run.read_back for run in runs):,}"),
         ("operations checked", f"{totals.operations.total():,}: {_listed(totals.operations)}"),
         *((name, f"{sum(kinds.values()):,}: {_listed(kinds)}") for name, kinds in _by_class(totals.faults).items()),
-        ("processes killed, losses of power included", f"{sum(run.killed for run in runs):,}"),
+        ("processes that kills and losses of power were aimed at", f"{sum(run.killed for run in runs):,}"),
     ]
     waits_s = [wait_s for run in runs for wait_s in run.waits_s]
     if waits_s:

@@ -23,8 +23,9 @@ class RunFigures(msgspec.Struct, frozen=True):
     """One run; times in seconds.
 
     `acknowledged` messages were, `read_back` of them were found on every node at the end: retention trims the others.
-    `killed` counts processes killed, losses of power included.  `waits_s` are those of clients when a leader
-    was killed and nothing else was wrong; `broken` names the checks whose verdict the run has, unless it is valid.
+    `killed` counts the processes that kills and losses of power were aimed at: one that another fault had ended just
+    before counts as well.  `waits_s` are those of clients when a leader was killed and nothing else was wrong; `broken`
+    names the checks whose verdict the run has, unless it is valid.
     """
 
     seed: int

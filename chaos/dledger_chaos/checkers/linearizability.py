@@ -36,6 +36,9 @@ def _search(run: RunData, workload: str, model_of_key: Callable[[str], Model]) -
         call = call_of(operation) if operation.workload == workload else None
         if call is not None:
             histories.setdefault(operation.key, []).append(call)
+    reads = sum(call.f == "read" for calls in histories.values() for call in calls)
+    if histories and not reads:
+        findings.doubt("nothing was read: whatever was written would do")
     for key, calls in histories.items():
         checked += len(calls)
         model = model_of_key(key)
@@ -46,7 +49,7 @@ def _search(run: RunData, workload: str, model_of_key: Callable[[str], Model]) -
         elif found.result == "invalid":
             story = shortest(calls, model)
             findings.violation(f"{key}: no order of " + ", ".join(map(str, story[-12:])))
-    return findings.judged(checked, "operations", keys=len(histories), steps=steps)
+    return findings.judged(checked, "operations", keys=len(histories), reads=reads, steps=steps)
 
 
 def model_of(key: str) -> Model:

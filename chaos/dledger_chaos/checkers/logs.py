@@ -6,18 +6,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dledger.errors import LogError
-from dledger.format import HEADER_BYTES
+from dledger.format import HEADER_BYTES, iter_commands
 from dledger.store.commit import SavedCommit
 from dledger.store.disk import OsDisk
 from dledger.store.identity import read_identity
 from dledger.store.segments import DIRECTORY, list_positions, segment_path
 from dledger.store.verify import VerifyReport, compare, inspect, verify
 from dledger.types import EntryKind
+from dledger_broker.state.commands import DeleteTopic, PutTopic, decode, kind_of_type
+from dledger_chaos.workloads import passing
+from dledger_chaos.workloads.records import Stored, extras
 from dledger_remoting.errors import RemotingError
 from dledger_remoting.record import RecordRef, scan_records
 
 from .base import Findings, Judgement, RunData
 from .messages import Place
+
+_TOPIC_KINDS = frozenset({kind_of_type(PutTopic), kind_of_type(DeleteTopic)})
 
 
 def diverged(run: RunData) -> Judgement:
@@ -81,6 +86,33 @@ def unqueued(run: RunData) -> Judgement:
     return findings.judged(checked, "records, counted on every node")
 
 
+def orphaned(run: RunData) -> Judgement:
+    """No acknowledged message lies where its topic does not exist: behind its deletion, before it is created again."""
+    findings, checked, trimmed = Findings(), 0, 0
+    changes: dict[str, dict[str, list[tuple[int, bool]]]] = {}
+    for group, directories in _groups(run).items():
+        try:
+            changes[group] = topic_changes(directories)
+        except (LogError, OSError) as error:
+            findings.doubt(f"the log of {group} cannot be read: {error}")
+    for operation in run.of(passing.NAME, passing.F, outcome="ok"):
+        stored = extras(operation, Stored)
+        topic, group, _ = stored.queue.split("/")
+        if group not in changes:
+            continue
+        before = [exists for end, exists in changes[group].get(topic, ()) if end <= stored.position]
+        if not before:
+            trimmed += 1
+            continue
+        checked += 1
+        if not before[-1]:
+            findings.violation(
+                f"{operation.value} (operation {operation.id}) lies at byte {stored.position}, where {topic} "
+                "had been deleted: it is in no queue"
+            )
+    return findings.judged(checked, "acknowledged messages", trimmed=trimmed)
+
+
 def first_kept(run: RunData) -> dict[str, int]:
     """By group: the byte at which the log of the node begins that keeps least. No node's directory: no entry."""
     kept: dict[str, int] = {}
@@ -103,8 +135,7 @@ def _records(directories: Sequence[Path], topics: set[str]) -> tuple[int, dict[P
 
     They are those of the log that is known to be committed furthest. Raises `LogError`, `RemotingError` or OSError.
     """
-    furthest = max(directories, key=lambda directory: SavedCommit.read(OsDisk(str(directory))))
-    best = verify(str(furthest))
+    best = verify(str(_furthest(directories)))
     group = Path(best.directory).name.rpartition("-")[0]
     records: dict[Place, int] = {}
     for record in _records_of(best):
@@ -116,16 +147,41 @@ def _records(directories: Sequence[Path], topics: set[str]) -> tuple[int, dict[P
 
 def _records_of(report: VerifyReport) -> Iterator[RecordRef]:
     """Every record of a log, committed or not: what a queue shows is compared with it."""
-    directory = Path(report.directory)
+    for meta in inspect(report.directory, report.first_index):
+        if meta.kind == EntryKind.GROUP and meta.position < report.committed_position:
+            size = meta.size - HEADER_BYTES - meta.channel
+            yield from scan_records(_bytes_of(report, meta.position + HEADER_BYTES, size))
+
+
+def topic_changes(directories: Sequence[Path]) -> dict[str, list[tuple[int, bool]]]:
+    """By topic, in order: from which byte of the log on it exists, or does not.  Raises `LogError` or OSError."""
+    best = verify(str(_furthest(directories)))
+    changes: dict[str, list[tuple[int, bool]]] = {}
+    for meta in inspect(best.directory, best.first_index):
+        if meta.kind != EntryKind.GROUP or not meta.channel or meta.position >= best.committed_position:
+            continue
+        for kind, payload in iter_commands(_bytes_of(best, meta.end - meta.channel, meta.channel)):
+            if kind in _TOPIC_KINDS:
+                command = decode(kind, payload)
+                if isinstance(command, PutTopic):
+                    changes.setdefault(command.config.topic_name, []).append((meta.end, True))
+                elif isinstance(command, DeleteTopic):
+                    changes.setdefault(command.topic, []).append((meta.end, False))
+    return changes
+
+
+def _furthest(directories: Sequence[Path]) -> Path:
+    """The log that is known to be committed furthest."""
+    return max(directories, key=lambda directory: SavedCommit.read(OsDisk(str(directory))))
+
+
+def _bytes_of(report: VerifyReport, position: int, size: int) -> bytes:
     identity = read_identity(OsDisk(report.directory), report.directory)
     assert identity is not None, "it has just been verified"
-    for meta in inspect(report.directory, report.first_index):
-        if meta.kind != EntryKind.GROUP or meta.position >= report.committed_position:
-            continue
-        start = meta.position - meta.position % identity.segment_bytes
-        with (directory / segment_path(start)).open("rb") as segment:
-            segment.seek(meta.position - start + HEADER_BYTES)
-            yield from scan_records(segment.read(meta.size - HEADER_BYTES - meta.channel))
+    start = position - position % identity.segment_bytes
+    with (Path(report.directory) / segment_path(start)).open("rb") as segment:
+        segment.seek(position - start)
+        return segment.read(size)
 
 
 def _groups(run: RunData) -> dict[str, list[Path]]:

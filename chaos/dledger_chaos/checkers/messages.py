@@ -104,14 +104,18 @@ class Messages:
         """Topics whose queues were read at the end."""
         return {key.partition("/")[0] for key in self.queues}
 
-    def unread(self, topics: Iterable[str]) -> list[str]:
-        """Why the contents of these topics are not known as a whole."""
+    def unread(self, keys: Iterable[str]) -> list[str]:
+        """Why these queues, or others of their topics, are not known as a whole."""
+        wanted = set(keys)
         reasons = []
-        for topic in sorted(set(topics)):
+        for topic in sorted({key.partition("/")[0] for key in wanted}):
             queues = [queue for key, queue in self.queues.items() if key.startswith(f"{topic}/")]
             reasons += [reason for queue in queues if (reason := queue.unread())]
             if not queues:
                 reasons.append(f"topic {topic} was not read at the end")
+                continue
+            unlisted = sorted(key for key in wanted - self.queues.keys() if key.startswith(f"{topic}/"))
+            reasons += [f"{key} was not among the topic's queues at the end" for key in unlisted]
         return reasons
 
     def _add_single(self, operation: Operation) -> None:
@@ -152,10 +156,3 @@ class Messages:
 
     def _queue(self, key: str) -> Queue:
         return self.queues.setdefault(key, Queue(key))
-
-
-def topic_of(sent: Sent) -> str:
-    """The topic that a message was sent to; empty if only its key is known and it was not stored."""
-    if sent.place is not None:
-        return sent.place[0].partition("/")[0]
-    return "" if sent.operation.f == "send-ordered" else sent.operation.key

@@ -46,6 +46,7 @@ def unexpected_errors(run: RunData) -> Judgement:
     findings, lines = Findings(), 0
     families = {str(event.fields.get("class")) for event in run.events if event.kind == "fault-begin"}
     for node in run.info.nodes:
+        readable = False
         for name in node.logs:
             try:
                 text = run.path(name).read_text(encoding="utf-8", errors="replace")
@@ -54,8 +55,11 @@ def unexpected_errors(run: RunData) -> Judgement:
                 continue
             for record in _log_records(text.splitlines()):
                 lines += 1
+                readable = readable or _RECORD.match(record) is not None
                 if _is_bad(record) and not _is_allowed(record, families):
                     findings.violation(f"{node.node_id}: {record[:300]}")
+        if not readable:
+            findings.doubt(f"{node.node_id} left no line of the log's layout")
     return findings.judged(lines, "log lines")
 
 
@@ -68,17 +72,29 @@ def ended(run: RunData) -> Judgement:
             findings.violation(
                 f"{event.node} (process {event.fields.get('pid')}) ended by itself {at_s:.1f} s into the run"
             )
-    started = sum(event.kind == "process" and event.name == "started" for event in run.events)
-    return findings.judged(started, "processes")
+    started = [event.node for event in run.events if event.kind == "process" and event.name == "started"]
+    _doubt_unseen(run, findings, started, "was never seen running")
+    return findings.judged(len(started), "processes")
 
 
 def recovered(run: RunData) -> Judgement:
-    """Once everything is healed all nodes run, follow one leader and have applied what was committed, within 90 s."""
+    """Once everything is healed all nodes run, follow one leader and have applied what was committed, within 90 s.
+
+    Of a run in which nothing struck, or in which clients got nothing done, nobody knows.
+    """
     findings = Findings()
     phases = {event.name: event.time_ns for event in run.events if event.kind == "phase"}
     for event in run.events:
         if event.kind == "note" and event.fields.get("trouble"):
             findings.doubt(event.name)
+    struck = any(event.kind == "fault-end" and event.fields.get("injected", True) for event in run.events)
+    if run.info.faults and not struck:
+        findings.doubt(f"none of the faults was injected: {', '.join(run.info.faults)}")
+    end_ns = phases.get("final-reads", run.info.end_ns)
+    worked = {one.workload for one in run.operations if one.outcome == "ok" and one.invoke_ns < end_ns}
+    for workload in run.info.workloads:
+        if workload not in worked:
+            findings.doubt(f"the workload {workload} got nothing done")
     if "heal" not in phases:
         return findings.judged(0, "healed runs")
     if "converged" not in phases:
@@ -89,16 +105,24 @@ def recovered(run: RunData) -> Judgement:
 
 def resources(run: RunData) -> Judgement:
     """No node's memory or open files grow beyond a bound."""
-    findings, samples, resident, files = Findings(), 0, 0, 0
+    findings, resident, files = Findings(), 0, 0
+    sampled: list[str] = []
     for event in run.events:
         if event.kind != "usage":
             continue
-        samples += 1
+        sampled.append(event.node)
         bytes_now, files_now = int(str(event.fields["resident_bytes"])), int(str(event.fields["open_files"]))
         resident, files = max(resident, bytes_now), max(files, files_now)
         if bytes_now > MAX_RESIDENT_BYTES or files_now > MAX_OPEN_FILES:
             findings.violation(f"{event.node}: {bytes_now} bytes resident, {files_now} open files")
-    return findings.judged(samples, "samples", max_resident_bytes=resident, max_open_files=files)
+    _doubt_unseen(run, findings, sampled, "was never measured")
+    return findings.judged(len(sampled), "samples", max_resident_bytes=resident, max_open_files=files)
+
+
+def _doubt_unseen(run: RunData, findings: Findings, seen: Iterable[str], why: str) -> None:
+    """Nothing is known of a node that the observer has not seen."""
+    for node_id in sorted({node.node_id for node in run.info.nodes}.difference(seen)):
+        findings.doubt(f"{node_id} {why}")
 
 
 def _log_records(lines: Iterable[str]) -> Iterator[str]:

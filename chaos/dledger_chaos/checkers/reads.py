@@ -37,7 +37,7 @@ def two_values(run: RunData) -> Judgement:
 def dirty(run: RunData) -> Judgement:
     """What was read, of any node at any time, is there at the end: nothing uncommitted is ever shown."""
     findings, checked, trimmed = Findings(), 0, 0
-    for reason in run.messages.unread({key.partition("/")[0] for key in _read_keys(run)}):
+    for reason in run.messages.unread(_read_keys(run)):
         findings.doubt(reason)
     for operation, one in _reads(run, "pull", "deliver"):
         queue = run.messages.queues.get(operation.key)

@@ -25,7 +25,10 @@ SETTLE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The longest time between two acknowledgements of one client that reaches into a fault's time."""
+    """The longest time between two acknowledgements of one client that reaches into a fault's time.
+
+    A client that got none after the fault waited until it was told to stop.
+    """
 
     fault: str
     fault_id: int
@@ -46,6 +49,7 @@ def client_gaps(run: RunData) -> list[Gap]:
         )
         for client in CLIENTS
     }
+    stopped = [event.time_ns for event in run.events if event.kind == "phase" and event.name == "final-reads"]
     spans = fault_spans(run.events)
     gaps = []
     for number, (name, begin_ns, end_ns) in spans.items():
@@ -57,6 +61,8 @@ def client_gaps(run: RunData) -> list[Gap]:
             first = max(0, bisect_left(times, begin_ns) - 1)
             last = bisect_left(times, end_ns) + 1
             inside = times[first:last]
+            if inside and last > len(times):
+                inside += stopped
             longest = max(((after - before, before) for before, after in pairwise(inside)), default=None)
             if longest is not None:
                 gaps.append(Gap(name, number, client, longest[1], longest[0] / 1e9, alone))

@@ -36,6 +36,13 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check("diverged", "the logs of all replicas are equal, byte by byte", logs.diverged, _MESSAGES, _OURS),
     Check("unqueued", "what is in the log is in its queue, and the other way round", logs.unqueued, _MESSAGES, _OURS),
+    Check(
+        "orphaned",
+        "an acknowledged message was in its topic, even if that is deleted meanwhile",
+        logs.orphaned,
+        frozenset({"passing"}),
+        _OURS,
+    ),
     Check("two-values", "a queue offset holds one message for ever", reads.two_values, _MESSAGES),
     Check("dirty-read", "only what stays is ever shown to a reader", reads.dirty, _READS),
     Check(

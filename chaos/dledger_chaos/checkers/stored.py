@@ -5,30 +5,40 @@ from __future__ import annotations
 import msgspec
 
 from .base import Findings, Judgement, RunData
-from .messages import AT_MOST_ONCE, Messages, Place, Sent, topic_of
+from .logs import first_kept, group_of
+from .messages import AT_MOST_ONCE, Messages, Place, Sent
 
 
 def lost(run: RunData) -> Judgement:
     """Every acknowledged message lies, on every node, at the queue offset that its acknowledgement named.
 
-    Messages below a queue's first offset were trimmed by retention; `retention` judges whether they might be.
+    Messages below a queue's first offset were trimmed by retention; `retention` judges whether they might be. Where
+    nothing trims, only those count as trimmed that the log has lost.
     """
     findings, trimmed, checked = Findings(), 0, 0
     messages = run.messages
     acknowledged = list(messages.acknowledged())
-    for reason in messages.unread(map(topic_of, acknowledged)):
+    for reason in messages.unread(sent.place[0] for sent in acknowledged if sent.place is not None):
         findings.doubt(reason)
-    places = messages.places
+    places, kept = messages.places, first_kept(run)
+    trims = "retention" in run.info.workloads
     for sent in acknowledged:
         assert sent.place is not None
         key, offset = sent.place
         queue = messages.queues.get(key)
         if queue is None or queue.bounds is None:
             continue
-        if offset < queue.bounds[0]:
-            trimmed += 1
+        first, end = queue.bounds
+        if offset < first:
+            if trims or sent.position < kept.get(group_of(sent.place), 0):
+                trimmed += 1
+            else:
+                findings.violation(f"{sent}: its queue begins at offset {first}, and the log was not trimmed that far")
             continue
         checked += 1
+        if offset >= end:
+            findings.violation(f"{sent}: its queue ends at offset {end}")
+            continue
         for node, contents in queue.nodes.items():
             found = contents.get(offset)
             if found is None and not queue.read_through(node):
@@ -58,7 +68,7 @@ def refused(run: RunData) -> Judgement:
     findings = Findings()
     places = run.messages.places
     failed = [sent for sent in run.messages.sent.values() if sent.outcome == "fail"]
-    for reason in run.messages.unread(run.messages.read_topics()):
+    for reason in run.messages.unread(run.messages.queues):
         findings.doubt(reason)
     for sent in failed:
         for key, offset in places.get(sent.value, ()):

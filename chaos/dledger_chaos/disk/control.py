@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, Literal
 
-from ..errors import ChaosError
+from ..errors import ChaosError, TargetError
 
 IGNORED_NAMES: Final = ("log", "pid", ".pid.tmp")
 """Directly below a node's directory: not data, and wanted after a power loss."""
@@ -82,6 +82,16 @@ class DiskControl:
         with (state / "control").open("a+b") as file:
             file.truncate(_SIZE)
             self._map = mmap.mmap(file.fileno(), _SIZE)
+
+    def require_shim(self) -> None:
+        """Raise `TargetError` unless the shim has been at work in a process of this node.
+
+        Whatever keeps a library from being preloaded says so at most on stderr, and all faults would do nothing.
+        """
+        if not (self.directory / "undo").is_dir():
+            raise TargetError(
+                f"{self.directory.name} runs without the disk shim: faults of disks, power and clocks would do nothing"
+            )
 
     def hold(self, holder: Hashable, rules: Iterable[Rule]) -> None:
         """Apply rules until `release(holder)`; those of others go on."""

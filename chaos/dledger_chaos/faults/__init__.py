@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from ..errors import ChaosError
-from . import clock, disk, members, network, power, process
+from . import clock, composed, disk, members, network, power, process
 from .base import Fault, FaultKind, Surroundings, as_json
 
 KINDS: Final[dict[str, FaultKind]] = {
-    kind.name: kind for family in (process, network, disk, power, clock, members) for kind in family.KINDS
+    kind.name: kind for family in (process, network, disk, power, clock, members, composed) for kind in family.KINDS
 }
 
 __all__ = ["KINDS", "Fault", "FaultKind", "Surroundings", "as_json", "kinds_named"]
@@ -29,7 +29,7 @@ def kinds_named(names: Iterable[str], capabilities: frozenset[str]) -> list[Faul
         found = [kind for kind in KINDS.values() if name in (kind.name, kind.family, "all")]
         if not found:
             raise ChaosError(f"there is no fault or family {name!r}: `dledger chaos faults` lists them")
-        possible = [kind for kind in found if kind.family in capabilities]
+        possible = [kind for kind in found if {kind.family, *kind.needs} <= capabilities]
         if not possible:
             raise ChaosError(f"this target cannot take {name!r}: it can take {', '.join(sorted(capabilities))}")
         chosen |= {kind.name: kind for kind in possible}

@@ -64,7 +64,8 @@ class FaultKind:
     """A line of the registry.
 
     `hold_s` bounds how long such a fault is left in force.  `alone`: the promises that it tests hold only while nothing
-    else is wrong, so that it waits for a healthy cluster, and everything else waits until it is healed.
+    else is wrong, so that it waits for a healthy cluster, and everything else waits until it is healed.  `needs` are
+    further classes of faults that a target must be able to take.
     """
 
     name: str
@@ -73,6 +74,7 @@ class FaultKind:
     draw: Callable[[Surroundings], Fault]
     hold_s: tuple[float, float] = (1.0, 5.0)
     alone: bool = False
+    needs: frozenset[FaultClass] = frozenset()
 
 
 def as_json(fault: Fault) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 The bugs are those of the simulator (`dledger_broker.sim.mutants`), put into a node from outside:
 `preload/sitecustomize.py` is found by every interpreter whose PYTHONPATH begins there, and acts in nodes
-only.  No product code knows.
+only.  No product code knows.  `registers` has the one that nodes of registers have in a form of their own, `trials`
+what convicts which.
 """
 
 from __future__ import annotations

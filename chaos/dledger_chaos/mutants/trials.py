@@ -12,10 +12,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class MutantTrial:
-    """Faults and workloads of `dledger chaos run --mutant NAME` where nothing else is said."""
+    """Faults, workloads and target of `dledger chaos run --mutant NAME` where nothing else is said."""
 
     faults: tuple[str, ...]
     workloads: tuple[str, ...]
+    target: str = "local"
 
 
 ANYTHING: Final = MutantTrial(("all",), ("all",))
@@ -30,4 +31,12 @@ TRIALS: Final[dict[str, MutantTrial]] = {
     "ack-before-sync": MutantTrial(("power-loss-all", "power-loss-majority", "fsync-slow"), ("append",)),
     "sends-forgotten-at-failover": MutantTrial(("kill-leader", "partition-leader"), ("ordered", "append")),
     "repetition-not-compared": MutantTrial(("kill-leader",), ("append",)),
+    "late-commit-taken": MutantTrial(("latency", "partition-one-way"), ("offsets",)),
+    "read-unconfirmed": MutantTrial(("deposed-leader",), ("offsets",)),
+    "send-to-deleted-topic": MutantTrial(("kill-follower",), ("passing",)),
+    "checkpoint-before-sync": MutantTrial(("power-loss-all", "power-loss-follower"), ("append", "retention")),
+    "learners-count": MutantTrial(("shrunk-group",), ("append",)),
+    "read-without-round": MutantTrial(("deposed-leader",), ("registers",), "register"),
+    "read-before-apply": MutantTrial(("kill-all",), ("registers",), "register"),
+    "answer-before-apply": MutantTrial(("kill-leader", "partition-leader"), ("registers",), "register"),
 }

@@ -14,7 +14,10 @@ from dledger_chaos.history import Event
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One injected fault; `end_s` is None if it was not healed, `gap_s` the longest that a client waited meanwhile."""
+    """One fault that was injected; one that the target refused is among the notes.
+
+    `end_s` is None if it was not healed, `gap_s` is the longest that a client waited meanwhile.
+    """
 
     id: int
     name: str
@@ -93,10 +96,12 @@ def _faults(run: RunData) -> list[Fault]:
     longest: dict[int, float] = {}
     for gap in client_gaps(run):
         longest[gap.fault_id] = max(gap.seconds, longest.get(gap.fault_id, 0.0))
-    ends = {event.fields["id"]: _seconds(run, event) for event in run.events if event.kind == "fault-end"}
+    ended = [event for event in run.events if event.kind == "fault-end"]
+    ends = {event.fields["id"]: _seconds(run, event) for event in ended}
+    refused = {event.fields["id"] for event in ended if not event.fields.get("injected", True)}
     faults = []
     for event in run.events:
-        if event.kind == "fault-begin":
+        if event.kind == "fault-begin" and event.fields["id"] not in refused:
             number = msgspec.convert(event.fields["id"], int)
             faults.append(
                 Fault(

@@ -1,29 +1,56 @@
-"""Consumer offsets: each committer raises the offset of one group and queue, and reads back what is committed.
+"""Consumer offsets that only rise, committed and read in every way there is.
 
-Nobody else touches that offset, so that it may never be read lower than what was acknowledged, or read, before. Commits
-are repeated while their outcome is unknown; a delayed repetition must not undo a newer commit.
+| process | does |
+|---|---|
+| `committer-<n>` | commits one group's offset at the leader, repeating what got no answer, and reads it there |
+| `racer-<n>` | commits another group's offset through any one node, and a higher one through another at the same time |
+| `reader-<node>` | asks that node only, whether it leads or not, what any of the others have committed |
+| `final` | reads everything once more |
+
+Racers and readers are there if the target's followers pass on what they cannot answer.
+
+None of these offsets may ever be read lower than what was acknowledged, or read, before.  A commit that was delayed,
+because it was repeated or because a follower passed it on, must not undo a higher one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from dledger_client import Admin, ClientError, MessageQueue
-from dledger_client.core import ClientCore
+from dledger_client.core import ClientCore, check_response
 from dledger_client.offsets import QueueOffsets
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.errors import RemotingError
+from dledger_remoting.headers import (
+    OffsetResponseHeader,
+    QueryConsumerOffsetHeader,
+    UpdateConsumerOffsetHeader,
+    decode_ext,
+    encode_ext,
+)
 from dledger_remoting.topics import SubscriptionGroupConfig
 
-from .base import WorkloadContext, WorkloadEntry
+from .base import FOLLOWER_READS, NodeAddresses, WorkloadContext, WorkloadEntry
 
 NAME: Final = "offsets"
 TOPIC: Final = "chaos-offsets"
 COMMITTERS: Final = 6
+RACERS: Final = 2
+MOST_UNDER_WAY: Final = 16
+"""Commits of one racer that have no answer yet."""
 
 _DEADLINE_SECONDS: Final = 5.0
 _FINAL_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.02
+_READ_PAUSE_SECONDS: Final = 0.05
+_LONGEST_LEADS_SECONDS: Final = (0.0, 0.01, 0.1, 0.5)
+"""By so much at the most a racer's commit is sent earlier than the next."""
+_LARGEST_STEP: Final = 5
 
 
 class OffsetsWorkload:
@@ -32,100 +59,156 @@ class OffsetsWorkload:
     name = NAME
 
     def __init__(self) -> None:
-        self._queues: list[MessageQueue] = []
+        self._offsets: list[_Offset] = []
 
     async def setup(self, ctx: WorkloadContext) -> None:
         """Make the topic and the groups."""
         async with Admin(ctx.namesrv) as admin:
             await admin.create_topic(TOPIC, queues=COMMITTERS)
-            for number in range(COMMITTERS):
-                await admin.create_group(SubscriptionGroupConfig(f"chaos-offsets-{number}"))
-            self._queues = list((await admin.topic_route(TOPIC)).readable)
+            queues = list((await admin.topic_route(TOPIC)).readable)
+            for number in range(COMMITTERS + RACERS):
+                group = f"chaos-offsets-{number}"
+                await admin.create_group(SubscriptionGroupConfig(group))
+                self._offsets.append(_Offset(ctx, group, queues[number % len(queues)]))
 
     async def run(self, ctx: WorkloadContext) -> None:
         """Commit and read until the end."""
         async with asyncio.TaskGroup() as tasks:
-            for number in range(COMMITTERS):
-                tasks.create_task(self._work(ctx, number, random.Random(ctx.rng.random())))
+            for number, offset in enumerate(self._offsets):
+                rng = random.Random(ctx.rng.random())
+                if number < COMMITTERS:
+                    tasks.create_task(self._commit(ctx, f"committer-{number}", offset, rng))
+                elif FOLLOWER_READS in ctx.capabilities:
+                    tasks.create_task(self._race(ctx, f"racer-{number - COMMITTERS}", offset, rng))
+            for node in ctx.nodes if FOLLOWER_READS in ctx.capabilities else ():
+                tasks.create_task(self._read(ctx, node, random.Random(ctx.rng.random())))
 
     async def finish(self, ctx: WorkloadContext) -> None:
         """Read every offset once more."""
-        for number in range(COMMITTERS):
-            committer = _Committer(ctx, number, self._queues[number % len(self._queues)])
-            deadline = asyncio.get_running_loop().time() + _FINAL_SECONDS
-            try:
-                await committer.start()
-                await committer.read(deadline)
-            finally:
-                await committer.close()
+        async with _core(ctx) as core:
+            for offset in self._offsets:
+                await offset.read(core, "final", _FINAL_SECONDS)
 
-    async def _work(self, ctx: WorkloadContext, number: int, rng: random.Random) -> None:
-        committer = _Committer(ctx, number, self._queues[number % len(self._queues)])
-        await committer.start()
-        offset = 0
-        loop = asyncio.get_running_loop()
-        try:
+    async def _commit(self, ctx: WorkloadContext, process: str, offset: _Offset, rng: random.Random) -> None:
+        value = 0
+        async with _core(ctx) as core:
             while not ctx.stopping.is_set():
-                offset += rng.randint(1, 5)
-                await committer.commit(offset, loop.time() + _DEADLINE_SECONDS)
+                value += rng.randint(1, _LARGEST_STEP)
+                await offset.commit(core, process, value)
                 if rng.random() < 0.5:
-                    await committer.read(loop.time() + _DEADLINE_SECONDS)
+                    await offset.read(core, process, _DEADLINE_SECONDS)
                 await asyncio.sleep(_PAUSE_SECONDS)
-        finally:
-            await committer.close()
+
+    async def _race(self, ctx: WorkloadContext, process: str, offset: _Offset, rng: random.Random) -> None:
+        """What a client does whose commit gets no answer in time: the next one goes through another node."""
+        nodes = [node for node in ctx.nodes if node.group == offset.broker_group]
+        room = asyncio.Semaphore(MOST_UNDER_WAY)
+        value = 0
+        async with _core(ctx) as core, asyncio.TaskGroup() as tasks:
+            while not ctx.stopping.is_set():
+                for node in rng.sample(nodes, len(nodes))[:2]:
+                    value += rng.randint(1, _LARGEST_STEP)
+                    await room.acquire()
+                    commit = tasks.create_task(offset.commit_at(core, node, process, value))
+                    commit.add_done_callback(lambda _: room.release())
+                    await asyncio.sleep(rng.random() * rng.choice(_LONGEST_LEADS_SECONDS))
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _read(self, ctx: WorkloadContext, node: NodeAddresses, rng: random.Random) -> None:
+        offsets = [offset for offset in self._offsets if offset.broker_group == node.group]
+        async with _core(ctx) as core:
+            while offsets and not ctx.stopping.is_set():
+                await rng.choice(offsets).read_at(core, node)
+                await asyncio.sleep(_READ_PAUSE_SECONDS)
 
 
-class _Committer:
-    """One process of the history: the only one that commits for its group and queue."""
+class _Offset:
+    """The offset of one group and queue.  What is done to it is recorded."""
 
-    def __init__(self, ctx: WorkloadContext, number: int, queue: MessageQueue) -> None:
+    def __init__(self, ctx: WorkloadContext, group: str, queue: MessageQueue) -> None:
+        self.broker_group = queue.broker_group
         self._recorder = ctx.recorder
-        self._namesrv = ctx.namesrv
-        self._process = f"committer-{number}"
-        self._group = f"chaos-offsets-{number}"
+        self._group = group
         self._queue = queue
-        self._core: ClientCore | None = None
+        self._key = f"{group}@{queue}"
 
-    async def start(self) -> None:
-        """Open connections."""
-        self._core = ClientCore(self._namesrv)
-        self._core.start()
-
-    async def close(self) -> None:
-        """Close connections."""
-        if self._core is not None:
-            await self._core.close()
-
-    async def commit(self, offset: int, deadline: float) -> None:
-        """Commit an offset. One that is not acknowledged may have been committed by any of its attempts."""
-        invocation = self._recorder.invoke(NAME, self._process, "commit", self._key, offset)
+    async def commit(self, core: ClientCore, process: str, value: int) -> None:
+        """Commit at the leader.  What is not acknowledged may have been committed by any of its attempts."""
+        deadline = core.loop.time() + _DEADLINE_SECONDS
+        invocation = self._recorder.invoke(NAME, process, "commit", self._key, value)
         try:
-            await (await self._offsets(deadline)).commit(self._group, self._queue, offset, deadline)
+            await core.routes.get(self._queue.topic, deadline)
+            await QueueOffsets(core).commit(self._group, self._queue, value, deadline)
         except ClientError as error:
             invocation.info(str(error))
         else:
             invocation.ok()
 
-    async def read(self, deadline: float) -> None:
-        """Read the committed offset."""
-        invocation = self._recorder.invoke(NAME, self._process, "committed", self._key)
+    async def read(self, core: ClientCore, process: str, seconds: float) -> None:
+        """Read at the leader."""
+        deadline = core.loop.time() + seconds
+        invocation = self._recorder.invoke(NAME, process, "committed", self._key)
         try:
-            found = await (await self._offsets(deadline)).committed(self._group, self._queue, deadline)
+            await core.routes.get(self._queue.topic, deadline)
+            found = await QueueOffsets(core).committed(self._group, self._queue, deadline)
         except ClientError as error:
             invocation.fail(str(error))
         else:
             invocation.ok(found)
 
-    async def _offsets(self, deadline: float) -> QueueOffsets:
-        assert self._core is not None
-        await self._core.routes.get(self._queue.topic, deadline)
-        return QueueOffsets(self._core)
+    async def commit_at(self, core: ClientCore, node: NodeAddresses, process: str, value: int) -> None:
+        """Commit through one node, once."""
+        invocation = self._recorder.invoke(NAME, process, "commit", self._key, value)
+        header = UpdateConsumerOffsetHeader(self._group, self._queue.topic, self._queue.queue_id, value)
+        try:
+            response = await core.call(
+                node.client,
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                encode_ext(header),
+                deadline=core.loop.time() + _DEADLINE_SECONDS,
+            )
+            check_response(response)
+        except ClientError as error:
+            invocation.info(str(error), node=node.node_id)
+        else:
+            invocation.ok(node=node.node_id)
 
-    @property
-    def _key(self) -> str:
-        return f"{self._group}@{self._queue}"
+    async def read_at(self, core: ClientCore, node: NodeAddresses) -> None:
+        """Read from one node."""
+        invocation = self._recorder.invoke(NAME, f"reader-{node.node_id}", "committed", self._key)
+        header = QueryConsumerOffsetHeader(
+            self._group, self._queue.topic, self._queue.queue_id, set_zero_if_not_found=False
+        )
+        try:
+            response = await core.call(
+                node.client,
+                RequestCode.QUERY_CONSUMER_OFFSET,
+                encode_ext(header),
+                deadline=core.loop.time() + _DEADLINE_SECONDS,
+            )
+            found = None
+            if response.code != ResponseCode.QUERY_NOT_FOUND:
+                found = decode_ext(OffsetResponseHeader, check_response(response).ext).offset
+        except (ClientError, RemotingError) as error:
+            invocation.fail(str(error), node=node.node_id)
+        else:
+            invocation.ok(found, node=node.node_id)
+
+
+@asynccontextmanager
+async def _core(ctx: WorkloadContext) -> AsyncIterator[ClientCore]:
+    """Connections of one client."""
+    core = ClientCore(ctx.namesrv)
+    core.start()
+    try:
+        yield core
+    finally:
+        await core.close()
 
 
 ENTRY: Final = WorkloadEntry(
-    NAME, "consumer offsets: committed upwards by one client each, and read", "broker", OffsetsWorkload
+    NAME,
+    "consumer offsets that only rise: committed at the leader and through two nodes at once, read from every node",
+    "broker",
+    OffsetsWorkload,
 )

@@ -7,6 +7,7 @@
 | `send-idempotent` | topic | the same; the brokers are asked not to store a repetition | `Stored` |
 | `send-ordered` | ordering key | the same, behind all earlier ones of its key | `Stored` |
 | `send-batch` | topic | list of values | `StoredBatch` |
+| `send-passing` | topic | the same, to a topic that is deleted meanwhile | `Stored` |
 | `send-oneway` | topic | value; always `info` | |
 | `pull` | queue | list of `Seen` | `Pulled` |
 | `scan` | queue | list of `Seen`; as `pull`, after everything has healed | `Pulled` |

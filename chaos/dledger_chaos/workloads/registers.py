@@ -2,7 +2,8 @@
 
 Five clients work on a few keys at a time; after a number of operations a key is left for a new one, so that the search
 of the linearizability checker stays short. Each client asks the node that it believes to lead, and looks for another
-when that one does not answer.
+when that one does not answer. One more reader for each node asks that node only, whatever it says or does not say: only
+such clients are there when a node believes that it leads and nobody else does.
 
 | function | key | value | extras of an ok |
 |---|---|---|---|
@@ -36,6 +37,7 @@ UNKNOWN_PER_KEY: Final = 6
 DEADLINE_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.005
 _REFUSED_PAUSE_SECONDS: Final = 0.05
+_READER_PAUSE_SECONDS: Final = 0.02
 _FINAL_READ_SECONDS: Final = 30.0
 
 
@@ -53,17 +55,21 @@ class _Keys:
 
     def pick(self) -> str:
         """A key for the next operation."""
+        key = self.any()
+        self._left[key] -= 1
+        if not self._left[key]:
+            self._leave(key)
+        return key
+
+    def any(self) -> str:
+        """A key in use, for an operation that does not count."""
         while len(self._left) < LIVE_KEYS:
             number = next(self._numbers)
             key = f"{'log' if number % 3 == 2 else 'register'}-{number}"
             self._left[key] = OPERATIONS_PER_KEY
             self._unknown[key] = 0
             self.used.append(key)
-        key = self._rng.choice(list(self._left))
-        self._left[key] -= 1
-        if not self._left[key]:
-            self._leave(key)
-        return key
+        return self._rng.choice(list(self._left))
 
     def unknown(self, key: str) -> None:
         """An operation on a key ended without an answer."""
@@ -94,6 +100,8 @@ class RegisterWorkload:
         async with asyncio.TaskGroup() as tasks:
             for number in range(CLIENTS):
                 tasks.create_task(self._work(ctx, f"client-{number}", random.Random(ctx.rng.random())))
+            for node in ctx.nodes:
+                tasks.create_task(self._read(ctx, node.node_id, random.Random(ctx.rng.random())))
 
     async def finish(self, ctx: WorkloadContext) -> None:
         """Read every key once more: what was acknowledged last must show."""
@@ -123,6 +131,16 @@ class RegisterWorkload:
         finally:
             await client.close()
 
+    async def _read(self, ctx: WorkloadContext, node_id: str, rng: random.Random) -> None:
+        assert self._keys is not None
+        client = _Client(ctx, f"reader-{node_id}", rng, node_id=node_id)
+        try:
+            while not ctx.stopping.is_set():
+                await client.operate("read", self._keys.any(), None)
+                await asyncio.sleep(_READER_PAUSE_SECONDS)
+        finally:
+            await client.close()
+
     def _choose(self, key: str, rng: random.Random) -> tuple[str, Json]:
         assert self._keys is not None
         if rng.random() < 0.45:
@@ -136,16 +154,25 @@ class RegisterWorkload:
 
 
 class _Client:
-    """One process of the history: one operation at a time, at the node that it believes to lead."""
+    """One process of the history: one operation at a time, at the node that it believes to lead or at `node_id`."""
 
-    def __init__(self, ctx: WorkloadContext, process: str, rng: random.Random, keys: _Keys | None = None) -> None:
+    def __init__(
+        self,
+        ctx: WorkloadContext,
+        process: str,
+        rng: random.Random,
+        keys: _Keys | None = None,
+        *,
+        node_id: str | None = None,
+    ) -> None:
         self._recorder: Recorder = ctx.recorder
         self._addresses = {node.node_id: _split(node.client) for node in ctx.nodes}
         self._connections = {node: SubjectClient(address) for node, address in self._addresses.items()}
         self._process = process
         self._rng = rng
         self._keys = keys
-        self._node = rng.choice(sorted(self._addresses))
+        self._stays = node_id is not None
+        self._node = node_id or rng.choice(sorted(self._addresses))
 
     async def operate(self, f: str, key: str, value: Json) -> bool:
         """One operation, recorded; whether it was answered."""
@@ -169,7 +196,8 @@ class _Client:
             invocation.info(answer.error or "", node=asked)
             if self._keys is not None:
                 self._keys.unknown(key)
-        self._node = self._successor(answer.leader)
+        if not self._stays:
+            self._node = self._successor(answer.leader)
         return False
 
     async def close(self) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-if {"dledger_broker", "dledger_chaos.subjects.register_node"} & {
-    *sys.orig_argv
-} and "DLEDGER_CHAOS_MUTANT" in os.environ:
-    from dledger_broker.sim.mutants import apply
+_REGISTER_NODE = "dledger_chaos.subjects.register_node"
 
-    apply(os.environ["DLEDGER_CHAOS_MUTANT"])
+if "DLEDGER_CHAOS_MUTANT" in os.environ:
+    if _REGISTER_NODE in sys.orig_argv:
+        from dledger_chaos.mutants.registers import apply
+
+        apply(os.environ["DLEDGER_CHAOS_MUTANT"])
+    elif "dledger_broker" in sys.orig_argv:
+        from dledger_broker.sim.mutants import apply
+
+        apply(os.environ["DLEDGER_CHAOS_MUTANT"])

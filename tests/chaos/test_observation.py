@@ -1,0 +1,65 @@
+"""What is seen of nodes while a run goes on: who ends by itself, and that somebody watches."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from fake_target import MEMBERS, FakeTarget
+from histories import History, verdict
+
+from dledger_chaos.history import Recorder, read_events
+from dledger_chaos.observation import Observer
+from dledger_chaos.run import note_failure
+
+
+class Watched(FakeTarget):
+    """Nodes with process ids; `broken` is what asking a node raises."""
+
+    def __init__(self, directory, broken=None):
+        super().__init__(directory)
+        self.pids = dict.fromkeys(MEMBERS, 1)
+        self.stopped = set()
+        self.broken = broken
+
+    def pid(self, node_id):
+        return self.pids[node_id]
+
+    def was_stopped(self, pid):
+        return pid in self.stopped
+
+    async def status(self, node_id):
+        if self.broken is not None:
+            raise self.broken
+        return await super().status(node_id)
+
+
+async def test_a_node_that_ends_by_itself_is_told_from_one_that_was_stopped(tmp_path):
+    target = Watched(tmp_path / "target")
+    with Recorder(tmp_path / "run") as recorder:
+        observer = Observer(target, recorder, lambda _: False)
+        await observer.sample(usage=False)
+        target.pids |= {MEMBERS[0]: 2, MEMBERS[1]: None}
+        target.stopped = {2}
+        await observer.sample(usage=False)
+        target.pids[MEMBERS[0]] = 3
+        await observer.sample(usage=False)
+    history = History()
+    history.events = read_events(tmp_path / "run")
+    found = verdict("ended", history.run())
+    ended = [(one.node, one.fields["pid"], one.fields["expected"]) for one in history.events if one.name == "ended"]
+    assert ended == [(MEMBERS[0], 1, False), (MEMBERS[1], 1, False), (MEMBERS[0], 2, True)]
+    assert (found.result, found.figures["checked"]) == ("invalid", 5)
+
+
+async def test_a_run_that_nobody_watched_is_unknown(tmp_path):
+    with Recorder(tmp_path / "run") as recorder:
+        observer = Observer(Watched(tmp_path / "target", KeyError("role")), recorder, lambda _: False)
+        watching = asyncio.create_task(observer.run(), name="observer")
+        watching.add_done_callback(partial(note_failure, recorder))
+        await asyncio.wait([watching])
+        await asyncio.sleep(0)
+    history = History().send("a", 0).event("phase", 1, "heal").event("phase", 2, "converged")
+    history.events += read_events(tmp_path / "run")
+    found = verdict("recovered", history.run())
+    assert (found.result, found.summary) == ("unknown", "the observer failed: KeyError('role')")
