@@ -21,6 +21,8 @@ from .uncommon import host_text
 _LOG_APPEND_TIME: Final = 1
 _MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
+_MAX_MILLISECONDS: Final = pa.scalar((2**63 - 1) // 1000, pa.int64())
+_MIN_MILLISECONDS: Final = pa.scalar(-(2**63 // 1000), pa.int64())
 _QUEUES_PER_GROUP: Final = 65_536
 
 
@@ -63,8 +65,16 @@ class _Batch:
         return BatchProperties(self.rows.properties())
 
     def timestamps(self, place: int) -> pa.Array:
-        """The field of milliseconds at byte `place` of every head."""
-        return self.rows.integers(place, "q").view(_MILLISECONDS).cast(_MICROSECONDS)
+        """The field of milliseconds at byte `place` of every head.
+
+        Producers may say any time. One that Spark's microseconds do not reach becomes the nearest that they do.
+        """
+        numbers = self.rows.integers(place, "q")
+        try:
+            return numbers.view(_MILLISECONDS).cast(_MICROSECONDS)
+        except pa.ArrowInvalid:
+            reached = pc.min_element_wise(pc.max_element_wise(numbers, _MIN_MILLISECONDS), _MAX_MILLISECONDS)
+            return reached.view(_MILLISECONDS).cast(_MICROSECONDS)
 
     def hosts(self, place: int, which: Literal[0, 1]) -> pa.Array:
         """The addresses at byte `place` of every head."""

@@ -26,6 +26,10 @@ class WireError(SourceError):
     """A connection was lost, was silent for too long, or carried what is not RocketMQ's protocol."""
 
 
+class NoNameServerError(SourceError):
+    """No name server could be reached."""
+
+
 class RefusedError(SourceError):
     """A server answered with a code other than success."""
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
 
-from .errors import NoReplicaError, RefusedError, SourceError, WireError
+from .errors import NoNameServerError, NoReplicaError, RefusedError, WireError
 from .throttle import Throttle
 from .wire import Connection, Response
 
@@ -31,7 +31,10 @@ _MAX_PAUSE_S: Final = 1.0
 
 
 class NameServers:
-    """Asks the name servers of a cluster, one after the other until one answers. Raises `SourceError` if none does."""
+    """Asks the name servers of a cluster, one after the other until one answers.
+
+    Raises `NoNameServerError` if none does, `RefusedError` for another answer than success.
+    """
 
     def __init__(self, addresses: tuple[str, ...]) -> None:
         self._addresses = addresses
@@ -91,7 +94,7 @@ class NameServers:
                     self.close()
                     failures[str(error)] = None
             if time.monotonic() >= give_up:
-                raise SourceError(f"no name server answered: {'; '.join(failures)}")
+                raise NoNameServerError(f"no name server answered: {'; '.join(failures)}")
             time.sleep(_PAUSE_S)
 
 
@@ -187,7 +190,10 @@ class ReplicaReader:
         assert self._request is not None
         if self._connection is None:
             if not self._waiting:
-                self._waiting = self._candidates()
+                try:
+                    self._waiting = self._candidates()
+                except NoNameServerError as error:  # they may be away for as long as replicas
+                    raise WireError(str(error)) from error
             if not self._waiting:
                 raise WireError(f"the name server knows no {self._read_from} of {self._group}")
             timeout_s = min(ATTEMPT_TIMEOUT_S, self._timeout_s / 3)

@@ -78,7 +78,9 @@ class QueueNumbers:
             document = json.loads(text)
             topics = document.get("topics") if document.get("v") == VERSION else document
             for groups in topics.values():
-                for value in groups.values():
+                for name, value in groups.items():
+                    if not isinstance(value, Mapping):
+                        int(name)
                     _check_integers(value, minimum)
         except (ValueError, AttributeError, TypeError) as error:
             raise OptionError(option, text, f"allowed is {allowed}") from error

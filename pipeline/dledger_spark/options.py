@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from dledger_remoting.hosts import split_host_port
+
 from .errors import OptionError
 from .offsets import EARLIEST, LATEST, QueueNumbers
 from .schema import selected_columns
@@ -74,7 +76,7 @@ OPTIONS: Final = (
         "pinLease",
         ("batch",),
         "`10m`",
-        "how long retention spares what is read, from the last read on; `0` = not at all",
+        "how long retention spares what is read, from the last read on; `0` = not at all (`mode=segments`)",
     ),
     Option(
         "pin",
@@ -274,9 +276,10 @@ class _Given:
         text = self._values.get("namesrv", "")
         addresses = tuple(part.strip() for part in re.split("[;,]", text) if part.strip())
         for address in addresses:
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-                raise self.error("namesrv", f"{address!r} is not host:port")
+            try:
+                split_host_port(address)
+            except ValueError as error:
+                raise self.error("namesrv", f"{address!r}: {error}") from None
         if not addresses:
             raise self.error("namesrv", "required: the name servers' addresses, host:port separated by ';'")
         return addresses

@@ -40,7 +40,7 @@ class BatchPlanner:
             plans = {group: cluster.plan(group, {queue.topic for queue in queues}) for group in _groups(queues)}
             ranges = self._ranges(cluster, plans, queues)
             if self._options.mode == "queues":
-                return self._queue_ranges(plans, ranges)
+                return queue_ranges(self._options, plans, ranges, self._row_filter())
             return self._slices(cluster, plans, ranges)
         finally:
             cluster.close()
@@ -78,24 +78,6 @@ class BatchPlanner:
 
     # ---------------------------------------------------------------- tasks
 
-    def _queue_ranges(
-        self, plans: Mapping[str, GroupPlan], ranges: Mapping[Queue, tuple[int, int]]
-    ) -> list[QueueRange]:
-        row_filter = self._row_filter()
-        parts = split_ranges(ranges, self._options.min_partitions, self._options.max_records_per_partition)
-        return [
-            QueueRange(
-                source=source_of(self._options, plans[queue.group], row_filter),
-                queue=queue,
-                start=start,
-                end=end,
-                first_position=plans[queue.group].created[queue.topic],
-                commit=plans[queue.group].commit,
-                preference=number,
-            )
-            for number, (queue, start, end) in enumerate(parts)
-        ]
-
     def _slices(
         self, cluster: Cluster, plans: Mapping[str, GroupPlan], ranges: Mapping[Queue, tuple[int, int]]
     ) -> list[LogSlice]:
@@ -103,37 +85,43 @@ class BatchPlanner:
         row_filter = self._row_filter()
         pin = (self._options.pin or f"spark-{uuid.uuid4()}") if self._options.pin_lease_ms else None
         for group in _groups(ranges):
-            names = sorted({queue.topic for queue in ranges if queue.group == group})
-            low, high = self._span(cluster, plans[group], ranges)
-            plan = self._cut_plan(cluster, group, names, low, high)
-            topics = [
-                TopicRange(
-                    name,
-                    {
-                        queue.queue_id: offsets
-                        for queue, offsets in ranges.items()
-                        if queue.group == group and queue.topic == name
-                    },
-                    plan.created[name],
-                )
-                for name in names
-                if name in plan.created
-            ]
+            mine = {queue: offsets for queue, offsets in ranges.items() if queue.group == group}
+            low, high = self._span(cluster, plans[group], mine)
+            plan = self._cut_plan(cluster, group, sorted({queue.topic for queue in mine}), low, high)
+            topics = self._topic_ranges(plans[group], plan, mine)
             wanted = _wanted_slices(
-                plan, topics, high, row_filter, len(slices), source_of(self._options, plan, row_filter), pin
+                plan, topics, high, row_filter, len(slices), _source(self._options, plan, row_filter), pin
             )
             if wanted and pin is not None:
                 cluster.pin(group, pin, wanted[0].start, self._options.pin_lease_ms)
             slices += wanted
         return slices
 
-    def _span(self, cluster: Cluster, plan: GroupPlan, ranges: Mapping[Queue, tuple[int, int]]) -> tuple[int, int]:
+    def _topic_ranges(
+        self, before: GroupPlan, plan: GroupPlan, ranges: Mapping[Queue, tuple[int, int]]
+    ) -> list[TopicRange]:
+        """What is wanted of each topic of a group: the offsets that were planned `before`, as far as `plan` has them.
+
+        A trim, or a topic of the same name that begins its offsets anew, may have come between. Raises `DataLossError`
+        if that must fail.
+        """
+        fail_on_data_loss = self._options.fail_on_data_loss
+        topics: dict[str, TopicRange] = {}
+        for queue, (start, end) in ranges.items():
+            if plan.created.get(queue.topic) == before.created[queue.topic]:
+                start = check_start(queue, start, *plan.bounds[queue], fail_on_data_loss)
+                topic = topics.setdefault(queue.topic, TopicRange(queue.topic, {}, plan.created[queue.topic]))
+                topic.queues[queue.queue_id] = start, end
+            elif fail_on_data_loss:
+                raise DataLossError(f"topic {queue.topic} was deleted from {plan.group} while the read was planned")
+        return list(topics.values())
+
+    def _span(self, cluster: Cluster, plan: GroupPlan, queues: Mapping[Queue, tuple[int, int]]) -> tuple[int, int]:
         """The bytes of a group's log between which all wanted messages lie, as far as that is cheap to know.
 
         Where every queue is read from a later offset than its first, or to an earlier one than its last, the messages
         there say where they lie. What is not known is 0, or `NO_END`.
         """
-        queues = {queue: offsets for queue, offsets in ranges.items() if queue.group == plan.group}
         low, high = 0, NO_END
         if len(queues) > MAX_LOCATED:
             return low, high
@@ -168,7 +156,29 @@ class BatchPlanner:
         return cluster.plan(group, topics, slice_bytes=slice_bytes, start=low, times=times)
 
 
-def source_of(options: ReadOptions, plan: GroupPlan, row_filter: RowFilter) -> Source:
+def queue_ranges(
+    options: ReadOptions,
+    plans: Mapping[str, GroupPlan],
+    ranges: Mapping[Queue, tuple[int, int]],
+    row_filter: RowFilter,
+) -> list[QueueRange]:
+    """The tasks that read these offsets queue by queue."""
+    parts = split_ranges(ranges, options.min_partitions, options.max_records_per_partition)
+    return [
+        QueueRange(
+            source=_source(options, plans[queue.group], row_filter),
+            queue=queue,
+            start=start,
+            end=end,
+            first_position=plans[queue.group].created[queue.topic],
+            commit=plans[queue.group].commit,
+            preference=number,
+        )
+        for number, (queue, start, end) in enumerate(parts)
+    ]
+
+
+def _source(options: ReadOptions, plan: GroupPlan, row_filter: RowFilter) -> Source:
     """What all tasks on one broker group need to know."""
     return Source(
         namesrv=options.namesrv,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from .errors import OptionError, RefusedError, SourceError, WireError
+from .errors import NoNameServerError, OptionError, RefusedError, SourceError, WireError
 from .nodes import NameServers, ReplicaReader
 from .offsets import QUEUES_PER_GROUP, Offsets, Queue
 from .options import ReadOptions
@@ -220,10 +220,7 @@ class Cluster:
         deadline = time.monotonic() + self._options.read_timeout_s
         failures: dict[str, str] = {}
         while True:
-            addresses = [
-                address for _, address in sorted(self._name_servers.groups().get(group, {}).items(), reverse=True)
-            ]
-            for address in addresses:
+            for address in self._addresses(group, failures):
                 try:
                     if group not in self._asking:
                         self._asking[group] = Connection(address, _ASK_TIMEOUT_S)
@@ -238,6 +235,20 @@ class Cluster:
                 told = "; ".join(failures.values()) or "no node is registered"
                 raise SourceError(f"no node of {group} answered within {self._options.read_timeout_s:g} s ({told})")
             time.sleep(0.1)
+
+    def _addresses(self, group: str, failures: dict[str, str]) -> list[str]:
+        """Whom to ask: who is connected already, else all nodes that name servers list, the leader last.
+
+        That name servers cannot be reached is one of the `failures`.
+        """
+        if group in self._asking:
+            return [self._asking[group].address]
+        try:
+            nodes = self._name_servers.groups().get(group, {})
+        except NoNameServerError as error:
+            failures["name servers"] = str(error)
+            return []
+        return [address for _, address in sorted(nodes.items(), reverse=True)]
 
     def reader(self, group: str) -> ReplicaReader:
         """What reads from the replicas of a group that the options allow."""

@@ -121,7 +121,8 @@ class _RangeReader:
             if self._offset < self._part.end:
                 self._submit()
             if response.code == _FOUND:
-                self._check_incarnation(response.body)
+                if not self._is_planned(response.body):
+                    return
                 yield response.body
 
     def _submit(self) -> None:
@@ -147,11 +148,14 @@ class _RangeReader:
         following = int(response.ext.get("nextBeginOffset", self._part.end))
         self._offset = following if self._offset < following else self._part.end
 
-    def _check_incarnation(self, body: bytes) -> None:
-        """Notice records of a later topic of this name, which begins its offsets anew."""
+    def _is_planned(self, body: bytes) -> bool:
+        """Whether these records were there when the read was planned, and are not those of a later topic of this name,
+        which begins its offsets anew. Then nothing is left to read, if losing it is allowed.
+        """
         if len(body) < _PHYSICAL_OFFSET.size:
             raise CorruptDataError(f"an answer of {len(body)} bytes holds no record")
         (position,) = _PHYSICAL_OFFSET.unpack_from(body)
-        planned = self._part.first_position <= position < self._part.commit
+        planned = self._part.first_position <= int(position) < self._part.commit
         if not planned and self._part.source.fail_on_data_loss:
             raise DataLossError(f"the messages of {self._part.queue} that were to be read gave way to others")
+        return planned

@@ -83,7 +83,9 @@ def _row(row: dict[str, Any], topic: str | None) -> OutgoingRow:
         raise SourceError("a row's topic is null or empty, and there is no option topic")
     properties: dict[str, str] = {}
     for header in row.get("headers") or ():
-        name = header["key"]
+        name = None if header is None else header["key"]
+        if not name:
+            raise SourceError(f"a row has a header without a name: {header!r}")
         if name in properties:
             raise SourceError(f"a row has the header {name!r} twice: a message has one property of a name")
         properties[name] = _text("header " + name, header["value"])
@@ -109,7 +111,7 @@ class RowSender:
     def __init__(self, options: WriteOptions, run: str | None, partition: int) -> None:
         self._options = options
         self._identities = None if run is None else RowIdentities(run, partition)
-        self._groups: dict[int, str] | None = None
+        self._groups: asyncio.Task[dict[int, str]] | None = None
         self._queues: dict[str, asyncio.Task[tuple[MessageQueue, ...]]] = {}
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> int:
@@ -183,12 +185,11 @@ class RowSender:
 
     async def _numbered_queue(self, topic: str, partition: int) -> MessageQueue:
         """The queue with a number that is unique within its topic."""
-        if self._groups is None:
-            self._groups = await asyncio.to_thread(
-                groups_by_ordinal, self._options.namesrv, self._options.delivery_timeout_s
-            )
+        if self._groups is None:  # all rows under way wait for the first one's question
+            asking = asyncio.to_thread(groups_by_ordinal, self._options.namesrv, self._options.delivery_timeout_s)
+            self._groups = asyncio.create_task(asking)
         ordinal, queue_id = divmod(partition, QUEUES_PER_GROUP)
-        group = self._groups.get(ordinal)
+        group = (await asyncio.shield(self._groups)).get(ordinal)
         if group is None:
             raise SourceError(f"a row's partition is {partition}, but no broker group has the ordinal {ordinal}")
         return MessageQueue(topic, group, queue_id)

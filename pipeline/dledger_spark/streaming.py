@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from .errors import DataLossError, OptionError, SourceError
+from .errors import DataLossError, NoNameServerError, OptionError, SourceError
 from .offsets import Offsets, Queue, from_json, to_json
 from .options import ReadOptions
 from .reading import read_partition
@@ -102,8 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """What the tasks of a micro-batch read. Raises `DataLossError` and other `SourceError`s."""
-        from .partitions import QueueRange
-        from .planning import source_of, split_ranges
+        from .planning import queue_ranges
 
         begins, ends = from_json(start), from_json(end)
         bounds = self._look()
@@ -121,19 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begin, stop = max(begin, first), min(stop, next_offset)
             if begin < stop:
                 ranges[queue] = (begin, stop)
-        parts = split_ranges(ranges, self._options.min_partitions, self._options.max_records_per_partition)
-        return [
-            QueueRange(
-                source=source_of(self._options, self._plans[queue.group], self._options.row_filter),
-                queue=queue,
-                start=begin,
-                end=stop,
-                first_position=self._plans[queue.group].created[queue.topic],
-                commit=self._plans[queue.group].commit,
-                preference=number,
-            )
-            for number, (queue, begin, stop) in enumerate(parts)
-        ]
+        return list(queue_ranges(self._options, self._plans, ranges, self._options.row_filter))
 
     def commit(self, end: dict[str, Any]) -> None:
         """A micro-batch is done."""
@@ -170,10 +157,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(early)
             now = time.monotonic()
         if now - self._discovered_at >= DISCOVERY_SECONDS:
-            # A group that no name server lists, as after the start of a name server, has lost none of its topics.
-            if {queue.group for queue in self._queues} <= set(cluster.groups()):
-                self._queues = cluster.queues()
-            self._discovered_at = now
+            self._discover(cluster)
+            self._discovered_at = time.monotonic()
             self._planned_at = float("-inf")
         if fresh or now - self._planned_at >= POLL_SECONDS:
             groups = sorted({queue.group for queue in self._queues})
@@ -185,6 +170,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for queue in self._queues
             if queue.topic in self._plans[queue.group].created
         }
+
+    def _discover(self, cluster: Cluster) -> None:
+        """Learn which queues there are, as far as name servers know."""
+        try:
+            # A group that no name server lists, as after the start of a name server, has lost none of its topics.
+            if {queue.group for queue in self._queues} <= set(cluster.groups()):
+                self._queues = cluster.queues()
+        except NoNameServerError as error:
+            if not self._queues:
+                raise
+            _logger.warning("event=no_name_server consequence='reading the queues that are known' error=%r", error)
 
     def _ends(self, begins: Mapping[Queue, int]) -> Offsets:
         """Up to where every queue can be read now; the target of a query that ends does not move."""

@@ -86,7 +86,7 @@ def _record(data: bytes, position: int, stop: int, topics: Container[bytes], hos
         record = _read(data, position, stop)
         if record.topic not in topics:
             return b"", end
-        return _rewritten(record, hosts, position), end
+        return _rewritten(record, hosts), end
     except (struct.error, ValueError) as error:
         raise _damaged(position, str(error)) from error
 
@@ -135,10 +135,11 @@ def _read(data: bytes, position: int, stop: int) -> _Fields:
     )
 
 
-def _rewritten(record: _Fields, hosts: Hosts, position: int) -> bytes:
+def _rewritten(record: _Fields, hosts: Hosts) -> bytes:
     _, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_time = record.lead
     reconsume_times, prepared_offset, _ = record.tail
-    body = decompressed(record.body, sys_flag, position)
+    message = f"{record.topic.decode(errors='replace')}, queue {queue_id}, offset {queue_offset}"
+    body = decompressed(record.body, sys_flag, message)
     born, store = record.born_host, record.store_host
     if len(born) + len(store) > 16:
         hosts[physical_offset] = (host_text(born), host_text(store))
@@ -161,8 +162,8 @@ def _rewritten(record: _Fields, hosts: Hosts, position: int) -> bytes:
     )
 
 
-def decompressed(body: bytes, sys_flag: int, position: int) -> bytes:
-    """The body as its producer gave it. Raises `CorruptDataError` if it is damaged."""
+def decompressed(body: bytes, sys_flag: int, message: str) -> bytes:
+    """The body as its producer gave it. Raises `CorruptDataError` that names the `message` if that cannot be read."""
     if not sys_flag & _COMPRESSED:
         return body
     from dledger_remoting.compression import decompress
@@ -171,7 +172,7 @@ def decompressed(body: bytes, sys_flag: int, position: int) -> bytes:
     try:
         return decompress(body, sys_flag)
     except BodyError as error:
-        raise _damaged(position, error.remark) from error
+        raise CorruptDataError(f"the body of a message ({message}) cannot be read: {error.remark}") from error
 
 
 def _damaged(position: int, why: str) -> CorruptDataError:

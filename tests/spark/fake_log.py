@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -171,7 +171,8 @@ def served(*nodes: FakeNode) -> Iterator[str]:
 
     def converse(connection: socket.socket, answer: Callable[[RemotingCommand], Answer]) -> None:
         decoder = FrameDecoder()
-        with connection:
+        # A reader that ends, or turns to another node, resets its connection.
+        with connection, suppress(ConnectionError):
             while data := connection.recv(65_536):
                 decoder.receive_data(data)
                 while (frame := decoder.next_frame()) is not None:
@@ -179,11 +180,8 @@ def served(*nodes: FakeNode) -> Iterator[str]:
                     if response is None:
                         return
                     pieces = (encode_command(response),) if isinstance(response, RemotingCommand) else response
-                    try:
-                        for piece in pieces:
-                            connection.sendall(piece)
-                    except OSError:
-                        return  # the reader has turned to another node
+                    for piece in pieces:
+                        connection.sendall(piece)
 
     addresses = {str(number): listen(node.answer) for number, node in enumerate(nodes)}
     table = {GROUP: {"brokerName": GROUP, "cluster": "c", "brokerAddrs": addresses}}

@@ -12,9 +12,12 @@ from dledger_spark.entries import Span
 from dledger_spark.errors import CorruptDataError
 from dledger_spark.jobs.lags import sample
 from dledger_spark.jobs.log_checks import LogRange, QueueRun, RangeCheck, RecordCheck, TopicBounds, check_range
-from dledger_spark.jobs.verification import compare, queue_gaps
+from dledger_spark.jobs.verification import Replica, compare, log_ranges, queue_gaps
 from dledger_spark.nodes import NameServers
+from dledger_spark.offsets import Queue
+from dledger_spark.options import read_options
 from dledger_spark.pacing import Pace
+from dledger_spark.plans import Cut, GroupPlan, QueueBounds
 
 MESSAGES = [[("a", b"one"), ("b", b"two")], [("a", b"three")], [("a", b"four"), ("a", b"five"), ("b", b"six")]]
 TOPICS = (TopicBounds("a", 0, {0: (0, 4)}), TopicBounds("b", 0, {0: (0, 2)}))
@@ -151,6 +154,21 @@ def test_queues_go_on_from_range_to_range_and_end_where_they_should():
     ranges[2].queues["a", 0].first = 6
     (gap,) = queue_gaps(GROUP, "n", ranges, [TopicBounds("a", 0, {0: (0, 9)})])
     assert (gap.position, gap.what) == (200, "a/0 goes on with offset 6, not with 5")
+
+
+def test_what_a_trim_took_between_the_plans_of_two_nodes_is_no_gap():
+    """The first node planned before the trim, the second one behind it."""
+    options = read_options({"namesrv": "a:1", "subscribePattern": ".*"}, "batch")
+    cuts = [Cut(0, 0, 0, None, None), Cut(100, 10, 1, None, None)]
+    plans = [
+        GroupPlan(GROUP, 0, first, 200, cuts[number:], {"a": 0}, {Queue("a", GROUP, 0): QueueBounds(kept, 9)})
+        for number, (first, kept) in enumerate([(0, 0), (100, 5)])
+    ]
+    nodes = [Replica(f"n{number}", "a:1", plan) for number, plan in enumerate(plans)]
+    parts = log_ranges(nodes, "follower", "p", options)
+    assert [(part.node, part.start, part.end) for part in parts] == [("n0", 100, 200), ("n1", 100, 200)]
+    checks = [RangeCheck(part.node, part.start, part.end, queues={("a", 0): QueueRun(5, 8, 4)}) for part in parts]
+    assert compare(GROUP, checks, parts) == []
 
 
 # Lag.

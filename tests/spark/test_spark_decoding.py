@@ -139,6 +139,44 @@ def test_every_column_is_what_the_record_codec_reads(given_records: list[Message
     assert rows_of(batch) == [expected_row(record) for record in iter_records(data)]
 
 
+def plain_record(**fields: object) -> MessageRecord:
+    given_fields = {
+        "topic": "orders",
+        "queue_id": 2,
+        "queue_offset": 17,
+        "physical_offset": 0,
+        "body": b"x",
+        "born_timestamp": 1,
+        "born_host": HostAddress("10.0.0.1", 1),
+        "store_timestamp": 1,
+        "store_host": HostAddress("10.0.0.1", 1),
+    }
+    return MessageRecord(**given_fields | fields)
+
+
+@pytest.mark.parametrize(
+    ("born_timestamp", "expected"),
+    [
+        (2**63 - 1, (2**63 - 1) // 1000),
+        (-(2**63), -(2**63 // 1000)),
+        (2**53, 2**53),
+        (-1, -1),
+    ],
+)
+def test_a_birth_that_spark_cannot_hold_is_the_nearest_that_it_can(born_timestamp: int, expected: int) -> None:
+    """The producer says when a message was born: one that says nonsense must not make a topic unreadable."""
+    data = encode_record(plain_record(born_timestamp=born_timestamp)) + encode_record(plain_record())
+    (batch,) = decoded(data, wanted("orders"), ("born_timestamp", "value"))
+    assert batch["born_timestamp"].cast(pa.int64()).to_pylist() == [expected * 1000, 1000]
+
+
+@pytest.mark.parametrize("sys_flag", [0x301, 0x701])
+def test_a_body_that_cannot_be_decompressed_is_named(sys_flag: int) -> None:
+    data = encode_record(plain_record(body=b"no stream", sys_flag=sys_flag))
+    with pytest.raises(CorruptDataError, match=r"\(orders, queue 2, offset 17\) cannot be read: "):
+        decoded(data, wanted("orders"))
+
+
 @settings(QUIET, max_examples=40)
 @given(logs(), st.sampled_from(["orders", "audit"]))
 def test_records_of_other_topics_are_skipped(given_records: list[MessageRecord], topic: str) -> None:

@@ -8,24 +8,34 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dledger_spark import streaming
-from dledger_spark.errors import DataLossError, OptionError
+from dledger_spark.errors import DataLossError, NoNameServerError, OptionError
+from dledger_spark.filters import PushedFilters
 from dledger_spark.offsets import Queue, to_json
 from dledger_spark.options import read_options
-from dledger_spark.plans import GroupPlan, QueueBounds
+from dledger_spark.partitions import LogSlice
+from dledger_spark.planning import BatchPlanner
+from dledger_spark.plans import Cut, GroupPlan, QueueBounds
 from dledger_spark.streaming import StreamReader
 
 QUEUE = Queue("t", "broker-a", 0)
 
 
 class MadeUpCluster:
-    """One queue; `listed` says whether name servers know its group, `topics` which topics there are."""
+    """One queue; `listed` says whether name servers know its group, `away` whether they cannot be reached, `topics`
+    which topics there are.
+    """
 
     def __init__(self) -> None:
         self.listed = True
+        self.away = False
         self.topics = {"t"}
         self.end = 5
+        self.created = 0
+        self.first = 0
 
     def groups(self) -> list[str]:
+        if self.away:
+            raise NoNameServerError("no name server answered")
         return ["broker-a"] if self.listed else []
 
     def queues(self) -> list[Queue]:
@@ -34,7 +44,10 @@ class MadeUpCluster:
         return [QUEUE] if "t" in self.topics else []
 
     def plan(self, group: str, topics: Iterable[str]) -> GroupPlan:
-        return GroupPlan(group, 0, 0, 100, [], dict.fromkeys(topics, 0), {QUEUE: QueueBounds(0, self.end)})
+        created = dict.fromkeys(self.topics.intersection(topics), self.created)
+        return GroupPlan(
+            group, 0, 0, 100, [Cut(0, 0, 0, None, None)], created, {QUEUE: QueueBounds(self.first, self.end)}
+        )
 
     def close(self) -> None:
         """Nothing is open."""
@@ -56,6 +69,17 @@ def test_a_name_server_that_does_not_list_a_group_yet_ends_no_stream(monkeypatch
     assert stream.latestOffset(start, ReadAllAvailable()) == to_json({QUEUE: 9})
 
 
+def test_a_stream_goes_on_while_no_name_server_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = MadeUpCluster()
+    stream = reader(cluster, monkeypatch)
+    start = stream.initialOffset()
+    cluster.away = True
+    cluster.end = 9
+    assert stream.latestOffset(start, ReadAllAvailable()) == to_json({QUEUE: 9})
+    with pytest.raises(NoNameServerError):
+        reader(cluster, monkeypatch).initialOffset()
+
+
 def test_what_is_lost_is_said_once_and_not_at_every_look(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -68,3 +92,43 @@ def test_what_is_lost_is_said_once_and_not_at_every_look(
     assert len([record for record in caplog.records if "does not exist any more" in record.getMessage()]) == 1
     with pytest.raises(DataLossError):
         reader(cluster, monkeypatch).latestOffset(start, ReadAllAvailable())
+
+
+class ChangedWhilePlanned(MadeUpCluster):
+    """After its first plan, attributes of the cluster change."""
+
+    def __init__(self, **changes: object) -> None:
+        super().__init__()
+        self._changes = changes
+
+    def plan(self, group: str, topics: Iterable[str], **_: object) -> GroupPlan:
+        plan = super().plan(group, topics)
+        vars(self).update(self._changes)
+        return plan
+
+    def reader(self, group: str) -> None:
+        """Never used: all of the queue is read."""
+
+
+GONE = "topic t was deleted from broker-a while the read was planned"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "left"),
+    [
+        ({"created": 50}, GONE, []),
+        ({"topics": set()}, GONE, []),
+        ({"first": 3}, "offset 0 of t/broker-a/0 is below the first kept offset 3", [{0: (3, 5)}]),
+    ],
+    ids=["made again", "deleted", "trimmed"],
+)
+def test_what_goes_while_a_batch_is_planned_fails_it_or_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], error: str, left: list[dict[int, tuple[int, int]]]
+) -> None:
+    options = {"namesrv": "a:1", "subscribe": "t", "pinLease": "0"}
+    monkeypatch.setattr("dledger_spark.planning.Cluster", lambda _: ChangedWhilePlanned(**changes))
+    with pytest.raises(DataLossError, match=error):
+        BatchPlanner(read_options(options, "batch"), PushedFilters()).partitions()
+    rest = read_options(options | {"failOnDataLoss": "false"}, "batch")
+    (part,) = BatchPlanner(rest, PushedFilters()).partitions() or (None,)
+    assert [topic.queues for topic in (part.topics if isinstance(part, LogSlice) else [])] == left

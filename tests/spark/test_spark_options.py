@@ -38,6 +38,7 @@ def test_names_and_words_are_read_in_any_case() -> None:
     [
         ({"subscribe": "t"}, "namesrv", "required"),
         ({"namesrv": "a"}, "namesrv", "host:port"),
+        ({"namesrv": "a..b:1"}, "namesrv", "is no host name"),
         ({"namesrv": "a:1"}, "subscribe", "subscribePattern"),
         (BASE | {"assign": '{"t":[0]}'}, "subscribe", "contradicts 'assign'"),
         (BASE | {"startingOffset": "earliest"}, "startingOffset", "startingOffsets"),
@@ -130,6 +131,12 @@ def test_offsets_are_written_as_documented_and_read_back() -> None:
 def test_all_forms_of_offsets_mean_the_same(text: str) -> None:
     queues = [Queue("t", "broker-a", 0), Queue("t", "broker-a", 1)]
     assert QueueNumbers.parse("startingOffsets", text, EARLIEST).resolve(queues) == {queues[0]: 5, queues[1]: -2}
+
+
+@pytest.mark.parametrize("text", ['{"t":{"broker-a":5}}', '{"t":{"broker-a":{"x":5}}}', '{"t":5}', '{"t":{"0":"5"}}'])
+def test_offsets_of_another_shape_name_the_option(text: str) -> None:
+    with pytest.raises(OptionError, match="option 'startingOffsets' is"):
+        QueueNumbers.parse("startingOffsets", text, EARLIEST)
 
 
 def test_offsets_must_name_every_queue_and_no_other() -> None:

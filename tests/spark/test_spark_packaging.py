@@ -36,7 +36,7 @@ for name in sys.argv[2:]:
     assert module.__file__.startswith(sys.argv[1]), module.__file__
 from dledger_spark.uncommon import decompressed
 import zlib
-assert decompressed(zlib.compress(b"body"), 0x301, 0) == b"body"
+assert decompressed(zlib.compress(b"body"), 0x301, "t") == b"body"
 """
 
 

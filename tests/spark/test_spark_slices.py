@@ -12,8 +12,10 @@ from fake_log import FIRST_POSITION, GROUP, Answer, FakeLog, FakeNode, served
 from dledger_remoting.command import RemotingCommand, encode_command, make_response
 from dledger_spark import reading
 from dledger_spark.entries import verify_entries
-from dledger_spark.errors import CorruptDataError, DataLossError, NoReplicaError
+from dledger_spark.errors import CorruptDataError, DataLossError, NoNameServerError, NoReplicaError
+from dledger_spark.nodes import NameServers, ReplicaReader
 from dledger_spark.partitions import LogSlice
+from dledger_spark.plans import READ_PLAN, parse_plan
 from dledger_spark.segments import read_slice
 from dledger_spark.throttle import Throttle
 
@@ -178,6 +180,32 @@ def test_without_a_replica_the_error_names_the_way_out(log: FakeLog) -> None:
         roles = "follower,learner,leader"
         assert values(log.slice("t", namesrv, read_from="any", roles=roles)) == WHOLE
     assert leader.reads == 5
+
+
+class NameServersAreAway:
+    """Nobody answers the first `times` questions."""
+
+    def __init__(self, times: int, groups: dict[str, dict[int, str]]) -> None:
+        self.times = times
+        self._groups = groups
+
+    def groups(self) -> dict[str, dict[int, str]]:
+        self.times -= 1
+        if self.times >= 0:
+            raise NoNameServerError("no name server answered: gone")
+        return self._groups
+
+
+def test_name_servers_may_be_away_as_long_as_replicas(log: FakeLog) -> None:
+    with served(FakeNode(log, "leader"), FakeNode(log)) as namesrv:
+        known = NameServers((namesrv,)).groups()
+        with ReplicaReader(NameServersAreAway(3, known), GROUP, "follower", 5.0) as replicas:
+            assert parse_plan(replicas.request(READ_PLAN, {}).body).commit == log.end
+        with (
+            ReplicaReader(NameServersAreAway(1000, known), GROUP, "follower", 0.2) as replicas,
+            pytest.raises(NoReplicaError, match="no name server answered: gone"),
+        ):
+            replicas.request(READ_PLAN, {})
 
 
 def test_a_range_that_is_gone_fails_or_is_left_out(log: FakeLog) -> None:

@@ -73,6 +73,17 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     return spark.read.format("dledger").options(**options).load()
 
 
+def stored_between(messages: DataFrame, from_ms: int | None, to_ms: int | None) -> DataFrame:
+    """The messages that were stored in `[from_ms, to_ms)`, ms since 1970; None is no limit."""
+    from pyspark.sql import functions as f
+
+    if from_ms is not None:
+        messages = messages.where(f.col("timestamp") >= f.timestamp_millis(f.lit(from_ms)))
+    if to_ms is not None:
+        messages = messages.where(f.col("timestamp") < f.timestamp_millis(f.lit(to_ms)))
+    return messages
+
+
 def range_options(starts: Offsets, ends: Offsets) -> dict[str, str]:
     """The options that read exactly these queues between these offsets."""
     assigned: dict[str, dict[str, list[int]]] = {}

@@ -23,7 +23,7 @@ from ..wire import Connection, Response
 BEHIND: Final = 20111
 BUSY: Final = 2
 SILENCE_SECONDS: Final = 10.0
-_PAUSE_SECONDS: Final = 0.1
+PAUSE_SECONDS: Final = 0.1
 _HEAD: Final = Struct(">iIIi4xqqi44xi")
 """Size, magic, body crc, queue id, queue offset, physical offset, sys flag, body length; hosts are IPv4."""
 _INT: Final = Struct(">i")
@@ -143,7 +143,7 @@ def read_log(part: LogRange) -> Iterator[tuple[int, bytes]]:
                         connection = None
                     if time.monotonic() >= deadline:
                         raise
-                time.sleep(_PAUSE_SECONDS)
+                time.sleep(PAUSE_SECONDS)
             following = _following(response, position)
             if response.body:
                 yield position, response.body

@@ -13,7 +13,7 @@ from dledger_remoting.properties import RESERVED_NAMES
 from .. import register
 from .archives import read_archive
 from .errors import JobError
-from .inputs import OnPhase, load, pinned, silent, source_options, topic_list
+from .inputs import OnPhase, load, pinned, silent, source_options, stored_between, topic_list
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -76,10 +76,7 @@ def replay(
             messages = read_archive(spark, archive)
             if names:
                 messages = messages.where(f.col("topic").isin(names))
-        if from_ms is not None:
-            messages = messages.where(f.col("timestamp") >= f.timestamp_millis(f.lit(from_ms)))
-        if to_ms is not None:
-            messages = messages.where(f.col("timestamp") < f.timestamp_millis(f.lit(to_ms)))
+        messages = stored_between(messages, from_ms, to_ms)
         if where is not None:
             messages = messages.where(where)
         options = {"namesrv": to_namesrv or namesrv, "topic": to_topic, "jobId": job_id}

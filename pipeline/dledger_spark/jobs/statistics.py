@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from .inputs import OnPhase, load, pinned, silent, source_options, topic_list
+from .inputs import OnPhase, load, pinned, silent, source_options, stored_between, topic_list
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -83,16 +83,9 @@ def stats(
     on_phase: OnPhase = silent,
 ) -> StatsResult:
     """Statistics of what topics hold, or of what was stored in `[from_ms, to_ms)`. Raises `SourceError`."""
-    from pyspark.sql import functions as f
-
     options = source_options(namesrv, topic_list(topics), read_from) | {"columns": ",".join(COLUMNS)}
     with pinned(options) as reading:
-        messages = load(spark, reading)
-        if from_ms is not None:
-            messages = messages.where(f.col("timestamp") >= f.timestamp_millis(f.lit(from_ms)))
-        if to_ms is not None:
-            messages = messages.where(f.col("timestamp") < f.timestamp_millis(f.lit(to_ms)))
-        return message_stats(messages, top=top, on_phase=on_phase)
+        return message_stats(stored_between(load(spark, reading), from_ms, to_ms), top=top, on_phase=on_phase)
 
 
 def message_stats(messages: DataFrame, *, top: int = TOP, on_phase: OnPhase = silent) -> StatsResult:

@@ -18,7 +18,17 @@ from ..plans import READ_PLAN, Cluster, Cut, GroupPlan, parse_plan
 from ..wire import Connection
 from .errors import JobError
 from .inputs import OnPhase, checked_options, silent
-from .log_checks import BEHIND, BUSY, SILENCE_SECONDS, LogRange, RangeCheck, TopicBounds, check_range, read_log
+from .log_checks import (
+    BEHIND,
+    BUSY,
+    PAUSE_SECONDS,
+    SILENCE_SECONDS,
+    LogRange,
+    RangeCheck,
+    TopicBounds,
+    check_range,
+    read_log,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,7 +154,8 @@ def _verify_group(
     spark: SparkSession, cluster: Cluster, nodes: list[Replica], roles: str, options: ReadOptions, on_phase: OnPhase
 ) -> VerifyResult:
     """The part of a result that these nodes of one broker group make."""
-    group, topics = nodes[0].plan.group, topic_bounds(nodes[0].plan)
+    plan = common_plan(nodes)
+    group, topics = plan.group, topic_bounds(plan)
     pin = f"verify-{uuid.uuid4()}"
     parts = log_ranges(nodes, roles, pin, options)
     findings: list[Finding] = []
@@ -179,11 +190,18 @@ def topic_bounds(plan: GroupPlan) -> tuple[TopicBounds, ...]:
     return tuple(TopicBounds(name, plan.created[name], ids) for name, ids in queues.items())
 
 
+def common_plan(nodes: Sequence[Replica]) -> GroupPlan:
+    """The plan that holds for all nodes: that of the one that keeps least of the log.
+
+    Nodes plan one after the other, and a trim may come between: what another one planned before it is gone here.
+    """
+    return max((node.plan for node in nodes), key=lambda plan: (plan.first_position, plan.commit))
+
+
 def log_ranges(nodes: Sequence[Replica], roles: str, pin: str, options: ReadOptions) -> list[LogRange]:
-    """What is read of each node: the same ranges, those of the first node's plan that all of them keep."""
-    plan = nodes[0].plan
-    first = max(node.plan.first_position for node in nodes)
-    cuts = [cut for cut in plan.cuts if cut.position >= first]
+    """What is read of each node: the same ranges, those of the plan that holds for all of them."""
+    plan = common_plan(nodes)
+    cuts = plan.cuts
     ends: list[Cut | None] = [*cuts[1:], None]
     topics = topic_bounds(plan)
     return [
@@ -278,6 +296,7 @@ def _plan(address: str, roles: str, commit: int, timeout_s: float) -> bytes:
             response = connection.request(READ_PLAN, ext)
             if response.code not in (BEHIND, BUSY) or time.monotonic() >= deadline:
                 return response.check().body
+            time.sleep(PAUSE_SECONDS)
 
 
 def _summaries(group: str, checks: Sequence[RangeCheck]) -> Iterable[ReplicaSummary]:

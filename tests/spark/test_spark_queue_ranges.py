@@ -1,0 +1,71 @@
+"""A range of a queue gives the messages that were planned, and never those of a later topic of the same name."""
+
+from __future__ import annotations
+
+import pytest
+from fake_log import FIRST_POSITION, GROUP, HOST, FakeLog, FakeNode, served
+
+from dledger_remoting.command import RemotingCommand, make_response
+from dledger_remoting.record import MessageRecord, encode_record
+from dledger_spark.errors import DataLossError
+from dledger_spark.offsets import Queue
+from dledger_spark.partitions import QueueRange, Source
+from dledger_spark.queues import read_range
+from dledger_spark.wanted import RowFilter
+
+PULL = 361
+COMMIT = FIRST_POSITION + 1000
+PER_ANSWER = 2
+
+
+class Topic:
+    """A topic of one queue; its first `before` messages lie below the planned commit, the others behind it."""
+
+    def __init__(self, before: int, messages: int = 6) -> None:
+        self._positions = [FIRST_POSITION + 100 * n if n < before else COMMIT + 100 * n for n in range(messages)]
+
+    def __call__(self, node: FakeNode, request: RemotingCommand) -> RemotingCommand:
+        if request.code != PULL:
+            return request
+        start = int(request.ext["queueOffset"])
+        offsets = range(start, min(start + PER_ANSWER, len(self._positions)))
+        body = b"".join(map(self._record, offsets))
+        return make_response(request, 0, ext={"nextBeginOffset": str(start + len(offsets))}, body=body)
+
+    def _record(self, offset: int) -> bytes:
+        return encode_record(
+            MessageRecord(
+                topic="t",
+                queue_id=0,
+                queue_offset=offset,
+                physical_offset=self._positions[offset],
+                body=b"%d" % offset,
+                born_timestamp=1,
+                born_host=HOST,
+                store_timestamp=1,
+                store_host=HOST,
+            )
+        )
+
+
+def values(topic: Topic, *, fail_on_data_loss: bool) -> list[bytes]:
+    with served(FakeNode(FakeLog([]), "leader"), FakeNode(FakeLog([]), misbehave=topic)) as namesrv:
+        source = Source(
+            (namesrv,), GROUP, 0, "follower", "follower", 2.0, fail_on_data_loss, ("value", "offset"), RowFilter()
+        )
+        part = QueueRange(source, Queue("t", GROUP, 0), 0, 6, FIRST_POSITION, COMMIT, 0)
+        return [row["value"] for batch in read_range(part) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_a_range_gives_its_own_messages(fail_on_data_loss: bool) -> None:
+    assert values(Topic(before=6), fail_on_data_loss=fail_on_data_loss) == [b"%d" % n for n in range(6)]
+
+
+@pytest.mark.parametrize("read_before", [0, 2])
+def test_the_messages_of_a_later_topic_of_the_same_name_fail_the_read_or_are_left_out(read_before: int) -> None:
+    """The topic is deleted and made again before the read, or after its first answer."""
+    with pytest.raises(DataLossError, match="gave way to others"):
+        values(Topic(before=read_before), fail_on_data_loss=True)
+    found = values(Topic(before=read_before), fail_on_data_loss=False)
+    assert found == [b"%d" % n for n in range(read_before)]
