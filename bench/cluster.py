@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,11 +16,12 @@ from typing import Literal, Self, TypeVar
 
 import msgspec
 
+from dledger_client.testing.ports import NAMESRV_OFFSET, NODE_STEP, find_base_port
+
 Flush = Literal["sync", "async"]
 T = TypeVar("T")
 
 NODE_COUNT = 3
-_PORT_STEP = 10  # node k's client port is base + 10 k; +1 is its peer port, +2 its HTTP port
 _POLL_S = 0.01
 _COMMAND_TIMEOUT_S = 60.0
 
@@ -78,9 +78,10 @@ class BenchCluster:
         """Bootstrap a cluster in `data_dir`, which must not exist yet, and return once it has a leader."""
         config = data_dir.with_name(data_dir.name + ".toml")
         config.write_text(f'flush = "{flush}"\n')
-        base_port, namesrv_port = find_free_ports()
+        base_port = find_base_port(1, NODE_COUNT)
+        namesrv_port = base_port + NAMESRV_OFFSET
         nodes = tuple(
-            BenchNode(f"broker-a-n{k}", base_port + _PORT_STEP * k, data_dir / f"broker-a-n{k}")
+            BenchNode(f"broker-a-n{k}", base_port + NODE_STEP * k, data_dir / f"broker-a-n{k}")
             for k in range(NODE_COUNT)
         )
         cluster = cls(data_dir, namesrv_port, nodes, time.monotonic())
@@ -168,23 +169,3 @@ def running_cluster(data_dir: Path, flush: Flush) -> Iterator[BenchCluster]:
         yield cluster
     finally:
         cluster.stop()
-
-
-def find_free_ports() -> tuple[int, int]:
-    """Return (base port of the nodes, name server port), all of which could be bound a moment ago."""
-    offsets = [_PORT_STEP * k + port for k in range(NODE_COUNT) for port in range(3)]
-    for base in range(21000, 32000, 100):
-        candidates = [base + offset for offset in offsets] + [base + 90]
-        if all(_can_bind(port) for port in candidates):
-            return base, base + 90
-    raise ClusterError("no run of free ports between 21000 and 32000 on 127.0.0.1")
-
-
-def _can_bind(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 from dledger_broker.broker_conf import ALIASES, ConfigValue, read_properties, translate
 from dledger_broker.errors import ConfigError
 from dledger_remoting.errors import InvalidParameter
+from dledger_remoting.hosts import split_host_port
 from dledger_remoting.topics import validate_topic
 
 DEFAULT_PORT: Final = 10911
@@ -393,10 +394,10 @@ def _addresses(key: str, value: ConfigValue) -> tuple[Address, ...]:
 
 def parse_address(key: str, value: ConfigValue) -> Address:
     """A "host:port"; an IPv6 address stands in brackets. Raises `ConfigError` that names `key`."""
-    host, separator, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    if not separator or not host or not port.isascii() or not port.isdecimal() or not 1 <= int(port) <= 65_535:
-        raise ConfigError(f'{key} = {value!r}, expected "host:port" with a port of 1..65535')
-    return Address(host.removeprefix("[").removesuffix("]"), int(port))
+    try:
+        return Address(*split_host_port(value if isinstance(value, str) else ""))
+    except ValueError as error:
+        raise ConfigError(f"{key} = {value!r}, {error}") from error
 
 
 def _is_loopback(host: str) -> bool:

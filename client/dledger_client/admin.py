@@ -9,7 +9,7 @@ from typing import Final, Self, TypeVar
 
 import msgspec
 
-from dledger_remoting.bodies import TopicList, decode_body, encode_body
+from dledger_remoting.bodies import TopicList, decode_fastjson_body, encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import InvalidParameter, RemotingError, error_from_response
@@ -433,7 +433,7 @@ def _validate(check: Callable[[str], None], name: str) -> None:
 
 def _decode(body_type: type[BodyT], body: bytes) -> BodyT:
     try:
-        return decode_body(body_type, body)
+        return decode_fastjson_body(body_type, body)
     except RemotingError as error:
         raise refusal(error) from error
 

@@ -18,6 +18,7 @@ from dledger_remoting.codes import LanguageCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder
+from dledger_remoting.hosts import split_host_port
 
 from .errors import ClientClosedError, ClientError, ConnectError, ConnectionLostError, RequestTimeoutError
 
@@ -168,7 +169,8 @@ class Connection(asyncio.Protocol):
                 else:
                     self._on_request(self, command)
         except FrameError as error:
-            logger.warning("closing %s: %s", self.address, error)
+            if not self._pending:  # else those who wait are told
+                logger.warning("closing %s: %s", self.address, error)
             self.close(f"the server broke the protocol: {error}")
         self._silent_since = self._loop.time() if self._pending else None
 
@@ -340,8 +342,8 @@ def _reason(error: OSError) -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[ipv6]:port`. Raises `ConnectError` if it is neither."""
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
-        raise ConnectError(address, "expected host:port with a port from 1 to 65535")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    """Host and port of `host:port` or `[ipv6]:port`. Raises `ConnectError` if it is neither, or no name of a host."""
+    try:
+        return split_host_port(address)
+    except ValueError as error:
+        raise ConnectError(address, str(error)) from error

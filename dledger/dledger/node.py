@@ -33,7 +33,7 @@ from dledger.errors import (
 from dledger.invariants import invariant
 from dledger.net.links import Links
 from dledger.net.requests import Handler, RequestChannel
-from dledger.net.settings import LinkCounters
+from dledger.net.settings import LinkCounters, LinkLimits
 from dledger.replica.joining import promote, without
 from dledger.replica.opening import open_directory, set_aside
 from dledger.replica.proposer import Fill
@@ -43,7 +43,7 @@ from dledger.statemachine import CommittedEntry, Leadership, StateMachine
 from dledger.store.disk import OsDisk, make_directory_durably
 from dledger.store.identity import DirectoryLock
 from dledger.store.log import Pin, SegmentInfo
-from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, read_run, record_spans
+from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, last_records, read_run, record_spans
 from dledger.types import Membership, Position, ReplicaId, SnapshotMeta
 
 T = TypeVar("T")
@@ -118,6 +118,7 @@ class Node:
                 advertise=config.advertised,
                 peers=config.peers,
                 receiver=_Receiver(self),
+                limits=LinkLimits.for_elections(config.election_max_ms),
             )
             self._replica = Replica(
                 config.replica,
@@ -361,6 +362,10 @@ class Node:
     async def record_spans(self, start: int, end: int) -> list[RecordSpan]:
         """Where the first and the last records of each term in a range lie.  Raises as `read`."""
         return await self._cold(partial(record_spans, self.replica.store, start, end))
+
+    def last_records(self, start: int, end: int) -> list[bytes]:
+        """The last records of each term in a range, see `dledger.store.ranges`.  Blocks; for a worker thread."""
+        return last_records(self.replica.store, start, end)
 
     async def _read(self, position: int, work: Callable[[], T]) -> T:
         replica = self.replica

@@ -83,7 +83,7 @@ def stub_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def ports() -> tuple[int, int]:
     """A base port with room for one group of three, and a name server port."""
-    from dledger_admin.cluster.ports import find_free_block
+    from dledger_client.testing.ports import find_free_block
 
     base = find_free_block([*range(23), 90], first=12000, last=20000)
     return base, base + 90

@@ -5,19 +5,29 @@ import json
 import threading
 from typing import ClassVar
 
+import click
 import msgspec
 import pytest
 from click.testing import CliRunner
 
-from dledger_admin.cli import _COMMANDS, main
-from dledger_admin.commands import client_calls, consume, group, produce
+from dledger_admin.cli import main
+from dledger_admin.commands import client_calls, consume, group, produce, spark_sessions
 from dledger_admin.commands.message_format import formatter
 from dledger_admin.errors import AdminError
-from dledger_client import ConnectError, MessageQueue, NotFoundError, QueueStatus, ReceivedMessage, TopicRoute
-from dledger_remoting.errors import TopicNotExist
+from dledger_client import (
+    ConnectError,
+    MessageQueue,
+    NotFoundError,
+    QueueStatus,
+    ReceivedMessage,
+    RefusedError,
+    TopicRoute,
+)
+from dledger_remoting.errors import RequestCodeNotSupported, TopicNotExist
 from dledger_remoting.range_reads import PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+from dledger_spark.jobs import LagResult
 
 QUEUE = MessageQueue("orders", "broker-a", 1)
 
@@ -106,7 +116,7 @@ class FakeAdmin:
 
     async def messages_by_key(self, topic, key, *, unique, max_messages):
         self.calls.append(("by key", topic, key, unique, max_messages))
-        return [message(b"\xff")]
+        return [message(b"\xff")] if key != "unused" else []
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +124,8 @@ def cluster(monkeypatch):
     FakeAdmin.calls = []
     for module in (client_calls, consume):
         monkeypatch.setattr(module, "Admin", FakeAdmin)
-    monkeypatch.setattr(client_calls, "require_name_server", lambda namesrv: None)
+    for module in (client_calls, spark_sessions):
+        monkeypatch.setattr(module, "require_name_server", lambda namesrv: None)
 
 
 def dledger(*arguments: str, stdin: str = "") -> str:
@@ -129,8 +140,18 @@ def as_json(*arguments: str):
 
 def test_every_command_of_the_tree_loads_and_explains_itself():
     runner = CliRunner()
-    for name in _COMMANDS:
-        assert "Usage:" in runner.invoke(main, [name, "--help"]).output
+    tree: list[tuple[tuple[str, ...], click.Command]] = [((), main)]
+    while tree:
+        words, command = tree.pop()
+        result = runner.invoke(main, [*words, "--help"])
+        assert result.exit_code == 0
+        assert "Usage:" in result.output
+        wrong = runner.invoke(main, [*words, "--no-such-option"])
+        assert (wrong.exit_code, wrong.stdout) == (2, "")
+        assert "Error: No such option" in wrong.stderr
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            tree += [((*words, name), command.get_command(context, name)) for name in command.list_commands(context)]
 
 
 def test_topics_are_created_deleted_listed_and_described():
@@ -243,6 +264,50 @@ def test_a_message_is_found_by_id_or_key():
     wrong = CliRunner().invoke(main, ["message", "get"])
     assert wrong.exit_code == 2
     assert "exactly one of" in wrong.output
+
+
+def fails_in_one_line(*arguments: str) -> str:
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_message_with_a_key_is_an_error(form):
+    by_key = fails_in_one_line("message", "get", "--topic", "orders", "--key", "unused", "-o", form)
+    assert "topic 'orders' has no message with the key 'unused'" in by_key
+    by_unique_key = fails_in_one_line("message", "get", "--topic", "orders", "--unique-key", "unused", "-o", form)
+    assert "no message with the unique key 'unused'" in by_unique_key
+
+
+@pytest.mark.parametrize("command", [("cluster", "info"), ("topic", "list"), ("topic", "list", "--system")])
+def test_a_name_server_without_brokers_is_no_cluster(monkeypatch, command):
+    async def none(_self):
+        return {}
+
+    monkeypatch.setattr(FakeAdmin, "broker_groups", none)
+    assert "no broker group is registered" in fails_in_one_line(*command)
+
+
+def test_a_broker_taken_for_a_name_server_is_asked_about(monkeypatch):
+    async def refused(_self, topic):
+        raise RefusedError(RequestCodeNotSupported(" request type 105 not supported"))
+
+    monkeypatch.setattr(FakeAdmin, "topic_config", refused)
+    text = fails_in_one_line("topic", "describe", "orders", "--namesrv", "127.0.0.1:10911")
+    assert text.endswith(": is 127.0.0.1:10911 a name server?\n")
+
+
+@pytest.mark.parametrize(
+    "names", [("--group", "nobody"), ("--topics", "a,b"), ("--group", "nobody", "--group", "none", "--topics", "a")]
+)
+def test_named_groups_that_never_committed_have_no_lag(monkeypatch, names):
+    monkeypatch.setattr("dledger_spark.jobs.lag", lambda **_options: LagResult([]))
+    assert f"nothing to sample for {' '.join(names)}: " in fails_in_one_line("spark", "lag", *names)
+    assert as_json("spark", "lag")["samples"] == [], "a cluster without groups is none that lacks one"
 
 
 def test_a_client_error_is_one_line():

@@ -128,3 +128,7 @@ def test_inspect_shows_the_entries_asked_for(copies):
     text = dledger("inspect", copies[0])[1]
     assert "no-op" in text
     assert "group" in text
+    code, output = dledger("inspect", copies[0], "--from", 1000)
+    assert code == 1
+    assert output.startswith(f"Error: {copies[0]} has no entry 1000 ")
+    assert output.count("\n") == 1

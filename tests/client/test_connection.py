@@ -99,6 +99,15 @@ async def test_nobody_listening_is_certain_not_to_have_got_anything(pool):
     assert failure.value.outcome == "not_sent"
 
 
+@pytest.mark.parametrize(
+    "address", ["names..example:9876", "x" * 64 + ":1", "a\0b:1", "localhost", ":1", "a:65536", "a:١"]
+)
+async def test_what_is_no_address_is_an_error_of_the_client(pool, address):
+    with pytest.raises(ConnectError, match=r"is no host name|expected ") as failure:
+        await pool.get(address, soon())
+    assert failure.value.outcome == "not_sent"
+
+
 async def test_requests_of_the_server_are_handed_over(server, pool, requests):
     await pool.get(server.address, soon())
     await until(lambda: server.writers)
@@ -109,7 +118,7 @@ async def test_requests_of_the_server_are_handed_over(server, pool, requests):
     assert (requests[0].code, requests[0].ext) == (40, {"consumerGroup": "CG"})
 
 
-async def test_garbage_ends_the_connection_with_an_error_for_those_who_wait(server, pool):
+async def test_garbage_ends_the_connection_with_an_error_for_those_who_wait(server, pool, caplog):
     server.on[1] = lambda _: None
     connection = await pool.get(server.address, soon())
     waiting = asyncio.create_task(connection.call(RemotingCommand(1), soon()))
@@ -118,6 +127,17 @@ async def test_garbage_ends_the_connection_with_an_error_for_those_who_wait(serv
         writer.write(b"\xff" * 64)
     with pytest.raises(ConnectionLostError, match="protocol"):
         await waiting
+    assert not caplog.records
+
+
+async def test_garbage_that_nobody_waits_for_is_logged(server, pool, caplog):
+    connection = await pool.get(server.address, soon())
+    await connection.call(RemotingCommand(1), soon())
+    for writer in server.writers:
+        writer.write(b"\xff" * 64)
+    await until(lambda: not connection.is_open)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert server.address in caplog.text
 
 
 async def test_deadlines_can_be_brought_forward(server, pool):

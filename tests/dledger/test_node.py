@@ -23,6 +23,7 @@ from dledger.errors import (
     TooLargeError,
     TrimmedError,
 )
+from dledger.net.settings import LinkLimits
 from dledger.store.disk import OsDisk
 from dledger.store.snapshots import SnapshotStore
 from dledger.store.verify import compare, inspect
@@ -55,6 +56,15 @@ async def test_one_node_needs_no_others(tmp_path: Path):
     machine = Journal()
     async with Node(alone(tmp_path), machine) as node:
         await until(lambda: machine.count == 1)
+
+
+async def test_links_have_as_much_patience_as_elections(tmp_path: Path):
+    """Else a group whose elections were slowed down for a slow network could still open no link over it."""
+    config = alone(tmp_path, election_max_ms=5000)
+    async with Node(config, Journal()) as node:
+        limits = node._links._limits
+        assert (limits.dial_timeout_s, limits.handshake_timeout_s, limits.dead_peer_timeout_s) == (5.0, 10.0, 10.0)
+    assert LinkLimits.for_elections(1000) == LinkLimits.for_elections(50) == LinkLimits()
 
 
 async def test_an_append_stands_at_its_position_on_every_node(group: Group):

@@ -18,8 +18,8 @@ import pytest
 
 from dledger_admin.cluster.layout import ClusterLayout, NodePlace
 from dledger_admin.cluster.lifecycle import wait_until
-from dledger_admin.cluster.ports import find_free_block
 from dledger_admin.cluster.probes import fetch_status, groups_clients_find
+from dledger_client.testing.ports import find_free_block
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ COMPOSE = (DOCKER / "compose.yaml").read_text()
 BOOTSTRAP = (DOCKER / "bootstrap.yaml").read_text()
 NODE_IDS = sorted(path.stem for path in (DOCKER / "config").glob("broker-*.toml"))
 CLIENT_PORT = 10911
-NAMESRV_PORT = 9876
+NAMESRV_PORT, NAMESRV_HTTP_PORT = 9876, 9877
 
 
 def command_of(service: str, *compose_files: str) -> list[str]:
@@ -46,7 +46,7 @@ class Compose:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.base = find_free_block([*range(23), 90], first=27000)
+        self.base = find_free_block([*range(23), 90, 91])
         self.secret = root / "secret"
         self.secret.write_text("5" * 64)
         self.secret.chmod(0o600)
@@ -64,6 +64,7 @@ class Compose:
         text = re.sub(rf'"({"|".join([*NODE_IDS, "namesrv"])}):', '"127.0.0.1:', text)
         text = re.sub(r"\b109([1-3])([1-3])\b", lambda match: str(int(match[0]) - CLIENT_PORT + self.base), text)
         text = text.replace(str(NAMESRV_PORT), str(self.base + 90)).replace("0.0.0.0", "127.0.0.1")
+        text = text.replace(str(NAMESRV_HTTP_PORT), str(self.base + 91))
         file = home / "config.toml"
         file.write_text(text)
         return [*command[:at], str(file), *command[at + 1 :]]
@@ -98,6 +99,8 @@ def test_the_services_found_a_group_and_stop_on_sigterm(compose):
 
     assert wait_until(all_vote, 60.0)
     assert wait_until(lambda: groups_clients_find(one.base + 90) == {"broker-a"}, 10.0)
+    assert asked(one.base + 91, "/healthz") == (200, b"ok")
+    assert wait_until(lambda: b"dledger_namesrv_nodes 3.0" in asked(one.base + 91, "/metrics")[1], 10.0)
     for node_id in NODE_IDS:
         processes[node_id].send_signal(signal.SIGTERM)
     for node_id in NODE_IDS:
@@ -111,12 +114,19 @@ def test_the_services_found_a_group_and_stop_on_sigterm(compose):
 
 def is_draining(place: NodePlace) -> bool:
     """Whether the probe of the image's health check says so."""
-    connection = http.client.HTTPConnection("127.0.0.1", place.http_port, timeout=1.0)
     try:
-        connection.request("GET", "/readyz")
-        answer = connection.getresponse()
-        return answer.status == 503 and answer.read().startswith(b"draining")
+        status, text = asked(place.http_port, "/readyz")
     except OSError:
         return False
+    return status == 503 and text.startswith(b"draining")
+
+
+def asked(http_port: int, path: str) -> tuple[int, bytes]:
+    """Status and text that an HTTP port answers; raises `OSError`."""
+    connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=1.0)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
     finally:
         connection.close()

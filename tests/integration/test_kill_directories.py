@@ -20,6 +20,8 @@ pytestmark = pytest.mark.slow
 VIEWS = ("consumequeue", "keyindex")
 MESSAGES = 300
 PROMOTION_SECONDS = 60.0
+VIEWS_SECONDS = 30.0
+"""The key index follows the log at its own pace."""
 
 
 @pytest.fixture
@@ -62,6 +64,11 @@ async def test_deleted_views_are_rebuilt_from_the_log(cluster):
         for number in range(MESSAGES):
             await producer.send(TOPIC, b"%d" % number, key=f"key-{number}", ordering_key="one")
     before = await read_topic(cluster.namesrv, TOPIC)
+
+    async def are_there() -> bool:
+        return all((cluster.data_dir / node_id / view).is_dir() for node_id in cluster.node_ids for view in VIEWS)
+
+    await eventually(VIEWS_SECONDS, "every node has files of its views", are_there)
     for node_id in cluster.node_ids:
         await asyncio.to_thread(cluster.kill, node_id)
         for view in VIEWS:

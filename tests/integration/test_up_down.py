@@ -14,9 +14,9 @@ from bare_client import BareClient
 from dledger_admin.cluster.layout import ClusterLayout
 from dledger_admin.cluster.lifecycle import services, wait_until
 from dledger_admin.cluster.manifest import require_manifest
-from dledger_admin.cluster.ports import find_free_block
 from dledger_admin.cluster.probes import NodeStatus, fetch_all
 from dledger_client.testing import LocalCluster
+from dledger_client.testing.ports import find_free_block
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.topics import AUTO_CREATE_TOPIC
 
@@ -30,7 +30,7 @@ class Cluster:
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        base = find_free_block([*range(23), NAMESRV_OFFSET], first=25000)
+        base = find_free_block([*range(23), NAMESRV_OFFSET])
         self.ports = ("--base-port", str(base), "--namesrv-port", str(base + NAMESRV_OFFSET))
         self.namesrv = f"127.0.0.1:{base + NAMESRV_OFFSET}"
 

@@ -57,6 +57,13 @@ def test_service_publishes_the_ports_of_its_configuration_on_this_machine_only(n
     assert config["advertised_port"] == config["port"]
 
 
+def test_the_name_server_is_probed_and_published_at_the_ports_of_its_configuration() -> None:
+    config, lines = tomllib.loads((DOCKER / "config" / "namesrv.toml").read_text()), service("namesrv")
+    assert f"http://127.0.0.1:{config['http_port']}/healthz" in lines
+    published = re.findall(r'- "([\d.:]+)"', lines)
+    assert published == [f"127.0.0.1:{config[key]}:{config[key]}" for key in ("port", "http_port")]
+
+
 def test_founding_a_group_is_never_part_of_a_plain_start() -> None:
     assert "--bootstrap" not in COMPOSE + DOCKERFILE
     assert (DOCKER / "bootstrap.yaml").read_text().count('"--bootstrap"]') == 1

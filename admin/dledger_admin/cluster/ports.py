@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import shutil
 import socket
 import subprocess
@@ -42,19 +41,6 @@ def require_free(ports: Iterable[tuple[int, str]]) -> None:
     if len(taken) > _SHOWN_CONFLICTS:
         lines.append(f"{len(taken) - _SHOWN_CONFLICTS} more ports are in use")
     raise AdminError("; ".join(lines) + ": stop what uses them, or choose others with --base-port and --namesrv-port")
-
-
-def find_free_block(offsets: Iterable[int], first: int = 21000, last: int = 32000, step: int = 100) -> int:
-    """Return a base port such that base + each offset is free; raises `AdminError` when there is none.
-
-    Blocks are tried in random order, so that clusters which start side by side rarely meet.
-    """
-    wanted = list(offsets)
-    candidates = range(first, last, step)
-    for base in random.sample(candidates, len(candidates)):
-        if all(is_free(base + offset) for offset in wanted):
-            return base
-    raise AdminError(f"no free block of {len(wanted)} ports between {first} and {last} on {HOST}")
 
 
 def describe_listener(port: int) -> str:

@@ -8,9 +8,11 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final, TypeVar
 
-from dledger_client import Admin, ClientError, NoNameServerError
+from dledger_client import Admin, ClientError, NoNameServerError, RefusedError, SendError
 from dledger_client.connection import split_address
 from dledger_client.nameservers import parse_addresses
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.route import BrokerData
 
 from ..errors import AdminError
 
@@ -58,7 +60,17 @@ def run(work: Callable[[], Coroutine[object, None, Result]], namesrv: str) -> Re
     except ClientError as error:
         if isinstance(error, NoNameServerError) or isinstance(error.__cause__, NoNameServerError):
             raise AdminError(f"{error}: {_HINT}") from error
+        if isinstance(error, RefusedError | SendError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise AdminError(f"{error}: is {namesrv} a name server?") from error
         raise AdminError(str(error)) from error
+
+
+async def registered_groups(admin: Admin) -> dict[str, BrokerData]:
+    """Return the broker groups that the name server knows; raises `AdminError` if there is none."""
+    groups = await admin.broker_groups()
+    if not groups:
+        raise AdminError("no broker group is registered with the name server: `dledger status` shows which nodes run")
+    return groups
 
 
 def with_admin(namesrv: str, work: Callable[[Admin], Awaitable[Result]]) -> Result:

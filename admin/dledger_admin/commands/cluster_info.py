@@ -8,7 +8,7 @@ import msgspec
 from dledger_client import Admin
 
 from ..output import columns, emit, output_option
-from .client_calls import with_admin
+from .client_calls import registered_groups, with_admin
 from .options import namesrv_option
 
 
@@ -35,7 +35,7 @@ def info(namesrv: str, output: str) -> None:
     async def work(admin: Admin) -> list[RegisteredNode]:
         return [
             RegisteredNode(group.cluster, name, broker_id, address)
-            for name, group in sorted((await admin.broker_groups()).items())
+            for name, group in sorted((await registered_groups(admin)).items())
             for broker_id, address in sorted(group.broker_addrs.items())
         ]
 

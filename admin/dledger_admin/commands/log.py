@@ -82,6 +82,10 @@ def inspect_command(directory: Path, first: int, count: int, output: str) -> Non
         lines = [_entry_line(meta) for meta in inspect(str(directory), first, count)]
     except LogError as error:
         raise AdminError(str(error)) from error
+    if first and not lines:
+        raise AdminError(
+            f"{directory} has no entry {first} and none behind it: `dledger log verify` says what there is"
+        )
     emit(lines, output, _render_entries)
 
 

@@ -8,6 +8,7 @@ import click
 
 from dledger_client import Admin, ReceivedMessage
 
+from ..errors import AdminError
 from ..output import emit, output_option
 from .client_calls import with_admin
 from .message_format import MessageView, view
@@ -38,7 +39,7 @@ def get(
     limit: int,
     output: str,
 ) -> None:
-    """Show the message MESSAGE_ID (the id that its broker gave it), or those with a key."""
+    """Show the message MESSAGE_ID (the id that its broker gave it), or those with a key; none is an error."""
     if sum(choice is not None for choice in (message_id, key, unique_key)) != 1:
         raise click.UsageError("give exactly one of MESSAGE_ID, --key and --unique-key")
     if message_id is None and topic is None:
@@ -48,13 +49,19 @@ def get(
         if message_id is not None:
             return [await admin.message_by_id(message_id)]
         wanted = key if key is not None else unique_key
-        return await admin.messages_by_key(topic or "", wanted or "", unique=unique_key is not None, max_messages=limit)
+        found = await admin.messages_by_key(
+            topic or "", wanted or "", unique=unique_key is not None, max_messages=limit
+        )
+        if not found:
+            kind = "key" if key is not None else "unique key"
+            raise AdminError(f"topic {topic!r} has no message with the {kind} {wanted!r}")
+        return found
 
     emit([view(found) for found in with_admin(namesrv, work)], output, _render)
 
 
 def _render(result: list[MessageView]) -> str:
-    return "\n\n".join(_render_one(one) for one in result) if result else "no such message"
+    return "\n\n".join(_render_one(one) for one in result)
 
 
 def _time(ms: int) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from ..errors import AdminError
 from ..output import emit, output_option
 from . import spark_tables as tables
 from .options import namesrv_option, time_ms
@@ -232,6 +233,9 @@ def lag(
         result = jobs.lag(
             namesrv=run.namesrv, groups=groups, topics=topics, samples=samples, interval_s=interval, on_phase=say
         )
+    if not result.samples and (groups or topics):
+        named = " ".join([*(f"--group {name}" for name in groups), *([f"--topics {topics}"] if topics else [])])
+        raise AdminError(f"nothing to sample for {named}: no consumer group has committed an offset there")
     if path is not None and result.samples:
         with run.session("lag") as (session, on_phase):
             on_phase("writing the samples")

@@ -18,7 +18,7 @@ from dledger_remoting.topics import (
 
 from ..errors import AdminError
 from ..output import columns, emit, output_option
-from .client_calls import with_admin
+from .client_calls import registered_groups, with_admin
 from .options import namesrv_option
 
 _PERMISSIONS = {"read-write": PERM_READ_WRITE, "read": PERM_READ, "write": PERM_WRITE}
@@ -149,6 +149,7 @@ def list_topics(namesrv: str, system: bool, output: str) -> None:
     """List topics by name."""
 
     async def work(admin: Admin) -> list[str]:
+        await registered_groups(admin)
         names = await admin.topics(include_system=system)
         if system:
             return names

@@ -12,9 +12,9 @@ from rich.progress import Progress
 
 from dledger.store.verify import compare, verify
 from dledger_client import ClientError
+from dledger_client.testing.ports import NAMESRV_OFFSET, find_base_port
 
 from ..cluster.lifecycle import ClusterSetup, RunningCluster, UpOptions, up_lock
-from ..cluster.ports import find_free_block
 from ..errors import AdminError
 from .bars import Bars
 from .corpus import SourceFile
@@ -24,8 +24,7 @@ from .shipping import longest_pause_ms
 from .traffic import Outcome, run_traffic
 
 _CONFIG = "segment_bytes = 67_108_864\n"
-_NAMESRV_OFFSET = 90
-"""Above the ports of a group of three."""
+_NODES = 3
 
 
 def run_demo(files: list[SourceFile], work_dir: Path, progress: Progress) -> DemoReport:
@@ -69,8 +68,11 @@ def _cluster(work_dir: Path) -> Iterator[tuple[RunningCluster, float]]:
     data_dir = work_dir / "cluster"
     config = work_dir / "demo.toml"
     config.write_text(_CONFIG, encoding="utf-8")
-    base_port = find_free_block(range(_NAMESRV_OFFSET + 1))
-    setup = ClusterSetup.prepare(UpOptions(data_dir, 1, 3, base_port + _NAMESRV_OFFSET, base_port, config))
+    try:
+        base_port = find_base_port(1, _NODES)
+    except OSError as error:
+        raise AdminError(str(error)) from error
+    setup = ClusterSetup.prepare(UpOptions(data_dir, 1, _NODES, base_port + NAMESRV_OFFSET, base_port, config))
     started_at = time.monotonic()
     with up_lock(data_dir):
         cluster = setup.start()

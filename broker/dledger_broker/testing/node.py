@@ -243,6 +243,13 @@ class FakeNode:
 
     async def record_spans(self, start: int, end: int) -> list[RecordSpan]:
         """See `Node.record_spans`."""
+        return self._record_spans(start, end)
+
+    def last_records(self, start: int, end: int) -> list[bytes]:
+        """See `Node.last_records`."""
+        return [self._read(span.last_position, span.last_size) for span in self._record_spans(start, end)]
+
+    def _record_spans(self, start: int, end: int) -> list[RecordSpan]:
         spans: dict[int, RecordSpan] = {}
         for meta in self.log.entries:
             size = meta.size - HEADER_BYTES - meta.channel

@@ -31,24 +31,29 @@ def block_ports(base_port: int, groups: int, nodes: int) -> list[int]:
 
 
 def find_base_port(groups: int, nodes: int) -> int:
-    """A base port whose whole block is free now. Raises OSError if there is none.
+    """A base port whose whole block is free now. Raises OSError if there is none."""
+    return find_free_block(block_ports(0, groups, nodes), FIRST_BASE_PORT, LAST_BASE_PORT)
 
-    Blocks are tried in random order, so that tests which run side by side rarely meet.
+
+def find_free_block(offsets: Iterable[int], first: int = FIRST_BASE_PORT, last: int = LAST_BASE_PORT) -> int:
+    """A base port from `first` up to `last`, exclusive, with base + each offset free now. Raises OSError if none is.
+
+    Blocks are `GROUP_STEP` apart, and tried in an order that no seed decides, so that clusters which start side by side
+    rarely meet.
     """
-    candidates = list(range(FIRST_BASE_PORT, LAST_BASE_PORT, GROUP_STEP))
-    random.shuffle(candidates)
-    for base_port in candidates:
-        if _all_free(block_ports(base_port, groups, nodes)):
+    wanted = list(offsets)
+    candidates = range(first, last, GROUP_STEP)
+    for base_port in random.SystemRandom().sample(candidates, len(candidates)):
+        if all(_is_free(base_port + offset) for offset in wanted):
             return base_port
-    raise OSError(f"no block of free ports for {groups} x {nodes} nodes from {FIRST_BASE_PORT} to {LAST_BASE_PORT}")
+    raise OSError(f"no block of free ports for {len(wanted)} listeners from {first} to {last} on 127.0.0.1")
 
 
-def _all_free(ports: Iterable[int]) -> bool:
-    for port in ports:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                return False
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
     return True

@@ -146,7 +146,7 @@ class DialledPeer:
             self._hurry.clear()
             try:
                 await self._connect(address)
-            except (OSError, PeerError, TimeoutError) as error:
+            except (OSError, PeerError, TimeoutError, ValueError, OverflowError) as error:  # the last two: no address
                 self._drop()
                 self._context.counters.dial_failures += 1
                 self._listener.on_dial_failed(self.node_id, address, error)
@@ -167,7 +167,9 @@ class DialledPeer:
             pass
 
     async def _connect(self, address: Address) -> None:
-        """Open both lanes; raises `OSError`, `PeerError` or `TimeoutError`."""
+        """Open both lanes; raises `OSError`, `PeerError` or `TimeoutError`, for what is no address ValueError or
+        OverflowError.
+        """
         self._lost.clear()
         timeout_s = self._context.limits.dial_timeout_s
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
+from typing import Self
 
 from dledger.net.transport import Lane
 
@@ -44,6 +45,12 @@ class LinkLimits:
     settled_s: float = 1.0
     max_strangers: int = 64
     max_learned_peers: int = 16
+
+    @classmethod
+    def for_elections(cls, election_max_ms: int) -> Self:
+        """The bounds of a group whose elections are as slow: whoever bears long pauses there has a slow network."""
+        slow_s = max(1.0, election_max_ms / 1000)
+        return cls(dial_timeout_s=slow_s, handshake_timeout_s=2 * slow_s, dead_peer_timeout_s=2 * slow_s)
 
     def queue_bytes(self, lane: Lane) -> int:
         """The bound of one lane's queue."""

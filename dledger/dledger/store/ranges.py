@@ -123,6 +123,11 @@ def record_spans(log: LogStore, start: int, end: int) -> list[RecordSpan]:
     return spans
 
 
+def last_records(log: LogStore, start: int, end: int) -> list[bytes]:
+    """What `record_spans` finds last: the records of the last entry with any, of each term in [start, end)."""
+    return [log.read(span.last_position, span.last_size) for span in record_spans(log, start, end)]
+
+
 def _last_of_term(log: LogStore, index: int, last_index: int) -> int:
     """The last index, up to `last_index`, of the term that entry `index` has: terms never go back."""
     term = log.term_at(index)

@@ -87,6 +87,7 @@ def test_keys_of_broker_conf_are_understood(tmp_path: Path) -> None:
         ({"heartbeat_ms": 600}, "heartbeat_ms = 600 must be below election_min_ms = 500"),
         ({"register_period_ms": 20_000}, "name servers would drop this node"),
         ({"pause_outgoing_bytes": 128 << 20}, "must be below max_outgoing_bytes"),
+        ({"namesrv": ["names..example:9876"]}, "namesrv = 'names..example:9876', 'names..example' is no host name"),
         ({"namesrv": ["localhost"]}, "namesrv = 'localhost', expected \"host:port\""),
         ({"peers": {"n2": "10.0.0.1:1"}}, "peers.n2 = '10.0.0.1:1', expected exactly one key"),
         ({"peers": {"broker-a-n1": {"address": "10.0.0.1:1"}}, "secret_file": "s"}, "is this node itself"),

@@ -65,11 +65,11 @@ async def test_unregistering_leaves_a_group(broker: Broker) -> None:
     ("body", "text"),
     [
         (b"{}", "clientID"),
-        (b"", "JSON text"),
+        (b"", "no JSON"),
         (b'{"clientID":" "}', "clientID is empty"),
         (b'{"clientID":"c","consumerDataSet":[{"groupName":"a b"}]}', "a b"),
         (b'{"clientID":"c","consumerDataSet":[{"groupName":"g","consumeType":"SIDEWAYS"}]}', "consumeType"),
-        (b"\xff\xfe", "JSON text"),
+        (b"\xff\xfe", "no JSON"),
     ],
 )
 async def test_a_bad_heartbeat_is_answered_with_a_text(broker: Broker, body: bytes, text: str) -> None:

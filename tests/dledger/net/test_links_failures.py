@@ -90,6 +90,16 @@ async def test_a_peer_that_dials_in_ends_the_pause_before_the_next_attempt(group
     await b.until_connected("a")
 
 
+@pytest.mark.parametrize("nowhere", [("a..b", 1), ("x" * 64, 1), ("127.0.0.1", 70_000)])
+async def test_what_is_no_address_is_dialled_again_like_any_other(group, nowhere):
+    a = await group.start("a", {"b": nowhere})
+    b = await group.start("b", {"a": a.links.address})
+    await a.until(lambda: len(a.dial_errors) > 1)
+    a.links.add_peer("b", b.links.address)
+    await a.until_connected("b")
+    await b.until_connected("a")
+
+
 async def test_one_direction_can_be_lost_alone(group):
     a = await group.start("a")
     proxy = Proxy(a.links.address)

@@ -7,7 +7,7 @@ from store_model import SEGMENT_BYTES, LoggedModel, body_leaving
 
 from dledger.errors import TrimmedError
 from dledger.format import HEADER_BYTES, parse_run
-from dledger.store.ranges import find_cuts, read_run, record_spans
+from dledger.store.ranges import find_cuts, last_records, read_run, record_spans
 from dledger.types import EntryKind
 
 
@@ -97,3 +97,5 @@ def test_spans_name_the_first_and_the_last_records_of_each_term(filled: LoggedMo
         expected.append((first.position + HEADER_BYTES, last.position + HEADER_BYTES, last.size - HEADER_BYTES))
     assert spans == expected
     assert record_spans(log, 100, 100) == []
+    bodies = {meta.position + HEADER_BYTES: data[HEADER_BYTES:] for meta, data in filled.entries}
+    assert last_records(log, 0, log.end_position) == [bodies[span.last_position] for span in spans]
