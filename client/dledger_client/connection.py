@@ -244,10 +244,21 @@ class Connection(asyncio.Protocol):
                 future.set_exception(ConnectionLostError(self.address, reason))
 
 
+class _Opening:
+    """A connection that is being opened, and who waits for it."""
+
+    __slots__ = ("task", "waiters")
+
+    def __init__(self, task: asyncio.Task[Connection]) -> None:
+        self.task = task
+        self.waiters: list[asyncio.Future[Connection]] = []
+
+
 class ConnectionPool:
     """At most one connection per address, opened when first asked for and again after it was lost.
 
-    `on_connected` is called with each new connection before anyone else gets it; `on_lost` with each that ended.
+    `on_connected` is called with each new connection before anyone else gets it; `on_lost` with each that ended. Those
+    who wait for a connection get it in the order in which they asked, and before anyone who asks later.
     """
 
     def __init__(
@@ -263,7 +274,7 @@ class ConnectionPool:
         self._on_lost = on_lost
         self._connect_timeout = connect_timeout
         self._open: dict[str, Connection] = {}
-        self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._opening: dict[str, _Opening] = {}
         self._closed = False
 
     def peek(self, address: str) -> Connection | None:
@@ -277,31 +288,30 @@ class ConnectionPool:
 
     async def get(self, address: str, deadline: float) -> Connection:
         """The connection to `address`, opened if need be. Raises `ConnectError` when that fails or takes too long."""
-        connection = self.peek(address)
-        if connection is not None:
-            return connection
-        if self._closed:
-            raise ClientClosedError("the client is closed")
-        task = self._opening.get(address)
-        if task is None:
-            task = asyncio.create_task(self._connect(address), name=f"connect {address}")
-            self._opening[address] = task
-            task.add_done_callback(lambda done: self._opened(address, done))
+        opening = self._opening.get(address)
+        if opening is None:
+            connection = self.peek(address)
+            if connection is not None:
+                return connection
+            if self._closed:
+                raise ClientClosedError("the client is closed")
+            opening = self._opening[address] = _Opening(
+                asyncio.create_task(self._connect(address), name=f"connect {address}")
+            )
+            opening.task.add_done_callback(lambda _: self._hand_out(address))
+        waiter: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        opening.waiters.append(waiter)
         try:
             async with asyncio.timeout_at(deadline):
-                return await asyncio.shield(task)
+                return await waiter
         except TimeoutError:
             raise ConnectError(address, "not connected before the call's deadline") from None
-        except asyncio.CancelledError:
-            if task.cancelled() and self._closed:
-                raise ClientClosedError("the client is closed") from None
-            raise
 
     async def close(self) -> None:
         """Close all connections and wait until the transports have let go."""
         self._closed = True
-        for task in list(self._opening.values()):
-            task.cancel()
+        for opening in list(self._opening.values()):
+            opening.task.cancel()
         for connection in list(self._open.values()):
             connection.close()
         await asyncio.sleep(0)
@@ -322,10 +332,29 @@ class ConnectionPool:
             self._on_connected(connection)
         return connection
 
-    def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
-        self._opening.pop(address, None)
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ClientError):
+    def _hand_out(self, address: str) -> None:
+        """Give those who wait what came of the opening.
+
+        A connection is handed out this way until nobody has come to ask meanwhile: who comes while others are about to
+        go on must not get ahead of them.
+        """
+        opening = self._opening[address]
+        waiters, opening.waiters = opening.waiters, []
+        task = opening.task
+        error = ClientClosedError("the client is closed") if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, ClientError):
             logger.error("connecting to %s failed unexpectedly", address, exc_info=error)
+        if waiters and error is None and task.result().is_open:
+            asyncio.get_running_loop().call_soon(self._hand_out, address)
+        else:
+            del self._opening[address]
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(task.result())
+            else:
+                waiter.set_exception(error)
 
     def _lost(self, connection: Connection) -> None:
         if self._open.get(connection.address) is connection:

@@ -19,6 +19,7 @@ from dledger.store.verify import inspect
 from dledger_chaos.checkers.base import RUN_FILE, NodeFiles, RunData, RunInfo
 from dledger_chaos.checkers.logs import topic_changes
 from dledger_chaos.history import Recorder
+from dledger_chaos.observation import STATUS_PERIOD_S
 from dledger_chaos.workloads import passing
 from dledger_chaos.workloads.base import FOLLOWER_READS, NodeAddresses, WorkloadContext
 from dledger_chaos.workloads.registry import WORKLOADS
@@ -66,6 +67,7 @@ async def work(cluster: LocalCluster, directory: Path) -> None:
             pairs.append((WORKLOADS[name].make(), ctx))
             await pairs[-1][0].setup(ctx)
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(observe(cluster, recorder, stopping))
             for workload, ctx in pairs:
                 tasks.create_task(workload.run(ctx))
             await progress(recorder)
@@ -76,6 +78,16 @@ async def work(cluster: LocalCluster, directory: Path) -> None:
         await asyncio.to_thread(cluster.wait_ready)
         for workload, ctx in pairs:
             await workload.finish(ctx)
+
+
+async def observe(cluster: LocalCluster, recorder: Recorder, stopping: asyncio.Event) -> None:
+    """Sample who leads: checks ask whether a commit went to the leader itself."""
+    while not stopping.is_set():
+        for node_id in cluster.node_ids:
+            status = await asyncio.to_thread(cluster.status, node_id)
+            if status is not None:
+                recorder.event("status", node=node_id, role=status.role, term=status.term, ready=status.ready)
+        await asyncio.sleep(STATUS_PERIOD_S)
 
 
 async def progress(recorder: Recorder) -> None:

@@ -90,6 +90,25 @@ async def test_callers_share_one_connection(server, pool):
     await until(lambda: len(server.writers) == 1)
 
 
+async def test_who_asks_while_others_wait_does_not_get_ahead_of_them(server):
+    """A commit that waits for a connection must not be overtaken by the next one."""
+    arrived, later = [], []
+    server.on[1] = lambda command: arrived.append(command.ext["n"]) or make_response(command, 0)
+
+    async def call(number):
+        connection = await pool.get(server.address, soon())
+        await connection.call(RemotingCommand(1, ext={"n": str(number)}), soon())
+
+    def connected(_connection):
+        later.extend(asyncio.create_task(call(number)) for number in range(3, 6))
+
+    pool = ConnectionPool(lambda *_: None, on_connected=connected)
+    await asyncio.gather(*(call(number) for number in range(3)))
+    await asyncio.gather(*later)
+    await pool.close()
+    assert arrived == [str(number) for number in range(6)]
+
+
 async def test_nobody_listening_is_certain_not_to_have_got_anything(pool):
     server = Server()
     await server.start()
