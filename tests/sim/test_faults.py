@@ -145,7 +145,7 @@ def test_a_node_that_drains_hands_over_stops_and_comes_back(group: SimGroup) -> 
     fault = Drain(leader.name, 1.0, 2.0)
     assert fault.inject(group)
     assert not Drain(leader.name, 1.0, 2.0).inject(group)
-    assert group.leaving == {leader.name}
+    assert set(group.leaving) == {leader.name}
     group.scheduler.run_until(began + 0.9)
     assert leader.life is life
     assert group.leader is not None
@@ -156,6 +156,22 @@ def test_a_node_that_drains_hands_over_stops_and_comes_back(group: SimGroup) -> 
     group.scheduler.run_until(began + 6.0)
     assert group.healthy()
     assert not group.leaving
+
+
+def test_a_node_that_still_drains_when_trouble_ends_is_restarted_before_the_group_is_whole(group: SimGroup) -> None:
+    leader = group.leader
+    assert leader is not None
+    began, life = group.scheduler.now, leader.life
+    fault = Drain(leader.name, 3.0, 4.0)
+    assert fault.inject(group)
+    group.scheduler.run_until(began + 1.0)
+    fault.heal(group)
+    assert not group.healthy()
+    group.scheduler.run_until(began + 2.0)
+    assert leader.life is not life
+    group.start(leader.name)
+    group.scheduler.run_until(began + 6.0)
+    assert group.healthy()
 
 
 def test_a_rolling_restart_restarts_every_node_and_never_two_at_once(group: SimGroup) -> None:

@@ -125,7 +125,7 @@ class Racer(Client):
         known = self._channels.get(name)
         if known is not None and known.is_usable:
             return known
-        if life is None or life.stopping or name in group.unreachable | group.leaving:
+        if life is None or life.stopping or name in group.unreachable | group.leaving.keys():
             return None
         port = FIRST_CLIENT_PORT + 100 * self.number + next(self._connections) % 100
         self._channels[name] = SimConnection(group, life, self.random, HostAddress(CLIENT_HOST, port), port)

@@ -150,7 +150,7 @@ class SimGroup:
         self._serve = serve
         self.unreachable: set[str] = set()
         """Nodes that clients do not reach."""
-        self.leaving: set[str] = set()
+        self.leaving: dict[str, Life] = {}
         """Nodes that are about to stop, and say so: no client comes, and those that are there go by and by."""
         self.clocks_jumped = False
         """Some wall clock has, at some time."""
@@ -425,6 +425,7 @@ class SimGroup:
             if (
                 replica is None
                 or node.life is None
+                or node.life.stopping
                 or node.life.environment.paused
                 or replica.me not in membership.voters
                 or replica.engine.term != head.engine.term

@@ -111,7 +111,7 @@ class Drain:
         life = node.life
         if life is None or life.stopping or self.node in group.leaving:
             return False
-        group.leaving.add(self.node)
+        group.leaving[self.node] = life
         if _leads(node):
             call_on(node, lambda: life.replica.transfer(None))
         call_on(node, life.service.leave)
@@ -124,7 +124,9 @@ class Drain:
         return True
 
     def heal(self, group: SimGroup) -> None:
-        group.leaving.discard(self.node)
+        life = group.leaving.pop(self.node, None)
+        if life is not None and group.nodes[self.node].life is life:
+            group.stop(self.node)
         group.start(self.node)
 
 
