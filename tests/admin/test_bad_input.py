@@ -149,7 +149,7 @@ def test_a_directory_without_a_cluster_is_told_how_to_get_one(tmp_path, command)
 def test_an_unknown_node_is_answered_with_the_known_ones(founded):
     code, output = dledger("node", "start", "--data", str(founded), "broker-a-n7", "--detach")
     assert code == 1
-    assert "no node broker-a-n7; it has broker-a-n0" in output
+    assert "no node broker-a-n7; it has namesrv, broker-a-n0" in output
 
 
 def test_a_node_does_not_start_before_the_bootstrap_is_complete(founded):

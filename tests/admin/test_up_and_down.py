@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from dledger_admin.cli import main
 from dledger_admin.cluster import processes
-from dledger_admin.cluster.lifecycle import RunningCluster, services
+from dledger_admin.cluster.lifecycle import RunningCluster, services, wait_until
 from dledger_admin.cluster.manifest import read_manifest
 from dledger_admin.errors import StartError
 
@@ -191,6 +191,22 @@ def test_the_name_server_is_started_and_stopped_like_a_node(dledger):
     assert dledger.pids()["namesrv"] is None
     assert dledger("node", "start", "--data", str(dledger.data), "namesrv", "--detach").exit_code == 0
     assert dledger.pids()["namesrv"]
+
+
+def test_an_up_in_the_foreground_goes_on_while_a_process_runs_that_took_the_place_of_its_own(dledger):
+    data = ("--data", str(dledger.data))
+    dledger.up()
+    dledger("down", *data)
+    running = RunningCluster(read_manifest(dledger.data).layout(dledger.data))
+    running.spawn()
+    wait_until(lambda: all(dledger.pids().values()), timeout_s=20)
+    for name in dledger.pids():
+        assert dledger("node", "stop", *data, name, "--now").exit_code == 0
+        assert dledger("node", "start", *data, name, "--detach").exit_code == 0
+    assert running.exited().keys() == dledger.pids().keys()
+    assert running.runs()
+    dledger("down", *data)
+    assert not running.runs()
 
 
 def test_in_the_foreground_a_signal_stops_everything(dledger, tmp_path):

@@ -3,7 +3,7 @@
 `up` computes ports, addresses and names from the layout and lays the values of `--config FILE` over them:
 
     top-level keys          for every broker
-    [nodes.<node id>]       for one broker: its addresses too, so that a proxy can stand in any single link
+    [nodes.<node id>]       for one broker: addresses too (no ports), so that a proxy can stand in any single link
     [namesrv]               for the name server
 
 The files are rewritten at each `up`; the overrides are kept in `DIR/overrides.toml`, so that a node directory that was
@@ -26,7 +26,8 @@ from .toml_text import TomlTable, TomlValue, dump, merge
 OVERRIDES_FILE = "overrides.toml"
 
 _FROM_LAYOUT = ("node_id", "broker_group", "group_ordinal", "data_dir", "secret_file", "broker_id_when_follower")
-_PER_NODE = ("host", "port", "peer_host", "peer_port", "http_port", "advertised_host", "advertised_port", "peers")
+_FROM_BASE_PORT = ("port", "peer_port", "http_port")
+_PER_NODE = ("host", "peer_host", "advertised_host", "advertised_port", "peers")
 _IDENTITY_KEYS = ("cluster", "segment_bytes")
 DEFAULT_SEGMENT_BYTES = 1 << 30
 
@@ -79,7 +80,11 @@ def read_overrides(path: Path, layout: ClusterLayout) -> Overrides:
                 f"--config {path}: [nodes.{node_id}] names no node of this cluster, which has {', '.join(known)}"
             )
         _refuse(node_table, (*_FROM_LAYOUT, *_IDENTITY_KEYS), path, "follows from the cluster's layout and identity")
+        _refuse(node_table, _FROM_BASE_PORT, path, "follows from --base-port")
+    _refuse(namesrv, ("port", "listenPort"), path, "follows from --namesrv-port")
+    _refuse(namesrv, ("data",), path, "follows from the cluster's layout")
     _refuse(table, _FROM_LAYOUT, path, "follows from the cluster's layout")
+    _refuse(table, _FROM_BASE_PORT, path, "follows from --base-port")
     _refuse(table, _PER_NODE, path, "differs from node to node: write it below [nodes.<node id>]")
     return Overrides(brokers=table, nodes=node_tables, namesrv=namesrv)
 

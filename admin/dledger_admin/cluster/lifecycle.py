@@ -107,6 +107,12 @@ class RunningCluster:
         """Return the exit codes of the processes that have ended, by name."""
         return {name: code for name, process in self.processes.items() if (code := process.poll()) is not None}
 
+    def runs(self) -> bool:
+        """Whether any process is left: of those that were started here, or one that `node start` put in their place."""
+        return len(self.exited()) < len(self.processes) or any(
+            service.pid() is not None for service in services(self.layout).values()
+        )
+
     def await_leaders(self, timeout_s: float = START_TIMEOUT_S) -> dict[str, NodeStatus]:
         """Wait until every group has a leader that accepts writes and that clients find, with the topics that a broker
         has from the start; return the leaders by group.

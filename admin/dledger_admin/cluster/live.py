@@ -23,7 +23,7 @@ def watch(cluster: RunningCluster, console: Console, stop_requested: Callable[[]
     console.print(f"name server {layout.namesrv_address}   data {layout.data_dir}   Ctrl-C stops", highlight=False)
     show = _show_changes(cluster, console)
     with Live(console=console, auto_refresh=False, transient=False) if console.is_terminal else nullcontext() as live:
-        while not stop_requested() and len(cluster.exited()) < len(cluster.processes):
+        while not stop_requested() and cluster.runs():
             statuses = fetch_all(layout.places())
             if live is None:
                 show(statuses)

@@ -15,7 +15,7 @@ from ..cluster.manifest import Manifest, require_manifest
 from ..cluster.ports import is_free, require_free
 from ..cluster.probes import fetch_status
 from ..cluster.processes import NAMESRV, Service, stop_at_once, stop_gracefully
-from ..errors import AdminError, StartError
+from ..errors import AdminError, LayoutError, StartError
 from ..output import emit, output_option
 from .options import data_option
 from .status import cluster_status
@@ -153,9 +153,10 @@ def recover(data: Path, node_id: str, accept_loss: bool, output: str) -> None:
 
 
 def _service(layout: ClusterLayout, node_id: str) -> Service:
-    if node_id != NAMESRV:
-        layout.place(node_id)
-    return services(layout)[node_id]
+    known = services(layout)
+    if node_id not in known:
+        raise LayoutError(f"{layout.data_dir} has no node {node_id}; it has {', '.join(known)}")
+    return known[node_id]
 
 
 def _write_missing_config(layout: ClusterLayout, manifest: Manifest, service: Service) -> None:
