@@ -300,13 +300,13 @@ class Admin:
 
     # Messages.
 
-    async def message_by_id(self, message_id: str) -> ReceivedMessage:
+    async def message_by_id(self, offset_message_id: str) -> ReceivedMessage:
         """The message with an offset message id, which names the node that led when the message was stored.
 
         Raises `InvalidArgumentError` if the text is no such id, `NotFoundError` if there is no such message.
         """
         try:
-            host, physical_offset = parse_offset_message_id(message_id)
+            host, physical_offset = parse_offset_message_id(offset_message_id)
         except InvalidParameter as error:
             raise InvalidArgumentError(error.remark) from error
         groups = await self.broker_groups()
@@ -315,9 +315,9 @@ class Admin:
         for name in await self._group_names(names):
             answers = await self._ask_leaders([name], RequestCode.VIEW_MESSAGE_BY_ID, ext, accept=_NO_SUCH_RECORD)
             found = _messages(answers[name], name)
-            if found and found[0].offset_message_id == message_id.upper():
+            if found and found[0].offset_message_id == offset_message_id.upper():
                 return found[0]
-        raise _not_found(f"no message has the id {message_id}")
+        raise _not_found(f"no message has the offset message id {offset_message_id}")
 
     async def messages_by_key(
         self,

@@ -48,12 +48,13 @@ class Message(msgspec.Struct, frozen=True):
 class SendResult(msgspec.Struct, frozen=True, gc=False):
     """Where an acknowledged message lies.
 
-    `message_id` is the offset message id (what `Admin.message_by_id` takes), `unique_key` the id that this client made.
+    `message_id` is the unique key, which consumers see as `ReceivedMessage.message_id`; `offset_message_id` says where
+    the message lies, and is what `Admin.message_by_id` takes.
     `replicated` is False only if a RocketMQ broker stored the message but could not flush or replicate it in time.
     """
 
     message_id: str
-    unique_key: str
+    offset_message_id: str
     topic: str
     broker_group: str
     queue_id: int

@@ -321,11 +321,11 @@ def _results(
     outgoing: Outgoing, broker_group: str, placement: SendMessageResponseHeader, *, replicated: bool
 ) -> list[SendResult]:
     """One result per message of a request; a batch's messages have consecutive queue offsets."""
-    message_ids = placement.msg_id.split(",")
+    offset_ids = placement.msg_id.split(",")
     return [
         SendResult(
-            message_ids[index] if index < len(message_ids) else "",
             unique_key,
+            offset_ids[index] if index < len(offset_ids) else "",
             outgoing.topic,
             broker_group,
             placement.queue_id,

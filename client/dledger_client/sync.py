@@ -409,9 +409,9 @@ class SyncAdmin:
         """See `Admin.unpin`."""
         self._blocking.run(self._admin.unpin(name, broker_groups=broker_groups))
 
-    def message_by_id(self, message_id: str) -> ReceivedMessage:
+    def message_by_id(self, offset_message_id: str) -> ReceivedMessage:
         """See `Admin.message_by_id`."""
-        return self._blocking.run(self._admin.message_by_id(message_id))
+        return self._blocking.run(self._admin.message_by_id(offset_message_id))
 
     def messages_by_key(
         self,

@@ -133,16 +133,16 @@ async def test_a_message_is_found_by_its_id_and_by_its_key():
         )
         leader.on[RequestCode.QUERY_MESSAGE] = lambda command: (
             make_response(command, 0, body=encode_record(record))
-            if command.ext["key"] in {"order-1", "collides", sent.unique_key}
+            if command.ext["key"] in {"order-1", "collides", sent.message_id}
             else make_response(command, ResponseCode.QUERY_NOT_FOUND, "nothing")
         )
-        assert (await admin.message_by_id(sent.message_id)).body == b"body"
+        assert (await admin.message_by_id(sent.offset_message_id)).body == b"body"
         assert [message.body for message in await admin.messages_by_key("T", "order-1")] == [b"body"]
-        assert len(await admin.messages_by_key("T", sent.unique_key, unique=True)) == 1
+        assert len(await admin.messages_by_key("T", sent.message_id, unique=True)) == 1
         assert await admin.messages_by_key("T", "nothing") == []
         assert await admin.messages_by_key("T", "collides") == []
         with pytest.raises(NotFoundError):
-            await admin.message_by_id(sent.message_id[:-16] + f"{12345:016X}")
+            await admin.message_by_id(sent.offset_message_id[:-16] + f"{12345:016X}")
         with pytest.raises(InvalidArgumentError):
             await admin.message_by_id("not an id")
 
@@ -156,7 +156,7 @@ async def test_what_nobody_could_be_asked_for_is_not_reported_as_missing():
         sent = await producer.send("T", b"body")
         cluster.name_server.groups.clear()
         with pytest.raises(NoBrokerError):
-            await admin.message_by_id(sent.message_id)
+            await admin.message_by_id(sent.offset_message_id)
         with pytest.raises(NoBrokerError):
             await admin.create_topic("orders")
 

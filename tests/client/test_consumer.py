@@ -53,7 +53,7 @@ async def test_a_message_arrives_as_it_was_sent():
             [message] = await take(consumer, 1)
         assert (message.topic, message.body, message.tags, message.keys) == ("T", b"x" * 9000, "red", ("k1", "k2"))
         assert message.properties["a"] == "b"
-        assert (message.message_id, message.offset_message_id) == (sent.unique_key, sent.message_id)
+        assert (message.message_id, message.offset_message_id) == (sent.message_id, sent.offset_message_id)
         assert message.reconsume_times == 0
         assert message.stored_timestamp_ms >= message.born_timestamp_ms > 0
 

@@ -22,8 +22,8 @@ async def test_a_send_returns_where_the_message_lies():
         [stored] = cluster.group.queues["T", first.queue_id]
         assert (first.topic, first.broker_group, first.queue_offset, first.replicated) == ("T", "broker-a", 0, True)
         properties = parse_properties(stored.properties)
-        assert properties == {"UNIQ_KEY": first.unique_key, "KEYS": "k1", "TAGS": "red", "colour": "deep"}
-        assert len(first.message_id) == 32
+        assert properties == {"UNIQ_KEY": first.message_id, "KEYS": "k1", "TAGS": "red", "colour": "deep"}
+        assert len(first.offset_message_id) == 32
 
 
 @pytest.mark.parametrize("ext", [{}, {"queueOffset": "first"}, {"queueOffset": "9" * 5000}, {"queueId": ""}])
@@ -207,7 +207,7 @@ async def test_a_unique_key_that_the_caller_gives_is_sent():
         batch = await producer.send_batch("T", [Message(b"b", unique_key="other"), b"c"])
         keys = [parse_properties(record.properties)["UNIQ_KEY"] for record in cluster.group.queues["T", 0]]
         assert keys[:2] == ["mine", "other"]
-        assert keys == [result.unique_key for result in (single, *batch)]
+        assert keys == [result.message_id for result in (single, *batch)]
         with pytest.raises(InvalidArgumentError, match="unique key"):
             await producer.send("T", b"d", unique_key="")
 
@@ -250,7 +250,7 @@ async def test_a_batch_is_stored_in_order_in_one_queue_and_split_by_size():
         results = await producer.send_batch("T", messages)
         assert cluster.group.bodies("T") == [message.body for message in messages]
         assert [result.queue_offset for result in results] == list(range(40))
-        assert len({result.message_id for result in results}) == 40
+        assert len({result.offset_message_id for result in results}) == 40
         assert cluster.group.nodes[0].codes().count(RequestCode.SEND_BATCH_MESSAGE) > 4
 
 

@@ -116,12 +116,12 @@ async def test_a_message_goes_through_unchanged(cluster: LocalCluster, topic: st
             message = await anext(consumer)
         assert (message.body, message.keys, message.tags) == (b"x" * 10_000, ("a", "b"), "red")
         assert message.properties["colour"] == "deep"
-        assert (message.queue_offset, message.offset_message_id) == (sent.queue_offset, sent.message_id)
+        assert (message.queue_offset, message.offset_message_id) == (sent.queue_offset, sent.offset_message_id)
         async with Admin(cluster.namesrv) as admin:
-            assert (await admin.message_by_id(sent.message_id)).message_id == sent.unique_key
+            assert (await admin.message_by_id(sent.offset_message_id)).message_id == sent.message_id
             assert [found.body for found in await admin.messages_by_key(topic, "b")] == [message.body]
             with pytest.raises(NotFoundError):
-                await admin.message_by_id(sent.message_id[:-16] + "F" * 8 + "0" * 8)
+                await admin.message_by_id(sent.offset_message_id[:-16] + "F" * 8 + "0" * 8)
 
 
 async def test_no_acknowledged_message_is_lost_when_leaders_are_killed(cluster: LocalCluster, topic: str):

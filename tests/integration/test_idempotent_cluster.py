@@ -36,7 +36,9 @@ async def test_a_leaders_death_in_mid_flight_makes_no_message_lost_or_stored_twi
         results = await asyncio.gather(*sends)
         assert await stored_bodies(cluster, topic) == dict.fromkeys(bodies, 1)
         again = await send_all(producer, topic, bodies)
-        assert sorted(result.message_id for result in again) == sorted(result.message_id for result in results)
+        assert sorted(result.offset_message_id for result in again) == sorted(
+            result.offset_message_id for result in results
+        )
         assert await stored_bodies(cluster, topic) == dict.fromkeys(bodies, 1)
     await asyncio.to_thread(cluster.restart, killed)
     await asyncio.to_thread(cluster.wait_ready)
@@ -58,7 +60,7 @@ async def test_a_whole_cluster_that_restarts_still_knows_what_was_sent(cluster: 
         await asyncio.to_thread(cluster.wait_ready)
         assert await send_all(producer, topic, bodies) == first
         changed = await producer.send(topic, b"other", unique_key="0")
-        assert changed.message_id not in {result.message_id for result in first}
+        assert changed.offset_message_id not in {result.offset_message_id for result in first}
         assert len({result.queue_offset for result in batch}) == 2
     assert sum((await stored_bodies(cluster, topic)).values()) == 103
 

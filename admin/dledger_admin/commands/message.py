@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import click
 
-from dledger_client import Admin, ReceivedMessage
+from dledger_client import Admin, NotFoundError, ReceivedMessage
 
 from ..errors import AdminError
 from ..output import emit, output_option
@@ -22,7 +22,7 @@ def message() -> None:
 
 @message.command()
 @namesrv_option
-@click.argument("message_id", required=False)
+@click.argument("message_id", metavar="[OFFSET-ID]", required=False)
 @click.option("--topic", help="With --key or --unique-key: where to look.")
 @click.option("--key", help="All messages with this key.")
 @click.option("--unique-key", help="The message with the id that its producer gave it.")
@@ -39,15 +39,20 @@ def get(
     limit: int,
     output: str,
 ) -> None:
-    """Show the message MESSAGE_ID (the id that its broker gave it), or those with a key; none is an error."""
+    """Show the message with an offset message id, or those with a key; none is an error."""
     if sum(choice is not None for choice in (message_id, key, unique_key)) != 1:
-        raise click.UsageError("give exactly one of MESSAGE_ID, --key and --unique-key")
+        raise click.UsageError("give exactly one of OFFSET-ID, --key and --unique-key")
     if message_id is None and topic is None:
         raise click.UsageError("--key and --unique-key need --topic")
 
     async def work(admin: Admin) -> list[ReceivedMessage]:
         if message_id is not None:
-            return [await admin.message_by_id(message_id)]
+            try:
+                return [await admin.message_by_id(message_id)]
+            except NotFoundError as error:
+                raise AdminError(
+                    f"{error.remark}; a unique key, as `consume` shows it, is looked up with --topic and --unique-key"
+                ) from error
         wanted = key if key is not None else unique_key
         found = await admin.messages_by_key(
             topic or "", wanted or "", unique=unique_key is not None, max_messages=limit
@@ -76,7 +81,7 @@ def _render_one(one: MessageView) -> str:
     body = one.body if one.body is not None else f"{len(one.body_base64 or b'')} bytes that are not UTF-8"
     lines = [
         f"{one.topic}/{one.broker_group}/{one.queue_id} offset {one.queue_offset}",
-        f"  id          {one.offset_message_id}",
+        f"  offset id   {one.offset_message_id}",
         f"  unique key  {one.message_id}",
         f"  keys        {' '.join(one.keys) or '-'}",
         f"  tag         {one.tag or '-'}",

@@ -27,7 +27,7 @@ TOKENS: Mapping[str, tuple[str, Callable[[ReceivedMessage], bytes]]] = {
     "o": ("queue offset", lambda message: b"%d" % message.queue_offset),
     "T": ("time stored, in ms since 1970", lambda message: b"%d" % message.stored_timestamp_ms),
     "h": ("properties, name=value,...", _properties),
-    "i": ("message id", lambda message: message.message_id.encode()),
+    "i": ("message id (the unique key)", lambda message: message.message_id.encode()),
     "%": ("a percent sign", lambda _: b"%"),
 }
 """Token to meaning and value; kcat's letters where it has one."""

@@ -125,7 +125,7 @@ class AppendWorkload:
         view = ctx.recorder.invoke(NAME, "look-up", "view", queue, [result.queue_offset, value])
         try:
             if by == "id":
-                found = [await self._admin.message_by_id(result.message_id)]
+                found = [await self._admin.message_by_id(result.offset_message_id)]
             else:
                 found = await self._admin.messages_by_key(TOPIC, value)
         except NotFoundError:

@@ -92,7 +92,7 @@ def seen(operation: Operation) -> list[Seen]:
 
 def stored(result: SendResult) -> Stored:
     """What a send was told."""
-    return Stored(queue_key_of(result), result.queue_offset, _position(result.message_id))
+    return Stored(queue_key_of(result), result.queue_offset, _position(result.offset_message_id))
 
 
 def queue_key_of(result: SendResult) -> str:
@@ -105,7 +105,7 @@ def stored_batch(results: list[SendResult]) -> StoredBatch:
     return StoredBatch(
         queue_key_of(results[0]),
         [result.queue_offset for result in results],
-        [_position(result.message_id) for result in results],
+        [_position(result.offset_message_id) for result in results],
     )
 
 
@@ -114,8 +114,8 @@ def seen_of(message: ReceivedMessage) -> Seen:
     return Seen(message.queue_offset, decode_payload(message.body), message.physical_offset)
 
 
-def _position(message_id: str) -> int:
+def _position(offset_message_id: str) -> int:
     try:
-        return parse_offset_message_id(message_id)[1]
+        return parse_offset_message_id(offset_message_id)[1]
     except InvalidParameter:
         return -1
