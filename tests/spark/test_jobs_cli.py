@@ -56,7 +56,7 @@ def test_an_archive_is_written_and_replayed(namesrv: str, tmp_path: Path) -> Non
 
 
 def test_a_cluster_is_verified_measured_and_watched(namesrv: str) -> None:
-    verified = run("verify", "--namesrv", namesrv, "--group", "broker-a")
+    verified = run("verify", "--namesrv", namesrv, "--broker-group", "broker-a")
     assert verified.exit_code == 0, verified.output
     assert verified.stdout.rstrip().endswith("\n\nvalid")
     measured = run("stats", "--namesrv", namesrv, "--topics", TOPIC, "--from", "2020-01-01T00:00")
@@ -95,7 +95,7 @@ def test_a_program_of_its_own_prints_its_result_alone_and_nothing_of_sparks_logg
     ("arguments", "says"),
     [
         (["archive", "--topics", "no-such-topic", "--path", "unused"], "topic 'no-such-topic' does not exist"),
-        (["verify", "--group", "broker-x"], "there is no broker group 'broker-x', only broker-a, broker-b"),
+        (["verify", "--broker-group", "broker-x"], "there is no broker group 'broker-x', only broker-a, broker-b"),
         (["stats", "--topics", "no-such-topic"], "topic 'no-such-topic' does not exist"),
         (["stats", "--topics", TOPIC, "--from", "noon"], "'noon' is no time"),
         (["stats", "--topics", TOPIC, "--conf", "spark"], "--conf 'spark': KEY=VALUE is expected"),

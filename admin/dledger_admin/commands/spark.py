@@ -145,7 +145,7 @@ def archive(
 
 @spark.command()
 @job_options
-@click.option("--group", "groups", multiple=True, help="Only this broker group; repeatable.  [default: all]")
+@click.option("--broker-group", "groups", multiple=True, help="Only this broker group; repeatable.  [default: all]")
 @click.option("--include-leader", is_flag=True, help="Read the leader's log too.")
 @click.option(
     "--min-nodes",
