@@ -221,8 +221,13 @@ class Forwarder:
             origin.refuse(self._group.term)
             return
         if self._refuses_forwarding(request):
+            leader = self._group.leader_address
             request.fail(
-                self._group.not_leader("this node does not lead its group and the request asked not to be forwarded")
+                self._group.not_leader(
+                    f"{leader} leads the group, not this node"
+                    if leader
+                    else "this node does not lead the group and knows of no leader, as while most of its nodes are down"
+                )
             )
             return
         if request.sequence == 0:

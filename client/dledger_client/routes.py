@@ -158,7 +158,7 @@ class RouteTable:
             provisional = True
             data = await self._ask(AUTO_CREATE_TOPIC)
         if data is None:
-            raise NoRouteError(topic, "the name server does not know it")
+            raise NoRouteError(topic, "no registered broker has it")
         return self._adopt(topic, data, provisional=provisional)
 
     async def _ask(self, topic: str) -> TopicRouteData | None:

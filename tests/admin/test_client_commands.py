@@ -16,14 +16,16 @@ from dledger_admin.commands.message_format import formatter
 from dledger_admin.errors import AdminError
 from dledger_client import (
     ConnectError,
+    DeadlineError,
     MessageQueue,
+    NoRouteError,
     NotFoundError,
     QueueStatus,
     ReceivedMessage,
     RefusedError,
     TopicRoute,
 )
-from dledger_remoting.errors import RequestCodeNotSupported, TopicNotExist
+from dledger_remoting.errors import GroupNotExist, NotLeader, QueryNotFound, RequestCodeNotSupported, TopicNotExist
 from dledger_remoting.range_reads import PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
@@ -96,10 +98,16 @@ class FakeAdmin:
         return 10
 
     async def groups(self):
-        return {"billing": SubscriptionGroupConfig(group_name="billing")}
+        return {"billing": SubscriptionGroupConfig(group_name="billing", consume_enable=False, retry_max_times=5)}
+
+    async def create_group(self, config):
+        self.calls.append(("create group", config.group_name, config.consume_enable, config.retry_max_times))
+
+    async def delete_group(self, name):
+        self.calls.append(("delete group", name))
 
     async def offsets(self, name, topic):
-        return [QueueStatus(QUEUE, 3, 10, None if name == "nobody" else 8)]
+        return [QueueStatus(QUEUE, 3, 10, 8 if (name, topic) == ("billing", "orders") else None)]
 
     async def reset_offsets(self, name, topic, to):
         self.calls.append(("reset", name, topic, to))
@@ -111,7 +119,9 @@ class FakeAdmin:
     async def cluster_info(self):
         return ClusterInfo(await self.broker_groups(), {"c": ["broker-a"]})
 
-    async def message_by_id(self, message_id):
+    async def message_by_id(self, offset_message_id):
+        if offset_message_id != "OFFSET":
+            raise NotFoundError(QueryNotFound(f"no message has the offset message id {offset_message_id}"))
         return message()
 
     async def messages_by_key(self, topic, key, *, unique, max_messages):
@@ -207,7 +217,8 @@ def test_pins_are_listed_and_released():
 
 def test_what_is_not_there_is_neither_deleted_nor_released():
     for words, error in (
-        (("topic", "delete", "order"), "topic 'order' does not exist"),
+        (("topic", "delete", "order"), "Error: topic 'order' does not exist"),
+        (("group", "delete", "nobody"), "there is no consumer group 'nobody'"),
         (("pin", "release", "hourly"), "there is no pin 'hourly'; there is nightly"),
     ):
         refused = CliRunner().invoke(main, list(words))
@@ -216,12 +227,29 @@ def test_what_is_not_there_is_neither_deleted_nor_released():
     assert not FakeAdmin.calls
 
 
-def test_groups_are_listed_described_and_reset():
+def test_groups_are_created_changed_and_deleted():
+    assert as_json("group", "create", "audit", "--retries", "3") == {"group": "audit", "state": "created"}
+    assert as_json("group", "create", "billing")["state"] == "changed"
+    assert as_json("group", "delete", "billing") == {"group": "billing", "state": "deleted"}
+    assert FakeAdmin.calls == [
+        ("create group", "audit", True, 3),
+        ("create group", "billing", False, 5),
+        ("delete group", "billing"),
+    ]
+
+
+def test_groups_are_listed_described_and_reset(monkeypatch):
     assert as_json("group", "list")[0]["group"] == "billing"
     described = as_json("group", "describe", "billing", "--topic", "orders")
     assert described["lag"] == 2
     assert described["queues"][0]["committed"] == 8
     assert "2 messages behind" in dledger("group", "describe", "billing", "--topic", "orders")
+
+    async def topics(self, *, include_system):
+        return ["greetings", "orders", "%RETRY%billing"]
+
+    monkeypatch.setattr(FakeAdmin, "topics", topics)
+    assert as_json("group", "describe", "billing") == described
     reset = as_json("group", "reset", "billing", "--topic", "orders", "--to", "1700000000000")
     assert reset == [{"broker_group": "broker-a", "queue_id": 1, "offset": 3}]
     assert FakeAdmin.calls[-1] == ("reset", "billing", "orders", 1700000000000)
@@ -281,6 +309,8 @@ def test_no_message_with_a_key_is_an_error(form):
     assert "topic 'orders' has no message with the key 'unused'" in by_key
     by_unique_key = fails_in_one_line("message", "get", "--topic", "orders", "--unique-key", "unused", "-o", form)
     assert "no message with the unique key 'unused'" in by_unique_key
+    by_id = fails_in_one_line("message", "get", "UNIQUE", "-o", form)
+    assert "no message has the offset message id UNIQUE; a unique key" in by_id
 
 
 @pytest.mark.parametrize("command", [("cluster", "info"), ("topic", "list"), ("topic", "list", "--system")])
@@ -299,6 +329,23 @@ def test_a_broker_taken_for_a_name_server_is_asked_about(monkeypatch):
     monkeypatch.setattr(FakeAdmin, "topic_config", refused)
     text = fails_in_one_line("topic", "describe", "orders", "--namesrv", "127.0.0.1:10911")
     assert text.endswith(": is 127.0.0.1:10911 a name server?\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (NoRouteError("orders", "no registered broker has it"), "dledger topic list"),
+        (RefusedError(NotLeader("no leader")), "dledger status"),
+        (DeadlineError("no leader of broker-a answered"), "dledger status"),
+        (NotFoundError(GroupNotExist("consumer group g does not exist")), "dledger group list"),
+    ],
+)
+def test_an_error_says_where_to_look(monkeypatch, error, advice):
+    async def refused(_self, topic):
+        raise error
+
+    monkeypatch.setattr(FakeAdmin, "topic_config", refused)
+    assert f"; `{advice}` shows " in fails_in_one_line("topic", "describe", "orders")
 
 
 @pytest.mark.parametrize(

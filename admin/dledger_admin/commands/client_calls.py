@@ -8,7 +8,16 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final, TypeVar
 
-from dledger_client import Admin, ClientError, NoNameServerError, RefusedError, SendError
+from dledger_client import (
+    Admin,
+    ClientError,
+    DeadlineError,
+    NoNameServerError,
+    NoRouteError,
+    NotFoundError,
+    RefusedError,
+    SendError,
+)
 from dledger_client.connection import split_address
 from dledger_client.nameservers import parse_addresses
 from dledger_remoting.codes import ResponseCode
@@ -60,9 +69,28 @@ def run(work: Callable[[], Coroutine[object, None, Result]], namesrv: str) -> Re
     except ClientError as error:
         if isinstance(error, NoNameServerError) or isinstance(error.__cause__, NoNameServerError):
             raise AdminError(f"{error}: {_HINT}") from error
-        if isinstance(error, RefusedError | SendError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise AdminError(f"{error}: is {namesrv} a name server?") from error
-        raise AdminError(str(error)) from error
+        raise AdminError(f"{_text(error)}{_advice(error, namesrv)}") from error
+
+
+def _text(error: ClientError) -> str:
+    """Return what the error says; for what does not exist the words suffice without the code."""
+    return error.remark if isinstance(error, NotFoundError) else str(error)
+
+
+def _advice(error: ClientError, namesrv: str) -> str:
+    """Return what to do about the error, as an end of its text, or nothing."""
+    code = error.code if isinstance(error, RefusedError | SendError) else None
+    match error:
+        case _ if code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return f": is {namesrv} a name server?"
+        case NotFoundError() if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            return "; `dledger group list` shows those that there are"
+        case NoRouteError():
+            return "; `dledger topic list` shows those that there are"
+        case DeadlineError() | RefusedError() | SendError() if code in {None, ResponseCode.SERVICE_NOT_AVAILABLE}:
+            return "; `dledger status` shows which nodes run"
+        case _:
+            return ""
 
 
 async def registered_groups(admin: Admin) -> dict[str, BrokerData]:

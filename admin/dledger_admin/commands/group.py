@@ -5,12 +5,16 @@ from __future__ import annotations
 import click
 import msgspec
 
-from dledger_client import Admin, StartFrom
+from dledger_client import Admin, QueueStatus, StartFrom
+from dledger_remoting.topics import SubscriptionGroupConfig
 
 from ..errors import AdminError
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
 from .options import namesrv_option, time_ms
+from .topic import application_topics
+
+_DEFAULT_RETRIES = SubscriptionGroupConfig(group_name="").retry_max_times
 
 
 class GroupLine(msgspec.Struct, frozen=True):
@@ -21,9 +25,17 @@ class GroupLine(msgspec.Struct, frozen=True):
     max_retries: int
 
 
+class GroupChange(msgspec.Struct, frozen=True):
+    """Result of `group create` and `group delete`."""
+
+    group: str
+    state: str
+
+
 class QueueProgress(msgspec.Struct, frozen=True):
     """How far a group is in one queue; `committed` is null before its first commit, `lag` counts messages."""
 
+    topic: str
     broker_group: str
     queue_id: int
     first: int
@@ -36,7 +48,6 @@ class GroupDescription(msgspec.Struct, frozen=True):
     """Result of `group describe`."""
 
     group: str
-    topic: str
     lag: int
     queues: list[QueueProgress]
 
@@ -60,7 +71,45 @@ def start_point(text: str) -> StartFrom:
 
 @click.group()
 def group() -> None:
-    """List and describe consumer groups, and move their offsets."""
+    """Create, delete, list and describe consumer groups, and move their offsets."""
+
+
+@group.command()
+@namesrv_option
+@click.argument("name")
+@click.option(
+    "--retries",
+    type=click.IntRange(min=0),
+    help=f"How often a failed message comes back.  [default: {_DEFAULT_RETRIES}, later as before]",
+)
+@output_option
+def create(namesrv: str, name: str, retries: int | None, output: str) -> None:
+    """Create a consumer group, or change one; brokers create them on first use unless `auto_create_group` is false."""
+
+    async def work(admin: Admin) -> GroupChange:
+        now = (await admin.groups()).get(name)
+        config = now or SubscriptionGroupConfig(group_name=name)
+        await admin.create_group(
+            config if retries is None else msgspec.structs.replace(config, retry_max_times=retries)
+        )
+        return GroupChange(name, "changed" if now else "created")
+
+    emit(with_admin(namesrv, work), output, _render_change)
+
+
+@group.command()
+@namesrv_option
+@click.argument("name")
+@output_option
+def delete(namesrv: str, name: str, output: str) -> None:
+    """Delete a consumer group with its offsets; stop its members first, or they create it again."""
+
+    async def work(admin: Admin) -> GroupChange:
+        await _require_group(admin, name)
+        await admin.delete_group(name)
+        return GroupChange(name, "deleted")
+
+    emit(with_admin(namesrv, work), output, _render_change)
 
 
 @group.command("list")
@@ -81,19 +130,20 @@ def list_groups(namesrv: str, output: str) -> None:
 @group.command()
 @namesrv_option
 @click.argument("name")
-@click.option("--topic", required=True, help="Whose queues to show.")
+@click.option("--topic", help="Whose queues to show.  [default: every topic in which the group committed offsets]")
 @output_option
-def describe(namesrv: str, name: str, topic: str, output: str) -> None:
-    """Show how far a group is in each queue of a topic."""
+def describe(namesrv: str, name: str, topic: str | None, output: str) -> None:
+    """Show how far a group is in each queue."""
 
     async def work(admin: Admin) -> GroupDescription:
-        queues = [
-            QueueProgress(one.queue.broker_group, one.queue.queue_id, one.first, one.end, one.committed, one.lag)
-            for one in await admin.offsets(name, topic)
-        ]
-        if all(one.committed is None for one in queues) and name not in await admin.groups():
-            raise AdminError(f"there is no consumer group {name!r}: `dledger group list` shows those that there are")
-        return GroupDescription(name, topic, sum(one.lag for one in queues), queues)
+        found: list[QueueStatus] = []
+        for one in await application_topics(admin) if topic is None else [topic]:
+            offsets = await admin.offsets(name, one)
+            if topic or any(queue.committed is not None for queue in offsets):
+                found += offsets
+        if all(one.committed is None for one in found):
+            await _require_group(admin, name)
+        return GroupDescription(name, sum(one.lag for one in found), [_progress(one) for one in found])
 
     emit(with_admin(namesrv, work), output, _render_description)
 
@@ -119,14 +169,27 @@ def reset(namesrv: str, name: str, topic: str, position: str, output: str) -> No
     emit(offsets, output, _render_offsets)
 
 
+async def _require_group(admin: Admin, name: str) -> None:
+    if name not in await admin.groups():
+        raise AdminError(f"there is no consumer group {name!r}: `dledger group list` shows those that there are")
+
+
+def _progress(status: QueueStatus) -> QueueProgress:
+    return QueueProgress(*status.queue, status.first, status.end, status.committed, status.lag)
+
+
+def _render_change(result: GroupChange) -> str:
+    return f"{result.group} {result.state}"
+
+
 def _render_groups(result: list[GroupLine]) -> str:
     rows = [(one.group, "yes" if one.may_consume else "no", one.max_retries) for one in result]
     return columns(("group", "may consume", "retries"), rows)
 
 
 def _render_description(result: GroupDescription) -> str:
-    rows = [(one.broker_group, one.queue_id, one.first, one.end, one.committed, one.lag) for one in result.queues]
-    table = columns(("broker group", "queue", "first", "end", "committed", "lag"), rows)
+    rows = [msgspec.structs.astuple(one) for one in result.queues]
+    table = columns(("topic", "broker group", "queue", "first", "end", "committed", "lag"), rows)
     return f"{table}\n{result.lag} messages behind"
 
 

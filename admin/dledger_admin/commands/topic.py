@@ -150,15 +150,18 @@ def list_topics(namesrv: str, system: bool, output: str) -> None:
 
     async def work(admin: Admin) -> list[str]:
         await registered_groups(admin)
-        names = await admin.topics(include_system=system)
-        if system:
-            return names
-        info = await admin.cluster_info()
-        clusters = info.cluster_addr_table
-        own = {*info.broker_addr_table, *clusters, *(reply_topic(cluster) for cluster in clusters)}
-        return [name for name in names if name not in own and not is_retry_topic(name)]
+        return await (admin.topics(include_system=True) if system else application_topics(admin))
 
     emit(with_admin(namesrv, work), output, "\n".join)
+
+
+async def application_topics(admin: Admin) -> list[str]:
+    """Return the names of all topics that are neither the service's own nor for retries."""
+    names = await admin.topics(include_system=False)
+    info = await admin.cluster_info()
+    clusters = info.cluster_addr_table
+    own = {*info.broker_addr_table, *clusters, *(reply_topic(cluster) for cluster in clusters)}
+    return [name for name in names if name not in own and not is_retry_topic(name)]
 
 
 @topic.command()
