@@ -7,6 +7,8 @@ processes for tests. Below them: `core` (what they share), `leaders` (who leads 
 
 from __future__ import annotations
 
+from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+
 from .admin import Admin, QueueStatus
 from .consumer import Handler, PushConsumer
 from .errors import (
@@ -58,9 +60,11 @@ __all__ = [
     "SendResult",
     "StartFrom",
     "Strategy",
+    "SubscriptionGroupConfig",
     "SyncAdmin",
     "SyncConsumer",
     "SyncProducer",
+    "TopicConfig",
     "TopicRoute",
     "allocate_average",
     "allocate_consistent_hash",

@@ -47,7 +47,7 @@ from .core import ClientCore, check_response
 from .errors import ClientClosedError, ClientError, InvalidArgumentError, NoBrokerError, RefusedError, refusal
 from .messages import MessageQueue, ReceivedMessage, received_message
 from .nameservers import parse_addresses
-from .offsets import QueueOffsets, StartFrom
+from .offsets import QueueOffsets, StartFrom, check_start
 from .routes import TopicRoute
 
 BodyT = TypeVar("BodyT")
@@ -245,6 +245,8 @@ class Admin:
     async def set_offset(self, group: str, queue: tuple[str, str, int], offset: int) -> None:
         """Commit an offset for a group. Members that are reading the queue will overwrite it: stop them first."""
         target = MessageQueue(*queue)
+        if offset < 0:
+            raise InvalidArgumentError(f"offset {offset} of {target} is below 0")
         await self._started().routes.get(target.topic, self._deadline())
         await self._queue_offsets().commit(group, target, offset, self._deadline())
 
@@ -253,6 +255,7 @@ class Admin:
 
         Returns the new offsets. Members that are reading will overwrite them: stop them first.
         """
+        check_start(to)
         route = await self.topic_route(topic)
         offsets = self._queue_offsets()
         moved: dict[MessageQueue, int] = {}

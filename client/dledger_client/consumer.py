@@ -28,7 +28,7 @@ from .fetcher import PullLimits, QueueFetcher, Subscription, being_cancelled
 from .membership import Membership, heartbeat_of
 from .messages import MessageQueue, ReceivedMessage, Settlement
 from .nameservers import parse_addresses
-from .offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore, StartFrom
+from .offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore, StartFrom, check_start
 from .rebalance import Strategy, StrategyName, strategy_named
 from .retries import RetrySender, pause_seconds
 
@@ -103,7 +103,7 @@ class PushConsumer:
         self._concurrency = concurrency
         self._auto_ack = auto_ack
         self._orderly = orderly
-        self._start_from: StartFrom = start_from
+        self._start_from = check_start(start_from)
         self._strategy = None if broadcast else strategy_named(strategy)
         self._offset_file = offset_file
         self._max_reconsume_times = max_reconsume_times

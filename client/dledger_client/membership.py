@@ -22,6 +22,7 @@ from dledger_remoting.heartbeat import (
     SubscriptionData,
 )
 from dledger_remoting.tags import TagFilter
+from dledger_remoting.topics import is_retry_topic
 
 from .core import ClientCore
 from .errors import ClientError, NoRouteError, refusal
@@ -81,6 +82,7 @@ class Membership:
         self._consumer_group = consumer_group
         self._topics = topics
         self._strategy = strategy
+        self._told: set[str] = set()
 
     async def assignment(self, current: frozenset[MessageQueue]) -> Assignment:
         """The share as of now; of a topic whose share cannot be determined the `current` queues stay."""
@@ -91,16 +93,20 @@ class Membership:
                 share, is_alone = await self._share(topic)
                 alone = alone and is_alone
             except ClientError as error:
-                logger.log(
-                    logging.DEBUG if isinstance(error, NoRouteError) else logging.WARNING,
-                    "share of %s not determined: %s",
-                    topic,
-                    error,
-                )
+                logger.log(self._level_of(error, topic), "share of %s not determined: %s", topic, error)
                 share = [queue for queue in current if queue.topic == topic]
                 complete = False
             queues.update(share)
         return Assignment(frozenset(queues), alone, complete)
+
+    def _level_of(self, error: ClientError, topic: str) -> int:
+        """A topic may be made after its consumers, as a retry topic always is; one that never is has a wrong name."""
+        if not isinstance(error, NoRouteError):
+            return logging.WARNING
+        if is_retry_topic(topic) or topic in self._told:
+            return logging.DEBUG
+        self._told.add(topic)
+        return logging.WARNING
 
     async def leave(self) -> None:
         """Tell all brokers that this member is gone."""

@@ -34,7 +34,17 @@ StartFrom: TypeAlias = Literal["first", "last"] | int
 """Where a group without a committed offset begins: the first kept message, the next one to come, or the first one that
 was stored at or after a time in ms since 1970."""
 
+
 _NOT_COMMITTED: Final = frozenset({int(ResponseCode.QUERY_NOT_FOUND)})
+
+
+def check_start(start: StartFrom) -> StartFrom:
+    """What was given. Raises `InvalidArgumentError` if it is no `StartFrom`."""
+    if start in ("first", "last") or (isinstance(start, int) and start >= 0):
+        return start
+    raise InvalidArgumentError(
+        f"{start!r} is no place to start: 'first', 'last' or a time in ms since 1970 is expected"
+    )
 
 
 class QueueOffsets:

@@ -126,7 +126,7 @@ def _property_text(
 ) -> str:
     text = f"{names.UNIQUE_KEY}{NAME_END}{unique_key}{VALUE_END}"
     if key is not None:
-        text += _property(names.KEYS, key if isinstance(key, str) else " ".join(key))
+        text += _property(names.KEYS, _joined(key))
     if tags:
         if "||" in tags:
             raise InvalidArgumentError(f"a message has one tag, {tags!r} is a subscription to several")
@@ -141,8 +141,21 @@ def _property_text(
     return text
 
 
+def _joined(key: str | Iterable[str]) -> str:
+    if isinstance(key, str):
+        return key
+    try:
+        return " ".join(key)
+    except TypeError:
+        raise InvalidArgumentError(f"key {key!r} is neither a str nor several") from None
+
+
 def _property(name: str, value: str) -> str:
-    if not name or NAME_END in name or VALUE_END in name or NAME_END in value or VALUE_END in value:
+    try:
+        wrong = not name or NAME_END in name or VALUE_END in name or NAME_END in value or VALUE_END in value
+    except TypeError:
+        raise InvalidArgumentError(f"property {name!r} = {value!r}: both must be str") from None
+    if wrong:
         raise InvalidArgumentError(
             f"property {name!r} = {value!r}: names must not be empty, nothing may hold \\x01 or \\x02"
         )

@@ -478,6 +478,14 @@ async def test_a_topic_that_is_gone_is_asked_for_less_and_less():
         assert 1 < asked.count("T") < 10
 
 
+async def test_a_topic_that_does_not_exist_is_named_once(caplog):
+    async with fake_cluster(topics={"T": 1}) as cluster, PushConsumer(cluster.namesrv, "CG", "tpyo"):
+        received = cluster.name_server.received
+        await until(lambda: sum((command.ext or {}).get("topic") == "tpyo" for command in received) > 2)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == ["share of tpyo not determined: no route for topic 'tpyo': no registered broker has it"]
+
+
 async def test_an_unknown_subscription_is_announced_again():
     async with fake_cluster(topics={"T": 1}) as cluster:
         fill(cluster, 1)
@@ -579,6 +587,8 @@ async def test_receive_gives_what_there_is_and_nothing_after_its_timeout():
         (("CG", "T"), {"broadcast": True}),
         (("CG", "T"), {"concurrency": 0}),
         (("CG", "T"), {"strategy": "best"}),
+        (("CG", "T"), {"start_from": "begin"}),
+        (("CG", "T"), {"start_from": -1}),
     ],
 )
 def test_contradictory_arguments_are_refused(arguments, options):

@@ -232,6 +232,8 @@ async def test_large_bodies_are_compressed_and_small_or_incompressible_ones_are_
         ("T", {"properties": {"TAGS": "a"}}),
         ("T", {"properties": {"a\x01b": "c"}}),
         ("T", {"key": "a\x02"}),
+        ("T", {"key": 7}),
+        ("T", {"properties": {"a": 7}}),
         ("T", {"properties": {"a": "x" * 40_000}}),
     ],
 )
