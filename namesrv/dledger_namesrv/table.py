@@ -54,14 +54,26 @@ class _Node(msgspec.Struct):
 
 
 class _Group(msgspec.Struct):
-    """A broker group. `leader_term` is the highest term in which an id 0 registered since the group appeared."""
+    """A broker group. `leader_term` is the highest term in which an id 0 registered since the group appeared.
 
-    cluster: str
-    addresses: dict[int, str]
+    `nodes` is empty only before the first one is put there; no address occurs in it twice.
+    """
+
+    nodes: dict[int, NodeKey]
     version: int
     enable_acting_master: bool = False
     leader_term: int = 0
     topics_version: DataVersion | None = None
+
+    @property
+    def cluster(self) -> str:
+        """A group is in one cluster, whatever its nodes say: in the leader's, or in that of the lowest id."""
+        return self.nodes[min(self.nodes)].cluster
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        """Where the nodes are, sorted by id."""
+        return {broker_id: key.address for broker_id, key in sorted(self.nodes.items())}
 
 
 class _CachedRoute(NamedTuple):
@@ -124,16 +136,12 @@ class RouteTable:
         if refusal:
             return Registered(refusal)
         if group is None:
-            group = _Group(header.cluster_name, {}, self._next_version())
-            self._groups[header.broker_name] = group
-        elif group.cluster != header.cluster_name:
-            group.cluster = header.cluster_name
-            group.version = self._next_version()
+            group = self._groups[header.broker_name] = _Group({}, self._next_version())
         key = NodeKey(header.cluster_name, header.broker_addr)
         former = self._nodes.get(key)
         if former is not None and former.broker_name != header.broker_name:
             self._remove_node(key, former)
-        self._set_address(group, header)
+        self._set_node(group, key, header)
         if header.broker_id == MASTER_ID:
             group.leader_term = term
         self._nodes[key] = _Node(
@@ -274,7 +282,7 @@ class RouteTable:
     def members(self, broker_name: str) -> dict[int, str]:
         """A group's addresses by broker id as they registered, empty if it is unknown."""
         group = self._groups.get(broker_name)
-        return {} if group is None else dict(sorted(group.addresses.items()))
+        return {} if group is None else group.addresses
 
     # Steps of the above
 
@@ -287,28 +295,28 @@ class RouteTable:
             touches_leader = header.broker_id == MASTER_ID or known.get(MASTER_ID) == header.broker_addr
             if touches_leader and term < group.leader_term:
                 return f"term {term} is older than {group.leader_term}, in which the leader of the group registered"
-            holder = known.get(header.broker_id)
-            if holder not in (None, header.broker_addr):
-                holding = self._nodes.get(NodeKey(group.cluster, str(holder)))
-                if holding is not None and holding.data_version.state_version > term:
-                    return f"id {header.broker_id} belongs to {holder} since term {holding.data_version.state_version}"
+            holder = group.nodes.get(header.broker_id)
+            if holder is not None and holder.address != header.broker_addr:
+                since = self._nodes[holder].data_version.state_version
+                if since > term:
+                    return f"id {header.broker_id} belongs to {holder.address} since term {since}"
         if topic_count == 1 and header.broker_id not in known and header.broker_addr not in known.values():
             return f"{header.broker_addr} sent a single topic before its first full registration"
         return ""
 
-    def _set_address(self, group: _Group, header: RegisterBrokerHeader) -> None:
-        """Let the id point to the address, and no other id; a former holder of the id is no longer a node."""
-        changed = False
-        for broker_id, address in list(group.addresses.items()):
-            if address == header.broker_addr and broker_id != header.broker_id:
-                del group.addresses[broker_id]
-                changed = True
-        former = group.addresses.get(header.broker_id)
-        if former != header.broker_addr:
-            if former is not None:
-                self._nodes.pop(NodeKey(group.cluster, former), None)
-            group.addresses[header.broker_id] = header.broker_addr
-            changed = True
+    def _set_node(self, group: _Group, key: NodeKey, header: RegisterBrokerHeader) -> None:
+        """Let the id point to the node, and no other id.
+
+        A former holder of the id is no longer a node, nor is what the same address registered as before: under another
+        id, or, after a change of its configuration, in another cluster.
+        """
+        changed = group.nodes.get(header.broker_id) != key
+        for broker_id, former in list(group.nodes.items()):
+            if broker_id == header.broker_id or former.address == key.address:
+                del group.nodes[broker_id]
+                changed |= broker_id != header.broker_id
+                self._nodes.pop(former, None)
+        group.nodes[header.broker_id] = key
         acting = bool(header.enable_acting_master)
         if changed or group.enable_acting_master != acting:
             group.enable_acting_master = acting
@@ -355,25 +363,24 @@ class RouteTable:
     def _remove_node(self, key: NodeKey, node: _Node) -> None:
         del self._nodes[key]
         group = self._groups.get(node.broker_name)
-        if group is None or group.addresses.get(node.broker_id) != key.address:
+        if group is None or group.nodes.get(node.broker_id) != key:
             return
-        del group.addresses[node.broker_id]
+        del group.nodes[node.broker_id]
         group.version = self._next_version()
-        if not group.addresses:
+        if not group.nodes:
             del self._groups[node.broker_name]
             for topic in self._topics_of_group(node.broker_name):
                 self._remove_queues(topic, node.broker_name)
 
     def _answer(self, group: _Group, header: RegisterBrokerHeader) -> Registered:
-        master_address = group.addresses.get(MASTER_ID)
-        if header.broker_id == MASTER_ID or master_address is None:
+        master = group.nodes.get(MASTER_ID)
+        if header.broker_id == MASTER_ID or master is None:
             return Registered()
-        master = self._nodes.get(NodeKey(group.cluster, master_address))
-        return Registered("", master_address, None if master is None else master.ha_address)
+        return Registered("", master.address, self._nodes[master].ha_address)
 
     def _broker_data(self, broker_name: str) -> BrokerData:
         group = self._groups[broker_name]
-        return BrokerData(broker_name, group.cluster, dict(sorted(group.addresses.items())), group.enable_acting_master)
+        return BrokerData(broker_name, group.cluster, group.addresses, group.enable_acting_master)
 
     def _topics_of_group(self, broker_name: str) -> list[str]:
         return [topic for topic, queues in self._topics.items() if broker_name in queues]
@@ -385,7 +392,7 @@ class RouteTable:
 
 def _is_topic_source(group: _Group, broker_id: int) -> bool:
     """Topics come from the leader, or from the lowest follower where acting masters are on."""
-    return broker_id == MASTER_ID or (group.enable_acting_master and broker_id == min(group.addresses))
+    return broker_id == MASTER_ID or (group.enable_acting_master and broker_id == min(group.nodes))
 
 
 def _with_master(data: BrokerData) -> BrokerData:

@@ -23,13 +23,14 @@ class Registry:
         self.counter = 0
 
     def register(
-        self, broker_id, address, *, term=1, topics=TOPICS, now=0, connection=1, timeout=None, name="broker-0", **header
-    ) -> Registered:
+        self, broker_id, address, *, term=1, topics=TOPICS, now=0, connection=1, timeout=None, name="broker-0",
+        cluster="C", **header,
+    ) -> Registered:  # fmt: skip
         self.counter += 1
         configs = {topic: TopicConfig(topic, 4, 4) for topic in topics}
         wrapper = TopicConfigSerializeWrapper(configs, DataVersion(term, 0, self.counter))
         return self.table.register(
-            RegisterBrokerHeader(name, address, "C", f"{address}-ha", broker_id, timeout, **header),
+            RegisterBrokerHeader(name, address, cluster, f"{address}-ha", broker_id, timeout, **header),
             RegisterBrokerBody(wrapper),
             now_ms=now,
             connection=connection,
@@ -187,6 +188,40 @@ def test_a_route_never_lacks_id_0_while_a_node_lives(registry):
     assert registry.table.cluster_info().broker_addr_table["broker-0"].broker_addrs == {2: B, 3: C}
 
 
+def test_a_group_that_moves_to_another_cluster_leaves_nothing_behind(registry):
+    registry.register(0, A, timeout=1000)
+    registry.register(2, B, timeout=1000)
+    registry.register(0, A, cluster="D", now=500, timeout=1000)
+    registry.register(2, B, cluster="D", now=500, timeout=1000)
+    assert registry.table.cluster_info().cluster_addr_table == {"D": ["broker-0"]}
+    assert registry.table.node_count == 2
+    assert registry.table.expire(1400) == [], "what was said of the same nodes before has no end of its own"
+    assert registry.members() == {0: A, 2: B}
+    assert not registry.table.unregister("broker-0", "C", A, 0)
+    assert registry.table.expire(1600) == [NodeKey("D", A), NodeKey("D", B)]
+    assert registry.table.topics == []
+
+
+def test_a_group_whose_nodes_disagree_is_in_the_cluster_of_its_leader(registry):
+    registry.register(0, A)
+    version = registry.table.version
+    for now in range(3):
+        registry.register(2, B, cluster="D", now=now)
+        registry.register(0, A, now=now)
+    assert registry.table.cluster_info().cluster_addr_table == {"C": ["broker-0"]}
+    assert registry.table.version == version + 1, "the routes change once, for the node that came"
+    registry.table.unregister("broker-0", "C", A, 0)
+    assert registry.table.cluster_info().cluster_addr_table == {"D": ["broker-0"]}
+
+
+def test_a_node_of_another_cluster_that_lost_its_id_is_no_longer_there(registry):
+    registry.register(0, A, term=1, cluster="D")
+    registry.register(0, B, term=2)
+    assert registry.members() == {0: B}
+    assert registry.table.node_count == 1
+    assert registry.register(2, C).master_address == B
+
+
 def test_encoded_routes_are_stable_and_cached_until_the_route_changes(registry):
     registry.register(0, A)
     first = registry.table.encoded_route("T1", standard=True)
@@ -262,10 +297,10 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(
         name=NAMES, broker_id=st.integers(0, 3), address=ADDRESSES, term=st.integers(1, 5),
-        connection=st.integers(1, 4), timeout=st.sampled_from([None, 100]),
+        connection=st.integers(1, 4), timeout=st.sampled_from([None, 100]), cluster=st.sampled_from("CD"),
         topics=st.sampled_from([TOPICS, ("T1", "T2"), ("T3",)]),
     )  # fmt: skip
-    def register(self, name, broker_id, address, term, connection, topics, timeout):
+    def register(self, name, broker_id, address, term, connection, topics, timeout, cluster):
         before = self.registry.members(name)
         if not before:
             self.leader_terms.pop(name, None)
@@ -278,6 +313,7 @@ class AnyHistory(RuleBasedStateMachine):
             connection=connection,
             timeout=timeout,
             name=name,
+            cluster=cluster,
         )
         after = self.registry.members(name)
         if result.refusal:
@@ -292,10 +328,13 @@ class AnyHistory(RuleBasedStateMachine):
         if broker_id == 0:
             self.leader_terms[name] = term
 
-    @rule(name=NAMES, broker_id=st.integers(0, 3), address=ADDRESSES, term=st.none() | st.integers(1, 5))
-    def unregister(self, name, broker_id, address, term):
+    @rule(
+        name=NAMES, broker_id=st.integers(0, 3), address=ADDRESSES, term=st.none() | st.integers(1, 5),
+        cluster=st.sampled_from("CD"),
+    )  # fmt: skip
+    def unregister(self, name, broker_id, address, term, cluster):
         before = self.registry.members(name)
-        removed = self.registry.table.unregister(name, "C", address, broker_id, term)
+        removed = self.registry.table.unregister(name, cluster, address, broker_id, term)
         assert removed == (before != self.registry.members(name))
 
     @rule(connection=st.integers(1, 4))
@@ -327,6 +366,12 @@ class AnyHistory(RuleBasedStateMachine):
     def members_are_exactly_the_live_nodes(self):
         members = [len(self.registry.members(name)) for name in ("broker-0", "broker-1")]
         assert sum(members) == self.registry.table.node_count
+
+    @invariant()
+    def every_group_is_in_one_cluster(self):
+        info = self.registry.table.cluster_info()
+        listed = sorted((name, cluster) for cluster, names in info.cluster_addr_table.items() for name in names)
+        assert listed == sorted((name, data.cluster) for name, data in info.broker_addr_table.items())
 
 
 AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
