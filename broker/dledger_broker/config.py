@@ -94,6 +94,9 @@ class BrokerConfig:
       max_in_flight              unanswered requests of one connection; reading pauses beyond
       max_held_pulls             long polls of one connection; one more is answered at once
       max_frame_bytes            largest request; a larger one closes the connection
+      max_partial_bytes          what all connections together have sent of requests that are not complete; beyond three
+                                 quarters those who send them take turns
+      slow_sender_timeout_ms     how long a turn lasts; a connection whose request is not complete then is closed
       pause_outgoing_bytes       unread answers at which reading from a connection pauses
       max_outgoing_bytes         unread answers at which a connection is dropped
       slow_reader_timeout_ms     how long a connection may stay at `pause_outgoing_bytes` before it is dropped
@@ -151,6 +154,8 @@ class BrokerConfig:
     max_in_flight: int = 4_096
     max_held_pulls: int = 16_384
     max_frame_bytes: int = 16 * MIB
+    max_partial_bytes: int = 64 * MIB
+    slow_sender_timeout_ms: int = 2_000
     pause_outgoing_bytes: int = 4 * MIB
     max_outgoing_bytes: int = 64 * MIB
     slow_reader_timeout_ms: int = 30_000
@@ -250,6 +255,11 @@ class BrokerConfig:
             low, high = getattr(self, low_key), getattr(self, high_key)
             if low >= high:
                 raise ConfigError(f"{low_key} = {low} must be below {high_key} = {high}: {consequence}")
+        if self.max_partial_bytes < 2 * self.max_frame_bytes:
+            raise ConfigError(
+                f"max_partial_bytes = {self.max_partial_bytes} must be at least twice max_frame_bytes = "
+                f"{self.max_frame_bytes}: the largest request could not arrive while others do"
+            )
 
     def _check_range(self, key: str, low: float, high: float) -> None:
         value = getattr(self, key)
@@ -285,6 +295,8 @@ _BOUNDS: Final[tuple[tuple[str, float, float], ...]] = (
     ("max_in_flight", 1, 1_000_000),
     ("max_held_pulls", 1, 1_000_000),
     ("max_frame_bytes", 1_024, 64 * MIB),
+    ("max_partial_bytes", 2_048, 1 << 40),
+    ("slow_sender_timeout_ms", 10, _DAY_MS),
     ("pause_outgoing_bytes", 1_024, 1 << 30),
     ("max_outgoing_bytes", 1_024, 1 << 32),
     ("slow_reader_timeout_ms", 10, _DAY_MS),

@@ -36,6 +36,8 @@ HELP: Final[Mapping[str, str]] = {
     "max_in_flight": _LIMIT,
     "max_held_pulls": _LIMIT,
     "max_frame_bytes": _LIMIT,
+    "max_partial_bytes": _LIMIT,
+    "slow_sender_timeout": _LIMIT,
     "pause_outgoing_bytes": _LIMIT,
     "max_outgoing_bytes": _LIMIT,
     "slow_reader_timeout": _LIMIT,
@@ -52,11 +54,12 @@ HELP: Final[Mapping[str, str]] = {
     "peer_auth_failures": "Handshakes in which the other side did not know the group's secret",
     "peer_rejected_hellos": "Handshakes with what is no member of this group, or has another protocol version",
     "peer_protocol_errors": "Links that ended because of bytes that are no frames",
-    "peer_refused_strangers": "Connections to the peer port refused because too many had not shown yet who they are",
+    "peer_refused_strangers": "Connections to the peer port closed because too many had not shown yet who they are",
     "peer_refused_sends": "Messages to other nodes dropped because a queue was full; they are repeated",
     "connections": "Connections of clients that are open",
     "clients": "Producers and consumers that have announced themselves to this node",
     "requests_in_flight": "Requests that are not answered yet",
+    "partial_bytes": "Bytes of requests that have not fully arrived",
     "held_pulls": "Long polls that wait for messages",
     "forwards_waiting": "Requests that wait for a leader to pass them on to",
     "name_servers_registered": "Name servers that list this node",
@@ -98,6 +101,8 @@ class BrokerCounters:
     max_in_flight: int = 0
     max_held_pulls: int = 0
     max_frame_bytes: int = 0
+    max_partial_bytes: int = 0
+    slow_sender_timeout: int = 0
     pause_outgoing_bytes: int = 0
     max_outgoing_bytes: int = 0
     slow_reader_timeout: int = 0
@@ -113,6 +118,14 @@ class BrokerCounters:
             self.range_bytes_follower += size
         else:
             self.range_bytes_learner += size
+
+    def count_shortage(self) -> None:
+        """Connections had to take turns in sending large requests, or be closed, for want of memory."""
+        self.max_partial_bytes += 1
+
+    def count_slow_sender(self) -> None:
+        """A connection was closed because it did not send the rest of its request while others waited."""
+        self.slow_sender_timeout += 1
 
     def as_dict(self) -> dict[str, int]:
         """All of them by name."""

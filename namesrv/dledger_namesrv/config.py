@@ -34,6 +34,10 @@ class NameServerConfig:
     """Connections beyond it are closed at once."""
     max_frame_bytes: int = MAX_FRAME_BYTES
     """A larger frame closes its connection."""
+    max_partial_bytes: int = 64 * 1024 * 1024
+    """What all connections have sent of requests that are not complete; beyond ¾ those who send them take turns."""
+    slow_sender_timeout_ms: int = 2_000
+    """How long a turn lasts; a connection whose request is not complete then is closed."""
     max_in_flight: int = 64
     """Requests of one connection that wait for an answer; further ones are answered with code 2."""
     max_write_buffer_bytes: int = 4 * 1024 * 1024
@@ -68,11 +72,18 @@ class NameServerConfig:
             value = getattr(self, key)
             if not low <= value <= high:
                 raise ConfigError(f"{key} = {value}: expected {low} to {high}")
+        if self.max_partial_bytes < 2 * self.max_frame_bytes:
+            raise ConfigError(
+                f"max_partial_bytes = {self.max_partial_bytes}: expected at least twice max_frame_bytes = "
+                f"{self.max_frame_bytes}"
+            )
 
 
 _RANGES: Final = (
     ("max_connections", 1, 1_000_000),
     ("max_frame_bytes", 1024, MAX_FRAME_BYTES),
+    ("max_partial_bytes", 2048, 1 << 40),
+    ("slow_sender_timeout_ms", 10, 3_600_000),
     ("max_in_flight", 1, 100_000),
     ("max_write_buffer_bytes", 1024, 1 << 30),
     ("slow_reader_timeout_ms", 10, 3_600_000),

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Protocol, cast
 
+from dledger.net.arrivals import Arrivals
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.errors import FrameError, RemotingError
@@ -23,6 +24,7 @@ class ConnectionOwner(Protocol):
 
     config: NameServerConfig
     counters: NameServerCounters
+    arrivals: Arrivals
 
     def admit(self, connection: Connection) -> bool:
         """Count a new connection; False if there are too many."""
@@ -48,6 +50,8 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(owner.config.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._slow_timer: asyncio.TimerHandle | None = None
+        self._takes_turns = False
+        self.arrived = self.missing = 0
         self._waiting: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -69,25 +73,28 @@ class Connection(asyncio.Protocol):
         self.last_active = self._loop.time()
         self._decoder.receive_data(data)
         self._process()
+        self._count_partial()
 
     def pause_writing(self) -> None:
         """The client does not read its answers: take no more requests, and give it a limited time."""
         config = self._owner.config
         if self._transport is not None and not self._transport.is_closing():
             self._owner.counters.limits["max_write_buffer_bytes"] += 1
-            self._transport.pause_reading()
             self._slow_timer = self._loop.call_later(config.slow_reader_timeout_ms / 1000, self._abort_slow_reader)
+            self._update_reading()
 
     def resume_writing(self) -> None:
         """The client has read its answers: go on."""
         self._stop_slow_timer()
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
             self._process()
+            self._count_partial()
+            self._update_reading()
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """Drop what waits for this connection."""
         self._stop_slow_timer()
+        self._give_up_partial()
         for task in self._waiting:
             task.cancel()
         self._owner.connection_lost(self)
@@ -105,6 +112,42 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def hold(self) -> None:
+        """See `Sender`."""
+        self._takes_turns = True
+        self._update_reading()
+
+    def let_go(self) -> None:
+        """See `Sender`."""
+        self._takes_turns = False
+        self._update_reading()
+
+    def cut_off(self, why: str) -> None:
+        """See `Sender`."""
+        self._give_up_partial()
+        self.abort(why)
+
+    def _update_reading(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._takes_turns or self._slow_timer is not None:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _count_partial(self) -> None:
+        """Account for what is left of a request after a read."""
+        size = self._decoder.buffered_bytes - self.arrived
+        if size > 0 and self._transport is not None and not self._transport.is_closing():
+            self.arrived += size
+            self.missing = max(1, self._decoder.missing_bytes)  # less while answers that nobody reads hold it up
+            self._owner.arrivals.grew(self, size)
+
+    def _give_up_partial(self) -> None:
+        if self.arrived:
+            self._owner.arrivals.ended(self)
+            self.arrived = self.missing = 0
+
     def _abort_slow_reader(self) -> None:
         config = self._owner.config
         self._owner.counters.limits["slow_reader_timeout_ms"] += 1
@@ -118,6 +161,7 @@ class Connection(asyncio.Protocol):
                 frame = self._decoder.next_frame()
                 if frame is None:
                     return
+                self._give_up_partial()
                 request = decode_command(frame)
             except FrameError as error:
                 self._owner.counters.frames_refused += 1

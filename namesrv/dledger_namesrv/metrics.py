@@ -16,6 +16,8 @@ REMOVALS: Final = (SILENT, CONNECTION_LOST, UNREGISTERED)
 
 LIMITS: Final = (
     "max_connections",
+    "max_partial_bytes",
+    "slow_sender_timeout_ms",
     "max_in_flight",
     "max_write_buffer_bytes",
     "slow_reader_timeout_ms",
@@ -39,6 +41,14 @@ class NameServerCounters:
     registrations_refused: int = 0
     removals: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REMOVALS, 0)))
     limits: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(LIMITS, 0)))
+
+    def count_shortage(self) -> None:
+        """Connections had to take turns in sending large requests, or be closed, for want of memory."""
+        self.limits["max_partial_bytes"] += 1
+
+    def count_slow_sender(self) -> None:
+        """A connection was closed because it did not send the rest of its request while others waited."""
+        self.limits["slow_sender_timeout_ms"] += 1
 
     def count_request(self, code: int) -> None:
         """A request came; all codes without a name are counted as `unknown`."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dledger.errors import ConfigError
+from dledger.net.arrivals import ArrivalLimits, Arrivals
 from dledger_remoting.command import RemotingCommand
 
 from .config import NameServerConfig
@@ -51,6 +52,7 @@ class NameServer:
             delete_missing_topics=config.delete_topic_with_broker_registration,
         )
         self._connections: set[Connection] = set()
+        self.arrivals: Arrivals
         self._next_number = 0
         self._processors: Processors | None = None
         self._server: asyncio.Server | None = None
@@ -87,6 +89,7 @@ class NameServer:
     async def start(self) -> None:
         """Take the data directory and the ports, and serve. Raises `StartError`, `KVStoreError`."""
         self._directory = _DataDirectory(self.config.data)
+        self.arrivals = self._make_arrivals()
         try:
             self._processors = Processors(self.config, self._table, KVStore(self.config.data), _now_ms, self.counters)
             if self.config.http_port:
@@ -116,6 +119,7 @@ class NameServer:
             self._server.close()
         if self._scanner is not None:
             self._scanner.cancel()
+            self.arrivals.close()
         if self._processors is not None:
             self._processors.watches.release()
         await asyncio.gather(*(connection.finish(STOP_GRACE_S) for connection in self._connections))
@@ -169,6 +173,16 @@ class NameServer:
             for connection in [one for one in self._connections if one.last_active < idle_since]:
                 self.counters.limits["idle_timeout_ms"] += 1
                 connection.abort(f"idle for more than {self.config.idle_timeout_ms} ms")
+
+    def _make_arrivals(self) -> Arrivals:
+        config = self.config
+        return Arrivals(
+            self._connections,
+            asyncio.get_running_loop(),
+            ArrivalLimits(config.max_partial_bytes, config.max_frame_bytes, config.slow_sender_timeout_ms / 1000),
+            on_shortage=self.counters.count_shortage,
+            on_timeout=self.counters.count_slow_sender,
+        )
 
     async def _start_http(self) -> AppRunner:
         try:

@@ -32,6 +32,9 @@ MAX_HEADER_BYTES: Final = (1 << 24) - 1
 PREFIX_BYTES: Final = 8
 """Total length and header word."""
 
+MAX_PIECES: Final = 512
+"""So many small pieces of a frame are joined before the next one comes."""
+
 _PREFIX: Final = Struct(">II")
 _LENGTH: Final = Struct(">I")
 
@@ -108,16 +111,49 @@ def frame_prefix(serialize_type: int, header_bytes: int, body_bytes: int) -> byt
     return _PREFIX.pack(total, serialize_type << 24 | header_bytes)
 
 
+class Pieces:
+    """What has arrived of a frame, in the order of coming, and joined when it is whole.
+
+    That takes time linear in its size.  Small pieces are joined as they come, so that a frame that arrives byte by byte
+    takes little more memory than another one.
+    """
+
+    __slots__ = ("_joined", "_pieces")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._joined = 0
+        """How many of them are made of others."""
+
+    def add(self, piece: bytes) -> None:
+        """Put a piece behind the others."""
+        pieces = self._pieces
+        pieces.append(piece)
+        if len(pieces) - self._joined == MAX_PIECES:
+            pieces[self._joined :] = (b"".join(pieces[self._joined :]),)
+            self._joined += 1
+
+    def take(self) -> bytes:
+        """All pieces as one; none are left."""
+        whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self.clear()
+        return whole
+
+    def clear(self) -> None:
+        """Forget all pieces."""
+        self._pieces.clear()
+        self._joined = 0
+
+
 class FrameDecoder:
     """Feed it what the socket brought with `receive_data`; take complete frames with `next_frame` until it gives None.
 
-    Fragments wait in a list and are joined once per completed frame, so that a large frame in small pieces costs linear
-    time. Frames before a violation are still given out; from then on every call raises its `FrameError`.
+    Frames before a violation are still given out; from then on every call raises its `FrameError`.
     """
 
     def __init__(self, max_frame: int = MAX_FRAME_BYTES) -> None:
         self._max_frame = max_frame
-        self._fragments: list[bytes] = []
+        self._pieces = Pieces()
         self._buffered = 0
         self._needed = 4
         self._buffer = b""
@@ -125,10 +161,20 @@ class FrameDecoder:
         self._next = 0
         self._error: FrameError | None = None
 
+    @property
+    def buffered_bytes(self) -> int:
+        """What has been received and does not belong to a frame that is complete, as far as `next_frame` has looked."""
+        return self._buffered
+
+    @property
+    def missing_bytes(self) -> int:
+        """At least so many more bytes are needed for another frame; more than 0 once `next_frame` has given None."""
+        return self._needed - self._buffered
+
     def receive_data(self, data: Buffer) -> None:
         """Store received bytes; nothing is parsed before `next_frame`."""
         if data:
-            self._fragments.append(bytes(data))
+            self._pieces.add(bytes(data))
             self._buffered += len(data)
 
     def next_frame(self) -> Frame | None:
@@ -149,9 +195,10 @@ class FrameDecoder:
     def _split(self) -> None:
         """Replace the used-up frames by those that are complete now, if enough has come to complete one."""
         self._ready, self._next = [], 0
+        self._buffer = b""
         if self._buffered < self._needed:
             return
-        self._buffer = buffer = self._fragments[0] if len(self._fragments) == 1 else b"".join(self._fragments)
+        self._buffer = buffer = self._pieces.take()
         end = len(buffer)
         position = 0
         try:
@@ -161,7 +208,8 @@ class FrameDecoder:
         except FrameError as error:
             self._error = error
         rest = buffer[position:]
-        self._fragments = [rest] if rest else []
+        if rest:
+            self._pieces.add(rest)
         self._buffered = len(rest)
         self._needed = max(pending_frame_bytes(rest, 0, len(rest)), len(rest) + 1)
 

@@ -28,6 +28,7 @@ MAX_CONNECTIONS = 40
 MAX_IN_FLIGHT = 16
 MAX_HELD_PULLS = 4
 MAX_FRAME_BYTES = 1 << 20
+MAX_PARTIAL_BYTES = 4 << 20
 MAX_FORWARD_BYTES = 64 << 10
 RECEIVE_BUFFER_BYTES = 8 << 10
 
@@ -38,6 +39,8 @@ cluster = local_cluster_fixture(
         max_held_pulls = {MAX_HELD_PULLS}
         max_message_bytes = {MAX_FRAME_BYTES // 2}
         max_frame_bytes = {MAX_FRAME_BYTES}
+        max_partial_bytes = {MAX_PARTIAL_BYTES}
+        slow_sender_timeout_ms = 1000
         pause_outgoing_bytes = {64 << 10}
         max_outgoing_bytes = {16 << 20}
         slow_reader_timeout_ms = 1000
@@ -72,7 +75,7 @@ def test_every_limit_is_counted_under_its_key(leader):
     limits = str(BrokerConfig.__doc__).partition("Limits (")[2]
     keys = re.findall(r"^ {6}(\w+)", limits, re.MULTILINE)
     counted = {name for name, _ in metrics(leader)}
-    assert len(keys) == 9
+    assert len(keys) == 11
     assert {f"dledger_broker_{key.removesuffix('_ms')}_total" for key in keys} <= counted
 
 
@@ -113,6 +116,25 @@ def test_a_frame_above_the_limit_closes_its_connection_before_it_is_read(cluster
     assert counter(leader, "max_frame_bytes") == too_large + 1
     reason = f"frame of {MAX_FRAME_BYTES + 1} bytes is larger than the limit of {MAX_FRAME_BYTES}"
     until(lambda: reason in broker_log(cluster, cluster.leader()), "a log line")
+
+
+def test_requests_that_never_fully_arrive_take_turns_and_are_closed_and_others_go_on(cluster, leader, witness):
+    reached, closed = counter(leader, "max_partial_bytes"), counter(leader, "slow_sender_timeout")
+    large = bytes(MAX_FRAME_BYTES // 2)
+    stalled = [BareClient(leader) for _ in range(20)]
+    try:
+        for client in stalled:
+            client.write(struct.pack(">II", MAX_FRAME_BYTES - 4, 100) + bytes(MAX_FRAME_BYTES // 4))
+        until(lambda: counter(leader, "max_partial_bytes") > reached, "they take turns")
+        assert witness.send_message(b"meanwhile").code == ResponseCode.SUCCESS
+        assert witness.send_message(large).code == ResponseCode.SUCCESS
+        assert 0 < metrics(leader)["dledger_broker_partial_bytes", ""] <= MAX_PARTIAL_BYTES
+        until(lambda: counter(leader, "slow_sender_timeout") > closed, "their turns end")
+    finally:
+        for client in stalled:
+            client.__exit__(None, None, None)
+    until(lambda: metrics(leader)["dledger_broker_partial_bytes", ""] == 0, "nothing is left")
+    until(lambda: "while others waited for memory" in broker_log(cluster, cluster.leader()), "a log line")
 
 
 def test_a_silent_client_and_one_that_stalls_in_a_frame_are_closed(cluster, leader):

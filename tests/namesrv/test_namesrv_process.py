@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import dledger
 import dledger_namesrv
 import dledger_remoting
 from dledger_namesrv.config import ConfigError, NameServerConfig, load_config
 
 SEARCH_PATH = os.pathsep.join(
-    str(Path(str(package.__file__)).parents[1]) for package in (dledger_remoting, dledger_namesrv)
+    str(Path(str(package.__file__)).parents[1]) for package in (dledger_remoting, dledger, dledger_namesrv)
 )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 
 import pytest
 from served_names import PATIENCE_S, A, B, connected, serving
@@ -9,7 +10,7 @@ from served_names import PATIENCE_S, A, B, connected, serving
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.kv import MAX_BYTES, KVStoreError
 from dledger_namesrv.server import NameServer, StartError
-from dledger_remoting.command import FLAG_ONEWAY, make_response
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command, make_response
 from dledger_remoting.headers import (
     BrokerHeartbeatHeader,
     BrokerMemberGroupHeader,
@@ -367,6 +368,36 @@ async def test_a_frame_beyond_the_limit_closes_the_connection(tmp_path, logged):
         client.send(206, body=bytes(1024))
         assert await client.is_closed()
         await logged("larger than the limit of 1024")
+
+
+async def test_requests_that_do_not_fully_arrive_are_bounded_in_sum_and_keep_nobody_out(tmp_path, logged):
+    options = {"max_frame_bytes": 4 << 20, "max_partial_bytes": 8 << 20, "slow_sender_timeout_ms": 50}
+    part = encode_command(RemotingCommand(206, body=bytes(3 << 20)))[: 2 << 20]
+    async with serving(tmp_path, **options) as server, connected(server) as client, AsyncExitStack() as stack:
+        for _ in range(20):
+            stalled = await stack.enter_async_context(connected(server))
+            stalled.writer.write(part)
+        assert (await client.call(206, body=bytes(3 << 20))).code == 0
+        await logged("that it lacks did not come within 0.05 s")
+        assert (await client.call(206)).code == 0
+        assert 0 < server.arrivals.held_bytes <= 8 << 20
+        assert server.counters.limits["max_partial_bytes"] > 0
+        assert server.counters.limits["slow_sender_timeout_ms"] > 0
+        await stack.aclose()
+        async with asyncio.timeout(PATIENCE_S):
+            while server.arrivals.held_bytes:
+                await client.call(206)
+
+
+async def test_many_large_requests_at_a_time_are_all_answered(tmp_path):
+    options = {"max_frame_bytes": 4 << 20, "max_partial_bytes": 8 << 20}
+    async with serving(tmp_path, **options) as server, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connected(server)) for _ in range(20)]
+        answers = await asyncio.gather(*(client.call(206, body=bytes(3 << 20)) for client in clients))
+        assert [answer.code for answer in answers] == [0] * len(clients)
+        assert server.counters.limits["max_partial_bytes"] > 0
+        assert server.counters.limits["slow_sender_timeout_ms"] == 0
+        assert server.arrivals.held_bytes == 0
 
 
 async def test_connections_beyond_the_limit_are_closed_at_once(tmp_path, logged):

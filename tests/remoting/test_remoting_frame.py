@@ -1,5 +1,7 @@
 """Frames: cut wherever TCP likes, limited in size, and never anything but `FrameError` for garbage."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,6 +115,40 @@ def test_a_large_frame_in_small_pieces_is_joined_once():
         assert decoder.next_frame() is None
     decoder.receive_data(frame[-(len(frame) % 256 or 256) :])
     assert decoder.next_frame() is not None
+
+
+def test_a_frame_in_the_smallest_pieces_takes_little_more_memory_than_its_size():
+    """As a list of them it would take forty times as much."""
+    frame = join_frame(0, b"h", bytes(200_000))
+    decoder = FrameDecoder()
+    tracemalloc.start()
+    try:
+        for byte in frame[:-1]:
+            decoder.receive_data(bytes((byte,)))
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 1.5 * len(frame)
+    assert (decoder.buffered_bytes, decoder.next_frame()) == (len(frame) - 1, None)
+    assert decoder.missing_bytes == 1
+    decoder.receive_data(frame[-1:])
+    assert decoder.next_frame() == Frame(0, b"h", bytes(200_000))
+
+
+def test_frames_that_were_handed_out_are_kept_no_longer():
+    decoder = FrameDecoder()
+    decoder.receive_data(join_frame(0, b"", bytes(1_000_000)))
+    tracemalloc.start()
+    try:
+        assert decoder.next_frame() is not None
+        assert decoder.next_frame() is None
+        decoder.receive_data(join_frame(0, b"", bytes(1_000_000)))
+        assert decoder.next_frame() is not None
+        assert decoder.next_frame() is None
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 100_000
 
 
 def test_splitting_reports_bounds_and_the_unfinished_rest():

@@ -12,10 +12,12 @@ from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dledger.net.arrivals import ArrivalLimits, Arrivals
 from dledger.net.connection import PeerConnection
 from dledger.net.frames import Frame, FrameKind, encode_head
 from dledger.net.handshake import Handshake, Hello
@@ -124,6 +126,11 @@ def test_the_port_of_a_name_server(sent: list[bytes], lengths: list[int]) -> Non
     class Owner:
         config = NameServerConfig()
         counters = NameServerCounters()
+
+        def __init__(self) -> None:
+            limits = ArrivalLimits(self.config.max_partial_bytes, self.config.max_frame_bytes, 1.0)
+            nothing = Mock()
+            self.arrivals = Arrivals((), asyncio.get_running_loop(), limits, on_shortage=nothing, on_timeout=nothing)
 
         def admit(self, _connection: NameServerConnection) -> bool:
             return True

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from dledger_broker.server.request import Buffer
 from dledger_remoting.errors import FrameError
-from dledger_remoting.frame import FrameBounds, pending_frame_bytes, split_frames
+from dledger_remoting.frame import FrameBounds, Pieces, pending_frame_bytes, split_frames
 from dledger_remoting.hosts import HostAddress, pack_host
 
 if TYPE_CHECKING:
@@ -41,8 +41,10 @@ class ClientConnection(asyncio.Protocol):
         self._counters = listener.counters
         self._limits = listener.limits
         self._transport: asyncio.Transport | None = None
-        self._fragments: list[bytes] = []
-        self._missing = 0
+        self._arrivals = listener.arrivals
+        self._pieces = Pieces()
+        self.arrived = self.missing = 0
+        self._takes_turns = False
         self._out: list[Buffer] = []
         self._reading_paused = False
         self._write_paused = False
@@ -85,6 +87,7 @@ class ClientConnection(asyncio.Protocol):
         """Forget the connection; requests in progress finish without it."""
         self._transport = None
         self._cancel_slow_timer()
+        self._end_partial()
         self._listener.lost(self)
 
     def eof_received(self) -> bool:
@@ -94,14 +97,16 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes came: cut frames, and have the requests in them handled."""
         self.active = True
-        fragments = self._fragments
-        if fragments:
-            fragments.append(data)
-            self._missing -= len(data)
-            if self._missing > 0:
+        if self.arrived:
+            self._pieces.add(data)
+            size = len(data)
+            if size < self.missing:
+                self.arrived += size
+                self.missing -= size
+                self._arrivals.grew(self, size)
                 return
-            data = b"".join(fragments)
-            fragments.clear()
+            data = self._pieces.take()
+            self._end_partial()
         try:
             frames, consumed = split_frames(data, len(data), 0, self._limits.max_frame_bytes)
             if frames:
@@ -121,14 +126,35 @@ class ClientConnection(asyncio.Protocol):
             self._update_reading()
 
     def _keep_rest(self, data: bytes, position: int) -> None:
-        """Put what is left of a frame aside. Raises `FrameError` if the frame can only be one that breaks a limit.
+        """Put what is left of a frame aside. Raises `FrameError` if the frame can only be one that breaks a limit."""
+        end = len(data)
+        split_frames(data, end, position, self._limits.max_frame_bytes)
+        self._pieces.add(data[position:])
+        self.arrived = size = end - position
+        self.missing = max(1, pending_frame_bytes(data, position, end) - size)
+        self._arrivals.grew(self, size)
 
-        Fragments are joined once the frame is complete, so that a large frame in small pieces costs linear time.
-        """
-        split_frames(data, len(data), position, self._limits.max_frame_bytes)
-        rest = data[position:]
-        self._fragments.append(rest)
-        self._missing = max(1, pending_frame_bytes(rest, 0, len(rest)) - len(rest))
+    def _end_partial(self) -> None:
+        """A frame is complete, or given up."""
+        if self.arrived:
+            self._arrivals.ended(self)
+            self._pieces.clear()
+            self.arrived = self.missing = 0
+
+    def hold(self) -> None:
+        """See `Sender`."""
+        self._takes_turns = True
+        self._update_reading()
+
+    def let_go(self) -> None:
+        """See `Sender`."""
+        self._takes_turns = False
+        self._update_reading()
+
+    def cut_off(self, why: str) -> None:
+        """See `Sender`."""
+        self._end_partial()
+        self.drop(why)
 
     def _greet(self, data: bytes, frame: FrameBounds) -> None:
         """See once what a client of ours says in its first request."""
@@ -227,7 +253,7 @@ class ClientConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         limit = self._limits.max_in_flight // 2 if self._reading_paused else self._limits.max_in_flight
-        pause = self._write_paused or self.in_flight > limit
+        pause = self._takes_turns or self._write_paused or self.in_flight > limit
         if pause != self._reading_paused:
             self._reading_paused = pause
             if pause:

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from dledger.net.arrivals import ArrivalLimits, Arrivals
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import StartError
 from dledger_broker.metrics import BrokerCounters
@@ -52,6 +53,13 @@ class Listener:
         self._read_bytes = 0
         self._on_lost = on_lost
         self._connections: set[ClientConnection] = set()
+        self.arrivals = Arrivals(
+            self._connections,
+            self.loop,
+            ArrivalLimits(limits.max_partial_bytes, limits.max_frame_bytes, limits.slow_sender_timeout_ms / 1000),
+            on_shortage=counters.count_shortage,
+            on_timeout=counters.count_slow_sender,
+        )
         self._unwritten: list[ClientConnection] = []
         self._server: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -95,6 +103,7 @@ class Listener:
         await self.stop_accepting()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
+        self.arrivals.close()
         for connection in list(self._connections):
             connection.close()
 

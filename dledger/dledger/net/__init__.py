@@ -4,4 +4,7 @@ For each ordered pair, A dials B twice (control and bulk) and sends only on what
 be lost alone.  `transport` is the boundary the rest of the package sees; `links` is its TCP implementation, built from
 `frames` and `handshake` (pure: bytes in, objects out) and `connection` (one socket); `requests` adds questions and
 answers over a data channel.  Nothing here knows what a message means.  Start reading in `transport`.
+
+Two modules are for ports of other kinds: `http` serves probes and metrics, `arrivals` bounds what is held of requests
+that have not fully arrived.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -213,6 +214,76 @@ async def test_max_frame_bytes(make_server: MakeServer) -> None:
     await client.send((6 << 20).to_bytes(4, "big") + bytes(4))
     assert await client.closed()
     assert server.counters.max_frame_bytes == 1
+
+
+PARTIAL = {"max_frame_bytes": 8 << 20, "max_partial_bytes": 16 << 20}
+"""Two clients that have sent 5 MiB of a request each leave less than it takes to read everybody on."""
+
+
+async def stalled(server: Server, count: int) -> list[RawClient]:
+    """Clients that send more than half of a large request, and no more."""
+    part = frame(1, bytes((8 << 20) - 4096))[: 5 << 20]
+    clients = [await RawClient.connect(server) for _ in range(count)]
+    for client in clients:
+        client.writer.write(part)
+    return clients
+
+
+async def test_max_partial_bytes_holds_up_large_requests_and_nobody_else(make_server: MakeServer) -> None:
+    server = await make_server(**PARTIAL)
+    server.auto = echo
+    held, good = await stalled(server, 20), await RawClient.connect(server)
+    while server.counters.max_partial_bytes == 0:
+        await good.send(frame(1, b"small"))
+        assert (await good.answer()).body == b"small"
+    for opaque in range(100):
+        await good.send(frame(opaque, b"small"))
+        assert (await good.answer()).opaque == opaque
+        assert server.listener.arrivals.held_bytes <= 16 << 20
+    for client in held:
+        client.writer.transport.abort()
+    await server.wait_for(lambda: len(server.lost) == len(held))
+    assert server.listener.arrivals.held_bytes == 0
+
+
+async def test_slow_sender_timeout_makes_room_for_large_requests_that_come(make_server: MakeServer) -> None:
+    server = await make_server(**PARTIAL, slow_sender_timeout_ms=50)
+    server.auto = echo
+    await stalled(server, 20)
+    large = await RawClient.connect(server)
+    body = bytes((8 << 20) - 4096)
+    sending = asyncio.create_task(large.send(frame(1, body) + frame(2, body)))
+    assert [len((await large.answer()).body) for _ in range(2)] == [len(body)] * 2
+    await sending
+    await server.wait_for(lambda: bool(server.lost))
+    assert server.counters.slow_sender_timeout > 0
+
+
+async def test_many_large_requests_at_a_time_are_all_served(make_server: MakeServer) -> None:
+    server = await make_server(**PARTIAL)
+    server.auto = lambda request: request.respond(body=b"%d" % len(request.body))
+    clients = [await RawClient.connect(server) for _ in range(20)]
+    bodies = [bytes((4 << 20) + number) for number in range(len(clients))]
+    await asyncio.gather(*(client.send(frame(1, body)) for client, body in zip(clients, bodies, strict=True)))
+    assert [int((await client.answer()).body) for client in clients] == [len(body) for body in bodies]
+    assert server.counters.max_partial_bytes > 0
+    assert server.listener.arrivals.held_bytes == 0
+    assert not server.lost
+
+
+async def test_a_request_in_the_smallest_pieces_takes_little_more_than_its_size(make_server: MakeServer) -> None:
+    server = await make_server()
+    connection = ClientConnection(server.listener)
+    data = frame(1, bytes(200_000))
+    tracemalloc.start()
+    try:
+        for at in range(len(data) - 1):
+            connection.data_received(data[at : at + 1])
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 1.5 * len(data)
+    assert not server.requests
 
 
 async def test_max_connections(make_server: MakeServer) -> None:
