@@ -14,18 +14,22 @@ from typing import Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler
 
 from dledger.errors import ConfigError
 from dledger.invariants import invariant
+from dledger.net.crowd import oldest_of_largest_crowd
 
 SHUTDOWN_TIMEOUT_S: Final = 1.0
 """How long a stop waits for answers in progress."""
 MAX_CONNECTIONS: Final = 64
-"""At a time; one more is closed at once."""
+"""At a time; one more takes the place of the oldest whose request has not come, from the host that has most."""
 CONNECTION_TIMEOUT_S: Final = 30.0
 """A connection carries one request, and is closed after so long even if that has not come."""
+MAX_RECEIVED_BYTES: Final = 32 << 10
+"""A connection that sends more, whatever it is, is closed."""
 
-_MAX_REQUEST_BYTES: Final = 1024
+_MAX_BODY_BYTES: Final = 1024
 
 
 async def serve_http(host: str, http_port: int, routes: Iterable[web.AbstractRouteDef]) -> web.AppRunner:
@@ -33,7 +37,7 @@ async def serve_http(host: str, http_port: int, routes: Iterable[web.AbstractRou
 
     Raises `ConfigError` if the port cannot be listened on.
     """
-    app = web.Application(client_max_size=_MAX_REQUEST_BYTES)
+    app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=(_keep_place,))
     app.on_response_prepare.append(_end_connection)
     app.add_routes(routes)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
@@ -65,45 +69,71 @@ def _without_traceback(record: logging.LogRecord) -> bool:
     return True
 
 
+@web.middleware
+async def _keep_place(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let nobody take the place of a client whose request is being handled, such as one to hand the leadership over."""
+    connection = None if request.transport is None else request.transport.get_protocol()
+    if isinstance(connection, _Connection):
+        connection.is_busy = True
+    try:
+        return await handler(request)
+    finally:
+        if isinstance(connection, _Connection):
+            connection.is_busy = False
+
+
 class _Site(web.TCPSite):
-    """A site whose connections are bounded in number and time, so that idle ones take no files from the log."""
+    """A site whose connections are bounded in number, size and time, so that they take nothing from the log."""
 
     async def start(self) -> None:
         await web.BaseSite.start(self)
         server = self._runner.server
         invariant(server is not None, "a runner that was set up has a server")
         assert server is not None
-        self._live: set[_Connection] = set()
+        self._live: dict[_Connection, None] = {}
         self._server = await asyncio.get_running_loop().create_server(
             lambda: _Connection(server(), self._live), self._host, self._port
         )
 
 
 class _Connection(asyncio.Protocol):
-    """Hands everything to aiohttp's handler of a connection, and ends those that are too many or last too long."""
+    """Hands everything to aiohttp's handler of a connection, and ends those that are too many, too long or too large.
 
-    def __init__(self, handler: asyncio.Protocol, live: set[_Connection]) -> None:
+    `live` are the connections of a port in the order of coming.
+    """
+
+    def __init__(self, handler: asyncio.Protocol, live: dict[_Connection, None]) -> None:
+        self.is_busy = False
+        """Whether a request of it is being handled."""
+        self.remote_host = ""
         self._handler = handler
         self._live = live
+        self._received_bytes = 0
+        self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        abort = cast("asyncio.Transport", transport).abort
-        if len(self._live) >= MAX_CONNECTIONS:
-            abort()
+        self._transport = cast("asyncio.Transport", transport)
+        remote = transport.get_extra_info("peername")
+        self.remote_host = str(remote[0]) if remote else ""
+        if len(self._live) >= MAX_CONNECTIONS and not self._make_room():
+            self._transport.abort()
             return
-        self._live.add(self)
-        self._timer = asyncio.get_running_loop().call_later(CONNECTION_TIMEOUT_S, abort)
+        self._live[self] = None
+        self._timer = asyncio.get_running_loop().call_later(CONNECTION_TIMEOUT_S, self.end)
         self._handler.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._live.discard(self)
+            self._live.pop(self, None)
             self._handler.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._timer is not None:
+        self._received_bytes += len(data)
+        if self._received_bytes > MAX_RECEIVED_BYTES:
+            self.end()
+        elif self._timer is not None:
             self._handler.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -114,3 +144,16 @@ class _Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._handler.resume_writing()
+
+    def _make_room(self) -> bool:
+        """End the connection of somebody whose request has not come; False if there is none."""
+        idle = [connection for connection in self._live if not connection.is_busy]
+        if idle:
+            oldest_of_largest_crowd(idle, lambda connection: connection.remote_host).end()
+        return bool(idle)
+
+    def end(self) -> None:
+        """Close at once, and hold no place from now on."""
+        self._live.pop(self, None)
+        if self._transport is not None:
+            self._transport.abort()

@@ -20,6 +20,7 @@ from dledger.core.messages import Message
 from dledger.errors import ConfigError
 from dledger.invariants import invariant
 from dledger.net.connection import PeerConnection
+from dledger.net.crowd import oldest_of_largest_crowd
 from dledger.net.dialling import DialContext, DialledPeer
 from dledger.net.errors import PeerError, PeerProtocolError
 from dledger.net.frames import Frame, FrameKind, decode_header, encode_head
@@ -97,7 +98,8 @@ class Links:
         self._configured = {node_id: address for node_id, address in peers.items() if node_id != me.node_id}
         self._peers: dict[str, DialledPeer] = {}
         self._accepted: dict[tuple[str, Lane], PeerConnection] = {}
-        self._strangers: set[PeerConnection] = set()
+        self._strangers: dict[PeerConnection, asyncio.TimerHandle] = {}
+        """Who has not proven itself, in the order of coming, and what ends its time."""
         self._channels: dict[int, ChannelListener] = {}
         self._context: DialContext | None = None
         self._server: asyncio.Server | None = None
@@ -118,7 +120,12 @@ class Links:
         host, port = self._bind
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                self._accept, host, port, ssl=self._tls.server if self._tls is not None else None, start_serving=False
+                self._accept,
+                host,
+                port,
+                ssl=self._tls.server if self._tls is not None else None,
+                ssl_handshake_timeout=self._limits.handshake_timeout_s if self._tls is not None else None,
+                start_serving=False,
             )
             self._context = self._make_context()
             await self._server.start_serving()
@@ -179,20 +186,9 @@ class Links:
         accepted = self._accepted.get((node_id, Lane.BULK))
         return peer is not None and peer.peer is not None and accepted is not None and accepted.ready
 
-    def add_peer(self, node_id: str, address: Address) -> None:
-        """Dial a node from now on; one that is dialled at another address is cut off and dialled at this one."""
-        invariant(node_id != self._me.node_id, "no node dials itself", node_id=node_id)
-        self._configured[node_id] = address
-        peer = self._peers.get(node_id)
-        if peer is not None:
-            peer.learned = False
-            peer.set_address(address)
-        elif self._context is not None and not self._stopped:
-            self._dial(node_id, address, learned=False)
-
     def on_open(self, connection: PeerConnection) -> None:
         """See `ConnectionOwner`: an accepted connection has proven itself."""
-        self._strangers.discard(connection)
+        self._forget_stranger(connection)
         hello, sender = connection.hello, connection.peer
         assert hello is not None
         assert sender is not None
@@ -246,7 +242,7 @@ class Links:
 
     def on_closed(self, connection: PeerConnection, error: Exception | None) -> None:
         """See `ConnectionOwner`: an accepted connection is gone."""
-        self._strangers.discard(connection)
+        self._forget_stranger(connection)
         self._forget_accepted(connection)
         if isinstance(error, PeerError):
             who = connection.peer or f"a connection from {connection.remote_host}"
@@ -306,20 +302,37 @@ class Links:
         assert self._context is not None
         handshake = Handshake.accept(self._context.hello, self._secret, _make_nonce())
         connection = PeerConnection(handshake, self, self.counters, self._limits.dead_peer_timeout_s)
-        if self._stopped or len(self._strangers) >= self._limits.max_strangers:
-            self.counters.refused_strangers += 1
+        if self._stopped:
             connection.end()
             return connection
-        self._strangers.add(connection)
-        asyncio.get_running_loop().call_later(self._limits.handshake_timeout_s, self._expire, connection)
+        if len(self._strangers) >= self._limits.max_strangers:
+            self._make_room()
+        self._strangers[connection] = asyncio.get_running_loop().call_later(
+            self._limits.handshake_timeout_s, self._expire, connection
+        )
         return connection
 
+    def _make_room(self) -> None:
+        """End the handshake of a stranger, for a node of the group may be the one that comes."""
+        self.counters.refused_strangers += 1
+        stranger = oldest_of_largest_crowd(self._strangers, lambda connection: connection.remote_host)
+        self._forget_stranger(stranger)
+        stranger.end()
+        self._complain(
+            f"connections from {stranger.remote_host or 'hosts unknown yet'} are closed before their handshakes are "
+            f"finished: there are {self._limits.max_strangers}, the limit, most of them from there"
+        )
+
     def _expire(self, connection: PeerConnection) -> None:
-        if connection in self._strangers:
-            self._strangers.discard(connection)  # one whose TLS handshake failed is never told that it was closed
-            self.counters.protocol_errors += 1
-            timeout_s = self._limits.handshake_timeout_s
-            connection.end(PeerProtocolError(f"its handshake was not finished within {timeout_s:g} s"))
+        self._forget_stranger(connection)  # one whose TLS handshake failed is never told that it was closed
+        self.counters.protocol_errors += 1
+        timeout_s = self._limits.handshake_timeout_s
+        connection.end(PeerProtocolError(f"its handshake was not finished within {timeout_s:g} s"))
+
+    def _forget_stranger(self, connection: PeerConnection) -> None:
+        timer = self._strangers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
 
     def _forget_accepted(self, connection: PeerConnection) -> None:
         """Another connection may have taken its place: then there is nothing to forget."""

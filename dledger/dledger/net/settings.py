@@ -31,8 +31,8 @@ class LinkLimits:
     is a pause that doubles from `redial_min_s` to `redial_max_s`: two processes that share a node id would otherwise
     displace each other without rest.
 
-    `max_strangers` bounds the connections that have not proven themselves, `max_learned_peers` the nodes that dialled
-    in and that no configuration names.
+    `max_strangers` bounds the connections that have not proven themselves: one more takes the place of the oldest from
+    the host that has most.  `max_learned_peers` bounds the nodes that dialled in and that no configuration names.
     """
 
     control_queue_bytes: int = 4 << 20

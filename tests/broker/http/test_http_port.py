@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import msgspec
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, web
 from prometheus_client.parser import text_string_to_metric_families
 
 from dledger.errors import ConfigError, LogError
@@ -232,29 +232,79 @@ async def test_a_taken_port_is_named_with_its_key(served):
     await first.cleanup()
 
 
-async def test_connections_that_say_nothing_are_bounded_in_number_and_time(monkeypatch):
+async def test_connections_that_say_nothing_are_bounded_in_number_and_time_and_keep_no_probe_out(monkeypatch):
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 2)
-    monkeypatch.setattr(http, "CONNECTION_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(http, "CONNECTION_TIMEOUT_S", 0.5)
     runner = await start_http(FakeBroker())
     port = runner.addresses[0][1]
     async with asyncio.timeout(30):
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-        ends = [asyncio.create_task(has_ended(reader)) for reader, _ in silent]
-        done, waiting = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        assert done == {ends[2]}
-        await asyncio.gather(*waiting)
+        assert await has_ended(silent[0][0])
         async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/healthz") as answer:
             assert (await answer.text(), answer.headers["Connection"]) == ("ok", "close")
+        assert await has_ended(silent[1][0])
+        assert await has_ended(silent[2][0])
     for _, writer in silent:
         writer.close()
     await runner.cleanup()
 
 
+async def test_requests_that_are_being_handled_keep_their_places(monkeypatch):
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 2)
+    begun, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+    async def wait(_: web.Request) -> web.Response:
+        begun.release()
+        await go_on.wait()
+        return web.Response(text="done")
+
+    runner = await http.serve_http("127.0.0.1", 0, [web.get("/wait", wait)])
+    port = runner.addresses[0][1]
+    async with asyncio.timeout(10), ClientSession(f"http://127.0.0.1:{port}") as session:
+        waiting = [asyncio.create_task(session.get("/wait")) for _ in range(2)]
+        for _ in waiting:
+            await begun.acquire()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await has_ended(reader)
+        assert begun.locked(), "nobody had to ask again"
+        go_on.set()
+        for answer in await asyncio.gather(*waiting):
+            assert await answer.text() == "done"
+        writer.close()
+    await runner.cleanup()
+
+
+ENDLESS = {
+    "a path": (b"GET /", b"x" * 1000),
+    "a header": (b"GET /status HTTP/1.1\r\n", b"A: " + b"x" * 1000 + b"\r\n"),
+    "a body": (b"PUT /leader/n1 HTTP/1.1\r\nHost: n\r\nContent-Length: 999999999\r\n\r\n", b"x" * 1000),
+    "chunks": (b"PUT /leader/n1 HTTP/1.1\r\nHost: n\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 100),
+    "requests": (b"", b"GET /status HTTP/1.1\r\nHost: n\r\n\r\n" * 10),
+}
+
+
+@pytest.mark.parametrize(("begin", "go_on"), ENDLESS.values(), ids=ENDLESS)
+async def test_what_does_not_end_is_closed(begin, go_on):
+    runner = await start_http(FakeBroker())
+    async with asyncio.timeout(5):  # aiohttp by itself goes on for 10 s
+        reader, writer = await asyncio.open_connection("127.0.0.1", runner.addresses[0][1])
+        ended = asyncio.create_task(has_ended(reader))
+        writer.write(begin)
+        while not ended.done():
+            writer.write(go_on)
+            await asyncio.sleep(0)
+        writer.close()
+    await runner.cleanup()
+
+
 async def has_ended(reader: asyncio.StreamReader) -> bool:
+    """Wait until the server closes the connection, whatever it says before."""
     try:
-        return await reader.read() == b""
-    except ConnectionResetError:
-        return True
+        while await reader.read(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+    return True
 
 
 async def test_a_request_that_is_no_http_is_one_line_in_the_log(caplog):

@@ -1,6 +1,7 @@
 """Nodes on loopback whose receivers record what they are told, on both event loops."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -97,11 +98,18 @@ class Group:
         self.nodes.append(node)
         return node
 
+    @staticmethod
+    def free_address() -> Address:
+        """Where a node can listen that others have to know before it is started."""
+        with socket.create_server(("127.0.0.1", 0)) as held:
+            host, port = held.getsockname()
+        return host, port
+
     async def pair(self, **options: object) -> tuple[Node, Node]:
         """Nodes a and b, linked in both directions."""
-        a = await self.start("a", **options)
-        b = await self.start("b", {"a": a.links.address}, **options)
-        a.links.add_peer("b", b.links.address)
+        address = self.free_address()
+        a = await self.start("a", {"b": address}, **options)
+        b = await self.start("b", {"a": a.links.address}, bind=address, **options)
         await a.until_connected("b")
         await b.until_connected("a")
         return a, b
