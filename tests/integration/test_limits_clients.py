@@ -121,7 +121,7 @@ def test_a_frame_above_the_limit_closes_its_connection_before_it_is_read(cluster
 def test_requests_that_never_fully_arrive_take_turns_and_are_closed_and_others_go_on(cluster, leader, witness):
     reached, closed = counter(leader, "max_partial_bytes"), counter(leader, "slow_sender_timeout")
     large = bytes(MAX_FRAME_BYTES // 2)
-    stalled = [BareClient(leader) for _ in range(20)]
+    stalled = [BareClient(leader) for _ in range(13)]
     try:
         for client in stalled:
             client.write(struct.pack(">II", MAX_FRAME_BYTES - 4, 100) + bytes(MAX_FRAME_BYTES // 4))

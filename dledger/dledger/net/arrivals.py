@@ -9,7 +9,7 @@ unfinished.
   is room for; what the others send waits in the kernel's buffers and in their clients.  A request that lacks no more
   than `SMALL_BYTES` has its turn at once.
 - A turn lasts `timeout_s`.  Whoever has not sent the rest by then is cut off if others wait for the memory.
-- Should more than `max_bytes` be held all the same, the connections that hold most are cut off at once.
+- Should more than `max_bytes` be held all the same, those who hold most and make no use of a turn are cut off.
 - When no more than half of what began it is held, everybody is read again.
 """
 
@@ -114,6 +114,8 @@ class Arrivals:
         """Growth beyond it needs a decision: any growth at all while connections take turns."""
         self._turns: dict[Sender, float] = {}
         """Who has a turn until when, in that order."""
+        self._using: set[Sender] = set()
+        """Those of them that have sent something since."""
         self._promised = 0
         """What the requests of those lack."""
         self._waiting: list[tuple[int, int, Sender]] = []
@@ -163,6 +165,7 @@ class Arrivals:
             self._tighten()
         elif sender in self._turns:
             self._promised -= size
+            self._using.add(sender)
         elif sender not in self._held:
             self._queue(sender)
             self._give_turns()
@@ -190,6 +193,7 @@ class Arrivals:
     def _relax(self) -> None:
         self._alarm_bytes = self._tight_bytes
         self._turns.clear()
+        self._using.clear()
         self._promised = 0
         self._waiting.clear()
         held, self._held = self._held, set()
@@ -225,6 +229,7 @@ class Arrivals:
 
     def _end_turn(self, sender: Sender) -> None:
         del self._turns[sender]
+        self._using.discard(sender)
         self._promised -= sender.missing
 
     def _end_late_turns(self) -> None:
@@ -248,9 +253,10 @@ class Arrivals:
             self._timer = self._timers.call_later(until - now, self._end_late_turns)
 
     def _shed(self) -> None:
-        """Cut off those that hold most until nobody needs to wait."""
+        """Cut off those that hold most, and those that make use of a turn only if the others are not enough."""
         self._on_shortage()
-        for sender in sorted(self._senders, key=_held_of, reverse=True):
+        by_size = sorted(self._senders, key=_held_of, reverse=True)
+        for sender in sorted(by_size, key=self._using.__contains__):
             if self.held_bytes <= self._tight_bytes:
                 return
             sender.cut_off(

@@ -194,6 +194,17 @@ def test_memory_beyond_the_bound_is_taken_from_those_who_hold_most():
     assert port.arrivals.held_bytes <= LIMITS.max_bytes
 
 
+def test_who_makes_use_of_a_turn_keeps_its_memory_though_it_holds_most():
+    port = Port()
+    busy, *idle = (port.connect(16 * MIB, size * MIB) for size in (15, 12, 12, 12))
+    assert busy.send(1000) == 1000
+    for _ in range(60):
+        port.connect(MIB, MIB // 4)
+    assert any(sender.cut_off_because for sender in idle)
+    assert not busy.cut_off_because
+    assert busy.send(MIB) == MIB - 1000
+
+
 def test_who_leaves_while_others_wait_makes_room():
     port = Port()
     idle = filled(port)
