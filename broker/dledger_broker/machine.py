@@ -24,7 +24,7 @@ from typing import Protocol, cast
 import msgspec
 
 from dledger.environment import Environment
-from dledger.errors import NotLeaderError
+from dledger.errors import LogError, NotLeaderError
 from dledger.invariants import invariant
 from dledger.statemachine import CommittedEntry, Leadership
 from dledger.store.disk import Disk, OsDisk
@@ -113,8 +113,8 @@ class BrokerMachine:
     `on_arrival(queues)` is called after each batch of entries with the queues that got messages, which can be read by
     then.  The callbacks in `on_topics_changed` and `on_groups_changed` come before the contexts of the change, and when
     a snapshot replaced everything; those in `on_features_changed` when a member understands other command kinds; those
-    in `on_leadership_changed` at every change of role, term or leader. `trim_decided` is the highest position below
-    which retention has decided to trim while this replica led.
+    in `on_leadership_changed` at every change of role, term or leader. `trim_under_way` is the position below which
+    retention is about to trim, 0 if it is not.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class BrokerMachine:
         self.env = env
         self.state = BrokerState()
         self.applied_position = 0
-        self.trim_decided = 0
+        self.trim_under_way = 0
         self.leadership = Leadership(0, None, is_leader=False, ready=False)
         self.on_arrival: Callable[[list[QueueState]], None] = _nobody_waits
         self.on_topics_changed: list[Callable[[], None]] = []
@@ -166,7 +166,9 @@ class BrokerMachine:
             self.config.key_index_share,
         )
         self.queries = Queries(lambda: self.state, self.queues, reader, self.keys)
-        self.proposals = Proposals(lambda: self.state, lambda: self.log, env.wall_ms)
+        self.proposals = Proposals(
+            lambda: self.state, lambda: self.log, env.wall_ms, lambda: self.offset_buffer.flush(_nobody_asked)
+        )
         self.offset_buffer = OffsetBuffer(env, self._stage_offsets, self.config.offset_flush_ms)
 
     # ---------------------------------------------------------------- life
@@ -306,8 +308,12 @@ class BrokerMachine:
     # ---------------------------------------------------------------- for request processors
 
     def topic(self, name: str) -> TopicState | None:
-        """A topic that messages may be staged for: None if there is none, or if its deletion is in flight."""
+        """A topic that anything may be staged for: None if there is none, or if its deletion is in flight."""
         return None if self.proposals.topic_deleting(name) else self.state.topics.get(name)
+
+    def has_group(self, name: str) -> bool:
+        """Whether offsets may be committed for a group: it exists, and its deletion is not in flight."""
+        return name in self.state.groups and not self.proposals.group_deleting(name)
 
     def queue(self, topic: str, queue_id: int) -> QueueState | None:
         """A queue of such a topic, or None if its number is out of range and nothing was ever stored in it."""
@@ -378,8 +384,8 @@ class BrokerMachine:
 
     @property
     def kept_from(self) -> int:
-        """Leader: the position below which the log is trimmed, or about to be."""
-        return max(self.log.first_position, self.trim_decided)
+        """Leader: the position below which the log is trimmed, here or elsewhere, or about to be."""
+        return max(self.log.first_position, self.trim_under_way, self.state.trimmed_before)
 
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int, done: Done | None = None) -> None:
         """Leader: commit a consumer offset within `offset_flush_ms`; `done` is told when it is applied."""
@@ -459,6 +465,10 @@ class BrokerMachine:
                 shortened.append(queue)
         self.keys.trimmed(position)
         self.checkpointer.request(partial(self.queues.remove_below_start, shortened))
+
+
+def _nobody_asked(_error: LogError | None) -> None:
+    """Told what became of offsets whose commits have waiters of their own."""
 
 
 def _nobody_waits(_queues: list[QueueState]) -> None:

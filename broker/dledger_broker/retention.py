@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from dledger.environment import COLD, Cancellable, Environment
-from dledger.errors import LogError
+from dledger.errors import LogError, NotLeaderError
 from dledger.replica.status import NodeStatus
 from dledger.store.log import SegmentInfo
 from dledger_broker.machine import BrokerMachine
@@ -181,12 +181,12 @@ class Retention:
         """Give up the pins that nobody has renewed."""
         names = self._machine.proposals.expired_pins(self._env.wall_ms())
         if names and self._machine.understood_by_all(DeletePins):
-            self._machine.stage_command(DeletePins(names), _tried_again, privileged=True)
+            self._machine.proposals.delete_pins(names, _tried_again)
 
     def trim(self, position: int) -> None:
         """Leader: have the log below `position`, one of its trim candidates, dropped by every replica."""
         self._busy = True
-        self._machine.trim_decided = max(self._machine.trim_decided, position)
+        self._machine.trim_under_way = position
         searches: list[tuple[str, int, int, Callable[[], int]]] = [
             (name, topic.created_position, queue.queue_id, self._machine.queues.first_kept(queue, position))
             for name, topic in self._machine.state.topics.items()
@@ -197,9 +197,13 @@ class Retention:
         def work() -> tuple[tuple[str, int, int, int], ...]:
             return tuple((name, created, queue_id, search()) for name, created, queue_id, search in searches)
 
-        self._env.run_blocking(COLD, work, partial(self._found, position))
+        self._env.run_blocking(COLD, work, partial(self._found, position, self._machine.leadership.term))
 
-    def _found(self, position: int, rows: tuple[tuple[str, int, int, int], ...] | BaseException) -> None:
+    def _found(self, position: int, term: int, rows: tuple[tuple[str, int, int, int], ...] | BaseException) -> None:
+        leadership = self._machine.leadership
+        if not isinstance(rows, BaseException) and leadership.term != term:
+            # A leader of the terms between may have taken pins that the position lies above.
+            rows = NotLeaderError(leadership.leader_id, leadership.term)
         if isinstance(rows, BaseException):
             self._finish(position, rows)
             return
@@ -220,6 +224,7 @@ class Retention:
 
     def _finish(self, position: int, error: BaseException | None) -> None:
         self._busy = False
+        self._machine.trim_under_way = 0  # what was applied of it is in the state
         if error is None:
             _logger.info("event=trim position=%d", position)
         else:

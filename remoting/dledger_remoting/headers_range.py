@@ -86,12 +86,14 @@ class ReadCommitResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="ca
 class PinHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Keep the log from `position` on for `lease_millis`, at most an hour (20013).
 
-    A pin of the same name keeps the lower of both positions and starts its lease anew.
+    A pin of the same name keeps the lower of both positions and starts its lease anew. A `renewal`, which nodes send
+    each other for a reader, starts the lease of a pin anew as it stands, and makes none.
     """
 
     name: str
     position: Int64
     lease_millis: Int64 = DEFAULT_LEASE_MS
+    renewal: bool = False
 
 
 class PinResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):

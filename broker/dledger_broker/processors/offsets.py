@@ -150,10 +150,10 @@ class OffsetProcessor:
         if header.commit_offset < 0:
             request.respond()
             return
-        state = self._machine.state
-        if header.consumer_group not in state.groups and not is_system_group(header.consumer_group):
-            raise GroupNotExist(f"consumer group {header.consumer_group} does not exist: create it first")
-        topic = state.topics.get(header.topic)
+        group = header.consumer_group
+        if not self._machine.has_group(group) and not is_system_group(group):
+            raise GroupNotExist(f"consumer group {group} does not exist: create it first")
+        topic = self._machine.topic(header.topic)
         if topic is None:
             raise TopicNotExist(f"topic {header.topic} does not exist: create it first")
         if not 0 <= header.queue_id < topic.queue_count:
@@ -171,7 +171,8 @@ class OffsetProcessor:
             )
         self._recent.note(request.origin, key, header.commit_offset, self._env.now())
         if self._is_stored(key, header.commit_offset):
-            request.respond()
+            # A leader that was deposed does not know of the commits that another one has taken since.
+            self._requests.when_confirmed(request, request.respond)
         elif request.is_oneway:
             self._machine.commit_offset(*key, header.commit_offset)
             request.respond()
@@ -235,6 +236,8 @@ class OffsetProcessor:
             return
         if not self._group.ready or request.origin.forwards:
             self._pass_on_commit(request, fields)
+            return
+        if self._machine.topic(fields.topic) is None or self._machine.proposals.group_deleting(fields.consumer_group):
             return
         key, offset = (fields.consumer_group, fields.topic, fields.queue_id), fields.commit_offset
         self._recent.note(request.origin, key, offset, self._env.now())

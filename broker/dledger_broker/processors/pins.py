@@ -47,21 +47,33 @@ class PinProcessor:
         self._renewing: dict[str, float] = {}
 
     def pin(self, request: Request) -> None:
-        """20013: keep the log from a position on."""
+        """20013: keep the log from a position on, or go on keeping it.
+
+        A renewal that no client asked for may be late: the leader knows whether there still is a pin.
+        """
         header = decode_ext(PinHeader, request.ext)
-        if not 0 < len(header.name.encode()) <= MAX_PIN_NAME_BYTES:
-            raise InvalidParameter(f"the pin's name has {len(header.name.encode())} bytes, 1 to {MAX_PIN_NAME_BYTES}")
+        self._require_understanding(PutPin)
+        if header.renewal:
+            pin = self._machine.proposals.lasting_pin(header.name)
+            if pin is None:
+                request.respond()
+            else:
+                self._put(request, pin.name, pin.position, pin.lease_ms)
+            return
+        _check_name(header.name)
         if not 1 <= header.lease_millis <= MAX_LEASE_MS:
             raise InvalidParameter(f"leaseMillis {header.lease_millis} is outside 1..{MAX_LEASE_MS}")
         pins = self._machine.state.pins
         if len(pins) >= MAX_PINS and pins.get(header.name) is None:
             raise InvalidParameter(f"the group has {len(pins)} pins, the limit is {MAX_PINS}: release one")
-        self._require_understanding(PutPin)
         kept_from = self._machine.kept_from
         if header.position < kept_from:
             raise ReadTrimmed(f"position {header.position} is below {kept_from}, from which on the log is kept")
-        command = PutPin(header.name, header.position, header.lease_millis, self._env.wall_ms())
-        self._machine.proposals.put_pin(command, partial(self._pinned, request, header.name))
+        self._put(request, header.name, header.position, header.lease_millis)
+
+    def _put(self, request: Request, name: str, position: int, lease_ms: int) -> None:
+        command = PutPin(name, position, lease_ms, self._env.wall_ms())
+        self._machine.proposals.put_pin(command, partial(self._pinned, request, name))
 
     def _pinned(self, request: Request, name: str, error: LogError | None) -> None:
         pin = self._machine.state.pins.get(name)
@@ -73,13 +85,11 @@ class PinProcessor:
             request.respond(ext=encode_ext(PinResponseHeader(pin.position, pin.expires_ms)))
 
     def unpin(self, request: Request) -> None:
-        """20014: give a pin up; none is no error."""
+        """20014: give a pin up, there or not: it may be on its way, or a later leader may have it."""
         header = decode_ext(PinNameHeader, request.ext)
-        if self._machine.state.pins.get(header.name) is None:
-            request.respond()
-            return
+        _check_name(header.name)
         self._require_understanding(DeletePins)
-        self._machine.stage_command(DeletePins((header.name,)), partial(self._unpinned, request), privileged=True)
+        self._machine.proposals.delete_pins((header.name,), partial(self._unpinned, request))
 
     def _unpinned(self, request: Request, error: LogError | None) -> None:
         if error is None:
@@ -109,12 +119,18 @@ class PinProcessor:
             return
         self._renewing = {known: at for known, at in self._renewing.items() if self._machine.state.pins.get(known)}
         self._renewing[name] = now
-        header = PinHeader(pin.name, pin.position, pin.lease_ms)
+        header = PinHeader(pin.name, pin.position, pin.lease_ms, renewal=True)
         request = _own_request(self._group.node_id, header, now)
         if self._group.ready:
             self._requests.run(request)
         else:
             self._pass_on(request)
+
+
+def _check_name(name: str) -> None:
+    """Raise `InvalidParameter` unless a pin may have the name."""
+    if not 0 < len(name.encode()) <= MAX_PIN_NAME_BYTES:
+        raise InvalidParameter(f"the pin's name has {len(name.encode())} bytes, 1 to {MAX_PIN_NAME_BYTES}")
 
 
 class _Unheard:

@@ -254,15 +254,19 @@ class Requests:
 
     def confirm(self, request: Request) -> None:
         """Handle the request again once a majority has confirmed the leader: here, or there."""
+        self.when_confirmed(request, partial(self.run, request))
+
+    def when_confirmed(self, request: Request, go_on: Callable[[], None]) -> None:
+        """Call `go_on` once a majority has confirmed that this node leads; if it does not, the request is passed on."""
         if self._group.ready:
-            self._node.read_index(partial(self._confirmed, request))
+            self._node.read_index(partial(self._confirmed, request, go_on))
         else:
             self._forwarder.pass_on(request)
 
-    def _confirmed(self, request: Request, error: Exception | None) -> None:
+    def _confirmed(self, request: Request, go_on: Callable[[], None], error: Exception | None) -> None:
         if error is None:
             request.confirmed = True
-            self.run(request)
+            go_on()
         else:
             self._forwarder.pass_on(request)
 

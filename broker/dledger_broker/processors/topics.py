@@ -67,7 +67,7 @@ class TopicProcessor:
     def put_topic(self, request: Request) -> None:
         """17: create or change one topic."""
         header = decode_ext(CreateTopicHeader, request.ext)
-        known = self._machine.state.topics.get(header.topic)
+        changes = _attribute_changes(header.attributes or "")
         config = TopicConfig(
             header.topic,
             header.read_queue_nums,
@@ -76,10 +76,14 @@ class TopicProcessor:
             header.topic_filter_type,
             header.topic_sys_flag or 0,
             bool(header.order),
-            _changed_attributes(known.config.attributes if known is not None else {}, header.attributes or ""),
         )
         _check_topic(config)
-        self._machine.proposals.put_topic(config, self._finish(request))
+
+        def make(known: TopicConfig | None) -> TopicConfig:
+            attributes = {} if known is None else known.attributes
+            return msgspec.structs.replace(config, attributes=_changed(attributes, changes))
+
+        self._machine.proposals.change_topic(header.topic, make, self._finish(request))
 
     def put_topics(self, request: Request) -> None:
         """18: create or change several topics."""
@@ -103,15 +107,16 @@ class TopicProcessor:
             self._machine.proposals.put_topic(config, one_done)
 
     def delete_topic(self, request: Request) -> None:
-        """215: delete a topic with its queues and the offsets on it."""
+        """215: delete a topic with its queues and the offsets on it.
+
+        One that is not there is deleted, too: it may be on its way, or a later leader may have it.
+        """
         name = decode_ext(DeleteTopicHeader, request.ext).topic
         if not name.strip():
             raise InvalidParameter("The specified topic is blank.")
+        validate_topic(name)
         if is_system_topic(name):
             raise InvalidParameter(f"The topic[{name}] is conflict with system topic, it cannot be deleted")
-        if name not in self._machine.state.topics:
-            request.respond()
-            return
         self._machine.proposals.delete_topic(name, self._finish(request))
 
     def topic(self, request: Request) -> None:
@@ -140,14 +145,12 @@ class TopicProcessor:
         self._machine.proposals.put_group(config, self._finish(request))
 
     def delete_group(self, request: Request) -> None:
-        """207: delete a consumer group, with its offsets if asked."""
+        """207: delete a consumer group, there or not, with its offsets if asked."""
         header = decode_ext(DeleteSubscriptionGroupHeader, request.ext)
         if is_system_group(header.group_name):
             raise InvalidParameter(f"consumer group {header.group_name} belongs to the system, it cannot be deleted")
+        validate_group(header.group_name)
         clean = bool(header.clean_offset)
-        if header.group_name not in self._machine.state.groups and not clean:
-            request.respond()
-            return
         self._machine.proposals.delete_group(header.group_name, self._finish(request), clean_offsets=clean)
 
     def one_group(self, request: Request) -> None:
@@ -187,16 +190,21 @@ def _check_topic(config: TopicConfig) -> None:
         raise InvalidParameter(f"perm {config.perm} is outside 0..{MAX_PERM}: 4 read + 2 write + 1 inherit")
 
 
-def _changed_attributes(known: dict[str, str], text: str) -> dict[str, str]:
-    """`known` after changes written as `+key=value,-key`. Raises `InvalidParameter`."""
-    attributes = dict(known)
+def _attribute_changes(text: str) -> list[tuple[str, str | None]]:
+    """Changes written as `+key=value,-key`, each with the value or None. Raises `InvalidParameter`."""
+    changes: list[tuple[str, str | None]] = []
     parts: Sequence[str] = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:
         name, separator, value = part[1:].partition("=")
         if part[0] == "+" and name and separator:
-            attributes[name] = value
+            changes.append((name, value))
         elif part[0] == "-" and name and not separator:
-            attributes.pop(name, None)
+            changes.append((name, None))
         else:
             raise InvalidParameter(f"attributes {text!r}: {part!r} is neither +key=value nor -key")
-    return attributes
+    return changes
+
+
+def _changed(known: dict[str, str], changes: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    attributes = known | dict(changes)
+    return {name: value for name, value in attributes.items() if value is not None}

@@ -110,7 +110,7 @@ def _watch_offsets(offsets: OffsetProcessor, counts: Counter[str]) -> None:
 
 
 def _watch_requests(requests: Requests, group: Group, counts: Counter[str]) -> None:
-    def confirmed(_request: Request, error: Exception | None) -> None:
+    def confirmed(_request: Request, _go_on: object, error: Exception | None) -> None:
         counts["leader not confirmed"] += error is not None
 
     def confirm(_request: Request) -> None:

@@ -278,7 +278,7 @@ def pull_fields(offset: int, most: int, *, poll_s: float = 0.0, commits: bool = 
 
 
 class Administrator(Client):
-    """Creates and deletes a topic of its own, again and again, while others send to it."""
+    """Creates and deletes a topic of its own, again and again, while others send to it, and commits offsets of it."""
 
     def __init__(self, trial: BrokerTrial, number: int) -> None:
         super().__init__(trial, number)
@@ -290,9 +290,11 @@ class Administrator(Client):
         trial.passing.append(self.topic)
 
     def act(self) -> None:
-        """Create, delete, or look whether what was done last is still so."""
+        """Create, delete, commit, or look whether what was done last is still so."""
         choice = self.random.random()
-        if choice < 0.4:
+        if choice < 0.1:
+            self._pull()
+        elif choice < 0.4:
             ext = self.trial.topic_fields(self.topic)
             self._change(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, exists=True)
         elif choice < 0.7:
@@ -318,6 +320,13 @@ class Administrator(Client):
             self.pause()
 
         if not self.call(code, ext, done):
+            self.pause()
+
+    def _pull(self) -> None:
+        """Have an offset committed, which the leader collects with others for a while."""
+        key = {"consumerGroup": self.name, "topic": self.topic, "queueId": "0"}
+        fields = pull_fields(self.random.randrange(8), 1, commits=True)
+        if not self.call(RequestCode.PULL_MESSAGE, key | fields, lambda _: self.pause()):
             self.pause()
 
     def _look(self) -> None:

@@ -3,7 +3,8 @@
 - No operation is stored twice, none that was answered as not stored is stored at all.  Idempotent sends may be
   repeated, and are not stored twice either, as long as what was stored first is kept, remembered, and not rotten.
 - A queue's records have the offsets 0, 1, 2, …: none is given twice, none is left out.
-- The offset that a consumer of a lasting topic has committed never goes back.
+- The offset that a consumer of a lasting topic has committed never goes back, and none is committed for a topic that
+  does not exist.
 - Equal logs make equal states.
 """
 
@@ -239,6 +240,7 @@ class Truth:
 
     def _see_commit(self, key: tuple[str, str, int], offset: int) -> None:
         before = self.committed.get(key, -1)
+        require(key[1] in self.topics, "an offset is committed for a topic that exists", key=key, offset=offset)
         require(
             offset >= before or key[1] not in self.lasting,
             "a committed offset never goes back",

@@ -66,7 +66,8 @@ def apply_commands(state: BrokerState, entry: CommittedEntry, applied: Applied) 
             case DeleteOffsets(pairs=pairs):
                 for group, topic in pairs:
                     state.offsets.remove(group, topic)
-            case TrimQueues(first_offsets=first_offsets):
+            case TrimQueues(before_position=before_position, first_offsets=first_offsets):
+                state.trimmed_before = max(state.trimmed_before, before_position)
                 for row in first_offsets:
                     state.trim_queue(*row)
             case Features(node_id=node_id, kinds=kinds):

@@ -13,6 +13,7 @@ from dledger_broker.state.commands import (
     LAST_BASE_KIND,
     Command,
     DeleteGroup,
+    DeletePins,
     DeleteTopic,
     PutGroup,
     PutPin,
@@ -21,6 +22,7 @@ from dledger_broker.state.commands import (
     kind_of,
 )
 from dledger_broker.state.contexts import CommandContext, Done
+from dledger_broker.state.pins import Pin
 from dledger_broker.state.tables import BrokerState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
@@ -41,18 +43,26 @@ class Proposals:
 
     Every `done` is called exactly once, with None after the change was applied or with the error; errors of `stage`
     (`NotLeaderError`, `BusyError`, `LogFullError`) arrive there too, and then nothing was proposed.
+    `flush_offsets()` proposes the commits that were taken so far: what is deleted later must find them in the log.
     """
 
     def __init__(
-        self, state: Callable[[], BrokerState], log: Callable[[], CommandLog], wall_ms: Callable[[], int]
+        self,
+        state: Callable[[], BrokerState],
+        log: Callable[[], CommandLog],
+        wall_ms: Callable[[], int],
+        flush_offsets: Callable[[], None],
     ) -> None:
         self._state = state
         self._log = log
         self._wall_ms = wall_ms
+        self._flush_offsets = flush_offsets
         self._topics: dict[str, list[Done]] = {}
         self._groups: dict[str, list[Done]] = {}
         self._deleting: set[str] = set()
+        self._deleting_groups: set[str] = set()
         self._pins: list[PutPin] = []
+        self._given_up: list[DeletePins] = []
 
     def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
         """Propose one command; every member must understand its kind. `privileged`: see `Node.stage`."""
@@ -73,12 +83,21 @@ class Proposals:
         """True while the deletion of a topic is in flight: nothing may be staged for its queues."""
         return name in self._deleting
 
+    def group_deleting(self, name: str) -> bool:
+        """True while the deletion of a group is in flight: nothing may be committed for it."""
+        return name in self._deleting_groups
+
     def put_topic(self, config: TopicConfig, done: Done) -> None:
         """Create or replace a topic, after a change of it that is in flight."""
-        name = config.topic_name
+        self.change_topic(config.topic_name, lambda _: config, done)
+
+    def change_topic(self, name: str, make: Callable[[TopicConfig | None], TopicConfig], done: Done) -> None:
+        """As `put_topic`, of what `make` makes of the configuration that stands by then; it raises nothing."""
         if name in self._topics:
-            self._topics[name].append(lambda _: self.put_topic(config, done))
+            self._topics[name].append(lambda _: self.change_topic(name, make, done))
             return
+        known = self._state().topics.get(name)
+        config = make(None if known is None else known.config)
         self._change(self._topics, name, PutTopic(config, self._wall_ms()), done)
 
     def ensure_topic(self, config: TopicConfig, done: Done) -> None:
@@ -97,6 +116,7 @@ class Proposals:
         if name in self._topics:
             self._topics[name].append(lambda _: self.delete_topic(name, done))
             return
+        self._flush_offsets()
         self._deleting.add(name)
 
         def finished(error: LogError | None) -> None:
@@ -129,7 +149,14 @@ class Proposals:
         if name in self._groups:
             self._groups[name].append(lambda _: self.delete_group(name, done, clean_offsets=clean_offsets))
             return
-        self._change(self._groups, name, DeleteGroup(name, clean_offsets), done)
+        self._flush_offsets()
+        self._deleting_groups.add(name)
+
+        def finished(error: LogError | None) -> None:
+            self._deleting_groups.discard(name)
+            done(error)
+
+        self._change(self._groups, name, DeleteGroup(name, clean_offsets), finished)
 
     def put_pin(self, pin: PutPin, done: Done) -> None:
         """Make or renew a pin, which holds from now on: until it is applied it may be acknowledged at any moment."""
@@ -140,6 +167,23 @@ class Proposals:
             done(error)
 
         self.stage_command(pin, finished)
+
+    def delete_pins(self, names: tuple[str, ...], done: Done) -> None:
+        """Give pins up, even if the disk is full: that makes room; a name without a pin is no error."""
+        command = DeletePins(names)
+        makes_room = any(self._state().pins.get(name) for name in names)
+        self._given_up.append(command)
+
+        def finished(error: LogError | None) -> None:
+            self._given_up.remove(command)
+            done(error)
+
+        self.stage_command(command, finished, privileged=makes_room)
+
+    def lasting_pin(self, name: str) -> Pin | None:
+        """A pin that is applied and that nobody gives up at this moment, or None."""
+        given_up = any(name in command.names for command in self._given_up)
+        return None if given_up else self._state().pins.get(name)
 
     def lowest_pin(self, now_ms: int) -> int | None:
         """The lowest position of a pin whose lease runs, or None."""

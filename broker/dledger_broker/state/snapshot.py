@@ -27,6 +27,7 @@ ROWS_PER_FRAME: Final = 500
 class _Start(msgspec.Struct, frozen=True, tag="start"):
     format: int
     topic_version: int
+    trimmed_before: int = 0
 
 
 class _TopicRow(msgspec.Struct, frozen=True, array_like=True):
@@ -101,7 +102,7 @@ def encode_state(state: BrokerState) -> Iterator[bytes]:
     topics = [(topic.config, topic.created_position) for topic in state.topics.values()]
     groups = list(state.groups.values())
     offsets = state.offsets.capture()
-    start, end = _Start(FORMAT, state.topic_version), _End(state.digest())
+    start, end = _Start(FORMAT, state.topic_version, state.trimmed_before), _End(state.digest())
     features = dict(state.features)
     ordinal, pins = state.ordinal, list(state.pins)
     remembers = state.remembered.window_ms > 0 or len(state.remembered) > 0
@@ -143,7 +144,7 @@ def decode_state(chunks: Iterable[bytes]) -> BrokerState:
             case _Start(format=found):
                 if found != FORMAT:
                     raise CorruptionError(f"snapshot of the broker's state has format {found}, expected {FORMAT}")
-                topic_version = frame.topic_version
+                topic_version, state.trimmed_before = frame.topic_version, frame.trimmed_before
             case _Topics():
                 for row in frame.rows:
                     state.put_topic(row.config, row.created_position)

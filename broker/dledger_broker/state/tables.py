@@ -95,7 +95,8 @@ class BrokerState:
     """Topics, groups, offsets, pins, remembered sends, the group's ordinal and what members understand.
 
     Two replicas that applied the same entries have equal states and equal digests; queues in which nothing was ever
-    stored count for nothing.  `topic_version` counts changes of topics, for registrations.
+    stored count for nothing.  `topic_version` counts changes of topics, for registrations.  Below `trimmed_before` the
+    log is trimmed, or about to be, on every replica, whatever this one still keeps; the digest leaves it out.
     """
 
     def __init__(self) -> None:
@@ -108,6 +109,7 @@ class BrokerState:
         self.remembered = RememberedSends()
         self.ordinal: int | None = None
         self.topic_version = 0
+        self.trimmed_before = 0
         self._sum = 0
         self._hash_due: list[QueueState] = []
 

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from dledger.replica.status import PeerStatus
 from dledger.store.log import SegmentInfo
+from dledger.types import EntryKind
 from dledger_broker.config import BrokerConfig
 from dledger_broker.founding import Founding
 from dledger_broker.metrics import BrokerCounters
@@ -19,7 +20,7 @@ from dledger_broker.retention import (
     fullest_disk_ratio,
 )
 from dledger_broker.segment_ages import find_expired
-from dledger_broker.state.commands import PutPin
+from dledger_broker.state.commands import PutPin, encode
 from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, Message
 
 NOW = 1_000_000
@@ -320,3 +321,28 @@ def test_pins_and_the_ordinal_survive_snapshot_and_failover():
     follower.node.lead()
     follower.env.run_ready()
     assert follower.machine.state.ordinal == 7
+
+
+def test_a_trim_that_outlived_its_leadership_takes_nothing():
+    """1. A leader searches what to trim; 2. another one leads for a while and takes a pin; 3. the search ends."""
+    broker, retention = trimmed_broker()
+    retention.trim(max(broker.log.snapshots))
+    term = broker.node.term
+    broker.node.step_down()
+    pin = PutPin("job", 0, 60_000, START_MS)
+    broker.log.append(EntryKind.GROUP, term + 1, b"", encode(pin))
+    broker.node.catch_up()
+    broker.node.lead()
+    broker.env.run_ready()
+    assert (broker.log.first_position, broker.machine.kept_from, retention.is_busy) == (0, 0, False)
+
+
+def test_a_leader_that_keeps_more_than_the_others_knows_what_they_have_trimmed():
+    broker, retention = trimmed_broker()
+    position = max(broker.log.snapshots)
+    retention.trim(position)
+    broker.env.run_ready()
+    broker.log.first_position = 0
+    assert broker.machine.kept_from == position
+    broker.node.snapshot()
+    assert broker.restart().machine.kept_from == position

@@ -14,13 +14,14 @@ from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.requests import Requests
 from dledger_broker.processors.send import SendProcessor
 from dledger_broker.processors.send_unit import SendUnit
+from dledger_broker.processors.topics import TopicProcessor
 from dledger_broker.server.request import Origin, Request
-from dledger_broker.sim.schedules import commits
+from dledger_broker.sim.schedules import commits, crossings
 from dledger_broker.sim.schedules import requests as request_schedules
 from dledger_broker.state.tables import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
-from dledger_remoting.headers import UpdateConsumerOffsetHeader, decode_ext
+from dledger_remoting.headers import DeleteTopicHeader, UpdateConsumerOffsetHeader, decode_ext
 from dledger_remoting.hotpath import PullFields
 from dledger_remoting.tags import TagFilter
 
@@ -106,6 +107,23 @@ CATALOGUE.add(
     "offsets and denials wait until a majority has confirmed the leader",
     (Requests, "confirm", _believe_oneself),
     schedule=request_schedules.question_to_a_deposed_leader,
+)
+
+
+def _delete_what_is_known(self: TopicProcessor, request: Request) -> None:
+    if decode_ext(DeleteTopicHeader, request.ext).topic in self._machine.state.topics:
+        _real_delete_topic(self, request)
+    else:
+        request.respond()
+
+
+_real_delete_topic = TopicProcessor.delete_topic
+
+CATALOGUE.add(
+    "deletion-unconfirmed",
+    "only a confirmed leader says that what is to be deleted is gone",
+    (TopicProcessor, "delete_topic", _delete_what_is_known),
+    schedule=crossings.deletion_by_a_deposed_leader,
 )
 
 

@@ -9,8 +9,11 @@ from dledger.sim.mutants.catalogue import Catalogue
 from dledger.statemachine import CommittedEntry, Leadership
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.retention import Retention
+from dledger_broker.sim.schedules import crossings
 from dledger_broker.sim.schedules import requests as request_schedules
+from dledger_broker.state.contexts import Done
 from dledger_broker.state.pins import PinTable
+from dledger_broker.state.proposals import Proposals
 from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_broker.views import recovery
 from dledger_broker.views.consumequeue import ConsumeQueues
@@ -40,6 +43,30 @@ CATALOGUE.add(
     "a handover that fails takes back no queue offset that is in flight",
     (BrokerMachine, "on_leadership", _reset_whenever_not_ready),
     schedule=request_schedules.handover_that_fails,
+)
+
+# ---------------------------------------------------------------- what crosses on its way
+
+
+def _delete_only(self: Proposals, name: str, done: Done) -> None:
+    flush, self._flush_offsets = self._flush_offsets, _nothing
+    try:
+        _real_delete_topic(self, name, done)
+    finally:
+        self._flush_offsets = flush
+
+
+def _nothing() -> None:
+    """Instead of a flush."""
+
+
+_real_delete_topic = Proposals.delete_topic
+
+CATALOGUE.add(
+    "commit-behind-deletion",
+    "no offset is committed for a topic behind its deletion",
+    (Proposals, "delete_topic", _delete_only),
+    schedule=crossings.commit_in_the_moment_of_a_deletion,
 )
 
 # ---------------------------------------------------------------- trims

@@ -1,7 +1,7 @@
 """Schedules by hand for brokers: what random search finds rarely.
 
 They raise `AssertionError` or `Violation` if the code under them breaks its promise.  `commits` has those of consumer
-offsets, `requests` the others; `brokers` is the group that they drive.
+offsets, `crossings` those of changes that cross others, `requests` the rest; `brokers` is the group that they drive.
 """
 
 from __future__ import annotations
@@ -10,6 +10,11 @@ from collections.abc import Callable
 from typing import Final
 
 from dledger_broker.sim.schedules.commits import COMMIT_SCHEDULES
+from dledger_broker.sim.schedules.crossings import CROSSING_SCHEDULES
 from dledger_broker.sim.schedules.requests import REQUEST_SCHEDULES
 
-SCHEDULES: Final[tuple[Callable[[], None], ...]] = (*REQUEST_SCHEDULES, *COMMIT_SCHEDULES)
+SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
+    *REQUEST_SCHEDULES,
+    *COMMIT_SCHEDULES,
+    *CROSSING_SCHEDULES,
+)

@@ -1,0 +1,127 @@
+"""Changes that cross one another on their way into the log: what is acknowledged is neither undone nor made up."""
+
+from __future__ import annotations
+
+from served_broker import FakeClient, ServedBroker
+
+from dledger_broker.founding import Founding
+from dledger_remoting.topics import SubscriptionGroupConfig
+
+KEY = ("CG", "T1", 0)
+
+
+def commit_ext(offset: int) -> dict[str, str]:
+    return {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "commitOffset": str(offset)}
+
+
+def topic_ext(name: str, attributes: str = "") -> dict[str, str]:
+    return {
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": "4",
+        "writeQueueNums": "4",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "attributes": attributes,
+    }
+
+
+def make_group(broker: ServedBroker) -> None:
+    broker.memory.machine.proposals.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
+    broker.settle()
+
+
+def test_two_changes_of_one_topic_at_once_both_count(broker: ServedBroker, client: FakeClient) -> None:
+    first = client.send(17, topic_ext("T1", "+idempotent=true"))
+    second = client.send(17, topic_ext("T1", "+cleanup.policy=DELETE"))
+    broker.settle()
+    assert (client.answered(first).code, client.answered(second).code) == (0, 0)
+    attributes = broker.memory.machine.state.topics["T1"].config.attributes
+    assert attributes == {"idempotent": "true", "cleanup.policy": "DELETE"}
+
+
+def test_a_deletion_behind_a_creation_in_flight_follows_it(broker: ServedBroker, client: FakeClient) -> None:
+    client.send(17, topic_ext("T2"))
+    deletion = client.send(215, {"topic": "T2"})
+    broker.settle()
+    assert client.answered(deletion).code == 0
+    assert "T2" not in broker.memory.machine.state.topics
+
+
+def test_a_commit_is_void_once_its_topic_is_deleted(broker: ServedBroker, client: FakeClient) -> None:
+    make_group(broker)
+    client.send(15, commit_ext(7))
+    client.call(215, {"topic": "T1"})
+    client.call(17, topic_ext("T1"))
+    broker.advance(5)
+    assert broker.memory.machine.state.offsets.get(*KEY) is None
+
+
+def test_no_commit_slips_in_behind_the_deletion_of_its_topic(broker: ServedBroker, client: FakeClient) -> None:
+    make_group(broker)
+    client.send(215, {"topic": "T1"})
+    client.send(15, commit_ext(7))
+    broker.memory.machine.flush_offsets(lambda _: None)
+    broker.advance(5)
+    assert broker.memory.machine.state.offsets.get(*KEY) is None
+
+
+def test_a_commit_is_void_once_its_group_is_deleted_with_its_offsets(broker: ServedBroker, client: FakeClient) -> None:
+    make_group(broker)
+    client.send(15, commit_ext(7))
+    client.call(207, {"groupName": "CG", "cleanOffset": "true"})
+    broker.advance(5)
+    assert broker.memory.machine.state.offsets.get(*KEY) is None
+
+
+def test_no_commit_slips_in_behind_the_deletion_of_its_group(broker: ServedBroker, client: FakeClient) -> None:
+    make_group(broker)
+    client.send(207, {"groupName": "CG", "cleanOffset": "true"})
+    client.send(15, commit_ext(7))
+    broker.memory.machine.flush_offsets(lambda _: None)
+    broker.advance(5)
+    assert broker.memory.machine.state.offsets.get(*KEY) is None
+
+
+def founded(broker: ServedBroker) -> FakeClient:
+    Founding(broker.memory.machine, broker.config)
+    broker.settle()
+    return broker.client()
+
+
+def test_a_renewal_does_not_bring_back_a_pin_that_is_being_given_up(broker: ServedBroker) -> None:
+    client = founded(broker)
+    assert client.call(20013, {"name": "job", "position": "0", "leaseMillis": "60000"}).code == 0
+    broker.advance(30)
+    client.send(20014, {"name": "job"})
+    client.call_from_disk(20011, {"start": "0", "end": "0", "roles": "leader", "pin": "job"})
+    assert list(broker.memory.machine.state.pins) == []
+
+
+def test_a_pin_behind_which_it_is_given_up_at_once_is_gone(broker: ServedBroker) -> None:
+    client = founded(broker)
+    client.send(20013, {"name": "job", "position": "0", "leaseMillis": "60000"})
+    release = client.send(20014, {"name": "job"})
+    broker.settle()
+    assert client.answered(release).code == 0
+    assert list(broker.memory.machine.state.pins) == []
+
+
+def test_what_a_deposed_leader_cannot_know_is_not_answered_by_it_alone(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    """It has no such topic, group or pin, and the offset is the committed one; a later leader may know better."""
+    make_group(broker)
+    founded(broker)
+    client.send(15, commit_ext(7))
+    broker.advance(1)
+    requests = (
+        (215, {"topic": "Unknown"}),
+        (207, {"groupName": "Unknown"}),
+        (20014, {"name": "unknown"}),
+        (15, commit_ext(7)),
+    )
+    opaques = [client.send(code, ext) for code, ext in requests]
+    assert not any(client.has_answer(opaque) for opaque in opaques)
+    broker.settle()
+    assert [client.answered(opaque).code for opaque in opaques] == [0, 0, 0, 0]
