@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dledger.errors import CorruptionError, IdentityError
+from dledger.format import HEADER_BYTES, link
 from dledger.store.damage import CorruptRange, joined
 from dledger.store.disk import Disk
 from dledger.store.erase import shorten
@@ -164,9 +165,17 @@ class _Recoverer:
     # Where verification starts
 
     def choose_base(self) -> SnapshotMeta | None:
-        """The newest snapshot at or below the mark that verifies; those that do not are no longer listed."""
+        """The newest snapshot at or below the mark that verifies; those that do not are no longer listed.
+
+        Nor is one that was received to replace this log, which did not come to pass: if the log goes on beyond it with
+        entries that nobody else has, they must not be taken for corrupt ones of the snapshot's log.
+        """
         for meta in reversed(self.snapshots.list()):
             if self.mark_valid and meta.position > self.mark.position:
+                continue
+            if self.is_of_another_log(meta):
+                self.notes.append(f"the snapshot at {meta.position} is of another log than this one: not used")
+                self.snapshots.forget(meta.position)
                 continue
             try:
                 self.snapshots.verify(meta)
@@ -176,6 +185,24 @@ class _Recoverer:
                 continue
             return meta
         return None
+
+    def is_of_another_log(self, meta: SnapshotMeta) -> bool:
+        """Whether a snapshot inside this log is joined neither by the mark nor by the entry that stands behind it."""
+        if not self.starts or meta.position <= self.starts[0]:
+            return False  # whatever follows: without it nothing would tell the state before this log
+        if self.mark_valid and meta.position == self.mark.position:
+            return (meta.last_index, meta.chain_crc) != (self.mark.index, self.mark.chain)
+        if meta.position not in self.starts:
+            return False
+        segment = Segment(self.disk, meta.position, 0)
+        try:
+            first = header_at(segment.file, meta.position, meta.position)
+            header = segment.file.pread(HEADER_BYTES, 0)
+        finally:
+            segment.retire()
+        return first is not None and (
+            first.index != meta.last_index + 1 or link(header, 0, meta.chain_crc) != first.chain_crc
+        )
 
     def starting_cursor(self, base: SnapshotMeta | None) -> Cursor:
         if base is not None:

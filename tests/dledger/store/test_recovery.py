@@ -1,7 +1,7 @@
 import random
 
 import pytest
-from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, make_identity
+from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, body_leaving, make_identity
 
 from dledger.errors import CorruptionError
 from dledger.sim.disk import SimDisk
@@ -288,3 +288,42 @@ def test_a_crash_is_told_from_an_orderly_stop(closed: LoggedModel):
     closed.sync()
     disk.kill()
     assert not closed.open().clean
+
+
+@pytest.mark.parametrize("ahead", [-3, 0, 3])
+def test_a_snapshot_that_did_not_come_to_replace_the_log_is_not_taken_for_its_own(sim_disk: SimDisk, ahead: int):
+    """1. Entries that no majority has reach beyond a leader's snapshot; 2. it is received; 3. a crash before the reset.
+
+    Taken for the base, the entries behind it would count as corrupt ones of that leader's term, and be acknowledged.
+    """
+    make_identity(sim_disk)
+    model = LoggedModel(sim_disk)
+    model.fill(random.Random(1), 60)
+    model.sync()
+    model.log.sync_mark()
+    position = 2 * SEGMENT_BYTES
+    before = max(meta.index for meta, _ in model.entries if meta.position < position)
+    writer = model.snapshots.begin(SnapshotMeta(position, before + ahead, 5, 12345, MEMBERS))
+    writer.write(b"state")
+    writer.commit()
+    sim_disk.crash(random.Random(1), "none")
+    recovery = model.open()
+    assert (recovery.base, recovery.corrupt_ranges, recovery.term_runs) == (None, [], [(0, 1)])
+    model.check()
+    model.truncate(20)
+    model.append(b"of the leader", term=6)
+    model.check()
+
+
+def test_a_snapshot_that_did_not_come_to_replace_a_log_of_its_length_is_not_taken_for_its_own(sim_disk: SimDisk):
+    make_identity(sim_disk)
+    model = LoggedModel(sim_disk)
+    model.fill(random.Random(1), 10)
+    model.append(body_leaving(model.log, 0))
+    model.sync()
+    model.log.sync_mark()
+    writer = model.snapshots.begin(SnapshotMeta(model.log.end_position, 5, 5, 12345, MEMBERS))
+    writer.commit()
+    sim_disk.crash(random.Random(1), "none")
+    assert model.open().base is None
+    model.check()
