@@ -77,6 +77,8 @@ class ConsumeQueues:
         view = queue.view
         if offset >= view.tail_start:
             return view.in_memory(offset, count)
+        if queue.dropped:
+            return None  # its files give their names away: none may be kept open under a name that another queue gets
         count = min(count, view.tail_start - offset)
         return self._reader.read_nowait(queue_directory(queue.topic, queue.queue_id), offset, count)
 

@@ -150,3 +150,20 @@ def test_adjacent_records_are_selected_at_once_as_they_are_one_by_one(spaced, ma
     limits = (7, 0, 10_000, max_messages, max_bytes)
     one_by_one = select(units, *limits, TagFilter.parse("even"), first_position)
     assert select(units, *limits, None, first_position) == one_by_one
+
+
+def test_a_search_in_a_topic_that_is_deleted_meanwhile_leaves_no_file_open_for_the_next_topic_of_that_name():
+    """1. The deletion is applied; 2. a search goes on in the old queue; 3. its files give their name away."""
+    broker = BrokerInMemory()
+    for generation in (b"old", b"new"):
+        broker.create_topic("orders")
+        broker.send("orders", 0, *[Message(generation + b"%d" % number) for number in range(20)])
+        broker.flush_views()
+        broker.flush_views()
+        searched = broker.queue("orders")
+        if generation == b"old":
+            broker.machine.proposals.delete_topic("orders", lambda _: None)
+            broker.node.commit()
+            broker.machine.queues.read(searched, 0, 1)
+            broker.env.run_ready()
+    assert broker.bodies("orders") == [b"new%d" % number for number in range(20)]
