@@ -325,7 +325,8 @@ class IdempotentSends:
         while staged and staged[0][0] < applied_position:
             self._in_flight.difference_update(staged.popleft()[1])
         table = self._machine.state.remembered
-        table.index(len(table))
+        while not table.index(ROWS_PER_SLICE):
+            pass  # those that have expired since are the first to be indexed
         self._room = table.max_rows - len(table)
 
     def _on_features(self) -> None:

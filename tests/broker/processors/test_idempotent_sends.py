@@ -201,6 +201,15 @@ def test_a_send_is_forgotten_once_the_window_has_passed_in_the_log(broker: Serve
     assert len(broker.memory.machine.state.remembered) == 2
 
 
+def test_a_repetition_is_found_however_few_sends_a_window_holds(broker: ServedBroker):
+    """Most of what was remembered since somebody last looked has expired."""
+    for number in range(50):
+        first = send(broker, properties=f"UNIQ_KEY\x01K{number}\x02")
+        broker.advance(WINDOW_MS / 1000 / 4)
+    assert place(send(broker, properties="UNIQ_KEY\x01K49\x02")) == place(first)
+    assert stored(broker) == 50
+
+
 def test_beyond_the_limit_sends_are_stored_and_counted(make_broker: MakeBroker):
     broker = remembering(make_broker(), max_keys=2)
     for key in ("A", "B", "C"):
