@@ -1,13 +1,20 @@
 """A read waits for a round of heartbeats that began after it, and for what was committed then."""
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from dledger.core.effects import ReadsReady
+from dledger.core.log_table import LogTable
+from dledger.core.messages import AppendReply, HeartbeatReply, VoteReply
+from dledger.core.raft import Raft
+from dledger.core.settings import RaftSettings
 from dledger.errors import NotLeaderError
 from dledger.replica.reads import ReadWaiters
+from dledger.types import EntryKind, EntryMeta, HardState, Membership, ReplicaId
 
 
 class Turns:
@@ -25,6 +32,10 @@ class Turns:
             callback()
 
 
+def nothing() -> None:
+    """Nothing follows from a round that begins."""
+
+
 @pytest.fixture
 def turns() -> Turns:
     return Turns()
@@ -38,7 +49,7 @@ def test_reads_of_one_turn_share_a_round(turns: Turns):
         rounds.append(len(rounds) + 1)
         return rounds[-1]
 
-    waiters = ReadWaiters(turns, begin)  # type: ignore[arg-type]
+    waiters = ReadWaiters(turns, begin, nothing)  # type: ignore[arg-type]
     waiters.add(answers.append)
     waiters.add(answers.append)
     assert rounds == []
@@ -60,7 +71,7 @@ def test_reads_of_one_turn_share_a_round(turns: Turns):
 def test_a_round_that_cannot_begin_fails_its_reads(turns: Turns):
     error = NotLeaderError(None, 3)
     answers: list[Exception | None] = []
-    waiters = ReadWaiters(turns, lambda: error)  # type: ignore[arg-type]
+    waiters = ReadWaiters(turns, lambda: error, nothing)  # type: ignore[arg-type]
     waiters.add(answers.append)
     turns.turn()
     assert answers == [error]
@@ -69,15 +80,62 @@ def test_a_round_that_cannot_begin_fails_its_reads(turns: Turns):
 def test_a_group_of_one_confirms_before_the_round_has_a_number(turns: Turns):
     answers: list[Exception | None] = []
 
-    def begin() -> int:
+    def confirm() -> None:
         waiters.confirmed(1, 5)
         waiters.applied(5)
-        return 1
 
-    waiters = ReadWaiters(turns, begin)  # type: ignore[arg-type]
+    waiters = ReadWaiters(turns, lambda: 1, confirm)  # type: ignore[arg-type]
     waiters.add(answers.append)
     turns.turn()
     assert answers == [None]
+
+
+def test_an_earlier_round_that_is_confirmed_when_one_begins_answers_none_of_its_reads(turns: Turns):
+    """1. One of two voters that are needed has answered a round; 2. a voter is removed; 3. another round begins."""
+    me, b, c, _ = voters = [ReplicaId(name, name) for name in "abcd"]
+    core = lone_leader(voters)
+    first = core.read_index(0.0)
+    assert first is not None
+    core.step(b, HeartbeatReply(core.term, first, core.commit_index), 0.0)
+    without_d = EntryMeta(2, core.term, 200, 100, EntryKind.MEMBERSHIP, membership=Membership((me, b, c)))
+    core.propose((without_d,), b"", 0.0)
+    core.take()
+    answers: list[Exception | None] = []
+
+    def carry_out() -> None:
+        for effect in core.take().effects:
+            if isinstance(effect, ReadsReady):
+                waiters.confirmed(effect.round, effect.index)
+        waiters.applied(10)
+
+    waiters = ReadWaiters(turns, lambda: core.read_index(0.0) or -1, carry_out)  # type: ignore[arg-type]
+    waiters.add(answers.append)
+    turns.turn()
+    assert answers == []
+    core.step(c, HeartbeatReply(core.term, first + 1, core.commit_index), 0.0)
+    carry_out()
+    assert answers == [None]
+
+
+def lone_leader(voters: list[ReplicaId]) -> Raft:
+    """A core that leads the voters and has committed its own first entry."""
+    me = voters[0]
+    table = LogTable(0, 1, (), 0, Membership(tuple(voters)), 0)
+    settings = RaftSettings()
+    core = Raft(
+        me, table, HardState(1, None), durable_index=0, commit_index=0, settings=settings, random=Random(1), now=0.0
+    )
+    core._campaign(0.0, pre=False)
+    core.hard_state_saved(HardState(2, me), 0.0)
+    for voter in voters[1:]:
+        core.step(voter, VoteReply(2, granted=True), 0.0)
+    core.propose((EntryMeta(1, 2, 100, 100, EntryKind.NO_OP),), b"", 0.0)
+    core.synced(0, 1, 0.0)
+    for voter in voters[1:]:
+        core.step(voter, AppendReply(2, 1, 1), 0.0)
+    assert core.own_term_committed
+    core.take()
+    return core
 
 
 class Histories(RuleBasedStateMachine):
@@ -96,7 +154,7 @@ class Histories(RuleBasedStateMachine):
         self.round_commit: dict[int, int] = {}
         self.answered: dict[int, Exception | None] = {}
         self.reads = 0
-        self.waiters = ReadWaiters(self.turns, self.begin)  # type: ignore[arg-type]
+        self.waiters = ReadWaiters(self.turns, self.begin, nothing)  # type: ignore[arg-type]
 
     def begin(self) -> int:
         self.rounds += 1

@@ -13,12 +13,16 @@ ReadCallback = Callable[[Exception | None], None]
 class ReadWaiters:
     """All reads asked for in one turn of the event loop share one round of heartbeats.
 
-    `begin_round()` returns the round's number, or None if this replica cannot confirm reads now.
+    `begin_round()` returns the round's number, or why this replica cannot confirm reads now; `carry_out()` then does
+    what follows from that: it sends the heartbeats, and may tell of rounds that are confirmed.
     """
 
-    def __init__(self, environment: Environment, begin_round: Callable[[], int | Exception]) -> None:
+    def __init__(
+        self, environment: Environment, begin_round: Callable[[], int | Exception], carry_out: Callable[[], None]
+    ) -> None:
         self._environment = environment
         self._begin_round = begin_round
+        self._carry_out = carry_out
         self._asked: list[ReadCallback] = []
         self._scheduled = False
         self._in_round: list[tuple[int, list[ReadCallback]]] = []
@@ -37,17 +41,14 @@ class ReadWaiters:
         asked, self._asked = self._asked, []
         if not asked:
             return
-        # The round may be confirmed inside `begin_round` (a group of one voter), so it is listed first.
-        entry = (-1, asked)
-        self._in_round.append(entry)
         number = self._begin_round()
         if isinstance(number, Exception):
-            if entry in self._in_round:
-                self._in_round.remove(entry)
-                for callback in asked:
-                    callback(number)
-        elif entry in self._in_round:
-            self._in_round[self._in_round.index(entry)] = (number, asked)
+            for callback in asked:
+                callback(number)
+        else:
+            # What is carried out may confirm it (a group of one voter), or an earlier one (a voter less is asked).
+            self._in_round.append((number, asked))
+            self._carry_out()
 
     def confirmed(self, number: int, index: int) -> None:
         """Rounds up to `number` may be served once `index` is applied."""

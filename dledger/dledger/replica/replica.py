@@ -104,7 +104,7 @@ class Replica:
         self.flusher = Flusher(
             environment, self.store, sync=config.flush == "sync", durable=self._durable, failed=self.fail
         )
-        self._reads = ReadWaiters(environment, self._begin_read_round)
+        self._reads = ReadWaiters(environment, self._begin_read_round, self._pump)
         self._snapshotter = Snapshotter(
             environment,
             self.store,
@@ -546,7 +546,6 @@ class Replica:
 
     def _begin_read_round(self) -> int | Exception:
         number = self.engine.read_index(self.environment.now())
-        self._pump()
         return self.not_leader() if number is None else number
 
     def broadcast_commit(self) -> None:

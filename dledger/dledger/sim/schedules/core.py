@@ -380,7 +380,7 @@ def read_waits_for_apply() -> None:
         def call_soon(self, callback: Callable[[], None]) -> None:
             soon.append(callback)
 
-    reads = ReadWaiters(_as_environment(Loop()), lambda: 1)
+    reads = ReadWaiters(_as_environment(Loop()), lambda: 1, lambda: None)
     reads.add(answered.append)
     soon.pop()()
     reads.confirmed(1, 5)
