@@ -177,6 +177,8 @@ class RangeProcessor:
                 found = await self._log.cuts(header.start_position, commit, max(header.slice_bytes, MIN_SLICE_BYTES))
             ends = [*(cut.position for cut in found[1:]), commit]
             cuts = [await self._cut(cut, end, times=header.times) for cut, end in zip(found, ends, strict=False)]
+            if self._log.first_position != first_position:
+                raise TrimmedError(f"it began at {first_position}, and begins at {self._log.first_position} now")
         except TrimmedError as error:
             raise ReadBehind(f"the log was trimmed while it was planned, plan again: {error}") from error
         plan = ReadPlan(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import msgspec
+import pytest
 from served_broker import NODE_ID, MakeBroker, ServedBroker, make_served_broker
 
+from dledger.store.ranges import LogCut
 from dledger.types import Membership, ReplicaId
 from dledger_broker.founding import Founding
 from dledger_broker.processors.ranges import CATCH_UP_S
@@ -73,6 +75,26 @@ def test_a_range_that_is_no_longer_kept_says_so(broker: ServedBroker):
     answer = client.call_from_disk(20011, {"roles": "leader", "start": "0", "end": "100"})
     assert answer.code == ResponseCode.READ_TRIMMED
     assert client.call(20013, {"name": "late", "position": "0"}).code == ResponseCode.READ_TRIMMED
+
+
+def test_a_log_that_is_trimmed_while_it_is_planned_is_planned_again(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+):
+    """Cuts that begin behind what the plan says, or none at all, would pass for all there is."""
+    client, node = founded(broker).client(), broker.memory.node
+    client.send_message("T1")
+    real_cuts = node.cuts
+
+    async def cuts(start: int, end: int, slice_bytes: int) -> list[LogCut]:
+        node.trim(node.snapshot())
+        return await real_cuts(start, end, slice_bytes)
+
+    monkeypatch.setattr(node, "cuts", cuts)
+    answer = client.call_from_disk(20010, {"roles": "leader"})
+    assert answer.code == ResponseCode.READ_BEHIND
+    monkeypatch.undo()
+    client.send_message("T1")
+    assert client.call_from_disk(20010, {"roles": "leader"}).code == ResponseCode.SUCCESS
 
 
 def test_a_pin_is_given_up_only_when_every_member_understands_it(broker: ServedBroker):
