@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from dledger.errors import LogError, OutcomeUnknownError
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.requests import Requests
@@ -93,15 +94,12 @@ class TopicProcessor:
         for config in configs:
             _check_topic(config)
         done = self._finish(request)
-        left = len(configs)
-        failed: Exception | None = None
+        outcomes: list[LogError | None] = []
 
-        def one_done(error: Exception | None) -> None:
-            nonlocal left, failed
-            left -= 1
-            failed = failed or error
-            if left == 0:
-                done(failed)
+        def one_done(error: LogError | None) -> None:
+            outcomes.append(error)
+            if len(outcomes) == len(configs):
+                done(_of_all(outcomes))
 
         for config in configs:
             self._machine.proposals.put_topic(config, one_done)
@@ -188,6 +186,14 @@ def _check_topic(config: TopicConfig) -> None:
             raise InvalidParameter(f"{field} {queues} is outside 1..{MAX_QUEUES}")
     if not 0 <= config.perm <= MAX_PERM:
         raise InvalidParameter(f"perm {config.perm} is outside 0..{MAX_PERM}: 4 read + 2 write + 1 inherit")
+
+
+def _of_all(outcomes: Sequence[LogError | None]) -> LogError | None:
+    """The outcome of several changes: only if all were refused may the request be handled again elsewhere."""
+    errors = [error for error in outcomes if error is not None]
+    if not errors or (len(errors) == len(outcomes) and not any(isinstance(e, OutcomeUnknownError) for e in errors)):
+        return errors[0] if errors else None
+    return OutcomeUnknownError(f"some of the changes may have taken effect, others not: {errors[0]}")
 
 
 def _attribute_changes(text: str) -> list[tuple[str, str | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from served_broker import FakeClient, ServedBroker
 
 from dledger_broker.founding import Founding
@@ -125,3 +126,20 @@ def test_what_a_deposed_leader_cannot_know_is_not_answered_by_it_alone(
     assert not any(client.has_answer(opaque) for opaque in opaques)
     broker.settle()
     assert [client.answered(opaque).code for opaque in opaques] == [0, 0, 0, 0]
+
+
+def test_several_topics_of_which_one_may_be_changed_are_not_changed_again_by_the_next_leader(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    """1. T2 waits for another change, T1 is proposed; 2. leadership is lost, and T2 refused; 3. it comes back."""
+    broker.memory.create_topic("T2")
+    client.send(17, topic_ext("T2"))
+    configs = [{"topicName": name, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6} for name in ("T1", "T2")]
+    several = client.send(18, body=msgspec.json.encode({"topicConfigList": configs}))
+    broker.memory.node.step_down()
+    broker.settle()
+    answer = client.answered(several)
+    assert (answer.code, answer.ext["outcome"]) == (1, "unknown")
+    broker.memory.node.lead()
+    broker.advance(1)
+    assert broker.memory.machine.state.topics["T1"].config.read_queue_nums == 4
