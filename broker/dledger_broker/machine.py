@@ -114,7 +114,7 @@ class BrokerMachine:
     then.  The callbacks in `on_topics_changed` and `on_groups_changed` come before the contexts of the change, and when
     a snapshot replaced everything; those in `on_features_changed` when a member understands other command kinds; those
     in `on_leadership_changed` at every change of role, term or leader. `trim_under_way` is the position below which
-    retention is about to trim, 0 if it is not.
+    this leader is about to trim, or has tried to.
     """
 
     def __init__(
@@ -260,6 +260,7 @@ class BrokerMachine:
             # Not when a handover fails: what is in flight then is still this leader's, and keeps its offsets.
             self._overlay_term = leadership.term if leadership.is_leader else 0
             self.state.reset_staged()
+            self.trim_under_way = 0  # whoever leads next has applied what was proposed of it
         if (before.term, before.ready) != (leadership.term, leadership.ready):
             if leadership.ready:
                 self._finish_recovery()

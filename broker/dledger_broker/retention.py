@@ -205,6 +205,7 @@ class Retention:
             # A leader of the terms between may have taken pins that the position lies above.
             rows = NotLeaderError(leadership.leader_id, leadership.term)
         if isinstance(rows, BaseException):
+            self._machine.trim_under_way = 0
             self._finish(position, rows)
             return
         starts = range(0, max(len(rows), 1), MAX_OFFSETS_PER_COMMAND)
@@ -216,6 +217,7 @@ class Retention:
 
     def _decided(self, position: int, error: LogError | None) -> None:
         if error is None:
+            self._machine.trim_under_way = 0  # it is in the state
             try:
                 self._log.trim(position)
             except LogError as refused:
@@ -224,7 +226,6 @@ class Retention:
 
     def _finish(self, position: int, error: BaseException | None) -> None:
         self._busy = False
-        self._machine.trim_under_way = 0  # what was applied of it is in the state
         if error is None:
             _logger.info("event=trim position=%d", position)
         else:
