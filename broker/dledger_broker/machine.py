@@ -136,7 +136,7 @@ class BrokerMachine:
         self._log: ReplicatedLog | None = None
         self._batch = 0
         self._overlay_term = 0
-        self._features_told = {self.config.node_id: understood_kinds()} if self.config.node_id else {}
+        self._features_told = self._own_features()
         self._features_on_their_way: set[str] = set()
         self._restored = False
         self._recovering = False
@@ -261,6 +261,8 @@ class BrokerMachine:
             self._overlay_term = leadership.term if leadership.is_leader else 0
             self.state.reset_staged()
             self.trim_under_way = 0  # whoever leads next has applied what was proposed of it
+        if before.is_leader and not leadership.is_leader:
+            self._features_told = self._own_features()  # the next leader may be told others
         if (before.term, before.ready) != (leadership.term, leadership.ready):
             if leadership.ready:
                 self._finish_recovery()
@@ -433,6 +435,9 @@ class BrokerMachine:
         if begin == entry.records_position and end == begin + len(entry.records):
             return runs
         return scan_entry(self.state, entry)
+
+    def _own_features(self) -> dict[str, tuple[int, ...]]:
+        return {self.config.node_id: understood_kinds()} if self.config.node_id else {}
 
     def _record_features(self, node_id: str) -> None:
         """Record what a member understands, unless that is recorded or on its way."""

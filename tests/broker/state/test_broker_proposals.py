@@ -1,7 +1,8 @@
 import pytest
 
 from dledger.errors import BusyError, LogFullError, NotLeaderError, OutcomeUnknownError
-from dledger_broker.state.commands import KINDS
+from dledger.types import EntryKind
+from dledger_broker.state.commands import KINDS, Features, encode
 from dledger_broker.testing import BrokerInMemory, Message, stage_messages
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
@@ -185,3 +186,17 @@ def test_what_a_member_told_a_follower_is_recorded_once_that_one_leads():
     broker.env.run_ready()
     assert broker.machine.state.understood_by_all(16, ["fake-n1"])
     assert not broker.machine.state.understood_by_all(18, ["fake-n1"])
+
+
+def test_what_a_member_told_an_earlier_leader_is_not_recorded_by_it_when_it_leads_again():
+    """1. A member tells a leader; 2. an older version of it tells the next leader; 3. the first one leads again."""
+    broker = BrokerInMemory()
+    broker.machine.learn_features("fake-n1", (16, 17))
+    broker.env.run_ready()
+    term = broker.node.term
+    broker.node.step_down()
+    broker.log.append(EntryKind.GROUP, term + 1, b"", encode(Features("fake-n1", (16,))))
+    broker.node.catch_up()
+    broker.node.lead()
+    broker.env.run_ready()
+    assert not broker.machine.state.understood_by_all(17, ["fake-n1"])
