@@ -2,7 +2,7 @@
 
 - A range brings every record that lies in it and no other, with the bytes that were committed.
 - A plan and a commit position are never behind what was acknowledged before they were asked for.
-- The log is kept from a pin on, from its acknowledgement until its lease may be over.
+- The log is kept from a pin on, from its acknowledgement until its lease may be over; what is gone is not pinned.
 """
 
 from __future__ import annotations
@@ -156,8 +156,11 @@ class BulkReader(Client):
     def _put(self, position: int) -> None:
         trial, now = self.trial, self.trial.group.scheduler.now
         counts = not self._may_be_unpinned
+        trimmed_to = trial.truth.trimmed_to
 
         def done(answer: Answer | None) -> None:
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                require(position >= trimmed_to, "what is gone is not pinned", asked=position, trimmed_to=trimmed_to)
             if answer is not None and answer.code == ResponseCode.SUCCESS and counts:
                 held = int(answer.ext["position"])
                 require(held <= position, "a pin holds at least what was asked for", asked=position, held=held)

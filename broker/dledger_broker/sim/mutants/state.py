@@ -106,6 +106,14 @@ CATALOGUE.add(
     scenario="repeats",
 )
 
+CATALOGUE.add(
+    "pin-below-a-trim",
+    "no leader pins what other nodes have trimmed, though it may still have it",
+    (BrokerMachine, "kept_from", property(lambda self: max(self.log.first_position, self.trim_under_way))),
+    schedule=crossings.pin_of_what_others_have_trimmed,
+    scenario="repeats",
+)
+
 # ---------------------------------------------------------------- consume queues
 
 

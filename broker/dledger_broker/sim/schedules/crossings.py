@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
+from dledger.errors import LogFullError
 from dledger.sim.registers import leading
-from dledger_broker.sim.schedules.brokers import GROUP_NAME, Brokers, offset_fields
+from dledger.store.snapshots import SnapshotWriter
+from dledger.types import SnapshotMeta
+from dledger_broker.sim.schedules.brokers import GROUP_NAME, TOPIC, Brokers, offset_fields
+from dledger_broker.sim.service import SimBroker
 from dledger_remoting.codes import RequestCode, ResponseCode
 
 PASSING: Final = "passing"
@@ -58,4 +62,41 @@ def commit_in_the_moment_of_a_deletion() -> None:
     assert (GROUP_NAME, PASSING, 0) not in brokers.trial.truth.committed
 
 
-CROSSING_SCHEDULES: Final = (deletion_by_a_deposed_leader, commit_in_the_moment_of_a_deletion)
+def pin_of_what_others_have_trimmed() -> None:
+    """A leader that could not trim with the others, for it had no snapshot there, pins nothing that they lack.
+
+    1. A follower has no space for a snapshot, and so keeps what the leader has everybody trim.
+    2. It comes to lead, and a reader pins the log from its first position on.
+    """
+    brokers = Brokers()
+    heir = brokers.follower
+    life = brokers.group.nodes[heir].life
+    assert life is not None
+    setattr(life.replica.snapshots, "begin", _no_space)  # noqa: B010 - a fault
+    connection = brokers.connect(brokers.leader)
+    for _ in range(30):
+        brokers.send(connection, TOPIC, padding=4000)
+        brokers.run(0.1)
+    old = leading(brokers.group)
+    position = old.replica.snapshots.list()[-1].position
+    cast(SimBroker, old.service).trim(position)
+    brokers.run(1.0)
+    assert life.replica.store.first_position < position == old.replica.store.first_position
+    brokers.hand_over(heir)
+    brokers.run(2.0)
+    assert brokers.leader == heir
+    ext = {"name": "reader", "position": "0", "leaseMillis": "60000"}
+    answers = brokers.ask(brokers.connect(heir), RequestCode.PIN_LOG, ext)
+    brokers.run(2.0)
+    assert [answer.code for answer in answers if answer] == [ResponseCode.READ_TRIMMED]
+
+
+def _no_space(_meta: SnapshotMeta) -> SnapshotWriter:
+    raise LogFullError("no space for a snapshot")
+
+
+CROSSING_SCHEDULES: Final = (
+    deletion_by_a_deposed_leader,
+    commit_in_the_moment_of_a_deletion,
+    pin_of_what_others_have_trimmed,
+)
