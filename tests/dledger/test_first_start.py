@@ -66,6 +66,14 @@ def test_a_founder_whose_first_start_was_cut_short_is_still_a_voter(tmp_path, li
     assert not (tmp_path / "aside-0").exists()
 
 
+def test_a_bootstrap_that_comes_too_late_says_so(tmp_path):
+    assert not start(OsDisk(str(tmp_path)), bootstrap=False).notes
+    late = start(OsDisk(str(tmp_path)))
+    assert late.identity.initial is None
+    [note] = late.notes
+    assert note.startswith("bootstrap founds nothing")
+
+
 def test_a_start_that_was_never_elected_keeps_its_incarnation(tmp_path):
     first = start(OsDisk(str(tmp_path)))
     second = start(OsDisk(str(tmp_path)))

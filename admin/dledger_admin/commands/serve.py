@@ -14,7 +14,9 @@ from ..extras import require
 @click.option(
     "--config", type=click.Path(), required=True, metavar="FILE", help="TOML; see the configuration reference."
 )
-@click.option("--bootstrap", is_flag=True, help="Found a group of one voter; listed peers join it as learners.")
+@click.option(
+    "--bootstrap", is_flag=True, help="Found a group of one voter in an empty data directory; listed peers join it."
+)
 def broker(config: str, bootstrap: bool) -> None:
     """Run one broker node. SIGTERM drains it, a second one stops it at once."""
     require("broker", "aiohttp", "prometheus_client")

@@ -144,6 +144,11 @@ def open_directory(
             " this node does not vote until a leader has brought it up to date; if no leader can be elected because"
             " all nodes went down, accept the loss with 'dledger node recover --accept-loss'"
         )
+    if bootstrap and identity.initial is None and recovery.durable_index < 0:
+        notes.append(
+            "bootstrap founds nothing in a directory that a start without it has made: this node waits for its group to"
+            " take it in; if there is no such group yet, empty the directory and start again"
+        )
     base_term = 0
     if recovery.first_index > 0:
         first = snapshots.at_or_below(recovery.first_position)
