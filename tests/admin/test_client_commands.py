@@ -16,7 +16,6 @@ from dledger_admin.commands.message_format import formatter
 from dledger_admin.errors import AdminError
 from dledger_client import (
     ConnectError,
-    DeadlineError,
     MessageQueue,
     NoRouteError,
     NotFoundError,
@@ -25,7 +24,7 @@ from dledger_client import (
     RefusedError,
     TopicRoute,
 )
-from dledger_remoting.errors import GroupNotExist, NotLeader, QueryNotFound, RequestCodeNotSupported, TopicNotExist
+from dledger_remoting.errors import GroupNotExist, QueryNotFound, RequestCodeNotSupported, TopicNotExist
 from dledger_remoting.range_reads import PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
@@ -335,8 +334,6 @@ def test_a_broker_taken_for_a_name_server_is_asked_about(monkeypatch):
     ("error", "advice"),
     [
         (NoRouteError("orders", "no registered broker has it"), "dledger topic list"),
-        (RefusedError(NotLeader("no leader")), "dledger status"),
-        (DeadlineError("no leader of broker-a answered"), "dledger status"),
         (NotFoundError(GroupNotExist("consumer group g does not exist")), "dledger group list"),
     ],
 )

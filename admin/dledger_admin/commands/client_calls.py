@@ -11,7 +11,6 @@ from typing import Final, TypeVar
 from dledger_client import (
     Admin,
     ClientError,
-    DeadlineError,
     NoNameServerError,
     NoRouteError,
     NotFoundError,
@@ -87,8 +86,6 @@ def _advice(error: ClientError, namesrv: str) -> str:
             return "; `dledger group list` shows those that there are"
         case NoRouteError():
             return "; `dledger topic list` shows those that there are"
-        case DeadlineError() | RefusedError() | SendError() if code in {None, ResponseCode.SERVICE_NOT_AVAILABLE}:
-            return "; `dledger status` shows which nodes run"
         case _:
             return ""
 
