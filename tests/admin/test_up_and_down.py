@@ -6,14 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from dledger_admin.cli import main
 from dledger_admin.cluster import processes
 from dledger_admin.cluster.lifecycle import RunningCluster, services, wait_until
+from dledger_admin.cluster.live import show_changes, status_table
 from dledger_admin.cluster.manifest import read_manifest
 from dledger_admin.errors import StartError
 
@@ -207,6 +210,20 @@ def test_an_up_in_the_foreground_goes_on_while_a_process_runs_that_took_the_plac
     assert running.runs()
     dledger("down", *data)
     assert not running.runs()
+
+
+def test_in_the_foreground_a_name_server_that_ended_is_shown(dledger):
+    dledger.up()
+    cluster = RunningCluster(read_manifest(dledger.data).layout(dledger.data))
+    output = Console(file=StringIO(), width=100)
+    show = show_changes(cluster, output)
+    show({})
+    dledger("node", "stop", "--data", str(dledger.data), "namesrv")
+    show({})
+    output.print(status_table(cluster, {}))
+    lines = output.file.getvalue().splitlines()
+    assert [line for line in lines if line.startswith("namesrv")] == ["namesrv serving", "namesrv no answer"]
+    assert sum("namesrv" in line and "no answer" in line for line in lines) == 2
 
 
 def test_in_the_foreground_a_signal_stops_everything(dledger, tmp_path):

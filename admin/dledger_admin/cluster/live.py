@@ -1,4 +1,4 @@
-"""What `up` shows in the foreground: a table of the nodes on a terminal, elsewhere a line for each change."""
+"""What `up` shows in the foreground: a table of the processes on a terminal, elsewhere a line for each change."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from .lifecycle import RunningCluster
+from .lifecycle import RunningCluster, services
 from .probes import NodeStatus, fetch_all, group_commits
+from .processes import NAMESRV
 
 _REFRESH_S = 0.25
 _ROLE_STYLES = {"leader": "bold green", "follower": "green", "learner": "cyan"}
@@ -21,7 +22,7 @@ def watch(cluster: RunningCluster, console: Console, stop_requested: Callable[[]
     """Show the cluster until `stop_requested()` or until no process is left."""
     layout = cluster.layout
     console.print(f"name server {layout.namesrv_address}   data {layout.data_dir}   Ctrl-C stops", highlight=False)
-    show = _show_changes(cluster, console)
+    show = show_changes(cluster, console)
     with Live(console=console, auto_refresh=False, transient=False) if console.is_terminal else nullcontext() as live:
         while not stop_requested() and cluster.runs():
             statuses = fetch_all(layout.places())
@@ -32,20 +33,29 @@ def watch(cluster: RunningCluster, console: Console, stop_requested: Callable[[]
             time.sleep(_REFRESH_S)
 
 
-def _show_changes(cluster: RunningCluster, console: Console) -> Callable[[dict[str, NodeStatus | None]], None]:
-    """Return what prints a line for each node that has another role, term or state than when it was last called."""
+def show_changes(cluster: RunningCluster, console: Console) -> Callable[[dict[str, NodeStatus | None]], None]:
+    """Return what prints a line for each process of another role, term or state than when it was last called."""
     shown: dict[str, str] = {}
 
     def show(statuses: dict[str, NodeStatus | None]) -> None:
         exited = cluster.exited()
+        states = {NAMESRV: _name_server(cluster, exited)}
         for place in cluster.layout.places():
             status = statuses.get(place.node_id)
-            state = _silent(place.node_id, exited) if status is None else f"{status.standing} in term {status.term}"
-            if shown.get(place.node_id) != state:
-                shown[place.node_id] = state
-                console.print(f"{place.node_id} {state}", highlight=False)
+            states[place.node_id] = (
+                _silent(place.node_id, exited) if status is None else f"{status.standing} in term {status.term}"
+            )
+        for name, state in states.items():
+            if shown.get(name) != state:
+                shown[name] = state
+                console.print(f"{name} {state}", highlight=False)
 
     return show
+
+
+def _name_server(cluster: RunningCluster, exited: Mapping[str, int]) -> str:
+    runs = services(cluster.layout)[NAMESRV].pid() is not None
+    return "serving" if runs else _silent(NAMESRV, exited)
 
 
 def _silent(node_id: str, exited: Mapping[str, int]) -> str:
@@ -53,12 +63,15 @@ def _silent(node_id: str, exited: Mapping[str, int]) -> str:
 
 
 def status_table(cluster: RunningCluster, statuses: dict[str, NodeStatus | None]) -> Table:
-    """Return one line per node: role, term, commit index, and how many entries it is behind its group's commit."""
+    """Return one line per process: role, and of nodes term, commit index, and how many entries they are behind it."""
     table = Table()
-    for column in ("node", "client port", "role", "term", "commit", "lag"):
-        table.add_column(column, justify="left" if column in {"node", "role"} else "right")
+    for column in ("process", "port", "role", "term", "commit", "lag"):
+        table.add_column(column, justify="left" if column in {"process", "role"} else "right")
     exited = cluster.exited()
     commits = group_commits(statuses)
+    name_server = _name_server(cluster, exited)
+    colour = "green" if name_server == "serving" else "red"
+    table.add_row(NAMESRV, str(cluster.layout.namesrv_port), f"[{colour}]{name_server}[/]", "-", "-", "-")
     for place in cluster.layout.places():
         status = statuses.get(place.node_id)
         if status is None:

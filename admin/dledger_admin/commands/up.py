@@ -65,7 +65,7 @@ def up(
     """Start a name server and GROUPS x NODES brokers on 127.0.0.1.
 
     The first `up` on a fresh directory bootstraps the cluster; a later one starts what is there. In the foreground it
-    shows one line per node and stops everything on Ctrl-C.
+    shows one line per process and stops everything on Ctrl-C.
     """
     if output == "json" and not detach:
         raise click.UsageError("-o json goes with --detach: in the foreground there is no result")
