@@ -11,12 +11,12 @@ is known to this leader only: a repetition waits for its outcome, and is looked 
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate, compress
-from struct import pack, pack_into
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from dledger.environment import Environment
 from dledger.errors import LogError, TrimmedError
@@ -30,7 +30,7 @@ from dledger_broker.processors.send_targets import SendTarget
 from dledger_broker.processors.send_unit import PendingSend
 from dledger_broker.server.request import Request
 from dledger_broker.state.commands import RememberSends, encode
-from dledger_broker.state.remembered import POSITION_BYTES
+from dledger_broker.state.rows import POSITION_BYTES, big_endian
 from dledger_remoting.checksum import crc32
 from dledger_remoting.errors import QuorumTimeout
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame
@@ -43,10 +43,23 @@ MAX_CANDIDATES: Final = 64
 """Stored sends of one identity with which a send is compared, the newest ones."""
 MAX_APPLIED: Final = 1_024
 """Sends that may count as in flight although they are applied: they are indexed together."""
-ROWS_PER_SLICE: Final = 16_384
-"""Remembered sends indexed at a time, in about 4 ms."""
+ROWS_PER_SLICE: Final = 4_096
+"""Remembered sends indexed at a time, in half a millisecond, and in some more as long as the index meets new memory."""
 
 _UNIQUE_KEY_MARK: Final = UNIQUE_KEY.encode() + b"\x01"
+
+
+class ToRemember(NamedTuple):
+    """What the entry of a unit is to remember: the identities of some of its sends.
+
+    `of_all` has those of all its sends, 0 for the others, or is None if there are no others.
+    """
+
+    identities: list[int]
+    of_all: list[int] | None
+
+
+NOTHING: Final = ToRemember([], None)
 
 
 class StoredLog(Protocol):
@@ -111,30 +124,31 @@ class IdempotentSends:
 
     # ---------------------------------------------------------------- a send comes
 
-    def admit(self, sends: list[PendingSend]) -> tuple[list[PendingSend], list[int]]:
-        """Those of the sends of a unit that are to be stored, and their identities, 0 for what is not remembered.
+    def admit(self, sends: list[PendingSend]) -> tuple[list[PendingSend], ToRemember]:
+        """Those of the sends of a unit that are to be stored, and what is to be remembered of them.
 
         The others are repetitions, and are or will be answered.
         """
         table = self._machine.state.remembered
         if not table.window_ms:
-            return sends, []
+            return sends, NOTHING
         identities = self._identities(sends)
         if not self._is_indexed and not self._index_some():
-            return self._hold_opted_in(sends, identities), []
-        remembered = _not_zero(identities)
+            return self._hold_opted_in(sends, identities), NOTHING
+        remembered = _to_remember(identities)
         in_flight = self._in_flight
         if len(in_flight) > MAX_APPLIED:
             self._forget_applied()
-        expected = len(in_flight) + len(remembered)
-        in_flight.update(remembered)
+        expected = len(in_flight) + len(remembered.identities)
+        in_flight.update(remembered.identities)
         if (
             len(in_flight) == expected <= self._room  # none of them was in flight, and none is there twice
-            and table.knows_none(remembered)
+            and not table.known(remembered.identities)
         ):
-            return sends, identities
+            return sends, remembered
+        self._forget_applied()
         self._in_flight = set().union(*(staged for _, staged in self._staged))
-        return self._admit_each(sends, identities)
+        return self._admit_each(sends, identities, set(table.known(remembered.identities)))
 
     def _identities(self, sends: Sequence[PendingSend]) -> list[int]:
         """For each send the number under which it is remembered, or 0: not opted in, without a unique key of its own,
@@ -148,35 +162,38 @@ class IdempotentSends:
         target: SendTarget | None = None
         by_topic = by_clients = False
         group, seed = "", _seed("", 1)
-        for _, fields, its_target, _, messages, _, _, _ in sends:
+        for _, fields, its_target, _, messages, _, sizes, _ in sends:
             if its_target is not target:
                 target = its_target
                 by_topic, by_clients = target.idempotent, target.written_by_clients_only
             if not by_clients or not (by_topic or fields.idempotent):
                 identities.append(0)
-            elif len(messages) == 1:
+            elif sizes is None:  # no batch
                 if fields.producer_group != group:
                     group = fields.producer_group
                     seed = _seed(group, 1)
                 tail = messages[0][1]
                 identities.append(crc32(tail, seed) if tail.endswith(end) else 0)
-            elif messages and all(tail.endswith(end) for _, tail, _, _ in messages):
+            elif all(tail.endswith(end) for _, tail, _, _ in messages):
                 identities.append(crc32(messages[0][1], _seed(fields.producer_group, len(messages))))
             else:
                 identities.append(0)
         return identities
 
     def _admit_each(
-        self, sends: Sequence[PendingSend], identities: Sequence[int]
-    ) -> tuple[list[PendingSend], list[int]]:
-        """As `admit`, for sends among which there may be repetitions."""
+        self, sends: Sequence[PendingSend], identities: Sequence[int], known: set[int]
+    ) -> tuple[list[PendingSend], ToRemember]:
+        """As `admit`, for sends among which there may be repetitions, of what is in flight or of stored ones with a
+        `known` identity.
+        """
         kept: list[PendingSend] = []
         remembered: list[int] = []
+        in_flight = self._in_flight
         for send, identity in zip(sends, identities, strict=True):
-            if identity:
-                if self._is_in_flight(identity):
-                    self._hold(send[0])
-                    continue
+            if identity in in_flight:
+                self._hold(send[0])
+                continue
+            if identity in known:
                 try:
                     if self._is_stored(self._machine.state.remembered.find(identity), send):
                         continue
@@ -184,24 +201,14 @@ class IdempotentSends:
                     self._fail(send[0], error)
                     continue
             kept.append(send)
-            if identity and self._is_full():
+            if identity and len(in_flight) >= self._room:
                 self._counters.idempotent_overflow += 1
                 remembered.append(0)
             else:
                 remembered.append(identity)
-                self._in_flight.add(identity)
-        self._in_flight.discard(0)
-        return kept, remembered
-
-    def _is_in_flight(self, identity: int) -> bool:
-        if identity in self._in_flight:
-            self._forget_applied()
-        return identity in self._in_flight
-
-    def _is_full(self) -> bool:
-        """Whether as many sends are remembered, or about to be, as the limit allows."""
-        self._forget_applied()
-        return len(self._in_flight) >= self._room
+                if identity:
+                    in_flight.add(identity)
+        return kept, _to_remember(remembered)
 
     def _hold_opted_in(self, sends: Sequence[PendingSend], identities: Sequence[int]) -> list[PendingSend]:
         """Look at sends again while not all rows are indexed, as after a change of leadership; returns the others."""
@@ -285,39 +292,37 @@ class IdempotentSends:
 
     # ---------------------------------------------------------------- a unit goes into the log
 
-    def command(self, identities: list[int]) -> bytearray:
+    def command(self, remembered: ToRemember) -> bytearray:
         """The command that remembers sends, to be completed by `complete` when their positions are known.
 
         Empty if there is nothing to remember, or if not every member understands it: then they are stored only.
         """
-        remembered = _not_zero(identities)
-        if not remembered:
+        if not remembered.identities:
             return bytearray()
         membership = self._machine.log.membership
         if membership is not self._understood_by:
             if not self._machine.understood_by_all(RememberSends):
-                self.refused(identities)
+                self.refused(remembered)
                 return bytearray()
             self._understood_by = membership
-        count = len(remembered)
-        return bytearray(encode(RememberSends(pack(f">{count}I", *remembered), bytes(POSITION_BYTES * count))))
+        identities = big_endian(array("I", remembered.identities))
+        return bytearray(encode(RememberSends(identities, bytes(POSITION_BYTES * len(remembered.identities)))))
 
-    def complete(
-        self, command: bytearray, identities: Sequence[int], sends: Sequence[PendingSend], position: int
-    ) -> None:
+    def complete(self, command: bytearray, remembered: ToRemember, sends: Sequence[PendingSend], position: int) -> None:
         """Write the positions, which are the last bytes of the command; the first of the sends stands at `position`."""
-        positions = accumulate([send[7] for send in sends[:-1]], initial=position)
-        of_remembered = list(compress(positions, identities))
-        count = len(of_remembered)
-        pack_into(f">{count}Q", command, len(command) - POSITION_BYTES * count, *of_remembered)
+        positions = array("Q", accumulate([send[7] for send in sends], initial=position))
+        positions.pop()
+        if remembered.of_all is not None:
+            positions = array("Q", compress(positions, remembered.of_all))
+        command[-POSITION_BYTES * len(positions) :] = big_endian(positions)
 
-    def staged(self, position: int, identities: list[int]) -> None:
+    def staged(self, position: int, remembered: ToRemember) -> None:
         """A unit whose first record is to stand at `position` was proposed."""
-        self._staged.append((position, _not_zero(identities)))
+        self._staged.append((position, remembered.identities))
 
-    def refused(self, identities: Sequence[int]) -> None:
+    def refused(self, remembered: ToRemember) -> None:
         """These sends were not proposed."""
-        self._in_flight.difference_update(identities)
+        self._in_flight.difference_update(remembered.identities)
 
     def _forget_applied(self) -> None:
         """What is applied is known to the state, where it is indexed now."""
@@ -354,9 +359,11 @@ class IdempotentSends:
         return self._is_indexed
 
 
-def _not_zero(identities: list[int]) -> list[int]:
-    """Those of the sends that are remembered."""
-    return [identity for identity in identities if identity] if 0 in identities else identities
+def _to_remember(identities: list[int]) -> ToRemember:
+    """What is to be remembered of sends with these identities."""
+    if 0 in identities:
+        return ToRemember([identity for identity in identities if identity], identities)
+    return ToRemember(identities, None)
 
 
 @lru_cache(maxsize=1024)

@@ -23,7 +23,7 @@ from dledger.errors import LogError
 from dledger_broker.config import BrokerConfig
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.processors.idempotent import IdempotentSends
+from dledger_broker.processors.idempotent import NOTHING, IdempotentSends
 from dledger_broker.processors.record_tails import MessageParts, RecordTails
 from dledger_broker.processors.send_targets import SendTargets
 from dledger_broker.processors.send_unit import PendingSend, SendUnit, message_sizes
@@ -265,9 +265,9 @@ class SendProcessor:
         if any(entry[3].dropped or deleting(entry[3].topic) for entry in pending):
             pending = self._without_deleted(pending)
             size = _bytes(pending)
-        identities: list[int] = []
+        remembered = NOTHING
         if opted_in:
-            taken, identities = self._idempotent.admit(pending)
+            taken, remembered = self._idempotent.admit(pending)
             if taken is not pending:
                 pending, size = taken, _bytes(taken)
         if not pending:
@@ -276,22 +276,22 @@ class SendProcessor:
         deadline = self._env.now() + self._limits.quorum_timeout_ms / 1000
         unit = SendUnit(pending, deadline, self._on_applied, self._fail)
 
-        commands = self._idempotent.command(identities) if identities else bytearray()
+        commands = self._idempotent.command(remembered) if remembered.identities else bytearray()
 
         def fill(position: int) -> list[bytes]:
             if commands:
-                self._idempotent.complete(commands, identities, pending, position)
+                self._idempotent.complete(commands, remembered, pending, position)
             return unit.encode(position, now_ms, self._store_host, self._id_prefix)
 
         try:
             begin = self._node.stage(size, fill, commands=commands, context=unit)
         except LogError as error:
-            self._idempotent.refused(identities)
+            self._idempotent.refused(remembered)
             for entry in pending:
                 self._fail(entry[0], error)
             return
         if commands:
-            self._idempotent.staged(begin, identities)
+            self._idempotent.staged(begin, remembered)
         self._counters.bytes_in += size
         self._flying.append(unit)
         if self._sweep is None:

@@ -15,7 +15,8 @@ import msgspec
 
 from dledger.errors import CorruptionError
 from dledger_broker.state.pins import Pin
-from dledger_broker.state.remembered import RememberedSends, Run, Summary
+from dledger_broker.state.remembered import RememberedSends, Summary
+from dledger_broker.state.rows import Run
 from dledger_broker.state.tables import BrokerState, QueueState, TopicState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 

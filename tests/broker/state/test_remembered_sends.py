@@ -4,17 +4,14 @@ import random
 import sys
 from struct import pack
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger_broker.state.remembered import (
-    ERA_ROWS,
-    FIRST_ERA_ROWS,
-    MARKS_PER_WINDOW,
-    MAX_STEPS,
-    RUN_ROWS,
-    RememberedSends,
-)
+from dledger.errors import CorruptionError
+from dledger_broker.state.remembered import MARKS_PER_WINDOW, Mark, RememberedSends
+from dledger_broker.state.rows import ERA_ROWS, FIRST_PLACES, GROWTH, MAX_STEPS, MIN_COLUMN, RUN_ROWS, Run
 
 WINDOW_MS = 12_800
 SLACK_MS = WINDOW_MS // MARKS_PER_WINDOW
@@ -38,7 +35,8 @@ def remember(table: RememberedSends, identities: list[int], position: int, now: 
 def found(table: RememberedSends, identity: int) -> list[int]:
     assert table.index(1 << 30)
     positions = table.find(identity)
-    assert not (positions and table.knows_none([identity]))
+    for others in ([], [identity ^ 5] * MIN_COLUMN):
+        assert (identity in table.known([*others, identity])) == (positions != [])
     return positions
 
 
@@ -67,23 +65,41 @@ def test_what_was_never_added_is_known_not_to_be_there():
     remember(table, identities[::2], 0, 1000)
     assert table.index(1 << 30)
     for begin in range(1, 20_000, 500):
-        assert table.knows_none(identities[begin : begin + 500 : 2])
-    assert not table.knows_none([*identities[1:100:2], identities[-2]])
+        assert table.known(identities[begin : begin + 500 : 2]) == []
+    assert table.known([*identities[1:100:2], identities[-2]]) == [identities[-2]]
 
 
-def test_rows_are_found_in_all_eras_once_they_are_indexed_whatever_the_slices():
+@pytest.mark.parametrize("added_before", [0, (1 << 32) - ERA_ROWS - 1500])
+def test_rows_are_found_in_all_eras_and_hash_tables_whatever_the_slices(added_before: int):
     rng = random.Random(3)
-    table = table_of()
-    rows = [rng.getrandbits(32) for _ in range(FIRST_ERA_ROWS + 3000)]
-    for begin in range(0, len(rows), 1000):
-        remember(table, rows[begin : begin + 1000], begin, 1000)
-    slices = 1
-    while not table.index(50_000):
-        slices += 1
-    assert slices == len(rows) // 50_000 + 1
-    for place in (0, 1, FIRST_ERA_ROWS - 1, FIRST_ERA_ROWS + 1500, len(rows) - 1):
-        assert place in table.find(rows[place])
-        assert not table.knows_none([rows[place]])
+    summary, _ = table_of(1 << 20).capture()
+    summary = msgspec.structs.replace(summary, added=added_before + 1, marks=[Mark(0, 0, added_before)])
+    table = RememberedSends.restored(summary, [Run(bytes(4), bytes(8))])
+    rows = [rng.getrandbits(32) for _ in range(ERA_ROWS + 3000)]
+    done = 0
+    for slice_rows, end in ((1000, 5000), (20_000, FIRST_PLACES // GROWTH), (50_000, len(rows))):
+        for begin in range(done, end, 500):
+            remember(table, rows[begin : min(begin + 500, end)], begin + 1, 1000)
+        while not table.index(slice_rows):
+            pass
+        done = end
+    for place in (0, 4999, 5000, FIRST_PLACES // GROWTH, ERA_ROWS - 2, ERA_ROWS - 1, ERA_ROWS + 1500, len(rows) - 1):
+        assert place + 1 in table.find(rows[place])
+    for begin in range(0, len(rows), 64):
+        assert set(table.known(rows[begin : begin + 64])) == set(rows[begin : begin + 64])
+        assert len(table.known([rng.getrandbits(32) for _ in range(64)])) < 3
+
+
+def test_rows_of_the_same_place_are_found_in_order_however_they_are_indexed():
+    rng = random.Random(8)
+    for slice_rows in (1, 7, 1000):
+        table = table_of()
+        rows = [rng.choice([5, 6, 7, 1 << 31, (1 << 31) + 1]) for _ in range(100)]
+        remember(table, rows, 0, 1000)
+        while not table.index(slice_rows):
+            pass
+        for identity in set(rows):
+            assert table.find(identity) == [place for place in reversed(range(100)) if rows[place] == identity]
 
 
 def test_rows_that_collide_on_purpose_do_not_hold_up_others():
@@ -92,7 +108,7 @@ def test_rows_that_collide_on_purpose_do_not_hold_up_others():
     assert table.index(1 << 30)
     assert table.find(7) == list(range(2 * MAX_STEPS - 1, MAX_STEPS, -1))
     assert table.find(8) == [2 * MAX_STEPS]
-    assert not table.knows_none([9]), "too many steps: not known"
+    assert table.known([9, 1 << 31]) == [9, 1 << 31], "too many steps: not known"
     assert table.find(9) == []
 
 
@@ -141,21 +157,31 @@ def test_a_snapshot_has_the_table_as_it_was_when_it_was_taken():
     assert found(again, 77) == [position]
 
 
+def test_a_snapshot_that_lacks_rows_is_refused():
+    table = table_of()
+    remember(table, [1, 2], 0, 1000)
+    summary, runs = table.capture()
+    (run,) = runs
+    with pytest.raises(CorruptionError, match="1 rows of remembered sends, expected 2"):
+        RememberedSends.restored(summary, [Run(run.identities[:4], run.positions[:8])])
+
+
 def held_bytes(table: RememberedSends) -> int:
-    numbers = [numbers for era in table._eras for numbers in (era.identities, era.positions, era.heads, era.chain)]
-    return sum(map(sys.getsizeof, numbers))
+    numbers = [numbers for era in table._rows._eras for numbers in (era.identities, era.positions, era.before)]
+    return sum(map(sys.getsizeof, numbers)) + sum(heads.numbers.nbytes for heads in table._rows._heads)
 
 
 def test_a_row_costs_at_most_32_bytes_of_memory_and_expired_ones_are_let_go():
-    table = table_of(1 << 30)
+    count = 5 * ERA_ROWS
+    table = table_of(count)
     rng = random.Random(6)
-    count = FIRST_ERA_ROWS + ERA_ROWS
     for position in range(0, count, 4096):
         remember(table, [rng.getrandbits(32) for _ in range(4096)], position, 1000)
     assert held_bytes(table) <= 14 * count, "on a follower"
-    assert table.index(count) is False
+    assert table.index(count - 1) is False
     assert table.index(1)
-    assert held_bytes(table) <= 26 * count, "on the leader, to which at most the oldest era comes"
+    assert held_bytes(table) <= 32 * count, "on the leader, to which at most the oldest era comes"
     remember(table, [1], count, 1000 + 3 * WINDOW_MS)
     assert len(table) == 1
     assert held_bytes(table) < 1000
+    assert found(table, 1) == [count]

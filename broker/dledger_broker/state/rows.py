@@ -1,0 +1,238 @@
+"""The rows of remembered sends (`remembered`) in the order of the log, and the index that finds them by identity.
+
+Rows are numbered in the order in which they were added and lie in *eras* of `ERA_ROWS` rows, which leave as a whole.
+The index is a hash table: the first bits of an identity name a place, which has the number of the newest row with these
+bits, and each indexed row has the number of the one before it. A number below the first kept row ends such a chain, so
+that nothing is ever taken out of the table. When there are more rows than it was made for, a larger one begins with the
+rows that follow, and the old one is let go with its last row: what is looked up costs one random access to memory most
+of the time, and a few for some minutes after a start.
+
+Places and chains have the last 32 bits of numbers. 2^32 rows later an old number may seem to be that of a row which is
+kept; it leads to rows with other identities, which are passed over like all that share a place. Along a chain numbers
+fall, or it ends.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from mmap import mmap
+from sys import byteorder
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+IDENTITY_BYTES: Final = 4
+POSITION_BYTES: Final = 8
+PLACE_BYTES: Final = 4
+ERA_BITS: Final = 18
+ERA_ROWS: Final = 1 << ERA_BITS
+FIRST_PLACES: Final = 1 << 18
+"""Places of the smallest hash table, so that few rows need little memory."""
+GROWTH: Final = 4
+"""How many times larger the next one is, and how many places there are at least for each row."""
+MAX_STEPS: Final = 1_000
+"""Rows that are looked at for one identity, the newest ones. A place leads to about one; only rows that were made to
+collide on purpose are more."""
+RUN_ROWS: Final = 4_096
+"""Rows of a run in a snapshot."""
+MIN_COLUMN: Final = 16
+"""Fewer identities than this are not worth looking up as a column."""
+
+_MASK: Final = 0xFFFFFFFF
+
+
+class Run(NamedTuple):
+    """Some rows, their identities and their positions apart, as big-endian numbers."""
+
+    identities: bytes
+    positions: bytes
+
+
+class _Era:
+    """Rows that were added one after the other; `before` is there for those of them that are indexed."""
+
+    __slots__ = ("before", "identities", "positions")
+
+    def __init__(self) -> None:
+        self.identities: array[int] = array("I")
+        self.positions: array[int] = array("Q")
+        self.before: array[int] = array("I")
+
+
+class _Heads:
+    """A hash table of the newest rows; `end` is the number behind the last row in it."""
+
+    __slots__ = ("end", "numbers", "shift", "view")
+
+    def __init__(self, places: int) -> None:
+        """`places` is a power of 2.
+
+        Memory is taken in small pages: numpy would ask for huge ones, and the first rows, at random places, would wait
+        for all of the table to be zeroed.
+        """
+        self.numbers: NDArray[np.uint32] = np.frombuffer(mmap(-1, places * PLACE_BYTES), np.uint32)
+        self.view = self.numbers.data
+        self.shift = 33 - places.bit_length()
+        self.end = 0
+
+    def put(self, identities: NDArray[np.uint32], first_number: int) -> NDArray[np.uint32]:
+        """Index rows; returns the number before each of them."""
+        places = identities >> self.shift
+        numbers = np.arange(len(places), dtype=np.uint32) + np.uint32(first_number & _MASK)
+        before: NDArray[np.uint32] = self.numbers[places]
+        self.numbers[places] = numbers
+        if (self.numbers[places] != numbers).any():  # some of them share a place
+            in_order = np.argsort(places, kind="stable")
+            places = places[in_order]
+            again = np.flatnonzero(places[1:] == places[:-1])
+            before[in_order[again + 1]] = numbers[in_order[again]]
+            newest = np.append(places[1:] != places[:-1], True)
+            self.numbers[places[newest]] = numbers[in_order[newest]]
+        self.end = first_number + len(places)
+        return before
+
+
+class Rows:
+    """See the module's description."""
+
+    __slots__ = ("_end", "_eras", "_first", "_heads", "_indexed")
+
+    def __init__(self, first_number: int) -> None:
+        """No rows; `first_number`, above 0, is what the first one will have."""
+        self._eras: list[_Era] = []
+        self._heads: list[_Heads] = []
+        self._first = first_number
+        self._end = first_number
+        self._indexed = first_number
+
+    def __len__(self) -> int:
+        """Rows that are there, some below the number last given to `forget` included."""
+        return self._end - self._first
+
+    def add(self, identities: bytes, positions: bytes) -> None:
+        """Add rows, which are not indexed yet, from big-endian numbers."""
+        begin, count = 0, len(identities) // IDENTITY_BYTES
+        new_identities, new_positions = _numbers("I", identities), _numbers("Q", positions)
+        while begin < count:
+            if self._end == self._first + len(self._eras) * ERA_ROWS:
+                self._eras.append(_Era())
+            era = self._eras[-1]
+            end = min(count, begin + ERA_ROWS - len(era.identities))
+            era.identities += new_identities[begin:end]
+            era.positions += new_positions[begin:end]
+            self._end += end - begin
+            begin = end
+
+    def forget(self, first_number: int) -> None:
+        """Let go of what is below a number, era by era."""
+        while self._first + ERA_ROWS <= first_number and self._eras:
+            del self._eras[0]
+            self._first += ERA_ROWS
+        self._indexed = max(self._indexed, self._first)
+        self._heads = [heads for heads in self._heads if heads.end > first_number]
+
+    # ---------------------------------------------------------------- the index
+
+    def index(self, max_rows: int, most_rows: int) -> bool:
+        """Index rows that are not, at most so many; False if there are more. `most_rows` is how many there may be."""
+        stop = min(self._end, self._indexed + max_rows)
+        while self._indexed < stop:
+            heads = self._roomy_heads(most_rows)
+            number, row = divmod(self._indexed - self._first, ERA_ROWS)
+            era = self._eras[number]
+            end = min(ERA_ROWS, row + stop - self._indexed)
+            identities = np.frombuffer(era.identities[row:end], np.uint32)
+            era.before.frombytes(heads.put(identities, self._indexed).tobytes())
+            self._indexed += end - row
+        return self._indexed == self._end
+
+    def _roomy_heads(self, most_rows: int) -> _Heads:
+        """A hash table with places enough for all rows, or for half of those that there may ever be."""
+        places, most_places = FIRST_PLACES, max(FIRST_PLACES, 2 << most_rows.bit_length())
+        while places < GROWTH * len(self):
+            places *= GROWTH
+        places = min(places, most_places)
+        if not self._heads or len(self._heads[-1].numbers) < places:
+            self._heads.append(_Heads(places))
+        return self._heads[-1]
+
+    def known(self, identities: Sequence[int], first_number: int) -> Sequence[int]:
+        """Those of the identities that an indexed row from a number on has; all of them if that takes long."""
+        rows, steps, found = self._indexed - first_number, 0, []
+        for heads in self._heads:
+            for identity, number in _looked_up(heads, identities, first_number, rows):
+                ahead, below = (number - first_number) & _MASK, rows
+                while ahead < below:
+                    era, row = self._place(first_number + ahead)
+                    if era.identities[row] == identity:
+                        found.append(identity)
+                        break
+                    ahead, below = (era.before[row] - first_number) & _MASK, ahead
+                    steps += 1
+                    if steps > MAX_STEPS:
+                        return identities
+        return found
+
+    def find(self, identity: int, first_number: int) -> list[int]:
+        """The positions of the indexed rows from a number on with this identity, newest first."""
+        positions: list[int] = []
+        rows = self._indexed - first_number
+        for heads in reversed(self._heads):
+            ahead, below = (heads.view[identity >> heads.shift] - first_number) & _MASK, rows
+            for _ in range(MAX_STEPS):
+                if ahead >= below:
+                    break
+                era, row = self._place(first_number + ahead)
+                if era.identities[row] == identity:
+                    positions.append(era.positions[row])
+                ahead, below = (era.before[row] - first_number) & _MASK, ahead
+        return positions
+
+    def _place(self, number: int) -> tuple[_Era, int]:
+        """Where a row that is kept lies."""
+        behind = number - self._first
+        return self._eras[behind >> ERA_BITS], behind & (ERA_ROWS - 1)
+
+    # ---------------------------------------------------------------- snapshots
+
+    def runs(self, first_number: int) -> Iterator[Run]:
+        """Yields the rows from a number on as they are now, in runs; later rows are left out."""
+        eras = [(era, len(era.identities)) for era in self._eras]
+        return _runs(eras, first_number - self._first)
+
+
+def _looked_up(heads: _Heads, identities: Sequence[int], first_number: int, rows: int) -> Iterable[tuple[int, int]]:
+    """Identities with the number that their place has; at least those where it is a row's from a number on."""
+    if len(identities) < MIN_COLUMN:
+        view, shift = heads.view, heads.shift
+        return [(identity, view[identity >> shift]) for identity in identities]
+    numbers = heads.numbers.take(np.array(identities, np.uint32) >> heads.shift)
+    (kept,) = (numbers - np.uint32(first_number & _MASK) < rows).nonzero()
+    if not len(kept):
+        return ()
+    return zip([identities[place] for place in kept.tolist()], numbers[kept].tolist(), strict=True)
+
+
+def _runs(eras: list[tuple[_Era, int]], skipped: int) -> Iterator[Run]:
+    for era, count in eras:
+        for begin in range(min(skipped, count), count, RUN_ROWS):
+            end = min(begin + RUN_ROWS, count)
+            yield Run(big_endian(era.identities[begin:end]), big_endian(era.positions[begin:end]))
+        skipped = max(0, skipped - count)
+
+
+def big_endian(numbers: array[int]) -> bytes:
+    """The big-endian form of numbers of which nobody else knows."""
+    if byteorder == "little":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _numbers(typecode: str, data: bytes) -> array[int]:
+    """Numbers from their big-endian form."""
+    numbers: array[int] = array(typecode, data)
+    if byteorder == "little":
+        numbers.byteswap()
+    return numbers
