@@ -31,7 +31,7 @@ from msgspec import UNSET, UnsetType
 
 from .codes import PROTOCOL_VERSION, LanguageCode
 from .errors import FrameError
-from .frame import Frame, SerializeType, join_frame
+from .frame import Frame, SerializeType, frame_prefix
 from .integers import Int32
 
 FLAG_RESPONSE: Final = 1
@@ -114,9 +114,16 @@ def encode_command(command: RemotingCommand) -> bytes:
 
     Raises `FrameError` if the frame is larger than 16 MiB.
     """
+    return b"".join(encode_command_parts(command))
+
+
+def encode_command_parts(command: RemotingCommand) -> tuple[bytes, bytes]:
+    """As `encode_command`, what comes before the body and the body itself, which may be too large to be copied."""
     if command.serialize_type == SerializeType.ROCKETMQ and -_MAX_INT16 <= command.code <= _MAX_INT16:
-        return join_frame(SerializeType.ROCKETMQ, encode_binary_header(command), command.body)
-    return join_frame(SerializeType.JSON, encode_json_header(command), command.body)
+        serialize_type, header = SerializeType.ROCKETMQ, encode_binary_header(command)
+    else:
+        serialize_type, header = SerializeType.JSON, encode_json_header(command)
+    return frame_prefix(serialize_type, len(header), len(command.body)) + header, command.body
 
 
 def make_response(

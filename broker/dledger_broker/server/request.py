@@ -12,7 +12,7 @@ from dledger_remoting.command import (
     FLAG_RESPONSE,
     RemotingCommand,
     decode_command,
-    encode_command,
+    encode_command_parts,
     make_response,
 )
 from dledger_remoting.errors import FrameError, RemotingError
@@ -142,7 +142,7 @@ class Request(msgspec.Struct, eq=False):
         if self.flag & FLAG_ONEWAY:
             self.origin.settle()
         else:
-            self.origin.answer_frame(encode_command(make_response(self.decoded(), code, remark, ext, body)))
+            self.origin.answer(encode_command_parts(make_response(self.decoded(), code, remark, ext, body)))
 
     def fail(self, error: RemotingError) -> None:
         """Answer with an error: its code, its text on one line, its ext fields."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
 import pytest
 from served_broker import NODE_ID, MakeBroker, ServedBroker, make_served_broker
 
-from dledger.store.ranges import LogCut
+from dledger.store.ranges import EntryRun, LogCut
 from dledger.types import Membership, ReplicaId
 from dledger_broker.founding import Founding
 from dledger_broker.processors.ranges import CATCH_UP_S
+from dledger_broker.server.request import Buffer
 from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.range_reads import ReadPlan
@@ -125,3 +127,22 @@ def test_a_node_without_a_vote_serves_readers_that_take_learners(make_broker: Ma
         refused = broker.client().call(20011, {**part, "roles": other})
         assert refused.code == ResponseCode.READ_ROLE_REFUSED
         assert f"is the {role} of group" in (refused.remark or "")
+
+
+def test_what_was_read_goes_to_the_socket_without_being_copied(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch):
+    client = founded(broker).client()
+    data = bytes(100_000)
+    given: list[Buffer] = []
+    answer = client.answer
+
+    async def read_run(start: int, end: int, max_bytes: int) -> EntryRun:
+        return EntryRun(data, end)
+
+    def note(parts: Sequence[Buffer]) -> None:
+        given.extend(parts)
+        answer(parts)
+
+    monkeypatch.setattr(broker.memory.node, "read_run", read_run)
+    monkeypatch.setattr(client, "answer", note)
+    assert client.call_from_disk(20011, {"roles": "leader", "start": "0", "end": "100"}).body == data
+    assert any(part is data for part in given)
