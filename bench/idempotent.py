@@ -2,7 +2,8 @@
 
 One cluster, two topics that differ in the attribute `idempotent` only, and the same load on each in turn, again and
 again, each first every other time, so that whatever else the machine does falls on both. The cost is in CPU per
-message, which such disturbances move little, and in throughput.
+message, which such disturbances move little, and in throughput. What is remembered already (`--remembered`) is looked
+through with every send; it is forgotten two minutes later, so leave it at loads that are measured by then.
 """
 
 import asyncio
@@ -22,19 +23,25 @@ from dledger_client import Admin
 TOPICS = {"ordinary": None, "idempotent": "true"}
 LOADS = {"1x64": Load(), "64x1": Load(connections=64, window=1), "batches of 32": Load(batch=32)}
 
+BEFORE = Load(connections=4, window=256, body_bytes=16)
+
 
 @click.command()
 @click.option("--rounds", default=5, show_default=True, help="Runs on each topic.")
 @click.option("--seconds", default=3.0, show_default=True, help="Length of a run.")
 @click.option("--flush", type=click.Choice(["sync", "async"]), default="sync", show_default=True)
+@click.option("--remembered", default=0, show_default=True, help="Idempotent sends before the first run.")
 @click.option("--load", "names", type=click.Choice(list(LOADS)), multiple=True, help="Default: all.")
-def main(rounds: int, seconds: float, flush: str, names: tuple[str, ...]) -> None:
+def main(rounds: int, seconds: float, flush: str, remembered: int, names: tuple[str, ...]) -> None:
     """Compare sends to an ordinary and to an idempotent topic."""
     program = build_generator()
     directory = Path(mkdtemp(prefix="dledger-bench-"))
     try:
         with running_cluster(directory / "cluster", "async" if flush == "async" else "sync") as cluster:
             asyncio.run(_create_topics(cluster))
+            if remembered:
+                port = cluster.leader().client_port
+                run_load(program, BEFORE, port=port, topic="idempotent", seconds=300, messages=remembered)
             for name in names or LOADS:
                 _compare(cluster, program, name, rounds, seconds)
     finally:
