@@ -13,6 +13,7 @@ from dledger_broker.sim.trial import BrokerScenario
 _BROKERS: Final = (
     BrokerScenario("broker"),
     BrokerScenario("repeats", repeats=True),
+    BrokerScenario("forgets", repeats=True, forgets=True),
     BrokerScenario("races", races=True),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}

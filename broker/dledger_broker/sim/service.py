@@ -43,6 +43,7 @@ class BrokerSettings:
     forward_hold_ms: int = 2000
     quorum_timeout_ms: int = 2500
     retention_ms: int = 5000
+    idempotent_window_ms: int = 120_000
 
 
 def address_of(name: str) -> HostAddress:
@@ -99,6 +100,7 @@ class SimBroker:
             forward_hold_ms=settings.forward_hold_ms,
             quorum_timeout_ms=settings.quorum_timeout_ms,
             offset_flush_ms=settings.offset_flush_ms,
+            idempotent_window_ms=settings.idempotent_window_ms,
         )
         self._life = life
         self.counters = BrokerCounters()

@@ -36,6 +36,7 @@ from dledger_remoting.topics import PERM_READ_WRITE
 
 TAG_CHOICES: Final = ("", "red", "green")
 POSITION_DIGITS: Final = 16
+SHORT_WINDOWS_MS: Final = (500, 1500, 5000)
 """A message id ends in so many hexadecimal digits: the physical offset."""
 
 
@@ -49,6 +50,7 @@ class BrokerTrial:
         self.settings = settings
         self.counts: Counter[str] = Counter()
         self.truth = Truth(self.counts)
+        self.truth.window_ms = brokers.idempotent_window_ms
         self.lasting = self.truth.lasting
         self.lasting.update(f"lasting-{number}" for number in range(settings.topics))
         self.passing: list[str] = []
@@ -377,13 +379,16 @@ class Founder(Client):
 
 
 class BrokerScenario:
-    """See `dledger.sim.service.Scenario`.  With `repeats` there are repeated sends, and readers that pin the log,
-    besides; with `races` clients that commit through two nodes at once.
+    """See `dledger.sim.service.Scenario`.
+
+    With `repeats` there are repeated sends, and readers that pin the log, besides; with `forgets` the log remembers
+    sends for a short time only; with `races` there are clients that commit through two nodes at once.
     """
 
-    def __init__(self, name: str, *, repeats: bool = False, races: bool = False) -> None:
+    def __init__(self, name: str, *, repeats: bool = False, forgets: bool = False, races: bool = False) -> None:
         self.name = name
         self._repeats = repeats
+        self._forgets = forgets
         self._races = races
 
     def draw(self, random: Random, limits: Limits) -> BrokerTrial:
@@ -421,6 +426,8 @@ class BrokerScenario:
             offset_flush_ms=random.choice((20, 200)),
             forward_hold_ms=random.choice((300, 2000)),
         )
+        if self._forgets:
+            brokers = replace(brokers, idempotent_window_ms=random.choice(SHORT_WINDOWS_MS))
         if limits.clients is not None:
             settings = replace(
                 settings,

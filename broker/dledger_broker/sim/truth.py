@@ -20,6 +20,7 @@ from dledger.format import iter_commands
 from dledger.sim.invariants import require
 from dledger.statemachine import CommittedEntry
 from dledger.types import SnapshotMeta
+from dledger_broker.state.applying import store_timestamp_of
 from dledger_broker.state.commands import (
     KINDS,
     Command,
@@ -67,6 +68,8 @@ class Stored(NamedTuple):
     position: int
     size: int
     tag_code: int
+    at_ms: int
+    """The highest store time in the log by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,9 @@ class Truth:
         """The positions of sends that the log remembers."""
         self._positions: list[int] = []
         """Of all records."""
+        self.window_ms = 0
+        """So long the log remembers a send."""
+        self._now_ms = 0
         self.stored_again: set[int] = set()
         """Idempotent operations that were forgotten and stored for the second time."""
         self._digests: dict[int, int] = {}
@@ -143,6 +149,7 @@ class Truth:
 
     def _see_records(self, entry: CommittedEntry) -> None:
         records, base = bytes(entry.records), entry.records_position
+        self._now_ms = max(self._now_ms, store_timestamp_of(entry))
         for record in scan_records(records):
             place, size, queue_id, offset = record.position, record.size, record.queue_id, record.queue_offset
             operation = operation_of(records[place + RECORD_HEAD_BYTES :])
@@ -165,18 +172,19 @@ class Truth:
             )
             position = base + place
             tag_code = tag_code_of(record.properties)
-            stored = Stored(operation, name, topic.created, queue_id, offset, position, size, tag_code)
+            stored = Stored(operation, name, topic.created, queue_id, offset, position, size, tag_code, self._now_ms)
             queue.append(stored)
             self.stored[operation] = self.by_position[position] = stored
 
     def _see_repetition(self, operation: int) -> None:
-        """An operation is stored for the second time: was the first one kept, remembered, and not rotten?"""
+        """An operation is stored for the second time: was the first one kept, remembered of late, and not rotten?"""
         first = self.idempotent.get(operation)
         forgotten = first is not None and (
             (first != operation and first in self.stored_again)
             or self._may_forget()
             or self.stored[first].position < self.trimmed_to
             or self.stored[first].position not in self._remembered
+            or self._now_ms - self.stored[first].at_ms >= self.window_ms
         )
         require(forgotten, "no operation is stored twice", operation=operation, stored=self.stored[operation])
         self.stored_again.add(operation)

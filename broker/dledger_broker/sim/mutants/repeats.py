@@ -10,6 +10,7 @@ from dledger.statemachine import Leadership
 from dledger_broker.processors import idempotent
 from dledger_broker.processors.idempotent import IdempotentSends, ToRemember
 from dledger_broker.processors.send_unit import PendingSend
+from dledger_broker.state.remembered import RememberedSends
 
 CATALOGUE = Catalogue("repeats")
 
@@ -63,4 +64,34 @@ CATALOGUE.add(
     "a send is a repetition only if it equals what is stored",
     (idempotent, "_same", lambda *_arguments: True),
     (IdempotentSends, "_identities", lambda _self, sends: [1 + send[1].queue_id for send in sends]),
+)
+
+
+def _index_as_many_as_last(self: RememberedSends, max_rows: int) -> bool:
+    _ = max_rows
+    _real_index(self, len(self))
+    return True
+
+
+_real_index = RememberedSends.index
+
+CATALOGUE.add(
+    "expired-sends-indexed-first",
+    "a send that is remembered is found, however many have expired",
+    (RememberedSends, "index", _index_as_many_as_last),
+    scenario="forgets",
+)
+
+
+def _pass_time_twice_as_fast(self: RememberedSends, store_ms: int, position: int) -> None:
+    _real_pass_time(self, 2 * store_ms, position)
+
+
+_real_pass_time = RememberedSends._pass_time  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "sends-forgotten-early",
+    "a send is remembered for the whole window",
+    (RememberedSends, "_pass_time", _pass_time_twice_as_fast),
+    scenario="forgets",
 )
