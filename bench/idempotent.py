@@ -17,6 +17,7 @@ import click
 from bench.cluster import BenchCluster, running_cluster
 from bench.compiler import build_generator
 from bench.generator import Load, run_load
+from bench.stopping import stop_on_sigterm
 from bench.usage import UsageMeter
 from dledger_client import Admin
 
@@ -34,6 +35,7 @@ BEFORE = Load(connections=4, window=256, body_bytes=16)
 @click.option("--load", "names", type=click.Choice(list(LOADS)), multiple=True, help="Default: all.")
 def main(rounds: int, seconds: float, flush: str, remembered: int, names: tuple[str, ...]) -> None:
     """Compare sends to an ordinary and to an idempotent topic."""
+    stop_on_sigterm()
     program = build_generator()
     directory = Path(mkdtemp(prefix="dledger-bench-"))
     try:

@@ -28,6 +28,7 @@ from bench.scenarios import (
     measure_queues,
     measure_restarts,
 )
+from bench.stopping import stop_on_sigterm
 
 _PIPED_WIDTH = 130  # columns; a pipe has none of its own
 
@@ -54,6 +55,7 @@ def main(
     *, names: tuple[str, ...], runs: int, seconds: float, warmup: float, kills: int, work_dir: Path | None, output: Path
 ) -> None:
     """Measure speed and memory of a three-node cluster on this machine, beside the machine's own limits."""
+    stop_on_sigterm()
     console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
     try:
         program = build_generator()

@@ -19,6 +19,7 @@ import msgspec
 
 from bench.limits import memory_copy_gb_per_s
 from bench.spark_ceiling import NothingSource
+from bench.stopping import stop_on_sigterm
 from bench.usage import cpu_seconds, family_cpu_seconds
 from dledger_client import Admin, Message, Producer, PullConsumer
 from dledger_client.testing import LocalCluster
@@ -186,6 +187,7 @@ def measure(cluster: LocalCluster, folder: Path, messages: int, value_bytes: int
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="JSON with every run.")
 def main(*, messages: int, value_bytes: int, runs: int, output: Path | None) -> None:
     """Measure Spark's reads of a three-node cluster on this machine."""
+    stop_on_sigterm()
     with (
         tempfile.TemporaryDirectory(prefix="dledger-bench-") as name,
         LocalCluster(config='flush = "async"') as cluster,

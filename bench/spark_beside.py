@@ -20,6 +20,7 @@ import click
 from bench.compiler import build_generator
 from bench.generator import Load, run_load
 from bench.spark import TOPIC, fill, scan
+from bench.stopping import stop_on_sigterm
 from bench.usage import family_cpu_seconds
 from dledger_client import SyncAdmin
 from dledger_client.testing import LocalCluster
@@ -86,6 +87,7 @@ def main(*, messages: int, rounds: int, seconds: float, limit: int | None, names
     """Measure sends alone and beside a job on this machine."""
     if namesrv is not None:
         read_forever(namesrv, limit)
+    stop_on_sigterm()
     jobs: dict[str, tuple[bool, int | None]] = {"job at same priority": (False, None)}
     jobs["job at lowest priority"] = (True, None)
     if limit is not None:

@@ -34,6 +34,8 @@ from .errors import FrameError
 from .frame import Frame, SerializeType, frame_prefix
 from .integers import Int32
 
+UNCOPIED_BYTES: Final = 64 << 10
+"""Bodies from this size on are not copied into frames of answers."""
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 
@@ -117,13 +119,15 @@ def encode_command(command: RemotingCommand) -> bytes:
     return b"".join(encode_command_parts(command))
 
 
-def encode_command_parts(command: RemotingCommand) -> tuple[bytes, bytes]:
-    """As `encode_command`, what comes before the body and the body itself, which may be too large to be copied."""
+def encode_command_parts(command: RemotingCommand) -> tuple[bytes, ...]:
+    """As `encode_command`, with a body that is too large to be copied as a part of its own."""
     if command.serialize_type == SerializeType.ROCKETMQ and -_MAX_INT16 <= command.code <= _MAX_INT16:
         serialize_type, header = SerializeType.ROCKETMQ, encode_binary_header(command)
     else:
         serialize_type, header = SerializeType.JSON, encode_json_header(command)
-    return frame_prefix(serialize_type, len(header), len(command.body)) + header, command.body
+    body = command.body
+    prefix = frame_prefix(serialize_type, len(header), len(body))
+    return (prefix + header + body,) if len(body) < UNCOPIED_BYTES else (prefix + header, body)
 
 
 def make_response(
