@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, TypeVar
@@ -85,10 +85,15 @@ class BenchCluster:
             for k in range(NODE_COUNT)
         )
         cluster = cls(data_dir, namesrv_port, nodes, time.monotonic())
-        cluster.command(
-            "up", "--data", str(data_dir), "--groups", "1", "--nodes", str(NODE_COUNT), "--namesrv-port",
-            str(namesrv_port), "--base-port", str(base_port), "--config", str(config), "--detach",
-        )  # fmt: skip
+        try:
+            cluster.command(
+                "up", "--data", str(data_dir), "--groups", "1", "--nodes", str(NODE_COUNT), "--namesrv-port",
+                str(namesrv_port), "--base-port", str(base_port), "--config", str(config), "--detach",
+            )  # fmt: skip
+        except BaseException:
+            with suppress(ClusterError):
+                cluster.stop()  # what was started before it failed or was interrupted
+            raise
         return cluster
 
     def stop(self) -> None:
