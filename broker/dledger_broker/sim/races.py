@@ -92,6 +92,8 @@ class Racer(Client):
     def _commit(self, name: str, queue_id: int, *, by_pull: bool = False) -> None:
         """Commit an offset above all before it through a node, if that can be reached."""
         trial, random = self.trial, self.random
+        if not trial.active:
+            return  # the group is being judged
         offset = self._attempted[queue_id] = self._attempted[queue_id] + random.randint(1, MOST_STEPS)
         oneway = not by_pull and random.random() < trial.settings.oneway_share
 

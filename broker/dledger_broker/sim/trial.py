@@ -63,7 +63,8 @@ class BrokerTrial:
         self._operations = 0
         self._started = 0
         self._acknowledged: list[Stored] = []
-        self._active = False
+        self.active = False
+        """Whether clients may begin something."""
         self._group: SimGroup | None = None
         self._running: list[SimBroker] = []
 
@@ -101,7 +102,7 @@ class BrokerTrial:
     def start(self, group: SimGroup) -> None:
         """See `Trial.start`."""
         self._group = group
-        self._active = True
+        self.active = True
         self.truth.group = group
         settings = self.settings
         kinds: list[type[Client]] = [
@@ -118,7 +119,7 @@ class BrokerTrial:
 
     def stop(self) -> None:
         """See `Trial.stop`."""
-        self._active = False
+        self.active = False
 
     def judge(self, group: SimGroup) -> None:
         """See `Trial.judge`."""
@@ -129,7 +130,7 @@ class BrokerTrial:
     def takes_another(self) -> bool:
         """Whether a client may begin something."""
         self._started += 1
-        return self._active and (self._most_operations is None or self._started <= self._most_operations)
+        return self.active and (self._most_operations is None or self._started <= self._most_operations)
 
     # ---------------------------------------------------------------- sending
 
