@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -33,6 +34,8 @@ from .rebalance import Strategy
 logger = logging.getLogger(__name__)
 
 _ANSWER_SECONDS: Final = 3.0
+_PATIENCE_SECONDS: Final = 2.0
+"""A topic without a route may be about to be made; after this its name is worth a warning."""
 _NOBODY: Final = frozenset({int(ResponseCode.SYSTEM_ERROR)})
 """What RocketMQ answers when it knows no member of the group."""
 
@@ -82,7 +85,7 @@ class Membership:
         self._consumer_group = consumer_group
         self._topics = topics
         self._strategy = strategy
-        self._told: set[str] = set()
+        self._missed: dict[str, float] = {}
 
     async def assignment(self, current: frozenset[MessageQueue]) -> Assignment:
         """The share as of now; of a topic whose share cannot be determined the `current` queues stay."""
@@ -103,9 +106,10 @@ class Membership:
         """A topic may be made after its consumers, as a retry topic always is; one that never is has a wrong name."""
         if not isinstance(error, NoRouteError):
             return logging.WARNING
-        if is_retry_topic(topic) or topic in self._told:
+        now = self._core.loop.time()
+        if is_retry_topic(topic) or now < self._missed.setdefault(topic, now + _PATIENCE_SECONDS):
             return logging.DEBUG
-        self._told.add(topic)
+        self._missed[topic] = math.inf
         return logging.WARNING
 
     async def leave(self) -> None:
