@@ -17,7 +17,6 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from dledger.errors import ConfigError
-from dledger.invariants import invariant
 from dledger.net.crowd import oldest_of_largest_crowd
 
 SHUTDOWN_TIMEOUT_S: Final = 1.0
@@ -88,8 +87,7 @@ class _Site(web.TCPSite):
     async def start(self) -> None:
         await web.BaseSite.start(self)
         server = self._runner.server
-        invariant(server is not None, "a runner that was set up has a server")
-        assert server is not None
+        assert server is not None  # the runner was set up
         self._live: dict[_Connection, None] = {}
         self._server = await asyncio.get_running_loop().create_server(
             lambda: _Connection(server(), self._live), self._host, self._port
