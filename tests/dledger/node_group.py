@@ -152,6 +152,10 @@ class Group:
         index = leader.applied_index
         await until(lambda: all(node.applied_index >= index for node in self.nodes.values()), "all have applied")
 
+    def trim_candidates(self) -> list[int]:
+        """Positions that every running node can trim to, ascending."""
+        return sorted(set.intersection(*(set(node.trim_candidates()) for node in self.nodes.values())))
+
     def same_state(self) -> bool:
         return len({self.machines[node_id].digest() for node_id in self.nodes}) == 1
 

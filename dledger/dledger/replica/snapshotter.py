@@ -64,7 +64,10 @@ class Snapshotter:
         self._environment.call_soon(self._write)
 
     def trim(self, position: int) -> None:
-        """Drop what lies before `position`, at once or when its snapshot is there."""
+        """Drop what lies before `position`, at once or when its snapshot is there.
+
+        A replica that was still writing a snapshot when this one was due has none there: it trims to the one before.
+        """
         self._trim_to = max(self._trim_to, position)
         self._maybe_trim()
 
@@ -115,7 +118,7 @@ class Snapshotter:
         self._environment.run_blocking(COLD, writer.commit, done)
 
     def _maybe_trim(self) -> None:
-        base = next((meta for meta in self._snapshots.list() if meta.position == self._trim_to), None)
+        base = self._snapshots.at_or_below(self._trim_to)
         if base is None or base.position <= self._store.first_position:
             return
         if self._durable_position() < base.position:
