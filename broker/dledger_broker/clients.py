@@ -6,7 +6,7 @@ Nothing here is replicated. Every node knows the clients that heartbeat to it, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 import msgspec
@@ -170,10 +170,12 @@ class LocalClients:
             if now - local.seen > CLIENT_TIMEOUT_S:
                 self._forget(client_id)
 
-    def channels_of(self, group: str) -> Iterator[ClientChannel]:
-        """The channels of a consumer group's members, each once."""
+    def channels_of(self, group: str, clients: Container[str] | None) -> Iterator[ClientChannel]:
+        """The channels of a consumer group's members, or of those among `clients`, each once."""
         seen: set[int] = set()
         for client_id in self.index.consumers(group):
+            if clients is not None and client_id not in clients:
+                continue
             channel = self._locals[client_id].channel
             if id(channel) not in seen:
                 seen.add(id(channel))
@@ -278,6 +280,21 @@ class MergedClients:
         if not others:
             return True
         return own is not None and all(_subscribed(own) != _subscribed(other) for other in others)
+
+    def told_by(self, node_id: str, groups: Iterable[str]) -> set[str]:
+        """Members of these groups that a node tells what changed: each is told by the first of the nodes that have it.
+
+        The first is this node; the others follow in the order in which they were heard of.
+        """
+        others = list(self._tables)
+        earlier = [self._tables[other] for other in others[: others.index(node_id)]] if node_id in self._tables else []
+        table = self._tables.get(node_id, ClientIndex())
+        return {
+            client_id
+            for group in groups
+            for client_id in table.consumers(group)
+            if not any(client_id in other.consumers(group) for other in earlier)
+        }
 
     def is_online(self, group: str) -> bool:
         """True if the group has members."""

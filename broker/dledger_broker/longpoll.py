@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from dledger.environment import Cancellable, Environment
@@ -98,6 +98,11 @@ class LongPolls:
     def release_all(self) -> None:
         """Answer every pull now: leadership changed, or this node is leaving."""
         self._release([pull for pulls in self._by_queue.values() for pull in pulls])
+
+    def release_groups(self, groups: Container[str]) -> None:
+        """Answer the pulls of these consumer groups."""
+        pulls = (pull for pulls in self._by_queue.values() for pull in pulls)
+        self._release([pull for pull in pulls if pull.fields.consumer_group in groups])
 
     def release_dropped(self) -> None:
         """Answer the pulls of queues whose topic was deleted."""

@@ -3,8 +3,8 @@
     Hello          a node's client address, to every other node, until it was answered and every few seconds
     Table          a node's clients, to the leader: whole after a change of leadership, then what has changed; a large
                    one in several pieces, of which the first counts as the whole and the others as changes
-    GroupsChanged  by the leader to every node: members or subscriptions of these consumer groups changed, tell the
-                   clients (request 40)
+    GroupsChanged  by the leader to every node: members or subscriptions of these consumer groups changed, tell those
+                   clients (request 40) that nobody else tells
 
 MessagePack arrays with a tag. Every message is answered with a `Hello`, so that each side learns the other's address. A
 lost message is made up for by the next whole table.
@@ -12,7 +12,7 @@ lost message is made up for by the next whole table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
@@ -62,10 +62,15 @@ class Table(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class GroupsChanged(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Consumer groups whose members shall look again."""
+    """Consumer groups whose members shall look again; the receiver tells `clients`, or all that it has if that is None.
+
+    A client that heartbeats to several nodes is told by one: the C++ client handles what it is told on the threads (as
+    many as cores) that take in its messages, one after another, waiting there for pulls to end. Told twice, it stands.
+    """
 
     address: str
     groups: tuple[str, ...]
+    clients: tuple[str, ...] | None = None
 
 
 _Message: TypeAlias = Hello | Table | GroupsChanged
@@ -83,9 +88,9 @@ class Channel(Protocol):
 class Presence:
     """One node's part in the exchange.
 
-    `notify(groups)` tells the clients of this node that consumer groups changed; `joined(rows)` is told on the leader
-    which clients came or changed, so that their groups get what they need; `learned(node, kinds)` which command kinds
-    another node understands; `holds_pulls()` says whether long polls wait on this node.
+    `notify(groups, clients)` tells these clients of this node, or all, that consumer groups changed; `joined(rows)` is
+    told on the leader which clients came or changed, so that their groups get what they need; `learned(node, kinds)`
+    which command kinds another node understands; `holds_pulls()` says whether long polls wait on this node.
     """
 
     def __init__(
@@ -94,7 +99,7 @@ class Presence:
         group: Group,
         peers: Iterable[str],
         *,
-        notify: Callable[[set[str]], None],
+        notify: Callable[[set[str], Container[str] | None], None],
         joined: Callable[[list[ClientRow]], None],
         learned: Callable[[str, tuple[int, ...]], None],
         holds_pulls: Callable[[], bool],
@@ -188,7 +193,7 @@ class Presence:
         self._changed_ids |= client_ids
         self._schedule()
         if groups and self._group.leader_id is None:
-            self._notify(groups)
+            self._notify(groups, None)
 
     def _schedule(self) -> None:
         if self._send_timer is None:
@@ -237,10 +242,11 @@ class Presence:
 
     def _tell_groups(self, groups: set[str]) -> None:
         """Have every client of these groups look again."""
-        self._notify(groups)
+        self._notify(groups, None)
         if self._channel is not None:
-            data = _encode(GroupsChanged(self._own_address(), tuple(groups)))
             for peer in self._peers:
+                clients = self.merged.told_by(peer, groups)
+                data = _encode(GroupsChanged(self._own_address(), tuple(groups), tuple(clients)))
                 self._channel.submit(peer, data, self._ignore, EXCHANGE_TIMEOUT_S)
 
     def _take_table(self, node_id: str, table: Table) -> None:
@@ -270,7 +276,7 @@ class Presence:
         if isinstance(message, Table):
             self._take_table(sender.node_id, message)
         elif isinstance(message, GroupsChanged):
-            self._notify(set(message.groups))
+            self._notify(set(message.groups), message.clients)
         reply(_encode(Hello(self._own_address())))
 
     def _learn(self, node_id: str, answer: bytes) -> None:

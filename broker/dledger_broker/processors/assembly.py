@@ -72,7 +72,6 @@ def assemble(
         learned=machine.learn_features,
         holds_pulls=lambda: len(pulls.held) > 0,
     )
-    membership.connect(presence)
     keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
     targets = SendTargets(machine, group, config, requests.resume)
     idempotent = IdempotentSends(
@@ -84,6 +83,7 @@ def assemble(
     pulls = PullProcessor(
         machine, log, env, group, config, counters, requests, presence, offsets, presence.hold_changed, roles
     )
+    membership.connect(presence, pulls.held.release_groups)
     topics = TopicProcessor(machine, group, requests)
     queries = QueryProcessor(machine, requests)
     pins = PinProcessor(machine, env, group, requests, forwarder.pass_on)

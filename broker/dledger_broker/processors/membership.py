@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from typing import Final
 
@@ -52,11 +52,13 @@ class MembershipProcessor:
         self._connections = connections
         self._announced: tuple[int, str] | None = None
         self._presence: Presence
+        self._release_pulls: Callable[[set[str]], None]
         group.listeners.append(self._announce_leader)
 
-    def connect(self, presence: Presence) -> None:
-        """Name the exchange with the other nodes, which calls `notify` and `ensure_all`."""
+    def connect(self, presence: Presence, release_pulls: Callable[[set[str]], None]) -> None:
+        """Name the exchange with the other nodes, which calls `notify` and `ensure_all`, and what ends held pulls."""
         self._presence = presence
+        self._release_pulls = release_pulls
 
     # ---------------------------------------------------------------- requests
 
@@ -149,16 +151,25 @@ class MembershipProcessor:
 
     # ---------------------------------------------------------------- telling clients
 
-    def notify(self, groups: set[str]) -> None:
-        """40: have this node's members of the groups look again."""
-        for group in groups:
-            config = self._machine.state.groups.get(group)
-            if config is not None and not config.notify_consumer_ids_changed_enable:
-                continue
+    def notify(self, groups: set[str], clients: Container[str] | None) -> None:
+        """40: have this node's members of the groups, or those among `clients`, look again.
+
+        Their held pulls are answered before: the C++ client does not go on before the pulls of queues that it gave up,
+        and now gets back, have ended.
+        """
+        changed = {group for group in groups if self._is_notified(group)}
+        if not changed:
+            return
+        self._release_pulls(changed)
+        for group in changed:
             ext = encode_ext(ConsumerGroupHeader(group))
-            for channel in self._presence.local.channels_of(group):
+            for channel in self._presence.local.channels_of(group, clients):
                 if isinstance(channel, ClientConnection):
                     _push(channel, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext)
+
+    def _is_notified(self, group: str) -> bool:
+        config = self._machine.state.groups.get(group)
+        return config is None or config.notify_consumer_ids_changed_enable
 
     def _announce_leader(self) -> None:
         """20002: tell the clients that want to know who leads now."""

@@ -200,6 +200,14 @@ def test_held_pulls_of_a_deleted_topic_are_answered(broker: ServedBroker, client
     assert client.answered(waiting).code == 19
 
 
+def test_held_pulls_of_a_group_whose_members_changed_are_answered(broker: ServedBroker, client: FakeClient) -> None:
+    waiting, others = held_pull(client), held_pull(client, consumerGroup="another")
+    heartbeating_client(broker)
+    assert client.answered(waiting).code == 19
+    assert not client.has_answer(others)
+    assert (client.held, client.in_flight) == (1, 0)
+
+
 def test_one_pull_more_than_may_wait_is_answered_at_once(make_broker: MakeBroker) -> None:
     broker = make_broker(max_held_pulls=2)
     client = broker.client()

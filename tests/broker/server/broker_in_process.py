@@ -56,6 +56,8 @@ class Client:
         self._opaque = 0
         self._answers: list[RemotingCommand] = []
         self.pushed: list[RemotingCommand] = []
+        self.received: list[RemotingCommand] = []
+        """All that came, in its order."""
 
     @classmethod
     async def connect(cls, port: int) -> Client:
@@ -78,6 +80,7 @@ class Client:
         self._decoder.receive_data(data)
         while (frame := self._decoder.next_frame()) is not None:
             command = decode_command(frame)
+            self.received.append(command)
             (self._answers if command.is_response else self.pushed).append(command)
 
     async def next_push(self) -> RemotingCommand:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import pytest
 
@@ -59,6 +59,8 @@ class Node:
         self.node_id = node_id
         self.group = Group(node_id, f"10.0.0.1:{node_id[1:]}")
         self.notified: list[set[str]] = []
+        self.told: list[str] = []
+        """The clients that got a request 40 from this node."""
         self.joined: list[ClientRow] = []
         self.learned: dict[str, tuple[int, ...]] = {}
         self.holding = False
@@ -66,11 +68,17 @@ class Node:
             network.env,
             self.group,
             [other for other in node_ids if other != node_id],
-            notify=self.notified.append,
+            notify=self.notify,
             joined=self.joined.extend,
             learned=lambda node_id, kinds: self.learned.update({node_id: kinds}),
             holds_pulls=lambda: self.holding,
         )
+
+    def notify(self, groups: set[str], clients: Container[str] | None) -> None:
+        self.notified.append(groups)
+        for group in groups:
+            for channel in self.presence.local.channels_of(group, clients):
+                self.told.extend(channel.client_ids)
 
     def submit(self, to: str, data: bytes, on_reply: OnReply, timeout_s: float) -> bool:
         if {to, self.node_id} & self.network.down:
@@ -154,6 +162,29 @@ def test_a_client_that_heartbeats_to_all_nodes_counts_once_and_notifies_once(
         network.settle()
     assert network.nodes["n0"].members() == []
     assert [node.notified for node in network.nodes.values()] == [[{"CG"}, {"CG"}]] * 3
+
+
+def test_each_member_is_told_by_one_node(network: Network) -> None:
+    """Told twice at once, a C++ client on two cores stands: both its threads wait for a pull that neither takes in."""
+    leader, *followers = network.nodes.values()
+    for node_id in ("n0", "n1", "n2"):
+        network.nodes[node_id].heartbeat("everywhere")
+    for node_id in ("n1", "n2"):
+        network.nodes[node_id].heartbeat("at-followers")
+    network.nodes["n2"].heartbeat("at-one")
+    network.settle()
+    for node in network.nodes.values():
+        node.told.clear()
+    leaving = network.nodes["n1"].heartbeat("leaves")
+    network.settle()
+    assert sorted(leader.told + followers[0].told + followers[1].told) == [
+        "at-followers", "at-one", "everywhere", "leaves"
+    ]  # fmt: skip
+    assert leader.told == ["everywhere"]
+    network.nodes["n1"].presence.local.channel_lost(leaving)
+    network.settle()
+    assert leader.told == ["everywhere"] * 2
+    assert sorted(followers[0].told + followers[1].told) == ["at-followers"] * 2 + ["at-one"] * 2 + ["leaves"]
 
 
 def test_a_repeated_heartbeat_notifies_nobody(network: Network) -> None:

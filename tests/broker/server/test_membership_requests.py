@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest_asyncio
 from broker_in_process import Client, node_config, running
 
 from dledger_broker.broker import Broker
-from dledger_remoting.codes import RequestCode
+from dledger_remoting.codes import RequestCode, ResponseCode
 
 
 @pytest_asyncio.fixture
@@ -51,6 +52,25 @@ async def test_members_are_told_when_others_come_and_go(broker: Broker) -> None:
     second.close()
     assert (await first.next_push()).ext == {"consumerGroup": "CG"}
     assert await members(first) == ["c1"]
+
+
+async def test_waiting_pulls_end_before_a_member_is_told(broker: Broker) -> None:
+    """A stock client may wait, in the very thread that is told, for pulls of queues that it gave up and gets back."""
+    first, second = [await Client.connect(broker.listener.port) for _ in range(2)]
+    await first.send(b"a")
+    await first.heartbeat("c1")
+    await first.next_push()
+    pull = asyncio.create_task(first.pull(1, sysFlag="6", suspendTimeoutMillis="60000"))
+    async with asyncio.timeout(20):
+        while not broker.processors.pulls.held:  # noqa: ASYNC110 -- nothing tells that a pull waits
+            await asyncio.sleep(0.005)
+    await second.heartbeat("c2")
+    assert (await pull).code == ResponseCode.PULL_NOT_FOUND
+    await first.next_push()
+    assert [command.code for command in first.received[-2:]] == [
+        ResponseCode.PULL_NOT_FOUND,
+        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    ]
 
 
 async def test_unregistering_leaves_a_group(broker: Broker) -> None:
