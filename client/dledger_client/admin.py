@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -38,7 +39,9 @@ from dledger_remoting.topics import (
     PERM_READ_WRITE,
     SubscriptionGroupConfig,
     TopicConfig,
+    is_readable,
     is_system_topic,
+    is_writable,
     validate_group,
     validate_topic,
 )
@@ -76,7 +79,7 @@ class QueueStatus(msgspec.Struct, frozen=True):
     @property
     def lag(self) -> int:
         """How many messages the group has still to process."""
-        return self.end - max(self.first if self.committed is None else self.committed, self.first)
+        return max(self.end - max(self.first if self.committed is None else self.committed, self.first), 0)
 
 
 class Admin:
@@ -161,7 +164,7 @@ class Admin:
         )
         names = await self._group_names(broker_groups)
         await self._ask_leaders(names, RequestCode.UPDATE_AND_CREATE_TOPIC, encode_ext(header))
-        await self._await_route(topic, names, queues)
+        await self._await_route(topic, names, queues if is_readable(perm) else 0, queues if is_writable(perm) else 0)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic and its messages on all broker groups, and its route on all name servers.
@@ -382,10 +385,11 @@ class Admin:
             raise NoBrokerError("no broker group is registered with the name server")
         return names
 
-    async def _await_route(self, topic: str, names: Sequence[str], queues: int) -> None:
-        """Wait until the name server shows a created topic: brokers register it right after they store it."""
+    async def _await_route(self, topic: str, names: Sequence[str], readable: int, writable: int) -> None:
+        """Wait until the name server shows a topic as it was set: brokers register it right after they store it."""
         core = self._started()
         deadline = self._deadline()
+        wanted = dict.fromkeys(names, (readable, writable))
         while True:
             try:
                 route = await core.routes.refresh(topic, deadline)
@@ -393,11 +397,10 @@ class Admin:
                 if core.loop.time() >= deadline:
                     raise
             else:
-                counts = dict.fromkeys(names, 0)
-                for queue in (*route.readable, *route.writable):
-                    if queue.broker_group in counts:
-                        counts[queue.broker_group] += 1
-                if all(count >= queues for count in counts.values()) or core.loop.time() >= deadline:
+                reads = Counter(queue.broker_group for queue in route.readable)
+                writes = Counter(queue.broker_group for queue in route.writable)
+                shown = {name: (reads[name], writes[name]) for name in names}
+                if shown == wanted or core.loop.time() >= deadline:
                     return
             await asyncio.sleep(0.02)
 

@@ -116,7 +116,10 @@ class PushConsumer:
         self._work_waiters: deque[asyncio.Future[None]] = deque()
         self._workers: list[asyncio.Task[None]] = []
         self._current: ReceivedMessage | None = None
-        self._closing = False
+        self._iterating: asyncio.Task[object] | None = None
+        self._between_messages = asyncio.Event()
+        self._between_messages.set()
+        self._ending: asyncio.Task[None] | None = None
 
     @property
     def client_id(self) -> str:
@@ -160,20 +163,28 @@ class PushConsumer:
             ]
 
     async def close(self) -> None:
-        """Finish the messages in work, for at most `close_timeout` seconds, commit, and leave the group."""
-        running = self._running
-        if running is None or self._closing:
+        """Finish the messages in work, for at most `close_timeout` seconds, commit, and leave the group.
+
+        Whoever else calls it waits for the same end. Called by a handler it returns at once, so that the handler's own
+        message can be finished.
+        """
+        running, caller = self._running, asyncio.current_task()
+        if running is None:
             return
-        self._closing = True
-        running.assignments.stop_reading()
-        self._wake(len(self._work_waiters))
+        if self._ending is None:
+            running.assignments.stop_reading()
+            self._ending = asyncio.create_task(self._end(running, caller), name="close consumer")
+            self._wake(len(self._work_waiters))
+        if caller in self._workers:
+            return
         try:
-            if self._handler is not None:
-                await self._finish_work(running)
-            await running.assignments.commit()
-            await running.membership.leave()
-        finally:
-            await running.core.close()
+            await asyncio.wait((self._ending,))
+        except asyncio.CancelledError:
+            self._ending.cancel()
+            await asyncio.wait((self._ending,))
+            raise
+        if not self._ending.cancelled():
+            self._ending.result()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -182,15 +193,19 @@ class PushConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._ack_current()
+        if kind is not None:
+            self._current = None
+        self._ack_current()
         await self.close()
 
     async def run_forever(self) -> None:
         """With a handler: wait until the consumer is closed."""
         if not self._workers:
             raise InvalidArgumentError("this consumer has no handler, or is not started; iterate over one without")
-        await asyncio.wait(self._workers)  # unlike `gather`, this leaves them at work if the caller is cancelled
+        # Unlike `gather` and `close`, this leaves them at work if the caller is cancelled.
+        await asyncio.wait(self._workers)
+        if self._ending is not None:
+            await asyncio.wait((self._ending,))
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         if self._handler is not None:
@@ -202,7 +217,8 @@ class PushConsumer:
         message = await self._next_message()
         if message is None:
             raise StopAsyncIteration
-        self._current = message
+        self._current, self._iterating = message, asyncio.current_task()
+        self._between_messages.clear()
         return message
 
     async def receive(self, max_messages: int = 32, timeout: float | None = None) -> list[ReceivedMessage]:
@@ -246,7 +262,7 @@ class PushConsumer:
     async def _next_message(self) -> ReceivedMessage | None:
         """The next message; None once the consumer is closed."""
         loop = self._started().core.loop
-        while not self._closing:
+        while self._ending is None:
             message = self._take()
             if message is not None:
                 return message
@@ -262,11 +278,22 @@ class PushConsumer:
                 raise
         return None
 
-    async def _finish_work(self, running: _Running) -> None:
+    async def _end(self, running: _Running, closer: asyncio.Task[object] | None) -> None:
+        try:
+            await self._finish_work(running, closer)
+            await running.assignments.commit()
+            await running.membership.leave()
+        finally:
+            await running.core.close()
+
+    async def _finish_work(self, running: _Running, closer: asyncio.Task[object] | None) -> None:
         try:
             async with asyncio.timeout(self._close_timeout):
-                await asyncio.wait(self._workers)
-                await running.assignments.idle()
+                if self._handler is not None:
+                    await asyncio.wait(self._workers)
+                    await running.assignments.idle()
+                elif self._iterating not in (None, closer) and not self._iterating.done():
+                    await self._between_messages.wait()
         except TimeoutError:
             logger.warning("%s closes with messages in work; they will be delivered again", self._client_id)
 
@@ -301,6 +328,7 @@ class PushConsumer:
         message, self._current = self._current, None
         if message is not None and self._auto_ack:
             message.ack()
+        self._between_messages.set()
 
     def _settle(self, fetcher: QueueFetcher, message: ReceivedMessage, settlement: Settlement) -> None:
         running = self._started()
@@ -329,7 +357,7 @@ class PushConsumer:
                 fetcher.in_work = None
                 self._offer(fetcher)
             return
-        await running.retries.give_back(message)
+        await running.retries.give_back(message, lambda: running.assignments.holds(fetcher))
         fetcher.retrying.discard(message.queue_offset)
         self._done(fetcher, message)
 

@@ -118,11 +118,16 @@ class OffsetStore(Protocol):
 
 
 class BrokerOffsetStore:
-    """Offsets on the brokers, where every member of the group finds them."""
+    """Offsets on the brokers, where every member of the group finds them.
+
+    A commit that a busy broker or a change of leaders holds up is waited for by the next one of its queue, which it
+    would otherwise undo.
+    """
 
     def __init__(self, core: ClientCore, consumer_group: str) -> None:
         self._offsets = QueueOffsets(core)
         self._consumer_group = consumer_group
+        self._turns: dict[MessageQueue, asyncio.Lock] = {}
 
     async def load(self, queue: MessageQueue, deadline: float) -> int | None:
         """See `OffsetStore.load`."""
@@ -135,7 +140,8 @@ class BrokerOffsetStore:
 
     async def _commit(self, queue: MessageQueue, offset: int, deadline: float) -> MessageQueue | None:
         try:
-            await self._offsets.commit(self._consumer_group, queue, offset, deadline)
+            async with self._turns.setdefault(queue, asyncio.Lock()):
+                await self._offsets.commit(self._consumer_group, queue, offset, deadline)
         except ClientError as error:
             logger.warning("offset %d of %s not committed: %s", offset, queue, error)
             return None

@@ -179,8 +179,8 @@ class Producer:
 
         What does not fit into one request of `max_batch_bytes` goes in several, one after the other; each of them is
         stored as a whole or not at all. An idempotent batch repeats another one if all its messages are the same, in
-        the same order. Raises what `send` raises; `SendError.stored` has the results of the messages acknowledged
-        before.
+        the same order; the first one's `unique_key`, if it has one, leads to the queue. Raises what `send` raises;
+        `SendError.stored` has the results of the messages acknowledged before.
         """
         with self._calls:
             deadline = self._deadline(timeout)
@@ -190,7 +190,8 @@ class Producer:
             if ordering_key is not None:
                 return await self._send_in_lane(batches, topic, ordering_key, deadline)
             results: list[SendResult] = []
-            choose = self._choice(queue)
+            first = messages[0] if opted_in and messages else None
+            choose = self._choice(queue, first.unique_key if isinstance(first, Message) else None)
             for batch in batches:
                 await self._send_next(batch, choose, deadline, results)
                 choose = self._choice(_queue_of(results[-1]))

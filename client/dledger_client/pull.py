@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.errors import (
@@ -30,6 +30,13 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 MAX_SUSPEND_SECONDS: Final = 15.0
+
+
+class _Pull(NamedTuple):
+    """A pull under way, and until when it may wait for messages."""
+
+    task: asyncio.Task[tuple[list[ReceivedMessage], int]]
+    deadline: float
 
 
 class PullConsumer:
@@ -67,6 +74,7 @@ class PullConsumer:
         self._core: ClientCore | None = None
         self._positions: dict[MessageQueue, int] = {}
         self._failing_since: dict[MessageQueue, float] = {}
+        self._pulls: dict[MessageQueue, _Pull] = {}
         self._turn = 0
 
     async def start(self) -> None:
@@ -79,6 +87,10 @@ class PullConsumer:
     async def close(self) -> None:
         """Close all connections; nothing is committed."""
         if self._core is not None:
+            pulls = [self._pulls.pop(queue).task for queue in list(self._pulls)]
+            for task in pulls:
+                task.cancel()
+            await asyncio.gather(*pulls, return_exceptions=True)
             await self._core.close()
 
     async def __aenter__(self) -> Self:
@@ -117,6 +129,8 @@ class PullConsumer:
             if position is None:
                 position = await offsets.first(queue, deadline)
             positions[queue] = position
+        for queue in set(self._positions) - set(positions):
+            self._drop_pull(queue)
         self._positions = positions
         self._failing_since.clear()
 
@@ -127,58 +141,54 @@ class PullConsumer:
 
     def seek(self, queue: tuple[str, str, int], offset: int) -> None:
         """Read a queue from `offset` on; one outside the queue is moved into it by the next poll."""
-        self._positions[self._assigned(queue)] = offset
+        self._move(self._assigned(queue), offset)
 
     async def seek_to_time(self, timestamp_ms: int, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
         """Read from the first message stored at or after a time in ms since 1970; all assigned queues by default."""
         offsets = QueueOffsets(self._started())
         for queue in self._chosen(queues):
-            self._positions[queue] = await offsets.at_time(queue, timestamp_ms, self._deadline())
+            self._move(queue, await offsets.at_time(queue, timestamp_ms, self._deadline()))
 
     async def seek_to_begin(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
         """Read from the first kept message; all assigned queues by default."""
         offsets = QueueOffsets(self._started())
         for queue in self._chosen(queues):
-            self._positions[queue] = await offsets.first(queue, self._deadline())
+            self._move(queue, await offsets.first(queue, self._deadline()))
 
     async def seek_to_end(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
         """Read only what comes from now on; all assigned queues by default."""
         offsets = QueueOffsets(self._started())
         for queue in self._chosen(queues):
-            self._positions[queue] = await offsets.end(queue, self._deadline())
+            self._move(queue, await offsets.end(queue, self._deadline()))
 
     async def poll(self, max_messages: int = 32, timeout: float = 1.0) -> list[ReceivedMessage]:
         """Up to `max_messages` messages of the assigned queues, those of one queue in order.
 
         Returns as soon as some have come, and an empty list if none come within `timeout` seconds, or up to 5 s later
-        if a node does not answer at all. All queues are asked at the same time; messages that do not fit are read again
-        by the next poll. Raises `ClientError` if no other queue has brought messages and one is refused for good or
-        has not been readable for the consumer's `timeout`; then or with a later poll, reading goes on where it stopped.
+        if a node does not answer at all. All queues are asked at the same time. Messages that do not fit are read again
+        by the next poll, which also goes on waiting for the queues that have not answered. Raises `ClientError` if no
+        other queue has brought messages and one is refused for good or has not been readable for the consumer's
+        `timeout`; then or with a later poll, reading goes on where it stopped.
         """
         core = self._started()
         if not self._positions:
             raise InvalidArgumentError("no queue is assigned")
-        queues = list(self._positions)
-        self._turn = (self._turn + 1) % len(queues)
+        self._turn = (self._turn + 1) % len(self._positions)
         deadline = core.loop.time() + timeout
-        pulls = {
-            asyncio.create_task(self._pull(queue, max_messages, deadline))
-            for queue in queues[self._turn :] + queues[: self._turn]
-        }
+        silent = set(self._positions)
         messages: list[ReceivedMessage] = []
-        try:
-            while pulls and not messages:
-                done, pulls = await asyncio.wait(pulls, return_when=asyncio.FIRST_COMPLETED)
-                failures = [task for task in done if task.exception() is not None]
-                for task in done.difference(failures):
-                    found, next_offset = task.result()
+        while silent and not messages:
+            asked = self._begin_pulls(max_messages, deadline)
+            ended = await self._first_to_end(asked, deadline)
+            for queue, one in ended.items():
+                if one.task.exception() is None:
+                    found, next_offset = one.task.result()
                     self._take(found, next_offset, max_messages, messages)
-                if failures and not messages:
-                    failures[0].result()  # raises what that pull raised
-        finally:
-            for task in pulls:
-                task.cancel()
-            await asyncio.gather(*pulls, return_exceptions=True)
+                    if not found and one.deadline >= deadline:
+                        silent.discard(queue)
+            if not messages:
+                for one in ended.values():
+                    one.task.result()  # raises what made it fail
         return messages
 
     async def commit(self) -> None:
@@ -188,6 +198,44 @@ class PullConsumer:
         await asyncio.gather(
             *(offsets.commit(self._group, queue, offset, deadline) for queue, offset in self._positions.items())
         )
+
+    def _begin_pulls(self, max_messages: int, deadline: float) -> dict[MessageQueue, _Pull]:
+        """The pulls of all queues, in turn; those of an earlier poll that are still under way are left so.
+
+        A broker does not notice that nobody waits for its answer any more: every long poll that was given up would
+        stay there, and bring the next messages once more.
+        """
+        queues = list(self._positions)
+        for queue in queues[self._turn :] + queues[: self._turn]:
+            if queue not in self._pulls:
+                task = asyncio.create_task(self._pull(queue, max_messages, deadline), name=f"pull {queue}")
+                self._pulls[queue] = _Pull(task, deadline)
+        return dict(self._pulls)
+
+    async def _first_to_end(self, asked: dict[MessageQueue, _Pull], deadline: float) -> dict[MessageQueue, _Pull]:
+        """The pulls that have ended, as soon as one has. At `deadline` those that may wait longer are given up."""
+        longer = [queue for queue, one in asked.items() if one.deadline > deadline]
+        left = max(deadline - self._started().loop.time(), 0.0) if longer else None
+        tasks = [one.task for one in asked.values()]
+        done, _ = await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            for queue in longer:
+                self._drop_pull(queue)
+        return {
+            queue: self._pulls.pop(queue)
+            for queue, one in asked.items()
+            if one.task in done and self._pulls.get(queue) is one
+        }
+
+    def _drop_pull(self, queue: MessageQueue) -> None:
+        """Give a pull up, whose answer is of no use any more."""
+        pull = self._pulls.pop(queue, None)
+        if pull is not None:
+            pull.task.cancel()
+
+    def _move(self, queue: MessageQueue, offset: int) -> None:
+        self._drop_pull(queue)
+        self._positions[queue] = offset
 
     def _take(
         self, found: list[ReceivedMessage], next_offset: int, max_messages: int, messages: list[ReceivedMessage]

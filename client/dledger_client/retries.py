@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from dledger_remoting import properties as names
@@ -51,15 +52,19 @@ class RetrySender:
         self._sender = Sender(core, consumer_group, attempt_timeout=3.0, retry_unknown=True)
         self._brokers_do_it = True
 
-    async def give_back(self, message: ReceivedMessage) -> None:
-        """Return once the copy is stored, however long that takes: until then the message stays unacknowledged."""
+    async def give_back(self, message: ReceivedMessage, is_held: Callable[[], bool]) -> None:
+        """Return once the copy is stored, however long that takes: until then the message stays unacknowledged.
+
+        Nothing is stored any more when its queue is not `is_held`: whoever has the queue now gets the message itself.
+        """
         failures = 0
-        while True:
+        while is_held():
             try:
                 if self._brokers_do_it and await self._ask_broker(message):
                     return
                 await asyncio.sleep(pause_seconds(message.reconsume_times))
-                await self._send_copy(message)
+                if is_held():
+                    await self._send_copy(message)
                 return
             except ClientError as error:
                 logger.warning("message %s not given back yet: %s", message.message_id, error)

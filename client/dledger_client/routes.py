@@ -21,7 +21,7 @@ from dledger_remoting.headers import RouteHeader, RouteWatchHeader, encode_ext
 from dledger_remoting.route import TopicRouteData, decode_route
 from dledger_remoting.topics import AUTO_CREATE_TOPIC, is_inherited, is_readable, is_writable
 
-from .errors import ClientError, NoNameServerError, NoRouteError, refusal
+from .errors import ClientClosedError, ClientError, NoNameServerError, NoRouteError, refusal
 from .leaders import BrokerGroup
 from .messages import MessageQueue
 from .nameservers import NameServers
@@ -115,14 +115,18 @@ class RouteTable:
     async def refresh(self, topic: str, deadline: float, *, auto_create: bool = False) -> TopicRoute:
         """Look the route up now; callers that want the same topic at the same time share one look-up.
 
-        One that no name server has answered is repeated until `deadline`.
+        One that no name server has answered is repeated until `deadline`. Raises `ClientClosedError` once the client is
+        closed.
         """
         last: NoNameServerError | None = None
         while True:
             task = self._start_look_up(topic, auto_create=auto_create)
             try:
                 async with asyncio.timeout_at(deadline):
-                    return await asyncio.shield(task)
+                    await asyncio.wait((task,))
+                if task.cancelled():
+                    raise ClientClosedError("the client is closed")
+                return task.result()
             except TimeoutError:
                 raise last or NoRouteError(topic, "no name server answered before the call's deadline") from None
             except NoNameServerError as error:

@@ -26,6 +26,7 @@ import msgspec
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import (
+    NotLeader,
     OutcomeUnknown,
     RemotingError,
     ServerError,
@@ -70,7 +71,7 @@ QueueChoice: TypeAlias = Callable[[TopicRoute], MessageQueue]
 
 
 class _Attempts(msgspec.Struct):
-    """What the attempts of one delivery have come to."""
+    """What the attempts of one delivery have come to; `unavailable`: `last` is why a leader stores nothing."""
 
     made: int = 0
     busy: int = 0
@@ -78,6 +79,7 @@ class _Attempts(msgspec.Struct):
     missing_topic: int = 0
     maybe_stored: bool = False
     last: ClientError | None = None
+    unavailable: bool = False
 
 
 class Sender:
@@ -150,7 +152,7 @@ class Sender:
         self, outgoing: Outgoing, queue: MessageQueue, group: BrokerGroup, deadline: float, attempts: _Attempts
     ) -> RemotingCommand | None:
         """One request to one node: its answer if the message is stored, None to try again. Raises `ClientError`."""
-        address = group.leader or await self._find_leader(group, deadline, attempts)
+        address = group.leader or await self._find_leader(queue, group, deadline, attempts)
         try:
             connection = self._core.pool.peek(address) or await self._core.pool.get(address, deadline)
             opaque = connection.next_opaque()
@@ -176,7 +178,11 @@ class Sender:
         await self._on_refusal(wire_error, outgoing, deadline, attempts)
         return None
 
-    async def _find_leader(self, group: BrokerGroup, deadline: float, attempts: _Attempts) -> str:
+    async def _find_leader(self, queue: MessageQueue, group: BrokerGroup, deadline: float, attempts: _Attempts) -> str:
+        if not group.addresses:
+            await self._core.routes.refresh(queue.topic, deadline, auto_create=True)
+            if not group.addresses:
+                raise NoRouteError(queue.topic, f"no broker group {queue.broker_group!r} has it")
         try:
             return await group.target(deadline)
         except TimeoutError:
@@ -186,7 +192,7 @@ class Sender:
         self, wire_error: RemotingError, outgoing: Outgoing, deadline: float, attempts: _Attempts
     ) -> None:
         """Prepare the next attempt after an answer that does not say "stored", or raise."""
-        error = refusal(wire_error)
+        error: ClientError = refusal(wire_error)
         if isinstance(wire_error, OutcomeUnknown):
             self._again_unknown(error, outgoing, deadline, attempts)
             return
@@ -203,10 +209,15 @@ class Sender:
             attempts.server_errors += 1
         elif not isinstance(wire_error, ServiceNotAvailable):
             raise error
-        self._again(error, deadline, attempts)
+        unavailable = isinstance(wire_error, ServiceNotAvailable)
+        if isinstance(wire_error, NotLeader):
+            # A leader whose disk is full is doubted, so others are asked, who only know that they do not lead.
+            unavailable = attempts.unavailable
+            error = attempts.last if unavailable and attempts.last is not None else error
+        self._again(error, deadline, attempts, unavailable=unavailable)
 
-    def _again(self, error: ClientError, deadline: float, attempts: _Attempts) -> None:
-        attempts.last = error
+    def _again(self, error: ClientError, deadline: float, attempts: _Attempts, *, unavailable: bool = False) -> None:
+        attempts.last, attempts.unavailable = error, unavailable
         if self._core.loop.time() >= deadline:
             raise error
 

@@ -1,13 +1,15 @@
 """The client for programs without an event loop: the same calls, blocking.
 
 Each object runs its own event loop in a thread of its own, so that heartbeats and long polls go on while the program is
-busy. Methods may be called from any thread, the iteration of a consumer from one. Arguments, results and errors are
+busy. Methods may be called from any thread, `close` from a signal handler too, the iteration of a consumer from one
+thread. A process that is forked has no such threads: make an object in each process. Arguments, results and errors are
 those of the asynchronous classes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -73,7 +75,8 @@ class _Blocking:
 
     def __init__(self, name: str, begin: Coroutine[None, None, None]) -> None:
         self._loop = asyncio.new_event_loop()
-        self._lock = threading.Lock()
+        self._process_id = os.getpid()
+        self._lock = threading.RLock()  # a signal handler may close what it has interrupted
         self._stopped = False
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
@@ -86,24 +89,34 @@ class _Blocking:
     def run(self, work: Coroutine[None, None, ResultT]) -> ResultT:
         """Run a coroutine on the loop and wait for its result.
 
-        Raises `ClientClosedError` after `stop`, and if another thread stops the loop before there is a result.
+        Raises `ClientClosedError` after `stop`, in a process that was forked, and, then of unknown outcome, if the loop
+        is stopped before there is a result.
         """
-        with self._lock:
-            if self._stopped:
-                work.close()
-                raise ClientClosedError("the client is closed")
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        if os.getpid() != self._process_id:
+            work.close()
+            raise ClientClosedError(f"the client belongs to process {self._process_id}: make one in each process")
+        future = None
+        with self._lock, suppress(RuntimeError):  # a signal handler may close the loop in between
+            if not self._stopped:
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        if future is None:
+            work.close()
+            raise ClientClosedError("the client is closed")
         try:
             return future.result()
         except KeyboardInterrupt:
             future.cancel()
             raise
         except CancelledError:
-            raise ClientClosedError("the client was closed meanwhile") from None
+            stopped = ClientClosedError("the client was closed meanwhile")
+            stopped.outcome = "unknown"
+            raise stopped from None
 
     def settle(self, message: ReceivedMessage, settlement: Settlement, original: ReceivedMessage) -> None:
         """Acknowledge or give back on the loop, whichever thread asks for it."""
-        with self._lock:
+        if os.getpid() != self._process_id:
+            return
+        with self._lock, suppress(RuntimeError):  # as in `run`
             if original.settle is not None and not self._stopped:
                 self._loop.call_soon_threadsafe(original.settle, message, settlement)
 
@@ -116,7 +129,9 @@ class _Blocking:
             self.stop()
 
     def stop(self) -> None:
-        """End what other threads still wait for, stop the loop, and end the thread."""
+        """End what other threads still wait for, stop the loop, and end the thread, which a forked process has not."""
+        if os.getpid() != self._process_id:
+            return
         with self._lock:
             if self._stopped:
                 return
@@ -272,13 +287,13 @@ class SyncConsumer:
 
     def __next__(self) -> ReceivedMessage:
         self._ack_current()
-        while not self._received:
-            if self._closed:
-                raise StopIteration
+        while not self._closed and not self._received:
             try:
                 self._received.extend(self.receive(_PREFETCH, timeout=1.0))
             except ClientClosedError:
                 raise StopIteration from None
+        if self._closed:
+            raise StopIteration
         self._current = self._received.popleft()
         return self._current
 

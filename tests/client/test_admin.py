@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
-from client_fakes import HandClock, fake_cluster
+from client_fakes import HandClock, fake_cluster, until
 
 from dledger_client import (
     Admin,
@@ -14,6 +16,7 @@ from dledger_client import (
     NoBrokerError,
     NotFoundError,
     Producer,
+    QueueStatus,
     RefusedError,
 )
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -171,3 +174,25 @@ async def test_bad_names_are_refused_before_anything_is_asked():
             await admin.create_topic("a b")
         with pytest.raises(InvalidArgumentError, match="not registered"):
             await admin.create_topic("orders", broker_groups=["broker-z"])
+
+
+async def test_a_topic_that_was_changed_is_shown_with_its_new_queues():
+    async with fake_cluster(topics={"T": 4}) as cluster, Admin(cluster.namesrv) as admin:
+        registering = []
+
+        async def register_later(command):
+            async def register():
+                await until(lambda: cluster.name_server.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC) >= 2)
+                cluster.name_server.topics["T"] = int(command.ext["readQueueNums"])
+
+            registering.append(asyncio.create_task(register()))
+            return make_response(command, 0)
+
+        cluster.group.nodes[0].on[RequestCode.UPDATE_AND_CREATE_TOPIC] = register_later
+        for queues in (8, 2):
+            await admin.create_topic("T", queues=queues)
+            assert len((await admin.topic_route("T")).writable) == queues
+
+
+def test_a_group_that_was_moved_beyond_the_end_is_not_behind():
+    assert QueueStatus(MessageQueue("T", "broker-a", 0), first=0, end=10, committed=12).lag == 0

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from client_fakes import HandClock, fake_cluster, until
 
-from dledger_client import InvalidArgumentError, MessageQueue, Producer, PushConsumer, assignments
+from dledger_client import InvalidArgumentError, MessageQueue, Producer, PushConsumer, assignments, retries
 from dledger_client.offsets import FileOffsetStore
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
@@ -596,3 +596,83 @@ async def test_receive_gives_what_there_is_and_nothing_after_its_timeout():
 def test_contradictory_arguments_are_refused(arguments, options):
     with pytest.raises(InvalidArgumentError):
         PushConsumer("127.0.0.1:9876", *arguments, **options)
+
+
+async def test_who_closes_a_consumer_that_is_closing_waits_for_the_same_end():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 4)
+        node, go_on = cluster.group.nodes[0], asyncio.Event()
+
+        async def slow(command):
+            await go_on.wait()
+            return await node.handle(command, None)
+
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            await take(consumer, 4)
+            node.on[RequestCode.UPDATE_CONSUMER_OFFSET] = slow
+            closing = asyncio.create_task(consumer.close())
+            await until(lambda: RequestCode.UPDATE_CONSUMER_OFFSET in node.codes())
+            asyncio.get_running_loop().call_soon(go_on.set)
+        assert closing.done()
+
+
+async def test_a_message_in_work_is_finished_and_committed_when_somebody_else_closes_the_consumer():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 4)
+        closing = []
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            async for message in consumer:
+                if message.queue_offset == 2:
+                    closing.append(asyncio.create_task(consumer.close()))
+                    await asyncio.sleep(0.05)
+                    assert not closing[0].done()
+        assert cluster.group.offsets["CG", "T", 0] == 3
+
+
+async def test_a_handler_may_close_its_consumer():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 1)
+        consumer = PushConsumer(cluster.namesrv, "CG", "T", lambda _: consumer.close(), concurrency=2, close_timeout=60)
+        async with asyncio.timeout(10), consumer:
+            await consumer.run_forever()
+        assert cluster.group.offsets["CG", "T", 0] == 1
+
+
+async def test_a_failed_message_whose_queue_has_moved_is_left_to_the_next_owner(monkeypatch):
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 1)
+        async with PushConsumer(cluster.namesrv, "CG", "T", auto_ack=False) as consumer:
+            [message] = await take(consumer, 1)
+            running = consumer._started()
+            [fetcher] = [one for one in running.assignments._fetchers.values() if one.queue == message.queue]
+
+            def moves_meanwhile(_failures):
+                fetcher.revoke()
+                running.assignments._fetchers.pop(message.queue, None)
+                return 0.0
+
+            monkeypatch.setattr(retries, "pause_seconds", moves_meanwhile)
+            message.retry()
+            await until(lambda: not fetcher.retrying)
+        assert cluster.group.bodies("%RETRY%CG") == []
+
+
+async def test_a_commit_that_was_held_up_does_not_undo_the_next_one():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 4)
+        node = cluster.group.nodes[0]
+
+        def busy_once(command):
+            node.on.clear()
+            return make_response(command, ResponseCode.SYSTEM_BUSY, "busy")
+
+        async with PushConsumer(cluster.namesrv, "CG", "T", auto_ack=False) as consumer:
+            messages = await take(consumer, 4)
+            node.on[RequestCode.UPDATE_CONSUMER_OFFSET] = busy_once
+            messages[0].ack()
+            first = asyncio.create_task(consumer.commit())
+            await asyncio.sleep(0)
+            for message in messages[1:]:
+                message.ack()
+            await asyncio.gather(first, consumer.commit())
+            assert cluster.group.offsets["CG", "T", 0] == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from client_fakes import HandClock
 
 from dledger_client.leaders import PROBE_INTERVAL_SECONDS, BrokerGroup
 
@@ -85,14 +86,15 @@ async def test_without_a_leader_nodes_are_probed_one_after_the_other():
 
 
 async def test_all_who_wait_go_on_when_the_leader_is_found():
-    group = group_of_three()
-    group.doubt("a:1")
-    deadline = asyncio.get_running_loop().time() + 60
-    await group.target(deadline)
-    waiting = [asyncio.create_task(group.target(deadline)) for _ in range(100)]
-    await asyncio.sleep(0)
-    group.learn("b:1", 7)
-    assert await asyncio.gather(*waiting) == ["b:1"] * 100
+    with HandClock():  # nobody's turn to try a node comes meanwhile
+        group = group_of_three()
+        group.doubt("a:1")
+        deadline = asyncio.get_running_loop().time() + 60
+        await group.target(deadline)
+        waiting = [asyncio.create_task(group.target(deadline)) for _ in range(100)]
+        await asyncio.sleep(0)
+        group.learn("b:1", 7)
+        assert await asyncio.gather(*waiting) == ["b:1"] * 100
 
 
 async def test_waiting_ends_at_the_deadline():

@@ -8,7 +8,7 @@ import zlib
 import pytest
 from client_fakes import CLOSE, HandClock, fake_cluster, until
 
-from dledger_client import ClientClosedError, InvalidArgumentError, Message, Producer, SendError
+from dledger_client import ClientClosedError, InvalidArgumentError, Message, MessageQueue, Producer, SendError
 from dledger_client.leaders import PROBE_INTERVAL_SECONDS
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
@@ -379,3 +379,33 @@ async def test_an_idempotent_send_with_a_unique_key_goes_where_the_key_says():
         others = {(await producer.send("T", b"x", unique_key=f"K{n}")).queue_id for n in range(20)}
         assert len(queues) == 1
         assert len(others) == 4
+
+
+async def test_a_broker_group_that_nobody_knows_is_said_at_once():
+    async with asyncio.timeout(10), fake_cluster() as cluster, Producer(cluster.namesrv, timeout=3600) as producer:
+        with pytest.raises(SendError, match="no broker group 'broker-z' has it") as failure:
+            await producer.send("T", b"x", queue=MessageQueue("T", "broker-z", 0))
+    assert (failure.value.outcome, failure.value.attempts, failure.value.retryable) == ("not_sent", 0, True)
+
+
+async def test_a_full_disk_is_what_the_error_says_whoever_was_asked_afterwards():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv, timeout=0.5) as producer:
+        leader, follower, _ = cluster.group.nodes
+        leader.on[RequestCode.SEND_MESSAGE_V2] = lambda command: make_response(command, 14, "the disk is full")
+        with pytest.raises(SendError, match="the disk is full") as failure:
+            await producer.send("T", b"x")
+    assert failure.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert RequestCode.SEND_MESSAGE_V2 in follower.codes()
+
+
+async def test_an_idempotent_batch_with_keys_goes_to_the_same_queue_in_every_program():
+    batch = [Message(b"one", unique_key="k1"), Message(b"two", unique_key="k2")]
+    async with fake_cluster(groups=2) as cluster:
+        places = set()
+        for others in range(4):
+            async with Producer(cluster.namesrv, idempotent=True) as producer:
+                for _ in range(others):
+                    await producer.send("T", b"x")
+                results = await producer.send_batch("T", batch)
+                places |= {(result.broker_group, result.queue_id) for result in results}
+    assert len(places) == 1

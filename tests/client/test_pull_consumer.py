@@ -16,6 +16,7 @@ from dledger_client import (
     PullConsumer,
     RefusedError,
 )
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.record import SYS_COMPRESSED
 
 
@@ -185,3 +186,44 @@ async def test_what_comes_before_a_message_that_cannot_be_read_is_returned_and_t
         assert len(await consumer.poll(32)) == 3
         with pytest.raises(RefusedError, match="the message at offset 3 of T/broker-a/0: zlib stream"):
             await consumer.poll(32)
+
+
+def pulls_of(cluster, queue_id):
+    node = cluster.group.nodes[0]
+    return [
+        command.ext
+        for command in node.received
+        if command.code == RequestCode.PULL_MESSAGE and command.ext["queueId"] == str(queue_id)
+    ]
+
+
+async def test_a_queue_without_messages_is_asked_once_while_others_bring_some():
+    async with fake_cluster(topics={"T": 2}) as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
+        await consumer.assign(await consumer.queues("T"))
+        for _ in range(10):
+            fill(cluster, 1)
+            assert len(await consumer.poll(1, timeout=10)) == 1
+        assert len(pulls_of(cluster, 1)) == 1
+        fill(cluster, 1, queue_id=1)
+        [message] = await consumer.poll(1, timeout=10)
+        assert (message.queue_id, message.queue_offset) == (1, 0)
+
+
+async def test_a_poll_does_not_wait_for_the_long_poll_of_an_earlier_one():
+    async with fake_cluster(topics={"T": 2}) as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
+        await consumer.assign(await consumer.queues("T"))
+        fill(cluster, 1)
+        assert len(await consumer.poll(1, timeout=15)) == 1
+        async with asyncio.timeout(5):
+            assert await consumer.poll(1, timeout=0) == []
+        assert [ext["suspendTimeoutMillis"] for ext in pulls_of(cluster, 1)][1:] == ["0"]
+
+
+async def test_seeking_discards_what_an_earlier_poll_still_waits_for():
+    async with fake_cluster(topics={"T": 2}) as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
+        await consumer.assign(await consumer.queues("T"))
+        fill(cluster, 3)
+        assert len(await consumer.poll(3, timeout=10)) == 3
+        fill(cluster, 3, queue_id=1)
+        consumer.seek(("T", "broker-a", 1), 2)
+        assert [(one.queue_id, one.queue_offset) for one in await consumer.poll(3, timeout=10)] == [(1, 2)]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from client_fakes import FakeNameServer, HandClock, fake_cluster, until
 
-from dledger_client import InvalidArgumentError, NoNameServerError, NoRouteError
+from dledger_client import ClientClosedError, InvalidArgumentError, NoNameServerError, NoRouteError
 from dledger_client.core import ClientCore
 from dledger_client.nameservers import parse_addresses
 from dledger_remoting.codes import RequestCode
@@ -166,3 +166,14 @@ def test_name_servers_may_be_written_in_every_usual_form(text):
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(InvalidArgumentError):
         parse_addresses(text)
+
+
+async def test_who_waits_for_a_route_is_told_that_the_client_is_closed():
+    async with fake_cluster() as cluster:
+        cluster.name_server.on[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda _: asyncio.Event().wait()
+        core = ClientCore(cluster.namesrv)
+        asking = asyncio.create_task(core.routes.get("T", soon()))
+        await until(cluster.name_server.codes)
+        await core.close()
+        with pytest.raises(ClientClosedError):
+            await asking

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -20,6 +24,7 @@ from dledger_client import (
     SyncProducer,
 )
 from dledger_client.sync import _Blocking
+from dledger_remoting.codes import RequestCode
 
 
 @pytest.fixture
@@ -148,3 +153,87 @@ def test_closing_from_another_thread_ends_the_iteration(cluster):
     closing.start()
     assert list(consumer) == []
     closing.join()
+
+
+def test_closing_from_another_thread_within_the_with_block_commits(cluster):
+    node, committing, go_on = cluster.group.nodes[0], threading.Event(), threading.Event()
+
+    async def slow(command):
+        committing.set()
+        await asyncio.to_thread(go_on.wait)
+        return await node.handle(command, None)
+
+    with SyncProducer(cluster.namesrv) as producer:
+        producer.send_batch("T", [b"x"] * 4)
+    with SyncConsumer(cluster.namesrv, "CG", "T") as consumer:
+        node.on[RequestCode.UPDATE_CONSUMER_OFFSET] = slow
+        messages = [next(consumer) for _ in range(4)]
+        messages[-1].ack()
+        closing = threading.Thread(target=consumer.close)
+        closing.start()
+        committing.wait()
+        threading.Timer(0.1, go_on.set).start()
+    closing.join()
+    assert cluster.group.offsets["CG", "T", 0] == 4
+
+
+def test_a_closed_consumer_hands_out_nothing_more(cluster):
+    with SyncProducer(cluster.namesrv) as producer:
+        producer.send_batch("T", [b"x"] * 4)
+    with SyncConsumer(cluster.namesrv, "CG", "T") as consumer:
+        next(consumer)
+        consumer.close()
+        assert list(consumer) == []
+
+
+def test_a_call_that_is_cut_off_may_have_taken_effect():
+    blocking = _Blocking("test", asyncio.sleep(0))
+
+    async def stop_meanwhile():
+        stopping = threading.Thread(target=blocking.stop)
+        stopping.start()
+        await asyncio.Event().wait()
+
+    with pytest.raises(ClientClosedError) as failure:
+        blocking.run(stop_meanwhile())
+    assert failure.value.outcome == "unknown"
+
+
+def test_a_forked_process_is_told_to_make_its_own_client(cluster):
+    with SyncProducer(cluster.namesrv) as producer:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            try:
+                producer.send("T", b"x")
+            except ClientClosedError as error:
+                producer.close()
+                os._exit(0 if "make one in each process" in str(error) else 2)
+            os._exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert producer.send("T", b"x").queue_offset == 0
+
+
+def test_a_signal_handler_may_close_the_client_that_it_has_interrupted():
+    script = """
+import asyncio, signal
+from dledger_client.sync import _Blocking
+from dledger_client import ClientClosedError
+
+blocking = _Blocking("test", asyncio.sleep(0))
+signal.signal(signal.SIGUSR1, lambda *_: blocking.finish(asyncio.sleep(0)))
+schedule = asyncio.run_coroutine_threadsafe
+
+def interrupted(work, loop):
+    asyncio.run_coroutine_threadsafe = schedule
+    signal.raise_signal(signal.SIGUSR1)
+    return schedule(work, loop)
+
+asyncio.run_coroutine_threadsafe = interrupted
+try:
+    blocking.run(asyncio.sleep(0))
+except ClientClosedError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True)
+    assert (done.stdout, done.stderr) == ("the client is closed\n", "")
