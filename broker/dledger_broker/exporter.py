@@ -163,12 +163,13 @@ def _peers(status: NodeStatus, node: tuple[str, str, str]) -> Iterator[Metric]:
         (
             "dledger_raft_peer_clock_ahead_seconds",
             "How far a member's wall clock is ahead of this node's; nothing depends on it for safety",
-            [peer.clock_ahead_ms / 1000 for peer in status.peers],
+            [None if peer.clock_ahead_ms is None else peer.clock_ahead_ms / 1000 for peer in status.peers],
         ),
     ):
         family = GaugeMetricFamily(name, text, labels=(*_NODE_LABELS, "peer"))
         for peer, value in zip(status.peers, values, strict=True):
-            family.add_metric((*node, peer.node_id), value)
+            if value is not None:
+                family.add_metric((*node, peer.node_id), value)
         yield family
 
 

@@ -29,6 +29,8 @@ MAX_FORCED_SEGMENTS_PER_ROUND: Final = 2
 """Segments that go for a full disk before it is looked at again."""
 MAX_CLOCK_DIFFERENCE_MS: Final = 60_000
 """The leader's clock must agree with a majority's within this for messages to go by age."""
+MAX_SILENCE_MS: Final = 10_000
+"""The disk of a member that has not answered for so long is not looked at: nothing that goes makes room there."""
 HOUR_MS: Final = 3_600_000
 
 _logger = logging.getLogger(__name__)
@@ -68,15 +70,16 @@ class RetainedLog(Protocol):
 
 
 def fullest_disk_ratio(status: NodeStatus) -> float:
-    """How full the fullest voter's disk is, 0 to 1."""
-    return max([status.disk_used, *(peer.disk_used for peer in status.peers if peer.voter)]) / 1000
+    """How full the fullest voter's disk is, 0 to 1, of those that are heard."""
+    heard = (peer.disk_used for peer in status.peers if peer.voter and peer.contact_ms <= MAX_SILENCE_MS)
+    return max([status.disk_used, *heard]) / 1000
 
 
 def clocks_agree(status: NodeStatus) -> bool:
     """True if the leader's clock agrees with those of a majority of the voters, its own included."""
-    voters = [peer for peer in status.peers if peer.voter]
-    agreeing = 1 + sum(abs(peer.clock_ahead_ms) <= MAX_CLOCK_DIFFERENCE_MS for peer in voters)
-    return agreeing > (1 + len(voters)) // 2
+    clocks = [peer.clock_ahead_ms for peer in status.peers if peer.voter]
+    agreeing = 1 + sum(ahead is not None and abs(ahead) <= MAX_CLOCK_DIFFERENCE_MS for ahead in clocks)
+    return agreeing > (1 + len(clocks)) // 2
 
 
 def choose_trim(

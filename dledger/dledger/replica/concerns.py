@@ -18,14 +18,14 @@ REPEAT_S = 60.0
 logger = logging.getLogger(__name__)
 
 
-def clock_ahead_ms(peer: Progress, now: float, wall_ms: int) -> int:
-    """How far a member's wall clock is ahead of the leader's, 0 if it has not told yet.
+def clock_ahead_ms(peer: Progress, now: float, wall_ms: int) -> int | None:
+    """How far a member's wall clock is ahead of the leader's, None if it has not told in this term.
 
     `now` and `wall_ms` are the leader's monotonic seconds and wall clock.  A member's clock is known as of its last
     answer and is off by up to a housekeeping period.
     """
     if not peer.wall_ms:
-        return 0
+        return None
     return peer.wall_ms + int((now - peer.contact_at) * 1000) - wall_ms
 
 
@@ -53,7 +53,7 @@ class Concerns:
         found: dict[str, str] = {}
         for peer, progress in engine.progress.items():
             ahead_ms = clock_ahead_ms(progress, now, engine.wall_ms)
-            if abs(ahead_ms) > MAX_CLOCK_DIFFERENCE_MS:
+            if ahead_ms is not None and abs(ahead_ms) > MAX_CLOCK_DIFFERENCE_MS:
                 found[f"clock {peer.node_id}"] = (
                     f"event=clocks_differ peer={peer.node_id}: its clock is {abs(ahead_ms)} ms "
                     f"{'ahead of' if ahead_ms > 0 else 'behind'} the clock of leader {self._node_id}, at most "

@@ -7,7 +7,7 @@ import msgspec
 
 class PeerStatus(msgspec.Struct, frozen=True):
     """One other member as the leader sees it; `lag` in entries, `contact_ms` since it last answered, `clock_ahead_ms`
-    its wall clock against the leader's.
+    its wall clock against the leader's, None as long as it has not told.
     """
 
     node_id: str
@@ -17,7 +17,7 @@ class PeerStatus(msgspec.Struct, frozen=True):
     contact_ms: int
     mode: str
     disk_used: int
-    clock_ahead_ms: int
+    clock_ahead_ms: int | None
 
 
 class NodeStatus(msgspec.Struct, frozen=True):

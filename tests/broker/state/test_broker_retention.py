@@ -234,6 +234,19 @@ def test_what_is_pinned_goes_for_a_full_disk_only():
     assert pinned(0, ratio=0.9) == 200
 
 
+def test_a_member_that_is_gone_has_no_say():
+    """What it told last would have every segment trimmed; what it never told is no agreement."""
+    status = BrokerInMemory().node.status()
+
+    def peer(contact_ms: int, ahead: int | None) -> PeerStatus:
+        return PeerStatus("p", True, 0, 0, contact_ms, "probe", 1000, ahead)
+
+    assert fullest_disk_ratio(replace(status, disk_used=300, peers=[peer(20, 0)])) == 1.0
+    assert fullest_disk_ratio(replace(status, disk_used=300, peers=[peer(60_000, 0)])) == 0.3
+    assert not clocks_agree(replace(status, peers=[peer(60_000, None), peer(20, 86_400_000)]))
+    assert clocks_agree(replace(status, peers=[peer(60_000, None), peer(20, 100)]))
+
+
 def pin(broker: BrokerInMemory, name: str, position: int, lease_ms: int) -> None:
     broker.machine.stage_command(PutPin(name, position, lease_ms, broker.env.wall_ms()), lambda _: None)
     broker.env.run_ready()
