@@ -220,8 +220,13 @@ class ConsumeQueues:
         self._remove(DIRECTORY)
 
     def remove_below_start(self, queues: Iterable[QueueState]) -> None:
-        """Remove the files that lie wholly below what their queue holds."""
-        jobs = [(queue_directory(queue.topic, queue.queue_id), queue.view.start) for queue in queues]
+        """Remove the files that lie wholly below what their queue holds.
+
+        Not those of a queue that was dropped meanwhile: its name may be another one's by now.
+        """
+        jobs = [
+            (queue_directory(queue.topic, queue.queue_id), queue.view.start) for queue in queues if not queue.dropped
+        ]
         for directory, _ in jobs:
             self._reader.forget(directory + "/")
 

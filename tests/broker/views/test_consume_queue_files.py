@@ -6,7 +6,8 @@ from simulated_files import content
 
 from dledger.errors import CorruptionError
 from dledger.sim.disk import SimDisk
-from dledger_broker.testing import SMALL, BrokerInMemory, Message
+from dledger_broker.state.commands import TrimQueues
+from dledger_broker.testing import SMALL, BrokerInMemory, FakeLog, Message
 from dledger_broker.views.consumequeue import MAX_QUEUES_PER_BATCH
 from dledger_broker.views.unitfiles import (
     MAX_OPEN_FILES,
@@ -172,6 +173,31 @@ def test_deleting_a_topic_removes_its_files_once_a_checkpoint_no_longer_lists_th
     broker.checkpoint()
     assert broker.disk.listdir("consumequeue") == ["orders"]
     assert broker.bodies("orders") == [b"new"]
+
+
+def test_a_trim_of_a_deleted_topic_takes_no_file_of_the_next_topic_of_that_name():
+    """1. A trim waits for a checkpoint; 2. the topic is deleted and made again; 3. the checkpoint is there."""
+    broker = BrokerInMemory(log=FakeLog(segment_bytes=1 << 16))
+    broker.node.on_trimmed(broker.machine._trimmed)
+    broker.create_topic("orders")
+    created = broker.machine.state.topics["orders"].created_position
+    broker.send("orders", 0, *[Message(b"old")] * 40)
+    broker.flush_views()
+    position = broker.node.snapshot()
+    broker.env.advance(1.0)
+    broker.machine.stage_command(TrimQueues(position, (("orders", created, 0, 40),)), lambda _: None)
+    broker.env.run_ready()
+    broker.node.durable_limit = position
+    assert broker.node.trim(position)
+    broker.delete_topic("orders")
+    broker.create_topic("orders")
+    new = [Message(b"new%d" % number) for number in range(20)]
+    broker.send("orders", 0, *new)
+    broker.env.advance(1.0)
+    broker.node.durable_limit = None
+    broker.env.advance(1.0)
+    assert broker.queue("orders").view.tail_start == len(new), "still in memory: this would show nothing"
+    assert broker.bodies("orders") == [message.body for message in new]
 
 
 def test_a_search_for_the_first_number_that_holds():
