@@ -7,6 +7,9 @@ below S matter.  The checkpoint says what the files held durably at its own posi
 - C < S: a queue must hold what the checkpoint lists; entries from C on are rebuilt.
 - no valid checkpoint, or a queue whose files do not hold what they must: it is rebuilt from the beginning of the log.
 
+Where C > S and a topic was deleted and made again between the two, applying the deletion anew sets the files aside that
+the checkpoint lists for the later topic.  Such a checkpoint serves this start only.
+
 A queue is checked by its files being there in full length and by the first and the last unit it must hold.
 """
 
@@ -41,6 +44,11 @@ def recover_queues(disk: Disk, layout: FileLayout, state: BrokerState, position:
         disk.rmtree(DIRECTORY)
         return 0 if any(queue.next_offset for queue in state.queues()) else position
     created = {extent.topic: extent.created_position for extent in checkpoint.topics}
+    ahead = checkpoint.position >= position
+    if ahead and any(
+        created.get(name, topic.created_position) > topic.created_position for name, topic in state.topics.items()
+    ):
+        remove_checkpoint(disk)
     _remove_unknown_topics(disk, state, created)
     known = checkpoint.extents()
     lost: list[QueueState] = []
@@ -50,7 +58,7 @@ def recover_queues(disk: Disk, layout: FileLayout, state: BrokerState, position:
         for queue in topic.queues.values():
             extent = known.get((name, queue.queue_id)) if same_incarnation and not deleted else None
             if extent is None:
-                _recover_unlisted(disk, queue, ahead=deleted or checkpoint.position >= position)
+                _recover_unlisted(disk, queue, ahead=deleted or ahead)
             elif not _recover_listed(disk, layout, queue, extent, checkpoint.position, position):
                 lost.append(queue)
     if lost:
