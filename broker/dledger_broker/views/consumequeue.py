@@ -56,7 +56,8 @@ class ConsumeQueues:
         self._resident: list[QueueState] = []
         self._timer_armed = False
         self._flushing = 0
-        self._write_failed = False
+        self._failed_writes = 0
+        self._complained = False
         self._sync_failed = ""
         self._halted = False
         self.hurry = False
@@ -133,12 +134,13 @@ class ConsumeQueues:
     def _flushed(self, ends: Sequence[tuple[QueueState, int]], result: BaseException | None) -> None:
         self._flushing -= 1
         if isinstance(result, BaseException):
-            if not self._write_failed:
+            if not self._complained:
                 _logger.warning("consume queues cannot be written, trying again: %s", result)
-            self._write_failed = True
+            self._complained = True
+            self._failed_writes += 1
             self.appended(queue for queue, _ in ends)
         else:
-            self._write_failed = False
+            self._complained = False
             keep = min(MAX_RESIDENT_UNITS_PER_QUEUE, MAX_RESIDENT_UNITS // (len(ends) or 1))
             for queue, end in ends:
                 if not queue.dropped and queue.view.written < end <= queue.view.end:
@@ -175,10 +177,11 @@ class ConsumeQueues:
         `done` is told what could not be written or synced, or None.  After a failed sync the page cache proves nothing,
         so there is no other one before the next start.
         """
+        failed_writes = self._failed_writes
 
         def step(paths: list[str]) -> None:
-            if self._write_failed or self._sync_failed:
-                failure = "files of consume queues cannot be written" if self._write_failed else self._sync_failed
+            if self._failed_writes != failed_writes or self._sync_failed:
+                failure = self._sync_failed or "files of consume queues cannot be written"
                 self._writer.submit(partial(self._files.put_back, paths), lambda _result: done(failure))
             elif not paths:
                 done(None)

@@ -301,6 +301,18 @@ def test_a_power_loss_at_any_moment_loses_no_unit(seed, keep, data):
     assert again.machine.digest() == digest
 
 
+def test_no_checkpoint_lists_what_one_of_several_batches_failed_to_write(monkeypatch):
+    monkeypatch.setattr("dledger_broker.views.consumequeue.MAX_QUEUES_PER_BATCH", 1)
+    broker = started()
+    broker.checkpoint()
+    broker.disk.fail(lambda name, path: name == "pwrite" and path.startswith("consumequeue/orders"))
+    fill(broker, 0, 2)
+    broker.checkpoint()
+    assert load_checkpoint(broker.disk).extents() == {}
+    broker.checkpoint()
+    assert load_checkpoint(broker.disk).extents() == {("orders", 0): (0, 1), ("audits", 1): (0, 1)}
+
+
 def test_a_checkpoint_that_was_given_up_leaves_no_file_out_of_the_next_one():
     """1. The rest of a file is written; 2. another queue's cannot be, so that the checkpoint is given up; 3. the next
     file is begun, and the next checkpoint succeeds.
