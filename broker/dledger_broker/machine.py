@@ -360,7 +360,10 @@ class BrokerMachine:
             return
 
         def selected(units: bytes | BaseException) -> None:
-            if isinstance(units, BaseException):
+            if queue.dropped:
+                # What was read may be of another topic, which has got the name of this queue's.
+                done(GetResult(ReadStatus.MESSAGE_WAS_REMOVING, offset, offset, offset, []))
+            elif isinstance(units, BaseException):
                 done(units)
             else:
                 done(self._select(queue, offset, max_messages, max_bytes, tag_filter, units))

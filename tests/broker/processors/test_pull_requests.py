@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+import asyncio
+from typing import Any, NoReturn
 
 import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, records, send_ext
@@ -10,6 +11,7 @@ from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, record
 from dledger.errors import TrimmedError
 from dledger_broker.forward import Forwarder
 from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import RemotingCommand
 from dledger_remoting.heartbeat import decode_heartbeat
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
@@ -67,6 +69,42 @@ def test_messages_that_are_not_in_memory_come_from_the_disk(broker: ServedBroker
     broker.memory.node.cold = True
     assert [record.body for record in records(client.call_from_disk(11, pull_ext("T1")))] == [b"old"]
     assert broker.counters.cold_reads == 1
+
+
+def test_a_slow_read_of_a_deleted_topic_skips_nothing_of_the_next_topic_of_that_name(
+    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A pull waits for the disk; 2. its topic is deleted and made again, and gets a message; 3. the disk reads a file
+    of the queue's name, which holds that message and nothing behind it.
+    """
+    memory = broker.memory
+    slow: list[Any] = []
+    for _ in range(10):
+        client.send_message("T1", b"old")
+    client.pull("T1")
+    memory.flush_views()
+    memory.flush_views()
+    monkeypatch.setattr(memory.machine.queues, "read", lambda *_: None)
+    monkeypatch.setattr(memory.env, "run_blocking", lambda *work: slow.append(work))
+
+    async def scenario() -> RemotingCommand:
+        pull = client.send(11, pull_ext("T1"))
+        await asyncio.sleep(0)
+        monkeypatch.undo()
+        memory.delete_topic("T1")
+        memory.create_topic("T1")
+        client.send_message("T1", b"new")
+        memory.flush_views()
+        for work in slow:
+            memory.env.run_blocking(*work)
+        while not client.has_answer(pull):
+            memory.env.run_ready()
+            await asyncio.sleep(0)
+        return client.answered(pull)
+
+    answer = asyncio.run(scenario())
+    assert [record.body for record in records(answer)] == [b"new"]
+    assert answer.ext["nextBeginOffset"] == "1"
 
 
 @pytest.mark.parametrize("cold", [False, True])
