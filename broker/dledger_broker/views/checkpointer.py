@@ -63,24 +63,28 @@ class Checkpointer:
 
     def maybe_start(self, applied_position: int) -> None:
         """Start a checkpoint if enough was applied since the last one."""
-        if applied_position - self._position >= self._every_bytes and not self._running:
+        if applied_position - self._position >= self._every_bytes and not self._running and not self._last:
             self._start([])
 
     def offer(self) -> None:
         """Write a checkpoint now if none is being written and the last one was not too long ago for what it took."""
-        if not self._running and self._env.now() - self._begun_at >= self._took_s / CHECKPOINT_SHARE:
+        rested = self._env.now() - self._begun_at >= self._took_s / CHECKPOINT_SHARE
+        if rested and not self._running and not self._last:
             self._start([])
 
     def request(self, done: Callable[[], None]) -> None:
         """Write a checkpoint of what is held now or later; `done` follows when it is saved or cannot be."""
+        if self._last:
+            done()
+            return
         self._requested.append(done)
         if not self._running:
             self._take_requested()
 
     def close(self, done: Callable[[], None]) -> None:
-        """Write the last checkpoint, if the log is durable already; `done` follows in any case."""
-        self._last = self._queues.hurry = True
+        """Write the last checkpoint, if the log is durable already; `done` follows in any case.  None follows it."""
         self.request(done)
+        self._last = self._queues.hurry = True
 
     def _take_requested(self) -> None:
         requested, self._requested = self._requested, []

@@ -232,3 +232,17 @@ def test_what_is_appended_while_a_node_stops_starts_no_work():
     broker.flush_views()
     assert content(broker.disk, f"{DIRECTORY}/00000000000000000000") == written
     assert broker.bodies("orders", 3) == [b"0", b"1"]
+
+
+def test_no_checkpoint_begins_behind_the_last_one():
+    """One that did, for a snapshot that is due while the node stops, went on when the node's threads had ended."""
+    broker = BrokerInMemory()
+    broker.node.on_trimmed(broker.machine._trimmed)
+    broker.create_topic("orders")
+    broker.send("orders", 3, Message(b"0"))
+    broker.env.advance(1.0)
+    broker.run(broker.machine.close())
+    broker.env.advance(1.0)
+    broker.env.run_blocking = None
+    broker.node.snapshot()
+    broker.machine.checkpointer.maybe_start(1 << 50)
