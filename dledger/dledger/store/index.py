@@ -22,7 +22,7 @@ from threading import Lock
 from dledger.errors import LogFullError, StorageError
 from dledger.store.disk import FULL, Disk, File
 from dledger.store.erase import erase, shorten
-from dledger.store.segments import segment_name
+from dledger.store.segments import Segment, segment_name
 from dledger.types import EntryKind, EntryMeta
 
 DIRECTORY = "index"
@@ -89,10 +89,15 @@ class IndexFiles:
             self._open.popitem(last=False)[1].close()
         return file
 
-    def write(self, segment_start: int, slot: int, units: bytes) -> None:
-        """Write units from a slot (0 = the segment's first entry) on; not synced."""
+    def write(self, segment: Segment, slot: int, units: bytes) -> None:
+        """Write units from a slot (0 = the segment's first entry) on; not synced.
+
+        Nothing is written of a segment that left the log meanwhile: its file would say that the segment was lost.
+        """
         with self._lock:
-            file = self._file(segment_start, create=True)
+            if segment.retired:
+                return
+            file = self._file(segment.start, create=True)
             if file is not None:
                 file.pwrite(units, slot * UNIT_BYTES)
 

@@ -370,9 +370,9 @@ class LogStore(LogReader):
         last = self._table.overlapping(end, end)[0]
         units = self._last_index_of(last) + 1 - last.first_index
         for segment in self._take_off(last):
+            segment.retire()
             self._disk.unlink(segment_path(segment.start))
             self._index.delete(segment.start)
-            segment.retire()
         kept = erase(last.file, end - last.start, min(self.end_position - last.start, self.segment_bytes))
         self._index.erase(last.start, first_index - last.first_index, units)
         if last is not self._current:
@@ -395,8 +395,8 @@ class LogStore(LogReader):
         units = self._last_index_of(behind) + 1 - behind.first_index
         removed = self._table.remove_above(last.start)
         if self._space.reclaim(behind, min(self.end_position - end, self.segment_bytes)):
-            self._index.erase(end, 0, units)
             behind.retire()
+            self._index.erase(end, 0, units)
             removed.pop()
         return removed
 
@@ -476,6 +476,8 @@ class LogStore(LogReader):
         # Recovery starts at a snapshot at or below the mark: the mark must be above P before anything below P goes.
         self.sync_mark()
         removed = self._table.remove_below(base.position)
+        for segment in removed:
+            segment.retire()
         first = self._table.first
         try:
             # Index files first, durably: one that is there without its segment says that the segment was lost.
@@ -484,7 +486,6 @@ class LogStore(LogReader):
                     self._index.delete(start)
             self._disk.sync_dir(INDEX_DIRECTORY)
             for segment in removed:
-                segment.retire()
                 if not self._space.recycle(segment):
                     self._disk.unlink(segment_path(segment.start))
             for start in list_positions(self._disk, DIRECTORY):

@@ -396,7 +396,7 @@ class _Recoverer:
             self.notes.append(f"{segment_path(start)}: {reason}, and it has no whole index: not served")
             segment.retire()
             return None
-        self.index.write(start, 0, b"".join(into.units))
+        self.index.write(segment, 0, b"".join(into.units))
         self.index.sync(start)
         return segment
 
@@ -415,7 +415,7 @@ class _Recoverer:
         slot = first_index - segment.first_index
         count = len(units) // UNIT_BYTES
         if self.index.read_raw(segment.start, slot, count + 1) != units:
-            self.index.write(segment.start, slot, units)
+            self.index.write(segment, slot, units)
             self.index.truncate(segment.start, slot + count, self.keep.units)
             self.index.sync(segment.start)
 

@@ -112,7 +112,7 @@ def repair(
     for segment, segment_first, slot, units in verified:
         _overwrite(segment, damaged, source, table.segment_bytes)
         segment.first_index = segment_first
-        index.write(segment.start, slot, units)
+        index.write(segment, slot, units)
         index.sync(segment.start)
     return memberships
 
@@ -277,5 +277,5 @@ class Scrubber:
         units = b"".join(scanned)
         slot = first_index - segment.first_index
         if self._index.read_raw(segment.start, slot, len(units) // UNIT_BYTES) != units:
-            self._index.write(segment.start, slot, units)
+            self._index.write(segment, slot, units)
             self._index.sync(segment.start)

@@ -70,6 +70,11 @@ class Segment:
         """Whether a reader or a pin holds the file."""
         return self._holders > 0
 
+    @property
+    def retired(self) -> bool:
+        """Whether the segment left the log."""
+        return self._retired
+
     def acquire(self) -> File:
         """Keep the file open (and readable after an unlink).  Raises `TrimmedError` if it is gone."""
         with self._lock:

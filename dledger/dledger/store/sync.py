@@ -72,5 +72,5 @@ class SyncTicket:
             first = next((at for at, meta in enumerate(metas) if meta.position >= segment.start), len(metas))
             if first < len(metas):
                 slot = metas[first].index - segment.first_index
-                self._index.write(segment.start, slot, encode_units(metas[first:]))
+                self._index.write(segment, slot, encode_units(metas[first:]))
             metas = metas[:first]

@@ -1,10 +1,12 @@
 import random
+from typing import Any
 
 import pytest
 from store_model import SEGMENT_BYTES, LoggedModel
 
 from dledger.errors import CorruptionError, LogFullError
 from dledger.sim.disk import SimDisk
+from dledger.store import repair
 from dledger.types import EntryMeta
 
 
@@ -171,6 +173,26 @@ def test_scrubbing_goes_on_while_the_log_is_trimmed():
     model.snapshot(3 * SEGMENT_BYTES)
     model.log.trim(3 * SEGMENT_BYTES)
     assert scrub_round(model) == []
+    model.check(first_index=model.log.first_index)
+
+
+def test_a_segment_that_is_trimmed_while_it_is_verified_does_not_look_lost(monkeypatch: pytest.MonkeyPatch):
+    """An index file without its segment would say so at the next start."""
+    model = closed_log()
+    model.open()
+    scan = repair.scan_segment
+    model.snapshot(SEGMENT_BYTES)
+
+    def scan_and_trim(*arguments: Any, **options: Any) -> Any:
+        fault = scan(*arguments, **options)
+        model.log.trim(SEGMENT_BYTES)
+        return fault
+
+    monkeypatch.setattr(repair, "scan_segment", scan_and_trim)
+    model.log.scrub_step(SEGMENT_BYTES)
+    model.log.close()
+    recovery = model.open()
+    assert (recovery.first_position, recovery.corrupt_ranges) == (SEGMENT_BYTES, [])
     model.check(first_index=model.log.first_index)
 
 
