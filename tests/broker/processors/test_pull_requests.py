@@ -74,8 +74,8 @@ def test_messages_that_are_not_in_memory_come_from_the_disk(broker: ServedBroker
 def test_a_slow_read_of_a_deleted_topic_skips_nothing_of_the_next_topic_of_that_name(
     broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. A pull waits for the disk; 2. its topic is deleted and made again, and gets a message; 3. the file that is then
-    read holds that message and nothing behind it.
+    """1. A pull waits for the disk; 2. its topic is deleted and made again, and gets a message; 3. the file that is
+    then read holds that message and nothing behind it.
     """
     memory = broker.memory
     slow: list[Any] = []
