@@ -216,6 +216,8 @@ class ClientConnection(asyncio.Protocol):
             transport.write(b"".join(parts))
         else:
             transport.writelines(parts)
+            # asyncio's writelines of Python 3.12 and 3.13 does not look whether that is too much; this does.
+            transport.set_write_buffer_limits(high=self._limits.pause_outgoing_bytes)
         self._counters.bytes_out += size
         if self._write_paused and transport.get_write_buffer_size() > self._limits.max_outgoing_bytes:
             self._counters.max_outgoing_bytes += 1
