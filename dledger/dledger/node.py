@@ -402,9 +402,10 @@ class Node:
         return RequestChannel(self._links, number, handler, self.env)
 
     async def transfer_leadership(self, to: str | None = None) -> bool:
-        """Hand over to a voter, by default the one with the most of the log; False if nobody took over in time.
+        """Hand over to a voter, by default the one with the most of the log; False if it did not take over in time.
 
-        True at once if `to` is this node, which leads already.  Raises `NotLeaderError`.
+        Without `to` it is enough that this node leads no more. True at once if `to` is this node, which leads already.
+        Raises `NotLeaderError`.
         """
         replica = self.replica
         target = self._member(to) if to is not None else None
@@ -418,8 +419,12 @@ class Node:
         for _ in range(self.config.election_max_ms // 10 * 2):
             await asyncio.sleep(0.01)
             if self._replica is None or self.term != term or not replica.engine.is_leader:
-                return True
-            if replica.engine.transfer_to is None:
+                if target is None:
+                    return True
+                leader = replica.engine.leader
+                if leader is not None and self.term != term:
+                    return leader == target
+            elif replica.engine.transfer_to is None:
                 return False
         return False
 

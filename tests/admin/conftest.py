@@ -43,7 +43,7 @@ class Status(http.server.BaseHTTPRequestHandler):
             "node_id": config["node_id"], "group": config["broker_group"], "role": "leader" if leads else "follower",
             "term": 4, "leader_id": config["broker_group"] + "-n0", "commit_index": 10 if leads else 9,
             "applied_index": 10 if leads else 7, "first_position": 0, "last_position": 500, "durable_position": 500,
-            "ready": leads,
+            "ready": leads, "voters": [config["broker_group"] + "-n" + n for n in "0123"], "learners": [],
         }).encode()
         self.send_response(200)
         self.end_headers()

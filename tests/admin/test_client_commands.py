@@ -16,14 +16,18 @@ from dledger_admin.commands.message_format import formatter
 from dledger_admin.errors import AdminError
 from dledger_client import (
     ConnectError,
+    ConnectionLostError,
     MessageQueue,
     NoRouteError,
     NotFoundError,
     QueueStatus,
     ReceivedMessage,
     RefusedError,
+    SendError,
+    SendResult,
     TopicRoute,
 )
+from dledger_client.outgoing import OutgoingEncoder
 from dledger_remoting.errors import GroupNotExist, QueryNotFound, RequestCodeNotSupported, TopicNotExist
 from dledger_remoting.range_reads import PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
@@ -106,7 +110,7 @@ class FakeAdmin:
         self.calls.append(("delete group", name))
 
     async def offsets(self, name, topic):
-        return [QueueStatus(QUEUE, 3, 10, 8 if (name, topic) == ("billing", "orders") else None)]
+        return [QueueStatus(QUEUE._replace(topic=topic), 3, 10, 8 if (name, topic) == ("billing", "orders") else None)]
 
     async def reset_offsets(self, name, topic, to):
         self.calls.append(("reset", name, topic, to))
@@ -194,6 +198,12 @@ def test_settings_that_are_not_given_stay_as_they_are():
     ]
 
 
+def test_queues_that_a_change_takes_away_are_named():
+    shrunk = CliRunner().invoke(main, ["topic", "create", "orders", "--queues", "1"])
+    assert shrunk.stdout == "orders changed\n"
+    assert "queues 1 to 1 of orders on broker-a cannot be read" in shrunk.stderr
+
+
 def test_numbers_of_queues_that_one_option_cannot_keep_are_asked_for(monkeypatch):
     async def topic_config(self, topic):
         return {"broker-a": TopicConfig(topic_name=topic, read_queue_nums=8, write_queue_nums=4)}
@@ -248,7 +258,7 @@ def test_groups_are_listed_described_and_reset(monkeypatch):
         return ["greetings", "orders", "%RETRY%billing"]
 
     monkeypatch.setattr(FakeAdmin, "topics", topics)
-    assert as_json("group", "describe", "billing") == described
+    assert [one["topic"] for one in as_json("group", "describe", "billing")["queues"]] == ["orders", "%RETRY%billing"]
     reset = as_json("group", "reset", "billing", "--topic", "orders", "--to", "1700000000000")
     assert reset == [{"broker_group": "broker-a", "queue_id": 1, "offset": 3}]
     assert FakeAdmin.calls[-1] == ("reset", "billing", "orders", 1700000000000)
@@ -404,6 +414,34 @@ def test_each_line_is_a_message(monkeypatch):
     output = dledger(*arguments, stdin="one\n\ntwo without end")
     assert json.loads(output) == {"topic": "T", "messages": 3, "body_bytes": 18}
     assert FakeProducer.sent == [(body, None, "x", {"a": "b=c"}, None) for body in (b"one", b"", b"two without end")]
+
+
+class FailingProducer(FakeProducer):
+    """Refuses what is no message, and breaks down at a body."""
+
+    async def send_batch(self, topic, messages, *, ordering_key=None):
+        OutgoingEncoder().encode_batches(topic, messages)
+        bodies = [one.body for one in messages]
+        if b"break" in bodies:
+            stored = [SendResult("", "", topic, "broker-a", 0, 0)] * bodies.index(b"break")
+            raise SendError(topic, 1, "unknown", ConnectionLostError("n:1", "closed"), stored)
+
+
+@pytest.mark.parametrize(
+    ("options", "stdin", "said"),
+    [
+        ((), "1\n2\nbreak\n4\n", "lines 3 to 4: message to 'T' failed"),
+        (("--ordered",), "1\n2\nbreak\n4\n", "lines 1 to 4: message to 'T' failed"),
+        (("--key-delimiter", ":"), "1\n2\n\x01:3\n", "line 3: property 'KEYS'"),
+    ],
+)
+def test_an_error_says_which_lines_it_is_about(monkeypatch, options, stdin, said):
+    monkeypatch.setattr(produce, "Producer", FailingProducer)
+    failed = CliRunner().invoke(main, ["produce", "--topic", "T", *options], input=stdin)
+    assert failed.exit_code == 1
+    assert f"Error: {said}" in failed.output
+    before = 2 if said.startswith("lines 3") else 0
+    assert f"; the {before} lines before line {before + 1} are stored" in failed.output
 
 
 def test_keys_come_from_the_line_and_order_it(monkeypatch):

@@ -130,7 +130,8 @@ def test_a_group_that_cannot_elect_fails_the_start_with_its_last_words_and_stops
     failed = dledger.up()
     assert failed.exit_code == 1
     assert "2 of 3 nodes of broker-a ended (exit code 3)" in failed.output
-    assert "the disk is a cheese" in failed.output
+    words = f"broker-a-n1: cannot start: the disk is a cheese ({dledger.data}/broker-a-n1/log/stdout.log)"
+    assert words in failed.output
     assert not any(dledger.pids().values())
 
 
@@ -159,9 +160,11 @@ def test_status_shows_role_term_and_lag_of_each_node(dledger):
     assert by_name["broker-a-n0"]["status"]["role"] == "leader"
     assert by_name["broker-a-n1"]["lag"] == 3
     assert by_name["namesrv"]["pid"] == dledger.pids()["namesrv"]
+    assert shown["others"] == [{"name": "broker-a-n3", "group": "broker-a", "standing": "voter"}]
     text = dledger("status", "--data", str(dledger.data)).output
     assert "leader" in text
     assert "follower" in text
+    assert "broker-a-n3 is a voter of broker-a that `up` does not start" in text
     one = json.loads(dledger("node", "status", "--data", str(dledger.data), "broker-a-n1", "-o", "json").output)
     assert [(process["name"], process["lag"]) for process in one["processes"]] == [("broker-a-n1", 3)]
 

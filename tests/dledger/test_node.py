@@ -210,6 +210,17 @@ async def test_a_transfer_under_load_loses_nothing_that_was_acknowledged(group: 
             assert await node.read(position, len(body)) == body
 
 
+async def test_a_transfer_that_another_node_wins_has_not_reached_its_target(group: Group, monkeypatch):
+    await group.start()
+    leader = await group.leader()
+    to, winner = (node_id for node_id in group.ids if node_id != leader.config.node_id)
+    await until(lambda: group.nodes[to].leader_id is not None and group.nodes[winner].leader_id is not None)
+    transfer, member = leader.replica.transfer, leader.membership.find(winner)
+    monkeypatch.setattr(leader.replica, "transfer", lambda _: transfer(member))
+    assert not await leader.transfer_leadership(to)
+    assert (await group.leader()).config.node_id == winner
+
+
 async def test_a_transfer_to_nobody_is_an_error(group: Group):
     await group.start()
     leader = await group.leader()

@@ -334,3 +334,19 @@ def test_the_example_in_the_projects_readme_runs(cluster: LocalCluster, tmp_path
     stored, received = run_example(program).splitlines()
     assert re.fullmatch(r"stored as [0-9A-F]+ in queue \d+ at offset 0", stored)
     assert received == "hello"
+
+
+async def test_a_consume_command_that_is_terminated_has_committed_what_it_printed(cluster):
+    async with Admin(cluster.namesrv) as admin:
+        await admin.create_topic("Terminated", queues=1)
+        async with Producer(cluster.namesrv) as producer:
+            await producer.send_batch("Terminated", [b"%d" % number for number in range(5)])
+        command = [sys.executable, "-m", "dledger_admin", "consume", "--namesrv", cluster.namesrv]
+        options = ["--topic", "Terminated", "--group", "Terminated", "--from-beginning"]
+        process = await asyncio.create_subprocess_exec(*command, *options, stdout=subprocess.PIPE)
+        async with asyncio.timeout(30):
+            assert [await process.stdout.readline() for _ in range(5)] == [b"%d\n" % number for number in range(5)]
+            process.terminate()
+            assert await process.wait() == 0
+        [status] = await admin.offsets("Terminated", "Terminated")
+        assert status.committed == 5

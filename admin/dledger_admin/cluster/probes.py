@@ -27,7 +27,8 @@ _MAX_PARALLEL = 32
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON of a node's `/status`; positions are bytes in the log.
 
-    `ready` is true once a leader has opened for writes; `voter` is false for a learner.
+    `ready` is true once a leader has opened for writes; `voter` is false for a learner. `voters` and `learners` are all
+    members of its group that it knows.
     """
 
     node_id: str
@@ -43,6 +44,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     durable_position: int
     ready: bool = False
     voter: bool = True
+    voters: list[str] = []
+    learners: list[str] = []
 
     @property
     def standing(self) -> str:

@@ -27,7 +27,6 @@ KILL_AFTER_S = 10.0
 
 _REPEAT_SIGNAL_S = 0.2
 _POLL_S = 0.02
-_TAIL_LINES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +68,13 @@ class Service:
             )
 
     def last_words(self) -> str:
-        """Return the end of what it printed, on one line."""
+        """Return the last line that it printed, and where the others are."""
         try:
-            lines = self.stdout_file.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = self.stdout_file.read_text(encoding="utf-8", errors="replace").split("\n")
         except OSError:
-            return "it printed nothing"
-        words = " | ".join(line.strip() for line in lines[-_TAIL_LINES:] if line.strip())
-        return words or "it printed nothing"
+            lines = []
+        words = next((line.strip() for line in reversed(lines) if line.strip()), None)
+        return f"{words} ({self.stdout_file})" if words else "it printed nothing"
 
 
 def broker_service(place: NodePlace) -> Service:

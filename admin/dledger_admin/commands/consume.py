@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -67,12 +69,15 @@ def consume(
     source = _Source(namesrv, topic, group, tags, from_beginning, exit_eof, count)
     try:
         run(lambda: _print_all(source, show), namesrv)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         return
 
 
 async def _print_all(source: _Source, show: Callable[[ReceivedMessage], bytes]) -> None:
     stdout = sys.stdout.buffer
+    this = asyncio.current_task()
+    if this is not None:  # what was printed is committed when `timeout`, say, ends the command, too
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     as_member = source.group is not None and not source.exit_eof
     async with aclosing(_as_member(source) if as_member else _all_queues(source)) as messages:
         async for message in messages:

@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from dledger_client import Admin, QueueStatus, StartFrom
-from dledger_remoting.topics import SubscriptionGroupConfig
+from dledger_remoting.topics import SubscriptionGroupConfig, retry_topic
 
 from ..errors import AdminError
 from ..output import columns, emit, output_option
@@ -130,16 +130,20 @@ def list_groups(namesrv: str, output: str) -> None:
 @group.command()
 @namesrv_option
 @click.argument("name")
-@click.option("--topic", help="Whose queues to show.  [default: every topic in which the group committed offsets]")
+@click.option(
+    "--topic",
+    help="Whose queues to show.  [default: every topic in which the group committed offsets, and its retry topic]",
+)
 @output_option
 def describe(namesrv: str, name: str, topic: str | None, output: str) -> None:
     """Show how far a group is in each queue."""
 
     async def work(admin: Admin) -> GroupDescription:
         found: list[QueueStatus] = []
-        for one in await application_topics(admin) if topic is None else [topic]:
+        for one in await _topics_of(admin, name) if topic is None else [topic]:
             offsets = await admin.offsets(name, one)
-            if topic or any(queue.committed is not None for queue in offsets):
+            waits = one == retry_topic(name) and any(queue.lag for queue in offsets)
+            if topic or waits or any(queue.committed is not None for queue in offsets):
                 found += offsets
         if all(one.committed is None for one in found):
             await _require_group(admin, name)
@@ -167,6 +171,12 @@ def reset(namesrv: str, name: str, topic: str, position: str, output: str) -> No
     if not offsets:
         raise AdminError(f"topic {topic} has no readable queues: nothing was moved")
     emit(offsets, output, _render_offsets)
+
+
+async def _topics_of(admin: Admin, name: str) -> list[str]:
+    """The topics that a group may read; what its members gave back waits in its retry topic."""
+    own = retry_topic(name)
+    return [*await application_topics(admin), *([own] if own in await admin.topics(include_system=True) else [])]
 
 
 async def _require_group(admin: Admin, name: str) -> None:

@@ -108,7 +108,9 @@ def status(data: Path, node_id: str | None, output: str) -> None:
         _service(layout, node_id)
     result = cluster_status(layout)
     if node_id:
-        result = msgspec.structs.replace(result, processes=[one for one in result.processes if one.name == node_id])
+        result = msgspec.structs.replace(
+            result, processes=[one for one in result.processes if one.name == node_id], others=[]
+        )
     emit(result, output, render_status)
 
 

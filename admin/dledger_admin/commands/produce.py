@@ -12,7 +12,8 @@ from threading import Thread
 import click
 import msgspec
 
-from dledger_client import Message, Producer
+from dledger_client import InvalidArgumentError, Message, Producer, SendError
+from dledger_client.outgoing import OutgoingEncoder
 
 from ..errors import AdminError
 from ..output import emit, output_option
@@ -87,24 +88,52 @@ def produce(
             own_key = head.decode(errors="replace")
         return Message(line, own_key, tag, common)
 
+    stored = 0
+    under_way: list[Message] = []
+
     async def send_all() -> Produced:
-        messages = size = 0
+        nonlocal stored, under_way
+        size = 0
         stdin = sys.stdin.buffer
         # Unbuffered: an interpreter that ends waits for the lock of a buffer that a thread still reads into.
         reader = LineReader(getattr(stdin, "raw", stdin).read)
         async with Producer(namesrv) as producer:
             async for lines in reader.batches():
-                batch = [message(line) for line in lines]
-                await _send(producer, topic, batch, ordered=ordered)
-                messages += len(batch)
-                size += sum(len(one.body) for one in batch)
-        return Produced(topic, messages, size)
+                under_way = [message(line) for line in lines]
+                await _send(producer, topic, under_way, ordered=ordered)
+                stored += len(under_way)
+                size += sum(len(one.body) for one in under_way)
+                under_way = []
+        return Produced(topic, stored, size)
 
+    try:
+        result = run(send_all, namesrv)
+    except AdminError as error:
+        if not under_way:
+            raise
+        raise _placed(error, topic, stored, under_way, ordered=ordered) from error
     emit(
-        run(send_all, namesrv),
+        result,
         output,
         lambda result: f"{result.messages} messages, {result.body_bytes} bytes to {result.topic}",
     )
+
+
+def _placed(error: AdminError, topic: str, stored: int, under_way: list[Message], *, ordered: bool) -> AdminError:
+    """Return the error with the lines of the input that it is about, counted from 1, and how many before are stored."""
+    cause = error.__cause__
+    if isinstance(cause, SendError) and not ordered:
+        under_way, stored = under_way[len(cause.stored) :], stored + len(cause.stored)
+    where = f"lines {stored + 1} to {stored + len(under_way)}"
+    if isinstance(cause, InvalidArgumentError):
+        encoder = OutgoingEncoder()
+        for number, one in enumerate(under_way, stored + 1):
+            try:
+                encoder.encode_batches(topic, [one])
+            except InvalidArgumentError:
+                where = f"line {number}"
+                break
+    return AdminError(f"{where}: {error.message}; the {stored} lines before line {stored + 1} are stored")
 
 
 async def _in_daemon_thread(read: Callable[[], bytes]) -> bytes:

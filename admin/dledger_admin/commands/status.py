@@ -26,11 +26,20 @@ class ProcessStatus(msgspec.Struct, frozen=True, kw_only=True):
     status: NodeStatus | None = None
 
 
+class OtherMember(msgspec.Struct, frozen=True):
+    """A member of a broker group that `up` has not founded and does not start; `standing` is voter or learner."""
+
+    name: str
+    group: str
+    standing: str
+
+
 class ClusterStatus(msgspec.Struct, frozen=True):
     """Result of `status`."""
 
     data: str
     processes: list[ProcessStatus]
+    others: list[OtherMember] = []
 
 
 @click.command()
@@ -60,7 +69,25 @@ def cluster_status(layout: ClusterLayout) -> ClusterStatus:
                 status=answer,
             )
         )
-    return ClusterStatus(str(layout.data_dir), processes)
+    return ClusterStatus(str(layout.data_dir), processes, other_members(layout, statuses))
+
+
+def other_members(layout: ClusterLayout, statuses: dict[str, NodeStatus | None]) -> list[OtherMember]:
+    """Return the members that were added by hand, as the node of each group knows them that has committed most."""
+    newest: dict[str, NodeStatus] = {}
+    for answer in statuses.values():
+        if answer is not None and (
+            answer.group not in newest or newest[answer.group].commit_index < answer.commit_index
+        ):
+            newest[answer.group] = answer
+    founded = {place.node_id for place in layout.places()}
+    return [
+        OtherMember(name, answer.group, standing)
+        for answer in newest.values()
+        for standing, names in (("voter", answer.voters), ("learner", answer.learners))
+        for name in names
+        if name not in founded
+    ]
 
 
 def render(result: ClusterStatus) -> str:
@@ -85,4 +112,6 @@ def render(result: ClusterStatus) -> str:
                 process.lag,
             )
         )
-    return columns(("process", "pid", "port", "role", "term", "commit", "lag"), rows)
+    table = columns(("process", "pid", "port", "role", "term", "commit", "lag"), rows)
+    others = [f"{one.name} is a {one.standing} of {one.group} that `up` does not start" for one in result.others]
+    return "\n".join((table, *others))

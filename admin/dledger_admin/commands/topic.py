@@ -102,11 +102,17 @@ def create(
         except NotFoundError:
             configs = {}
         wanted: dict[tuple[int, int], list[str]] = {}
+        shrinking: list[str] = []
         for group in groups or sorted(await admin.broker_groups()):
             settings = _settings(group, configs.get(group), queues, permission)
             wanted.setdefault(settings, []).append(group)
+            before = configs[group].read_queue_nums if group in configs else 0
+            if settings[0] < before:
+                shrinking.append(f"queues {settings[0]} to {before - 1} of {name} on {group}")
         for (number, perm), names in wanted.items():
             await admin.create_topic(name, queues=number, perm=perm, broker_groups=names, attributes=attributes)
+        for gone in shrinking:
+            click.echo(f"warning: {gone} cannot be read until it has as many queues again", err=True)
         return TopicChange(name, "changed" if configs else "created")
 
     emit(with_admin(namesrv, work), output, _render_change)

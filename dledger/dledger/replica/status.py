@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
+_NAMES: Final = {"disk_used": "disk_used_permille"}
+"""A reader of the JSON has nothing but the name to know the unit by."""
 
-class PeerStatus(msgspec.Struct, frozen=True):
+
+class PeerStatus(msgspec.Struct, frozen=True, rename=_NAMES):
     """One other member as the leader sees it; `lag` in entries, `contact_ms` since it last answered, `clock_ahead_ms`
-    its wall clock against the leader's, None as long as it has not told.
+    its wall clock against the leader's, None as long as it has not told; `disk_used` how full its disk is, in 1/1000
+    (1000: no space for more).
     """
 
     node_id: str
@@ -20,8 +26,8 @@ class PeerStatus(msgspec.Struct, frozen=True):
     clock_ahead_ms: int | None
 
 
-class NodeStatus(msgspec.Struct, frozen=True):
-    """Positions are bytes of the log, indexes count entries from 0."""
+class NodeStatus(msgspec.Struct, frozen=True, rename=_NAMES):
+    """Positions are bytes of the log, indexes count entries from 0; `disk_used` as in `PeerStatus`."""
 
     node_id: str
     incarnation: str
