@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dledger import CommittedEntry, Leadership, Membership, Node, NodeConfig, ReplicaId, SnapshotMeta
 from dledger.checksum import crc32
+from dledger.errors import NotLeaderError
 from dledger.store.disk import OsDisk
 from dledger.store.identity import Identity, write_identity
 from dledger.store.verify import VerifyReport, inspect, verify
@@ -140,10 +141,16 @@ class Group:
         return max(self.leaders, key=lambda node: node.term)
 
     async def append(self, count: int, size: int = 1000) -> None:
-        """Append entries of one unit each, through whoever leads."""
-        leader = await self.leader()
+        """Append entries of one unit each, through whoever leads: one whose disk is slow hands over."""
         for number in range(count):
-            await leader.append(bytes([number % 251]) * size)
+            async with asyncio.timeout(DEADLINE_S):
+                while True:
+                    leader = await self.leader()
+                    try:
+                        await leader.append(bytes([number % 251]) * size)
+                        break
+                    except NotLeaderError:  # nothing was appended
+                        await asyncio.sleep(0.005)
 
     async def settled(self) -> None:
         """Wait until every running node has applied the same."""
