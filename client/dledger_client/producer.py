@@ -46,8 +46,10 @@ class Producer:
     With `idempotent`, for all sends or for one, the broker group answers a repeated attempt as the first one and stores
     nothing again, so that attempts of unknown outcome are always repeated, to the same broker group, and a message is
     stored *exactly once*, as long as the group remembers it (`idempotent_window_ms`, two minutes). A program that may
-    run again names its messages itself, by `unique_key`: the same key, body and properties are the same message. With
-    several broker groups its topic must exist before and keep its queues, so that the key leads to the same group.
+    run again names its messages itself, by `unique_key`: the same key, body and properties are the same message.
+
+    A `unique_key` or an `ordering_key` leads to a queue as long as the topic keeps its queues. With several broker
+    groups it must exist before: one that sends create gets its queues group by group.
 
     At most `max_in_flight` requests and `max_in_flight_bytes` bytes are under way; further sends wait. Bodies larger
     than `compress_over_bytes` are compressed (None: never). Many sends may run at the same time, from one event loop.

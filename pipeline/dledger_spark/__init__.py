@@ -17,7 +17,13 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("dledger")` known to a session; Spark finds an installed package by itself."""
+    """Make `format("dledger")` known to a session.
+
+    Without effect where Spark has it already, from an earlier call or because it finds an installed package by itself:
+    it would warn that one source replaced another.
+    """
     from .source import DledgerDataSource
 
-    spark.dataSource.register(DledgerDataSource)
+    java = getattr(spark, "_jsparkSession", None)  # Spark's Python API does not say which sources there are
+    if java is None or not java.sessionState().dataSourceManager().dataSourceExists(DledgerDataSource.name()):
+        spark.dataSource.register(DledgerDataSource)

@@ -147,6 +147,13 @@ def test_a_run_that_dies_before_its_manifest_is_not_seen(
     assert bodies(read_archive(spark, str(path))) == source.everything()
 
 
+def test_an_archive_that_is_not_there_is_no_empty_one(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="there is no archive at"):
+        read_archive(spark, str(tmp_path))
+    with pytest.raises(JobError, match="there is no archive at"):
+        replay(spark, namesrv="127.0.0.1:1", to_topic="Copy", job_id="mistyped", archive=str(tmp_path))
+
+
 def test_of_two_runs_at_once_one_fails_and_rows_stay_single(
     spark: SparkSession, source: Source, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pyspark
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceRegistration
 
+from dledger_spark import register
 from dledger_spark.errors import SourceError
 from dledger_spark.java import installed_java, java_home, java_version
 from dledger_spark.package import main, write_package
@@ -52,6 +54,15 @@ def test_the_package_for_executors_needs_the_standard_library_and_pyarrow_only(t
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_source_that_spark_has_is_not_put_in_its_own_place(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered: list[type] = []
+    monkeypatch.setattr(DataSourceRegistration, "register", lambda _, source: registered.append(source))
+    register(spark)
+    assert not registered, "Spark would warn"
 
 
 def test_where_the_package_is_missing_the_error_says_what_to_install(tmp_path: Path) -> None:

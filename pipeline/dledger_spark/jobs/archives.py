@@ -58,10 +58,10 @@ _RUN_TIME: Final = "%Y%m%dT%H%M%S"
 def read_archive(spark: SparkSession, path: str, *, version: int | None = None) -> DataFrame:
     """The messages of an archive, with the columns `COLUMNS` and `day`; filters on `topic` and `day` prune files.
 
-    Reads the latest version, or another one that is still kept. Raises `JobError`.
+    Reads the latest version, or another one that is still kept. Raises `JobError`, also where no archive is.
     """
     archived = Archive(spark, path)
-    return archived.frame(archived.manifests.read(version))
+    return archived.frame(archived.existing(version))
 
 
 class Archive:
@@ -76,6 +76,13 @@ class Archive:
     def url(self) -> str:
         """Where it lies."""
         return self._storage.url
+
+    def existing(self, version: int | None = None) -> Manifest:
+        """A version of an archive that is there: a path that was mistyped has none. Raises `JobError`."""
+        manifest = self.manifests.read(version)
+        if not manifest.version:
+            raise JobError(f"there is no archive at {self.url}: it has no manifest")
+        return manifest
 
     def frame(self, manifest: Manifest, files: Iterable[ArchivedFile] | None = None) -> DataFrame:
         """The rows of a version, or of some of its files."""
