@@ -217,10 +217,12 @@ class QueueFileWriter:
 
     def set_aside(self, topic: str, created_position: int) -> None:
         """Give the directory of a deleted topic its other name, durably, so that its name is free."""
-        directory = topic_directory(topic)
+        directory, aside = topic_directory(topic), deleted_directory(topic, created_position)
         self._files.forget(directory + "/")
-        if self._disk.exists(directory):
-            self._disk.rename(directory, deleted_directory(topic, created_position))
+        if self._disk.exists(aside):
+            self._disk.rmtree(directory)  # the deletion is applied anew: what a checkpoint lists has the other name
+        elif self._disk.exists(directory):
+            self._disk.rename(directory, aside)
             self._disk.sync_dir(DIRECTORY)
 
     def remove_below(self, directory: str, offset: int) -> None:

@@ -413,6 +413,8 @@ class SimDisk:
         self.check_fault("rename", source)
         if not self.exists(source):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+        if source != target and target in self._tree.directories and self.listdir(target):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
         replaced = self._tree.files.get(target) if source != target else None
         self._change(_Change("rename", source, target))
         self._gone(replaced)

@@ -175,6 +175,19 @@ def test_deleting_a_topic_removes_its_files_once_a_checkpoint_no_longer_lists_th
     assert broker.bodies("orders") == [b"new"]
 
 
+def test_a_deletion_that_is_applied_anew_frees_the_topics_name_again():
+    """1. A topic's files are set aside; 2. before a checkpoint lists them no more, a start applies messages of the topic
+    and its deletion again.
+    """
+    disk = SimDisk()
+    writer = QueueFileWriter(disk, LAYOUT)
+    for _ in range(2):
+        writer.write([UnitBatch(DIRECTORY, 0, UNIT.pack(48, 100, 0))])
+        writer.set_aside("orders", 48)
+        assert len(disk.listdir("consumequeue")) == 1
+        assert not disk.exists("consumequeue/orders")
+
+
 def test_a_trim_of_a_deleted_topic_takes_no_file_of_the_next_topic_of_that_name():
     """1. A trim waits for a checkpoint; 2. the topic is deleted and made again; 3. the checkpoint is there."""
     broker = BrokerInMemory(log=FakeLog(segment_bytes=1 << 16))

@@ -77,6 +77,18 @@ def test_names_come_and_go(disk: Disk):
         disk.listdir("a")
 
 
+def test_a_directory_takes_the_place_of_an_empty_one_only(disk: Disk):
+    for name in ("empty", "full", "moved"):
+        disk.mkdir(name)
+    for name in ("full", "moved"):
+        disk.open(f"{name}/file", create=True).close()
+    with pytest.raises(OSError, match="not empty"):
+        disk.rename("moved", "full")
+    disk.rename("moved", "empty")
+    assert disk.listdir("empty") == ["file"]
+    assert not disk.exists("moved")
+
+
 def test_an_unlinked_file_stays_readable_while_open(disk: Disk):
     file = disk.open("file", create=True)
     file.pwrite(b"abc", 0)
