@@ -176,8 +176,8 @@ def test_deleting_a_topic_removes_its_files_once_a_checkpoint_no_longer_lists_th
 
 
 def test_a_deletion_that_is_applied_anew_frees_the_topics_name_again():
-    """1. A topic's files are set aside; 2. before a checkpoint lists them no more, a start applies messages of the topic
-    and its deletion again.
+    """1. A topic's files are set aside; 2. before a checkpoint lists them no more, a start applies messages of the
+    topic and its deletion again.
     """
     disk = SimDisk()
     writer = QueueFileWriter(disk, LAYOUT)
