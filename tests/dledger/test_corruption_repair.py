@@ -256,3 +256,28 @@ async def test_what_rots_below_the_state_and_is_trimmed_by_the_others_is_forgott
     finally:
         await group.stop()
     assert_equal_and_whole(group)
+
+
+async def test_a_node_that_needs_a_snapshot_gets_another_one_if_the_leaders_first_has_rotted(tmp_path: Path):
+    group = Group(tmp_path)
+    try:
+        await group.start()
+        await group.append(10)
+        await group.settled()
+        leader = await group.leader()
+        late = next(node_id for node_id in group.ids if group.nodes[node_id] is not leader)
+        await group.stop(late)
+        await group.append(300)
+        await until(lambda: len(group.trim_candidates()) >= 2, "two snapshots")
+        position = group.trim_candidates()[0]
+        assert leader.trim(position)
+        await until(lambda: leader.first_position == position, "a trim")
+        with (group.home(leader.config.node_id) / "snapshots" / f"{position:020d}").open("r+b") as file:
+            file.seek(-30, os.SEEK_END)
+            file.write(b"rot")
+        await group.start(late)
+        await group.settled()
+        assert group.nodes[late].first_position > position
+        assert group.same_state()
+    finally:
+        await group.stop()

@@ -5,6 +5,7 @@ Per peer the bulk lane stays in order: what follows a run that is still being re
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,8 @@ from dledger.store.snapshots import SnapshotStore
 from dledger.types import EntryMeta, ReplicaId
 
 Send = SendMessage | SendEntries | SendCatchUp
+
+logger = logging.getLogger(__name__)
 
 
 class Outbox:
@@ -54,6 +57,7 @@ class Outbox:
         self._failed = failed
         self._reading: dict[ReplicaId, deque[Send]] = {}
         self._snapshot_senders: dict[ReplicaId, SnapshotSender] = {}
+        self._rotten_snapshots: set[int] = set()
         self.connected: dict[str, ReplicaId] = {}
 
     def connect(self, peer: ReplicaId) -> None:
@@ -154,10 +158,13 @@ class Outbox:
         self._environment.run_blocking(COLD, read, done)
 
     def send_snapshot(self, to: ReplicaId, term: int) -> None:
-        """Send the snapshot that the log starts behind, instead of any that is still being sent."""
-        first = self._store.first_position
-        meta = self._snapshots.at_or_below(first)
-        if meta is None or meta.position != first or self.connected.get(to.node_id) != to:
+        """Send the snapshot that the log starts behind, instead of any that is still being sent.
+
+        If that one has rotted, the next one that has not: the peer's log then begins later.
+        """
+        usable = (meta for meta in self._snapshots.list() if meta.position not in self._rotten_snapshots)
+        meta = next((meta for meta in usable if meta.position >= self._store.first_position), None)
+        if meta is None or self.connected.get(to.node_id) != to:
             self._engine().peer_disconnected(to)
             return
 
@@ -180,5 +187,10 @@ class Outbox:
             still_wanted=still_wanted,
             sent=lambda: self._engine().snapshot_sent(to, term, self._environment.now()),
             broken=lambda: self._engine().peer_disconnected(to),
+            rotten=partial(self._note_rotten, meta.position),
         )
         sender.start()
+
+    def _note_rotten(self, position: int) -> None:
+        logger.warning("event=snapshot_rotten position=%d consequence=%r", position, "a later one is sent")
+        self._rotten_snapshots.add(position)

@@ -38,7 +38,8 @@ _decode_meta = msgspec.msgpack.Decoder(SnapshotMeta).decode
 class SnapshotSender:
     """Sends one snapshot to one peer; `still_wanted()` is asked before every piece.
 
-    Ends with `sent()` or `broken()`, or with neither once it is not wanted any more.
+    Ends with `sent()` or `broken()`, or with neither once it is not wanted any more; `rotten()` says beforehand that it
+    is broken for good.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class SnapshotSender:
         still_wanted: Callable[[], bool],
         sent: Callable[[], None],
         broken: Callable[[], None],
+        rotten: Callable[[], None],
     ) -> None:
         self._environment = environment
         self._transport = transport
@@ -62,6 +64,7 @@ class SnapshotSender:
         self._still_wanted = still_wanted
         self._sent = sent
         self._broken = broken
+        self._rotten = rotten
         self._chunks: Iterator[bytes] = snapshots.read_chunks(meta)
         self._number = 0
 
@@ -88,6 +91,8 @@ class SnapshotSender:
         if not self._still_wanted():
             return
         if isinstance(chunk, BaseException):
+            if isinstance(chunk, CorruptionError):
+                self._rotten()
             self._broken()
             return
         if chunk is None:
