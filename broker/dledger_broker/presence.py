@@ -232,6 +232,7 @@ class Presence:
         self._release_told()
         if self._changed_ids or self._told != (self._group.leader_id, self._group.term):
             self._schedule()
+        self.hold_changed()
 
     def _release_told(self) -> None:
         waiters, self._told_waiters = self._told_waiters, []

@@ -326,6 +326,25 @@ def test_the_leader_knows_which_nodes_have_long_polls_waiting(network: Network) 
     assert not network.nodes["n0"].presence.followers_hold_pulls
 
 
+def test_a_long_poll_that_begins_while_the_leader_is_told_something_else_is_told_next(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = network.nodes["n1"]
+    submit = follower.submit
+
+    def submit_slowly(to: str, data: bytes, on_reply: OnReply, timeout_s: float) -> bool:
+        network.env.call_later(0.2, lambda: submit(to, data, on_reply, timeout_s))
+        return True
+
+    monkeypatch.setattr(follower, "submit", submit_slowly)
+    follower.heartbeat("c1")
+    network.settle(0.1)
+    follower.holding = True
+    follower.presence.hold_changed()
+    network.settle(0.6)
+    assert network.nodes["n0"].presence.followers_hold_pulls
+
+
 def test_the_newest_version_of_a_subscription_counts(network: Network) -> None:
     leader = network.nodes["n0"]
     channel = Channel()
