@@ -256,16 +256,16 @@ class Admin:
     async def reset_offsets(self, group: str, topic: str, to: StartFrom) -> dict[MessageQueue, int]:
         """Move a group to `"first"`, to `"last"`, or to the first messages stored at or after a time in ms since 1970.
 
-        Returns the new offsets. Members that are reading will overwrite them: stop them first.
+        Returns the new offsets; nothing is moved before all of them are known. Members that are reading will overwrite
+        them: stop them first.
         """
         check_start(to)
         route = await self.topic_route(topic)
         offsets = self._queue_offsets()
-        moved: dict[MessageQueue, int] = {}
-        for queue in route.readable:
-            moved[queue] = await offsets.at(queue, to, self._deadline())
-            await offsets.commit(group, queue, moved[queue], self._deadline())
-        return moved
+        wanted = {queue: await offsets.at(queue, to, self._deadline()) for queue in route.readable}
+        for queue, offset in wanted.items():
+            await offsets.commit(group, queue, offset, self._deadline())
+        return wanted
 
     async def first_offset(self, queue: tuple[str, str, int]) -> int:
         """The offset of a queue's first kept message."""

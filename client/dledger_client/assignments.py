@@ -100,9 +100,9 @@ class Assignments:
         """Wait until everything handed out is acknowledged."""
         await asyncio.gather(*(fetcher.idle() for fetcher in self._all()))
 
-    async def commit(self) -> None:
-        """Commit what is acknowledged and not committed yet; what fails is tried again the next time."""
-        await self._commit(self._all())
+    async def commit(self) -> set[MessageQueue]:
+        """Commit what is acknowledged and not committed yet; the queues for which that failed until the next time."""
+        return await self._commit(self._all())
 
     def _all(self) -> list[QueueFetcher]:
         return [*self._fetchers.values(), *self._releasing.values()]
@@ -194,15 +194,16 @@ class Assignments:
             await asyncio.sleep(COMMIT_SECONDS)
             await self.commit()
 
-    async def _commit(self, fetchers: Iterable[QueueFetcher]) -> None:
+    async def _commit(self, fetchers: Iterable[QueueFetcher]) -> set[MessageQueue]:
         offsets = {fetcher: offset for fetcher in fetchers if (offset := fetcher.unsaved_offset()) is not None}
         if not offsets:
-            return
+            return set()
         deadline = self._core.loop.time() + _ANSWER_SECONDS
         saved = await self._store.save({fetcher.queue: offset for fetcher, offset in offsets.items()}, deadline)
         for fetcher, offset in offsets.items():
             if fetcher.queue in saved:
                 fetcher.saved_offset = offset
+        return {fetcher.queue for fetcher in offsets} - saved
 
     def _on_route(self, route: TopicRoute) -> None:
         if route.topic in self._subscriptions:

@@ -23,7 +23,7 @@ from dledger_remoting.topics import retry_topic, validate_group, validate_topic
 from .assignments import Assignments
 from .connection import Connection
 from .core import ClientCore, new_client_id
-from .errors import ClientClosedError, InvalidArgumentError
+from .errors import ClientClosedError, DeadlineError, InvalidArgumentError
 from .fetcher import PullLimits, QueueFetcher, Subscription, being_cancelled
 from .membership import Membership, heartbeat_of
 from .messages import MessageQueue, ReceivedMessage, Settlement
@@ -224,7 +224,8 @@ class PushConsumer:
     async def receive(self, max_messages: int = 32, timeout: float | None = None) -> list[ReceivedMessage]:
         """Up to `max_messages` messages, as soon as there is one; empty if none comes within `timeout` seconds.
 
-        They must be acknowledged one by one, whatever `auto_ack` is.
+        They must be acknowledged one by one, whatever `auto_ack` is. Raises `ClientClosedError` once the consumer is
+        being closed.
         """
         messages: list[ReceivedMessage] = []
         try:
@@ -232,15 +233,18 @@ class PushConsumer:
                 first = await self._next_message()
         except TimeoutError:
             return messages
-        if first is not None:
-            messages.append(first)
-            while len(messages) < max_messages and (message := self._take()) is not None:
-                messages.append(message)
+        if first is None:
+            raise ClientClosedError("the consumer is closed")
+        messages.append(first)
+        while len(messages) < max_messages and (message := self._take()) is not None:
+            messages.append(message)
         return messages
 
     async def commit(self) -> None:
-        """Commit now what is acknowledged, instead of within 5 s."""
-        await self._started().assignments.commit()
+        """Commit now what is acknowledged, instead of within 5 s. Raises `DeadlineError` if some of it could not be."""
+        left = await self._started().assignments.commit()
+        if left:
+            raise DeadlineError(f"the offsets of {', '.join(map(str, sorted(left)))} could not be committed yet")
 
     def _take(self) -> ReceivedMessage | None:
         """The next message of the queues in turn, None if there is none."""

@@ -95,6 +95,7 @@ class Producer:
         self._window = InFlightWindow(max_in_flight, max_in_flight_bytes)
         self._calls = CallsUnderWay()
         self._closing = False
+        self._routing: dict[str, asyncio.Lock] = {}
         self._lanes: dict[MessageQueue, asyncio.Lock] = {}
         self._core: ClientCore | None = None
         self._sender: Sender | None = None
@@ -264,10 +265,17 @@ class Producer:
     async def _send_in_lane(
         self, requests: Sequence[Outgoing], topic: str, ordering_key: str, deadline: float
     ) -> list[SendResult]:
-        """One request at a time per queue, in the order of the calls."""
+        """One request at a time per queue, in the order of the calls.
+
+        Who comes while others are about to go on with a route that has just become known does not get ahead of them.
+        """
         _, sender = self._started()
         try:
-            queue = queue_of_key((await sender.route(topic, deadline)), ordering_key)
+            async with asyncio.timeout_at(deadline), self._routing.setdefault(topic, asyncio.Lock()):
+                queue = queue_of_key((await sender.route(topic, deadline)), ordering_key)
+        except TimeoutError:
+            unknown = DeadlineError("its route was not known before the deadline")
+            raise SendError(topic, 0, "not_sent", unknown) from unknown
         except ClientError as error:
             raise SendError(topic, 0, "not_sent", error) from error
         lane = self._lanes.setdefault(queue, asyncio.Lock())

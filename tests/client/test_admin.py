@@ -196,3 +196,14 @@ async def test_a_topic_that_was_changed_is_shown_with_its_new_queues():
 
 def test_a_group_that_was_moved_beyond_the_end_is_not_behind():
     assert QueueStatus(MessageQueue("T", "broker-a", 0), first=0, end=10, committed=12).lag == 0
+
+
+async def test_a_reset_moves_nothing_before_it_knows_where_to():
+    async with fake_cluster(groups=2) as cluster, Admin(cluster.namesrv, timeout=0.5) as admin:
+        await admin.reset_offsets("CG", "T", "first")
+        cluster.groups[0].queues["T", 0].append(None)
+        await cluster.groups[1].nodes[0].kill()
+        cluster.groups[1].leader = None
+        with pytest.raises(DeadlineError):
+            await admin.reset_offsets("CG", "T", "last")
+    assert cluster.groups[0].offsets["CG", "T", 0] == 0

@@ -7,7 +7,16 @@ import asyncio
 import pytest
 from client_fakes import HandClock, fake_cluster, until
 
-from dledger_client import InvalidArgumentError, MessageQueue, Producer, PushConsumer, assignments, retries
+from dledger_client import (
+    ClientClosedError,
+    DeadlineError,
+    InvalidArgumentError,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    assignments,
+    retries,
+)
 from dledger_client.offsets import FileOffsetStore
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
@@ -676,3 +685,28 @@ async def test_a_commit_that_was_held_up_does_not_undo_the_next_one():
                 message.ack()
             await asyncio.gather(first, consumer.commit())
             assert cluster.group.offsets["CG", "T", 0] == 4
+
+
+async def test_a_commit_that_failed_says_so():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 1)
+        async with PushConsumer(cluster.namesrv, "CG", "T", auto_ack=False) as consumer:
+            [message] = await take(consumer, 1)
+            message.ack()
+            refused = cluster.group.nodes[0].on
+            refused[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda command: make_response(command, 16, "no permission")
+            with pytest.raises(DeadlineError, match="T/broker-a/0 could not be committed yet"):
+                await consumer.commit()
+            refused.clear()
+            await consumer.commit()
+            assert cluster.group.offsets["CG", "T", 0] == 1
+
+
+async def test_receiving_from_a_closed_consumer_is_an_error_and_no_empty_answer():
+    async with fake_cluster(topics={"T": 1}) as cluster, PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+        waiting = asyncio.create_task(consumer.receive())
+        await asyncio.sleep(0)
+        await consumer.close()
+        for receiving in (waiting, consumer.receive(timeout=1)):
+            with pytest.raises(ClientClosedError):
+                await receiving

@@ -79,3 +79,15 @@ async def test_a_failed_message_does_not_block_its_successors():
         )
         assert isinstance(first, SendError)
         assert second.queue_offset == 0
+
+
+async def test_who_comes_just_when_the_route_is_known_does_not_get_ahead_of_those_who_waited_for_it():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        sends = [asyncio.create_task(producer.send("T", b"0", ordering_key="k"))]
+        core, _ = producer._started()
+        core.routes.listeners.append(
+            lambda _: sends.append(asyncio.create_task(producer.send("T", b"1", ordering_key="k")))
+        )
+        await sends[0]
+        await asyncio.gather(*sends)
+        assert cluster.group.bodies("T") == [b"0", b"1"]
