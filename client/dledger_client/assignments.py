@@ -195,7 +195,11 @@ class Assignments:
             await self.commit()
 
     async def _commit(self, fetchers: Iterable[QueueFetcher]) -> set[MessageQueue]:
-        offsets = {fetcher: offset for fetcher in fetchers if (offset := fetcher.unsaved_offset()) is not None}
+        offsets = {
+            fetcher: offset
+            for fetcher in fetchers
+            if (offset := fetcher.unsaved_offset()) is not None and not self._is_followed(fetcher)
+        }
         if not offsets:
             return set()
         deadline = self._core.loop.time() + _ANSWER_SECONDS
@@ -204,6 +208,11 @@ class Assignments:
             if fetcher.queue in saved:
                 fetcher.saved_offset = offset
         return {fetcher.queue for fetcher in offsets} - saved
+
+    def _is_followed(self, fetcher: QueueFetcher) -> bool:
+        """True if the queue was given up, has come back, and is read on already from what was committed."""
+        reading = self._fetchers.get(fetcher.queue, fetcher)
+        return reading is not fetcher and reading.progress is not None
 
     def _on_route(self, route: TopicRoute) -> None:
         if route.topic in self._subscriptions:

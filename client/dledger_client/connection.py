@@ -107,6 +107,8 @@ class Connection(asyncio.Protocol):
         finally:
             if future.cancelled():
                 self._pending.pop(command.opaque, None)
+                if not self._pending:  # from here on nobody waits
+                    self._silent_since = None
 
     def send_oneway(self, command: RemotingCommand) -> None:
         """Send a request that is not answered. Raises `ConnectError` if the connection is closed."""

@@ -220,15 +220,19 @@ def test_pins_are_listed_and_released():
     assert as_json("pin", "list") == [line]
     assert "nightly" in dledger("pin", "list")
     assert as_json("pin", "release", "nightly") == {"pin": "nightly", "state": "released"}
-    dledger("pin", "release", "nightly", "--broker-group", "broker-b")
-    assert FakeAdmin.calls[-2:] == [("unpin", "nightly", None), ("unpin", "nightly", ["broker-b"])]
+    dledger("pin", "release", "nightly", "--broker-group", "broker-a")
+    assert FakeAdmin.calls[-2:] == [("unpin", "nightly", None), ("unpin", "nightly", ["broker-a"])]
 
 
 def test_what_is_not_there_is_neither_deleted_nor_released():
     for words, error in (
         (("topic", "delete", "order"), "Error: topic 'order' does not exist"),
         (("group", "delete", "nobody"), "there is no consumer group 'nobody'"),
-        (("pin", "release", "hourly"), "there is no pin 'hourly'; there is nightly"),
+        (("pin", "release", "hourly"), "there is no pin 'hourly'; there is nightly on broker-a"),
+        (
+            ("pin", "release", "nightly", "--broker-group", "broker-b"),
+            "there is no pin 'nightly' on broker-b; there is nightly on broker-a",
+        ),
     ):
         refused = CliRunner().invoke(main, list(words))
         assert refused.exit_code == 1

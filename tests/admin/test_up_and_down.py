@@ -229,8 +229,9 @@ def test_in_the_foreground_a_name_server_that_ended_is_shown(dledger):
     assert sum("namesrv" in line and "no answer" in line for line in lines) == 2
 
 
-def test_in_the_foreground_a_signal_stops_everything(dledger, tmp_path):
-    arguments = [*dledger._up[:-1], "--data", str(dledger.data)]
+def up_in_a_process(dledger, tmp_path, *options):
+    """`up` as a process of its own, once all that it starts runs; and what it prints."""
+    arguments = [*dledger._up[:-1], "--data", str(dledger.data), *options]
     # The stand-ins come first on the path of what `up` starts, last on its own.
     program = (
         f"import sys; sys.path[:0] = {[path for path in sys.path if path]}; from dledger_admin.cli import main; main()"
@@ -239,9 +240,40 @@ def test_in_the_foreground_a_signal_stops_everything(dledger, tmp_path):
     with shown.open("wb") as output:
         process = subprocess.Popen([sys.executable, "-c", program, "up", *arguments], stdout=output, stderr=output)
     deadline = time.monotonic() + 20
-    while not (read_manifest(dledger.data) and all(dledger.pids().values()) and "broker-a-n0" in shown.read_text()):
+    while not (read_manifest(dledger.data) and all(dledger.pids().values())):
         assert process.poll() is None, shown.read_text()
         assert time.monotonic() < deadline
+    return process, shown
+
+
+def test_in_the_foreground_a_signal_stops_everything(dledger, tmp_path):
+    process, shown = up_in_a_process(dledger, tmp_path)
+    assert wait_until(lambda: "broker-a-n0" in shown.read_text(), 20)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 0, shown.read_text()
     assert not any(dledger.pids().values())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_start_in_the_background_that_a_signal_ends_leaves_nothing(dledger, tmp_path, number):
+    dledger.up()
+    dledger("down", "--data", str(dledger.data))
+    (dledger.data / "broker-a-n0" / "never-leads").touch()
+    process, shown = up_in_a_process(dledger, tmp_path, "--detach")
+    process.send_signal(number)
+    assert process.wait(timeout=20) == 1, shown.read_text()
+    assert not any(dledger.pids().values())
+
+
+def test_a_name_server_that_does_not_answer_is_not_said_to_serve(dledger):
+    dledger.up()
+    pid = dledger.pids()["namesrv"]
+
+    def role() -> str:
+        shown = dledger("status", "--data", str(dledger.data)).output.splitlines()
+        return next(line for line in shown if line.startswith("namesrv"))
+
+    assert "serving" in role()
+    os.kill(pid, signal.SIGSTOP)
+    assert "no answer" in role()
+    os.kill(pid, signal.SIGCONT)

@@ -262,3 +262,20 @@ async def test_waiting_to_write_ends_with_the_connection(server, pool):
     assert not waiting.done()
     connection.close()
     await waiting
+
+
+async def test_the_silence_of_a_request_that_was_given_up_is_not_held_against_the_next_one(server, pool):
+    server.on[1] = lambda _: None
+    connection = await pool.get(server.address, soon())
+    with HandClock() as clock:
+        given_up = asyncio.create_task(connection.call(RemotingCommand(1), soon()))
+        await clock.until(lambda: connection.pending)
+        given_up.cancel()
+        await asyncio.wait((given_up,))
+        clock.advance(10)
+        late = asyncio.create_task(connection.call(RemotingCommand(1), soon(2)))
+        await clock.until(lambda: connection.pending)
+        clock.advance(2)
+        await clock.until(late.done)
+    assert isinstance(late.exception(), RequestTimeoutError)
+    assert connection.is_open

@@ -710,3 +710,29 @@ async def test_receiving_from_a_closed_consumer_is_an_error_and_no_empty_answer(
         for receiving in (waiting, consumer.receive(timeout=1)):
             with pytest.raises(ClientClosedError):
                 await receiving
+
+
+async def test_a_queue_that_comes_back_while_it_is_given_up_is_committed_as_it_is_read_now():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 4)
+        node, go_on = cluster.group.nodes[0], asyncio.Event()
+
+        async def slow(command):
+            await go_on.wait()
+            return await node.handle(command, None)
+
+        async with PushConsumer(cluster.namesrv, "CG", "T", auto_ack=False) as consumer:
+            [first, *_] = await take(consumer, 4)
+            first.ack()
+            node.on[RequestCode.UPDATE_CONSUMER_OFFSET] = slow
+            running = consumer._started()
+            running.assignments._give_up(first.queue)
+            running.assignments._take_over(first.queue, wait=False)
+            for message in await take(consumer, 4):
+                message.ack()
+            committing = asyncio.create_task(consumer.commit())
+            await asyncio.sleep(0)
+            node.on.clear()
+            go_on.set()
+            await committing
+        assert cluster.group.offsets["CG", "T", 0] == 4

@@ -111,6 +111,16 @@ def groups_clients_find(namesrv_port: int, timeout_s: float = _TIMEOUT_S) -> set
     return {name for name, route in routes.items() if route.code == ResponseCode.SUCCESS}
 
 
+def answers_clients(namesrv_port: int, timeout_s: float = _TIMEOUT_S) -> bool:
+    """Whether the name server answers in time."""
+    try:
+        with socket.create_connection((HOST, namesrv_port), timeout=timeout_s) as connection:
+            _Questions(connection)(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+    except (OSError, RemotingError):
+        return False
+    return True
+
+
 class _Questions:
     """Requests to a name server, one after the other on one connection."""
 

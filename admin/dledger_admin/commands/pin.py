@@ -63,9 +63,12 @@ def release(namesrv: str, name: str, broker_groups: tuple[str, ...], output: str
     """Release a pin: what it kept is trimmed when its time comes. One that does not exist is an error."""
 
     async def work(admin: Admin) -> None:
-        there = {row.name for rows in (await admin.pins()).values() for row in rows}
-        if name not in there:
-            raise AdminError(f"there is no pin {name!r}; there {_enumerated(sorted(there))}")
+        pins = await admin.pins()
+        there = {(row.name, group) for group, rows in pins.items() for row in rows}
+        if not any((name, group) in there for group in broker_groups or pins):
+            where = f" on {', '.join(broker_groups)}" if broker_groups else ""
+            known = sorted(f"{one} on {group}" for one, group in there)
+            raise AdminError(f"there is no pin {name!r}{where}; there {_enumerated(known)}")
         await admin.unpin(name, broker_groups=list(broker_groups) or None)
 
     with_admin(namesrv, work)

@@ -108,6 +108,9 @@ def produce(
 
     try:
         result = run(send_all, namesrv)
+    except KeyboardInterrupt:
+        click.echo(f"interrupted: the first {stored} lines are stored, the next {len(under_way)} perhaps", err=True)
+        raise
     except AdminError as error:
         if not under_way:
             raise

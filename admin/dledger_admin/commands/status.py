@@ -10,18 +10,19 @@ import msgspec
 from ..cluster.layout import ClusterLayout
 from ..cluster.lifecycle import services
 from ..cluster.manifest import require_manifest
-from ..cluster.probes import NodeStatus, fetch_all, group_commits
+from ..cluster.probes import NodeStatus, answers_clients, fetch_all, group_commits
 from ..cluster.processes import NAMESRV
 from ..output import columns, emit, output_option
 from .options import data_option
 
 
 class ProcessStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One process: `pid` is None when it does not run, `status` when it does not answer over HTTP."""
+    """One process: `pid` is None when it does not run, `status` of a node when it does not answer over HTTP."""
 
     name: str
     pid: int | None
     client_port: int
+    answers: bool
     lag: int | None = None
     status: NodeStatus | None = None
 
@@ -57,7 +58,9 @@ def cluster_status(layout: ClusterLayout) -> ClusterStatus:
     places = layout.places()
     statuses = fetch_all(places)
     commits = group_commits(statuses)
-    processes = [ProcessStatus(name=NAMESRV, pid=known[NAMESRV].pid(), client_port=layout.namesrv_port)]
+    name_server_pid = known[NAMESRV].pid()
+    answers = name_server_pid is not None and answers_clients(layout.namesrv_port)
+    processes = [ProcessStatus(name=NAMESRV, pid=name_server_pid, client_port=layout.namesrv_port, answers=answers)]
     for place in places:
         answer = statuses[place.node_id]
         processes.append(
@@ -65,6 +68,7 @@ def cluster_status(layout: ClusterLayout) -> ClusterStatus:
                 name=place.node_id,
                 pid=known[place.node_id].pid(),
                 client_port=place.client_port,
+                answers=answer is not None,
                 lag=None if answer is None else max(0, commits[place.group] - answer.applied_index),
                 status=answer,
             )
@@ -95,12 +99,10 @@ def render(result: ClusterStatus) -> str:
     rows = []
     for process in result.processes:
         answer = process.status
-        if process.name == NAMESRV:
-            role = "serving" if process.pid else "stopped"
-        elif answer is None:
+        if not process.answers:
             role = "no answer" if process.pid else "stopped"
         else:
-            role = answer.standing
+            role = "serving" if answer is None else answer.standing
         rows.append(
             (
                 process.name,

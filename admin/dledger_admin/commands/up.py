@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -76,8 +78,9 @@ def up(
         if not detach:
             _run_in_foreground(setup)
             return
-        cluster = setup.start()
-        leaders = _await_leaders(cluster)
+        with _ended_as_by_ctrl_c():
+            cluster = setup.start()
+            leaders = _await_leaders(cluster)
     for name, code in cluster.exited().items():
         words = services(cluster.layout)[name].last_words()
         click.echo(f"warning: {name} ended with exit code {code}: {words}", err=True)
@@ -93,6 +96,17 @@ def down(data: Path, output: str) -> None:
     running = sorted(name for name, service in services(layout).items() if service.pid() is not None)
     killed = stop_at_once(services(layout))
     emit(Stopped(running, killed), output, lambda result: _render_stopped(layout, result))
+
+
+@contextmanager
+def _ended_as_by_ctrl_c() -> Iterator[None]:
+    """Let no signal end a start half-way: what has started is stopped."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _await_leaders(cluster: RunningCluster) -> dict[str, str]:
