@@ -138,17 +138,22 @@ class Membership:
         names = sorted({queue.broker_group for queue in route.readable})
         if not names:
             return (), True
-        members = await self._members(names, deadline)
+        members = await self._members(names)
         return self._strategy(self._core.client_id, members, route.readable), len(members) == 1
 
-    async def _members(self, group_names: Sequence[str], deadline: float) -> list[str]:
+    async def _members(self, group_names: Sequence[str]) -> list[str]:
         """The client ids of the group, from the first broker group that answers and knows this client.
+
+        Those whose leader is known are asked first, and each has its own time: one without a leader must not keep the
+        members from reading the others.
 
         A broker that does not know it yet is sent a heartbeat first: shares computed without oneself would leave
         queues without a reader, or with two.
         """
         last: ClientError | None = None
-        for name in group_names:
+        groups = self._core.routes.groups
+        for name in sorted(group_names, key=lambda name: groups[name].leader is None):
+            deadline = self._core.loop.time() + _ANSWER_SECONDS
             try:
                 members = await self._ask_members(name, deadline)
                 if self._core.client_id not in members:

@@ -736,3 +736,12 @@ async def test_a_queue_that_comes_back_while_it_is_given_up_is_committed_as_it_i
             go_on.set()
             await committing
         assert cluster.group.offsets["CG", "T", 0] == 4
+
+
+async def test_a_broker_group_without_a_leader_keeps_nobody_from_reading_the_others():
+    async with fake_cluster(groups=2, topics={"T": 1}) as cluster:
+        await cluster.groups[0].elect(None)
+        cluster.groups[1].store("T", 0, b"from b", b"")
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            [message] = await take(consumer, 1)
+            assert message.body == b"from b"
