@@ -506,9 +506,9 @@ class LogStore(LogReader):
         invariant(listed == base, "a log is reset to a durable snapshot", base=base, listed=listed)
         try:
             announce_reset(self._disk, base)
+            self._space.close()  # first: another thread may be reserving space in a segment's file
             for segment in self._table.clear():
                 segment.retire()
-            self._space.close()
             self._index.close()
             perform_reset(self._disk, self.snapshots, self._mark, self._commit, base)
             self.generation = self._mark.value.generation

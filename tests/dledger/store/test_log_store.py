@@ -1,4 +1,6 @@
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,8 @@ from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, body_leaving, left_
 from dledger.errors import IdentityError, LogFullError, StorageError, TooLargeError, TrimmedError
 from dledger.format import BLANK_BYTES, HEADER_BYTES, blank
 from dledger.invariants import InvariantError
-from dledger.sim.disk import SimDisk
+from dledger.sim.disk import SimDisk, SimFile
+from dledger.store import space
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.index import UNIT_BYTES
 from dledger.store.log import LogStore
@@ -288,6 +291,36 @@ def test_a_reset_leaves_an_empty_log_behind_the_snapshot(model: LoggedModel):
     recovery = model.open()
     assert (recovery.base, recovery.first_index, recovery.last_index) == (base, 1000, 1019)
     model.check()
+
+
+def test_a_reset_takes_no_file_from_who_reserves_space_in_it(monkeypatch: pytest.MonkeyPatch):
+    """Space is prepared by another thread; the reset closes the files when that is done."""
+    monkeypatch.setattr(space, "RESERVE_STEP_BYTES", 256)
+    model = LoggedModel(SimDisk(random.Random(1)))
+    model.append()
+    model.sync()
+    base = SnapshotMeta(50 * SEGMENT_BYTES, 999, 9, 1234, MEMBERS)
+    model.snapshots.begin(base).commit()
+    reserving, closing = threading.Event(), threading.Event()
+    reserve, close = SimFile.reserve, space.Space.close
+
+    def reserve_slowly(self: SimFile, offset: int, size: int) -> None:
+        reserving.set()
+        assert closing.wait(30)
+        reserve(self, offset, size)
+
+    def close_space(self: space.Space) -> None:
+        closing.set()
+        close(self)
+
+    monkeypatch.setattr(SimFile, "reserve", reserve_slowly)
+    monkeypatch.setattr(space.Space, "close", close_space)
+    with ThreadPoolExecutor(1) as worker:
+        prepared = worker.submit(model.log.prepare_ahead, 1 << 20)
+        assert reserving.wait(30)
+        model.log.reset(base)
+        assert not prepared.result()
+    assert model.log.end_position == base.position
 
 
 def test_an_interrupted_reset_is_carried_out_at_the_next_start():
