@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from dledger.environment import COLD, Environment
 from dledger.errors import BusyError, LogFullError, StorageError
@@ -38,6 +39,7 @@ class Snapshotter:
         self._failed = failed
         self._writer: SnapshotWriter | None = None
         self._chunks: Iterator[bytes] = iter(())
+        self._committing: SnapshotWriter | None = None
         self._trim_to = -1
         self._waits_for_log = False
         self._begun_at = 0.0
@@ -54,14 +56,14 @@ class Snapshotter:
         if self.busy:
             return
         try:
-            self._writer = self._snapshots.begin(meta)
+            self._writer = writer = self._snapshots.begin(meta)
         except LogFullError:
             self.full = True
             return
         self.full = False
         self._begun_at = self._environment.now()
         self._chunks = chunks
-        self._environment.call_soon(self._write)
+        self._environment.call_soon(partial(self._write, writer))
 
     def trim(self, position: int) -> None:
         """Drop what lies before `position`, at once or when its snapshot is there.
@@ -75,34 +77,37 @@ class Snapshotter:
         """The state was replaced, or this replica stops: what is being written is of no use, and nothing is trimmed."""
         self._trim_to = -1
         if self._writer is not None:
-            self._writer.abort()
+            if self._committing is not self._writer:  # else a worker has its file
+                self._writer.abort()
             self._writer = None
 
-    def _write(self) -> None:
+    def _write(self, writer: SnapshotWriter) -> None:
         """A slice of encoding; the last one waits until the log below the snapshot is durable here."""
-        writer = self._writer
-        if writer is None:
+        if self._writer is not writer:
             return
         deadline = self._environment.now() + SLICE_S
         try:
             for chunk in self._chunks:
                 writer.write(chunk)
                 if self._environment.now() >= deadline:
-                    self._environment.call_soon(self._write)
+                    self._environment.call_soon(partial(self._write, writer))
                     return
         except LogFullError:
             self.full = True
             self.abandon()
             return
         if self._durable_position() < writer.meta.position:
-            self._environment.call_later(PAUSE_S, self._write)
+            self._environment.call_later(PAUSE_S, partial(self._write, writer))
             return
 
         def done(result: object) -> None:
+            if self._committing is writer:
+                self._committing = None
             if self._writer is not writer:
+                writer.abort()
                 return
             if isinstance(result, BusyError):
-                self._environment.call_later(PAUSE_S, self._write)
+                self._environment.call_later(PAUSE_S, partial(self._write, writer))
                 return
             if isinstance(result, LogFullError):
                 self.full = True
@@ -115,6 +120,7 @@ class Snapshotter:
             self.took_s = self._environment.now() - self._begun_at
             self._maybe_trim()
 
+        self._committing = writer
         self._environment.run_blocking(COLD, writer.commit, done)
 
     def _maybe_trim(self) -> None:
