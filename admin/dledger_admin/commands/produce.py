@@ -123,20 +123,22 @@ def produce(
 
 
 def _placed(error: AdminError, topic: str, stored: int, under_way: list[Message], *, ordered: bool) -> AdminError:
-    """Return the error with the lines of the input that it is about, counted from 1, and how many before are stored."""
+    """Return the error with the lines of the input that it is about, counted from 1, and how many are stored."""
     cause = error.__cause__
     if isinstance(cause, SendError) and not ordered:
         under_way, stored = under_way[len(cause.stored) :], stored + len(cause.stored)
-    where = f"lines {stored + 1} to {stored + len(under_way)}"
+    first, last = stored + 1, stored + len(under_way)
+    where = f"lines {first} to {last}" if first < last else f"line {last}"
     if isinstance(cause, InvalidArgumentError):
         encoder = OutgoingEncoder()
-        for number, one in enumerate(under_way, stored + 1):
+        for number, one in enumerate(under_way, first):
             try:
                 encoder.encode_batches(topic, [one])
             except InvalidArgumentError:
                 where = f"line {number}"
                 break
-    return AdminError(f"{where}: {error.message}; the {stored} lines before line {stored + 1} are stored")
+    before = f"the first {stored} lines are stored" if stored else "no line is known to be stored"
+    return AdminError(f"{where}: {error.message}; {before}")
 
 
 async def _in_daemon_thread(read: Callable[[], bytes]) -> bytes:

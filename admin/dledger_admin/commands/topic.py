@@ -108,7 +108,8 @@ def create(
             wanted.setdefault(settings, []).append(group)
             before = configs[group].read_queue_nums if group in configs else 0
             if settings[0] < before:
-                shrinking.append(f"queues {settings[0]} to {before - 1} of {name} on {group}")
+                gone = f"queue {before - 1}" if settings[0] + 1 == before else f"queues {settings[0]} to {before - 1}"
+                shrinking.append(f"{gone} of {name} on {group}")
         for (number, perm), names in wanted.items():
             await admin.create_topic(name, queues=number, perm=perm, broker_groups=names, attributes=attributes)
         for gone in shrinking:
