@@ -8,6 +8,7 @@ What each failure means:
 | code 14 (not the leader, stopping, disk full) | no | the leader that the answer names, or look for it |
 | code 2 (busy) | no | a pause of 5 ms, doubled up to 200 ms |
 | code 17 (no such topic) | no | the route is looked up once more |
+| code 29 (no such queue) | no | the route is looked up until it shows the topic's queues, for almost a second |
 | code 1 | no | another queue, three times in all |
 | code 1 with `outcome=unknown`, connection lost, no answer in time | perhaps | again if `retry_unknown`, or an error |
 | any other code | no | an error |
@@ -26,6 +27,7 @@ import msgspec
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import (
+    InvalidParameter,
     NotLeader,
     OutcomeUnknown,
     RemotingError,
@@ -65,6 +67,7 @@ STORED_CODES: Final = frozenset(
 """The last three come from RocketMQ's brokers only: stored, but not flushed or replicated in time."""
 
 SERVER_ERROR_ATTEMPTS: Final = 3
+MISSING_QUEUE_LOOK_UPS: Final = 8
 
 QueueChoice: TypeAlias = Callable[[TopicRoute], MessageQueue]
 """Picks one of a route's writable queues; called anew for every attempt."""
@@ -76,6 +79,7 @@ class _Attempts(msgspec.Struct):
     made: int = 0
     busy: int = 0
     server_errors: int = 0
+    missing_queue: int = 0
     missing_topic: int = 0
     maybe_stored: bool = False
     last: ClientError | None = None
@@ -126,8 +130,7 @@ class Sender:
             while True:
                 route = await self.route(outgoing.topic, deadline)
                 queue = choose(route)
-                group = self._core.routes.group(queue.broker_group)
-                response = await self._attempt(outgoing, queue, group, deadline, attempts)
+                response = await self._attempt(outgoing, route, queue, deadline, attempts)
                 if response is None:
                     if outgoing.idempotent and attempts.maybe_stored:
                         choose = partial(_stay, queue)
@@ -149,9 +152,13 @@ class Sender:
         connection.send_frame(frame)
 
     async def _attempt(
-        self, outgoing: Outgoing, queue: MessageQueue, group: BrokerGroup, deadline: float, attempts: _Attempts
+        self, outgoing: Outgoing, route: TopicRoute, queue: MessageQueue, deadline: float, attempts: _Attempts
     ) -> RemotingCommand | None:
-        """One request to one node: its answer if the message is stored, None to try again. Raises `ClientError`."""
+        """One request to one node: its answer if the message is stored, None to try again. Raises `ClientError`.
+
+        `route` is what `queue` was chosen by.
+        """
+        group = self._core.routes.group(queue.broker_group)
         address = group.leader or await self._find_leader(queue, group, deadline, attempts)
         try:
             connection = self._core.pool.peek(address) or await self._core.pool.get(address, deadline)
@@ -175,7 +182,10 @@ class Sender:
         wire_error = error_from_response(response.code, response.remark, response.ext)
         if isinstance(wire_error, ServiceNotAvailable):
             self._core.note_not_leader(group, address, wire_error)
-        await self._on_refusal(wire_error, outgoing, deadline, attempts)
+        if isinstance(wire_error, InvalidParameter) and queue in route.writable:
+            await self._on_missing_queue(refusal(wire_error), outgoing.topic, deadline, attempts)
+        else:
+            await self._on_refusal(wire_error, outgoing, deadline, attempts)
         return None
 
     async def _find_leader(self, queue: MessageQueue, group: BrokerGroup, deadline: float, attempts: _Attempts) -> str:
@@ -215,6 +225,15 @@ class Sender:
             unavailable = attempts.unavailable
             error = attempts.last if unavailable and attempts.last is not None else error
         self._again(error, deadline, attempts, unavailable=unavailable)
+
+    async def _on_missing_queue(self, error: ClientError, topic: str, deadline: float, attempts: _Attempts) -> None:
+        """Look the route up, which a name server shows a little later than the broker changes it. Raises `error`."""
+        if attempts.missing_queue == MISSING_QUEUE_LOOK_UPS:
+            raise error
+        await asyncio.sleep(busy_pause_seconds(attempts.missing_queue))
+        attempts.missing_queue += 1
+        await self._core.routes.refresh(topic, deadline)
+        self._again(error, deadline, attempts)
 
     def _again(self, error: ClientError, deadline: float, attempts: _Attempts, *, unavailable: bool = False) -> None:
         attempts.last, attempts.unavailable = error, unavailable

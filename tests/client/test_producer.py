@@ -409,3 +409,22 @@ async def test_an_idempotent_batch_with_keys_goes_to_the_same_queue_in_every_pro
                 results = await producer.send_batch("T", batch)
                 places |= {(result.broker_group, result.queue_id) for result in results}
     assert len(places) == 1
+
+
+async def test_a_topic_that_got_fewer_queues_is_sent_to_by_its_new_route():
+    async with fake_cluster(topics={"T": 8}) as cluster, Producer(cluster.namesrv) as producer:
+        node = cluster.group.nodes[0]
+
+        async def has_one_queue(command):
+            if int(command.ext["e"]) > 0:
+                return make_response(command, ResponseCode.INVALID_PARAMETER, "queueId is outside 0..0 of topic T")
+            return await node.handle(command, None)
+
+        await producer.send("T", b"x")
+        node.on[RequestCode.SEND_MESSAGE_V2] = has_one_queue
+        sending = asyncio.create_task(producer.send("T", b"x"))
+        await until(lambda: cluster.name_server.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC) >= 3)
+        cluster.name_server.topics["T"] = 1
+        assert (await sending).queue_id == 0
+        with pytest.raises(SendError, match="queueId is outside"):
+            await producer.send("T", b"x", queue=MessageQueue("T", "broker-a", 5))
