@@ -58,9 +58,7 @@ class Housekeeping:
         has_room = store.has_room(store.end_position)
         engine.disk_used = min(int(store.disk_ratio() * DISK_FULL), DISK_FULL - 1) if has_room else DISK_FULL
         engine.wall_ms = self._environment.wall_ms()
-        if engine.commit_index > self._saved_commit:
-            self._saved_commit = engine.commit_index
-            store.save_commit(self._saved_commit)
+        self._save_commit(engine.commit_index)
         if not has_room or store.end_position != self._prepared_end:
             self._prepare_ahead()
         self._marks.offer_digest()
@@ -78,6 +76,13 @@ class Housekeeping:
                     self._leading.change_membership(membership)
                 except LogFullError:
                     pass  # it is due again in a moment
+
+    def _save_commit(self, commit_index: int) -> None:
+        """As far as it is durable here: else a torn end would look like damage below the commit index."""
+        commit_index = min(commit_index, self._store.durable)
+        if commit_index > self._saved_commit:
+            self._saved_commit = commit_index
+            self._store.save_commit(commit_index)
 
     def _prepare_ahead(self) -> None:
         """Fill the space that the log will grow into, off the event loop and one step at a time."""

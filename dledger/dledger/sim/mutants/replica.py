@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.config import ReplicaConfig
+from dledger.replica.housekeeping import Housekeeping
 from dledger.replica.leading import Leading
 from dledger.replica.opening import LOG_DIRECTORIES, STARTED, Opened, open_directory
 from dledger.replica.proposer import SealedEntry
@@ -63,4 +64,18 @@ CATALOGUE.add(
     "a directory that lost its log is another member",
     (group, "open_directory", _forgive_lost_files),
     schedule=group_schedules.lost_files,
+)
+
+
+def _save_what_is_not_durable(self: Housekeeping, commit_index: int) -> None:
+    if commit_index > self._saved_commit:
+        self._saved_commit = commit_index
+        self._store.save_commit(commit_index)
+
+
+CATALOGUE.add(
+    "commit-saved-before-sync",
+    "what is lost above the durable log is a torn end, and no damage",
+    (Housekeeping, "_save_commit", _save_what_is_not_durable),
+    schedule=group_schedules.power_loss_on_a_slow_disk,
 )

@@ -8,6 +8,7 @@ from dledger.sim.group import GroupSettings, SimGroup
 from dledger.sim.registers import serve_registers
 from dledger.sim.scheduler import Scheduler
 from dledger.sim.workload import Workload, WorkloadSettings
+from dledger.store.verify import verify
 from dledger.types import Membership
 
 
@@ -119,9 +120,29 @@ def transfer_between_replicas() -> None:
     _until(group, group.healthy, 5.0)
 
 
+def power_loss_on_a_slow_disk() -> None:
+    """What a follower knows to be committed and has not synced yet is a torn end after a power loss, and no damage."""
+    group, _ = _running_group(clients=6)
+    follower = next(node for node in group.nodes.values() if node is not group.leader)
+    follower.sync_delay_s = 0.6
+    for _ in range(4):
+        group.scheduler.run_until(group.scheduler.now + 3.1)
+        group.crash(follower.name, "random")
+        problems = verify(follower.name, disk=follower.disk).problems
+        assert not problems, problems
+        group.start(follower.name)
+
+
 def _term(group: SimGroup) -> int:
     leader = group.leader
     return 0 if leader is None or leader.replica is None else leader.replica.engine.term
 
 
-GROUP_SCHEDULES = (wiped_node, lost_files, slow_sync_hands_over, stopped_process_comes_back, transfer_between_replicas)
+GROUP_SCHEDULES = (
+    wiped_node,
+    lost_files,
+    slow_sync_hands_over,
+    stopped_process_comes_back,
+    transfer_between_replicas,
+    power_loss_on_a_slow_disk,
+)
