@@ -335,7 +335,10 @@ class Admin:
         end_ms: int = MAX_TIMESTAMP_MS,
         max_messages: int = 32,
     ) -> list[ReceivedMessage]:
-        """The messages of a topic with a key, or with a unique key, stored between two times; oldest first."""
+        """The messages of a topic with a key, or with a unique key, stored between two times, oldest first.
+
+        If there are more than `max_messages`, the newest of them.
+        """
         route = await self.topic_route(topic)
         header = QueryMessageHeader(
             topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
@@ -346,7 +349,7 @@ class Admin:
         found = [message for name, answer in answers.items() for message in _messages(answer, name)]
         matching = [message for message in found if key == message.message_id or key in message.keys]
         matching.sort(key=lambda message: (message.stored_timestamp_ms, message.queue, message.queue_offset))
-        return matching[:max_messages]
+        return matching[-max_messages:]
 
     async def _ask_name_server(self, code: int, ext: Mapping[str, str]) -> RemotingCommand:
         command = RemotingCommand(code, ext=dict(ext))

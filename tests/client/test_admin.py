@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from client_fakes import HandClock, fake_cluster, until
 
@@ -21,6 +22,7 @@ from dledger_client import (
 )
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
+from dledger_remoting.properties import format_properties
 from dledger_remoting.record import encode_record
 
 
@@ -207,3 +209,17 @@ async def test_a_reset_moves_nothing_before_it_knows_where_to():
         with pytest.raises(DeadlineError):
             await admin.reset_offsets("CG", "T", "last")
     assert cluster.groups[0].offsets["CG", "T", 0] == 0
+
+
+async def test_of_more_messages_with_a_key_than_wanted_the_newest_are_shown():
+    async with fake_cluster(groups=2, topics={"T": 1}) as cluster, Admin(cluster.namesrv) as admin:
+        for time_ms in range(6):
+            group = cluster.groups[time_ms % 2]
+            record = group.store("T", 0, b"%d" % time_ms, format_properties({"KEYS": "k"}).encode())
+            group.queues["T", 0][-1] = msgspec.structs.replace(record, store_timestamp=time_ms)
+        for group in cluster.groups:
+            newest_first = group.queues["T", 0][::-1]
+            group.nodes[0].on[RequestCode.QUERY_MESSAGE] = lambda command, found=newest_first: make_response(
+                command, 0, body=b"".join(map(encode_record, found[: int(command.ext["maxNum"])]))
+            )
+        assert [one.body for one in await admin.messages_by_key("T", "k", max_messages=3)] == [b"3", b"4", b"5"]

@@ -27,7 +27,12 @@ def message() -> None:
 @click.option("--key", help="All messages with this key.")
 @click.option("--unique-key", help="The message with the id that its producer gave it.")
 @click.option(
-    "--max", "limit", type=click.IntRange(min=1), default=32, show_default=True, help="Most messages to show."
+    "--max",
+    "limit",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="Most messages to show: the newest.",
 )
 @output_option
 def get(
