@@ -272,12 +272,17 @@ class Producer:
         _, sender = self._started()
         try:
             async with asyncio.timeout_at(deadline), self._routing.setdefault(topic, asyncio.Lock()):
-                queue = queue_of_key((await sender.route(topic, deadline)), ordering_key)
+                known = await sender.route(topic, deadline)
         except TimeoutError:
             unknown = DeadlineError("its route was not known before the deadline")
             raise SendError(topic, 0, "not_sent", unknown) from unknown
         except ClientError as error:
             raise SendError(topic, 0, "not_sent", error) from error
+        queue = queue_of_key(known, ordering_key)
+
+        def choose(route: TopicRoute) -> MessageQueue:
+            return queue if route is known or queue in route.writable else queue_of_key(route, ordering_key)
+
         lane = self._lanes.setdefault(queue, asyncio.Lock())
         try:
             async with asyncio.timeout_at(deadline):
@@ -288,7 +293,7 @@ class Producer:
         try:
             results: list[SendResult] = []
             for request in requests:
-                await self._send_next(request, lambda _: queue, deadline, results)
+                await self._send_next(request, choose, deadline, results)
             return results
         finally:
             lane.release()

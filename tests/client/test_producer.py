@@ -411,7 +411,8 @@ async def test_an_idempotent_batch_with_keys_goes_to_the_same_queue_in_every_pro
     assert len(places) == 1
 
 
-async def test_a_topic_that_got_fewer_queues_is_sent_to_by_its_new_route():
+@pytest.mark.parametrize("ordering_key", [None, "k"])
+async def test_a_topic_that_got_fewer_queues_is_sent_to_by_its_new_route(ordering_key):
     async with fake_cluster(topics={"T": 8}) as cluster, Producer(cluster.namesrv) as producer:
         node = cluster.group.nodes[0]
 
@@ -422,7 +423,7 @@ async def test_a_topic_that_got_fewer_queues_is_sent_to_by_its_new_route():
 
         await producer.send("T", b"x")
         node.on[RequestCode.SEND_MESSAGE_V2] = has_one_queue
-        sending = asyncio.create_task(producer.send("T", b"x"))
+        sending = asyncio.create_task(producer.send("T", b"x", ordering_key=ordering_key))
         await until(lambda: cluster.name_server.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC) >= 3)
         cluster.name_server.topics["T"] = 1
         assert (await sending).queue_id == 0
