@@ -186,12 +186,34 @@ def test_a_recovered_log_is_known_by_its_runs():
     assert table.window_first == 11, "sizes of recovered entries are not known"
 
 
+@pytest.mark.parametrize(
+    ("guessed", "first", "behind", "found"),
+    [
+        ([(0, 1), (3, 5)], 3, 10, [(3, 1), (4, 2), (7, 3), (8, 5)]),
+        ([(0, 1), (8, 5)], 3, 8, [(3, 1), (4, 2), (7, 3)]),
+        ([(0, 1), (3, 2), (7, 3), (8, 5)], 3, 6, [(3, 1), (4, 2)]),
+        ([(0, 5)], 0, 20, [(0, 1), (4, 2), (7, 3), (8, 5)]),
+        ([(0, 1), (4, 2), (7, 3), (8, 5)], 12, 14, [(12, 6)]),
+    ],
+)
+def test_terms_that_were_guessed_are_learned_with_the_bytes(guessed, first, behind, found):
+    """Recovery knows the terms of a range that does not verify by its ends only."""
+    table = LogTable(-1, 0, guessed, 9, INITIAL)
+    table.learn(first, behind, [], found)
+    assert [table.term_at(index) for index in range(10)] == [1, 1, 1, 1, 2, 2, 2, 3, 5, 5]
+    table.trim(4, 2)
+    table.learn(first, behind, [], found)
+    assert [table.term_at(index) for index in range(4, 10)] == [2, 2, 2, 3, 5, 5]
+    table.append([entry(10, 5, 1000), entry(11, 6, 1100)], 9)
+    assert [table.term_at(index) for index in range(9, 12)] == [5, 5, 6]
+
+
 def test_a_membership_that_could_not_be_read_is_learned_later():
     table = LogTable(-1, 0, [(0, 1)], 9, INITIAL, -1, [entry(8, 1, 800, membership=members("a", "b"))])
-    table.learn(4, 6, [entry(4, 1, 400, membership=members("c")), entry(5, 1, 500)])
+    table.learn(4, 6, [entry(4, 1, 400, membership=members("c")), entry(5, 1, 500)], [(4, 1)])
     assert table.membership_at(7) == (4, members("c"))
     assert table.membership == members("a", "b")
-    table.learn(20, 21, [entry(20, 1, 2000, membership=members("d"))])
+    table.learn(20, 21, [entry(20, 1, 2000, membership=members("d"))], [(20, 1)])
     assert table.membership == members("a", "b"), "an entry beyond the end was truncated meanwhile"
 
 
@@ -199,7 +221,7 @@ def test_a_membership_is_known_once_all_that_may_hold_another_was_read_or_trunca
     table = LogTable(-1, 0, [(0, 1)], 19, INITIAL, unread=[(2, 8), (12, 15)])
     for first, behind in ((4, 6), (1, 4), (6, 9)):
         assert not table.membership_is_known
-        table.learn(first, behind, [])
+        table.learn(first, behind, [], [(first, 1)])
     assert not table.membership_is_known
     table.truncate(13)
     assert not table.membership_is_known

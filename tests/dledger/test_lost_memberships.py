@@ -35,7 +35,7 @@ def test_it_campaigns_once_its_entries_were_repaired() -> None:
     group = founder_that_cannot_read()
     three = Membership(tuple(replica(name) for name in "abc"))
     meta = EntryMeta(1, 1, 48, 48, EntryKind.MEMBERSHIP, 0, 0, three)
-    group["a"].repaired(0, 2, [meta])
+    group["a"].repaired(0, 2, [meta], [(0, 1)])
     assert group["a"].table.membership == three
     group.isolate("a")
     group.pass_time(5.0, "a")

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from dledger.invariants import invariant
+from dledger.term_runs import TermRuns, relearned
 from dledger.types import NO_TERM, EntryMeta, Membership, ReplicaId
 
 
@@ -118,8 +119,14 @@ class LogTable:
         while len(recent) > self.window and recent[0].index <= committed:
             recent.popleft()
 
-    def learn(self, first_index: int, next_index: int, memberships: Sequence[EntryMeta]) -> None:
-        """The entries from `first_index` to before `next_index` can be read again; `memberships` are among them."""
+    def learn(self, first_index: int, next_index: int, memberships: Sequence[EntryMeta], term_runs: TermRuns) -> None:
+        """The entries from `first_index` to before `next_index` can be read again; `memberships` are among them.
+
+        Their terms had been guessed.
+        """
+        known_runs = tuple(zip(self._starts, self._terms, strict=True))
+        runs = relearned(known_runs, term_runs, first_index, next_index, self.last_index)
+        self._starts, self._terms = [start for start, _ in runs], [term for _, term in runs]
         known = dict(self._memberships)
         base = self._memberships[0][0]
         for meta in memberships:

@@ -53,6 +53,7 @@ from dledger.core.progress import Mode, Progress
 from dledger.core.settings import RaftSettings
 from dledger.errors import ContradictionError
 from dledger.invariants import invariant
+from dledger.term_runs import TermRuns
 from dledger.types import EntryKind, EntryMeta, HardState, ReplicaId, Role, SnapshotMeta
 
 Entries = tuple[EntryMeta, ...] | list[EntryMeta]
@@ -305,13 +306,13 @@ class Raft:
         if progress is not None:
             progress.restart(progress.match_index + 1 if progress.match_index >= 0 else progress.next_index)
 
-    def repaired(self, first_index: int, next_index: int, memberships: Entries) -> None:
+    def repaired(self, first_index: int, next_index: int, memberships: Entries, term_runs: TermRuns) -> None:
         """The entries from `first_index` to before `next_index`, which could not be read, can be read again.
 
         `memberships` are the membership entries among them.
         """
         before = self.table.membership_index
-        self.table.learn(first_index, next_index, memberships)
+        self.table.learn(first_index, next_index, memberships, term_runs)
         if self.table.membership_index != before:
             self._membership_changed()
 

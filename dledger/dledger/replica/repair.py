@@ -29,8 +29,8 @@ from dledger.errors import BusyError, CorruptionError, LogFullError, StorageErro
 from dledger.net.transport import Transport
 from dledger.store.damage import CorruptRange
 from dledger.store.log import LogStore
-from dledger.store.repair import Spool
-from dledger.types import EntryMeta, ReplicaId
+from dledger.store.repair import Repaired, Spool
+from dledger.types import ReplicaId
 
 REPAIR_CHANNEL = 252
 PIECE_BYTES = 256 << 10
@@ -73,7 +73,7 @@ class Repairer:
     """Scrubs and repairs, one thing at a time; `tick` is called a few times a second.
 
     `connected` maps node ids to the incarnation that can be sent to, `committed()` is the commit index.
-    `repaired(range, memberships)` is told each healed range and its membership entries, `failed` the error that ends
+    `repaired(range, found)` is told each healed range and what it holds, `failed` the error that ends
     this replica.  `forget(range, trimmed_to)` may drop a range that the group has trimmed, with the log up to at most
     `trimmed_to`; it returns whether it did.  `rest_s` is the pause between two verifications of the whole log.
     """
@@ -88,7 +88,7 @@ class Repairer:
         *,
         rest_s: float,
         committed: Callable[[], int],
-        repaired: Callable[[CorruptRange, Sequence[EntryMeta]], None],
+        repaired: Callable[[CorruptRange, Repaired], None],
         forget: Callable[[CorruptRange, int], bool],
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -269,7 +269,7 @@ class Repairer:
             work = partial(self._store.repair, attempt.damaged.start, attempt.spool)
             self._environment.run_blocking(COLD, work, partial(self._on_repaired, attempt))
 
-    def _on_repaired(self, attempt: _Attempt, result: list[EntryMeta] | BaseException) -> None:
+    def _on_repaired(self, attempt: _Attempt, result: Repaired | BaseException) -> None:
         attempt.working = False
         if self._stopped:
             return

@@ -56,6 +56,7 @@ from dledger.replica.status import NodeStatus
 from dledger.replica.transfer import SNAPSHOT_CHANNEL, SnapshotReceiver
 from dledger.statemachine import Leadership, StateMachine
 from dledger.store.damage import CorruptRange
+from dledger.store.repair import Repaired
 from dledger.types import EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
 
 TICKS_PER_HEARTBEAT = 2
@@ -508,8 +509,10 @@ class Replica:
         except (CorruptionError, TrimmedError):
             pass  # the index rotted, too, which the scrub finds, or the group has trimmed it
 
-    def _on_repaired(self, healed: CorruptRange, memberships: Sequence[EntryMeta]) -> None:
-        self._run(lambda: self.engine.repaired(healed.first_index, healed.next_index, list(memberships)))
+    def _on_repaired(self, healed: CorruptRange, found: Repaired) -> None:
+        first, following = healed.first_index, healed.next_index
+        self.store.learn_terms(healed, found.term_runs)
+        self._run(lambda: self.engine.repaired(first, following, found.memberships, found.term_runs))
         self._applier.retry()
 
     def _begin_behind(self, damaged: CorruptRange, trimmed_to: int) -> bool:

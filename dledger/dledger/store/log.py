@@ -22,7 +22,7 @@ from dledger.store.index import IndexFiles
 from dledger.store.mark import DurableMark, MarkValue
 from dledger.store.reader import LogReader, Pin, SegmentInfo
 from dledger.store.recovery import Recovered, Recovery, recover
-from dledger.store.repair import Scrubber, Spool, repair
+from dledger.store.repair import Repaired, Scrubber, Spool, repair
 from dledger.store.reset import announce_reset, pending_reset, perform_reset
 from dledger.store.scan import Cursor
 from dledger.store.segments import DIRECTORY, Segment, SegmentTable, list_positions, segment_path
@@ -30,6 +30,7 @@ from dledger.store.snapshots import SnapshotStore
 from dledger.store.space import RESERVE_STEP_BYTES, Space, kept_through_a_start
 from dledger.store.sync import SyncTicket
 from dledger.store.window import RecentWindow, TermTable
+from dledger.term_runs import TermRuns
 from dledger.types import EntryMeta, SnapshotMeta
 
 __all__ = ["LogStore", "Pin", "SegmentInfo"]
@@ -527,12 +528,12 @@ class LogStore(LogReader):
         """A file in which a peer's bytes for a corrupt range are collected for `repair`.  Raises `OSError`."""
         return Spool(self._disk, damaged.end - damaged.start)
 
-    def repair(self, position: int, data: bytes | Spool) -> list[EntryMeta]:
+    def repair(self, position: int, data: bytes | Spool) -> Repaired:
         """Overwrite the corrupt range that starts at `position` with a peer's bytes of exactly that range.
 
-        Blocks.  Returns the membership entries among them.  Raises `CorruptionError`, and changes nothing, unless the
-        bytes verify and join both ends; `LogFullError` where the disk has no space for what was lost: then the range
-        stays corrupt, to be repaired anew; `StorageError`.
+        Blocks.  Returns what is to be learned of them, see `learn_terms`.  Raises `CorruptionError`, and changes
+        nothing, unless the bytes verify and join both ends; `LogFullError` where the disk has no space for what was
+        lost: then the range stays corrupt, to be repaired anew; `StorageError`.
         """
         damaged = self._damage.at(position)
         if damaged is None or damaged.start != position:
@@ -540,13 +541,17 @@ class LogStore(LogReader):
         before = self._cursor_at(position, damaged.first_index)
         behind = self.meta(damaged.next_index) if damaged.next_index <= self.last_index else None
         try:
-            memberships = repair(self._table, self._index, damaged, data, before, behind, self.last_chain)
+            repaired = repair(self._table, self._index, damaged, data, before, behind, self.last_chain)
         except OSError as error:
             if error.errno in FULL:
                 raise LogFullError(f"the disk is full: {error}") from error
             raise self._failure(f"repairing {position}", error) from error
         self._damage.remove(damaged)
-        return memberships
+        return repaired
+
+    def learn_terms(self, healed: CorruptRange, term_runs: TermRuns) -> None:
+        """Recovery could only guess the terms of a range that was corrupt."""
+        self._terms.learn(term_runs, healed.first_index, healed.next_index, self.last_index)
 
     def widen(self, damaged: CorruptRange) -> CorruptRange:
         """Count the entries on both sides of a corrupt range as corrupt, too; returns the wider range.

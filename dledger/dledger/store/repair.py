@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from dledger.errors import CorruptionError, TrimmedError
 from dledger.store.damage import CorruptRange, Damage
@@ -50,6 +51,13 @@ class Spool:
         self._disk.unlink(SPOOL_PATH)
 
 
+class Repaired(NamedTuple):
+    """What a range that was healed holds: its membership entries, and the runs of its terms, which had been guessed."""
+
+    memberships: list[EntryMeta]
+    term_runs: list[tuple[int, int]]
+
+
 class _Held:
     """Bytes in memory, read as a file."""
 
@@ -82,8 +90,8 @@ def repair(
     before: Cursor,
     behind: EntryMeta | None,
     last_chain: int,
-) -> list[EntryMeta]:
-    """Replace a corrupt range by `data`, durably, with its index units; returns its membership entries.
+) -> Repaired:
+    """Replace a corrupt range by `data`, durably, with its index units; returns what it holds.
 
     `before` stands at the range's start (chain None: nothing before it is known); `behind` is the entry behind the
     range, or None at the log's end, where the chain must come to `last_chain`.  Raises `CorruptionError` and changes
@@ -93,7 +101,7 @@ def repair(
     if source.filled != damaged.end - damaged.start:
         raise CorruptionError(f"{source.filled} bytes do not cover the corrupt range {damaged}")
     cursor = before
-    memberships: list[EntryMeta] = []
+    repaired = Repaired([], [])
     verified: list[tuple[Segment, int, int, bytes]] = []
     for segment in table.overlapping(damaged.start, damaged.end):
         end = segment.start + table.segment_bytes
@@ -104,7 +112,8 @@ def repair(
         fault = scan_segment(section, segment.start, end, cursor, into, stop=damaged.end)
         if fault is not None:
             raise CorruptionError(f"the bytes offered for {damaged} do not verify: {fault.reason}")
-        memberships.extend(into.memberships)
+        repaired.memberships.extend(into.memberships)
+        repaired.term_runs.extend(into.term_runs)
         verified.append((segment, segment_first, first_index - segment_first, b"".join(into.units)))
     if (cursor.position, cursor.index) != (damaged.end, damaged.next_index):
         raise CorruptionError(f"the bytes offered for {damaged} end at {cursor.position} with index {cursor.index}")
@@ -114,7 +123,7 @@ def repair(
         segment.first_index = segment_first
         index.write(segment, slot, units)
         index.sync(segment.start)
-    return memberships
+    return repaired
 
 
 def _overwrite(segment: Segment, damaged: CorruptRange, source: Readable, segment_bytes: int) -> None:

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from dledger.store.recovery import RECENT_ENTRIES
+from dledger.term_runs import TermRuns, relearned
 from dledger.types import EntryMeta
 
 SLACK_ENTRIES = 8_192
@@ -77,6 +78,10 @@ class TermTable:
             if meta.term != last_term or not self.runs:
                 self.runs = [*self.runs, (meta.index, meta.term)]
                 last_term = meta.term
+
+    def learn(self, found: TermRuns, first_index: int, next_index: int, last_index: int) -> None:
+        """The terms of some entries of a log that ends with `last_index`, see `relearned`."""
+        self.runs = relearned(self.runs, found, first_index, next_index, last_index)
 
     def truncate(self, first_index: int) -> None:
         """Drop the entries from `first_index` on."""

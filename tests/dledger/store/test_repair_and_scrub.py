@@ -56,6 +56,20 @@ def test_a_peers_bytes_heal_ranges_over_segments_without_any_index():
     heal_all(model)
 
 
+def test_the_terms_of_a_range_are_those_of_a_peers_bytes():
+    """1. A header rots before its index unit is written; 2. what follows cannot be told from it, up to the mark."""
+    model = LoggedModel(SimDisk(random.Random(1)), segment_bytes=1 << 20)
+    for term in (1, 2, 4):
+        model.fill(random.Random(term), 10, term=term)
+    model.sync()
+    model.disk.flip_bit(f"commitlog/{0:020d}", 8 * (model.entries[5][0].position + 3))
+    model.log.close(clean=False)
+    (lost,) = model.open().corrupt_ranges
+    found = model.log.repair(lost.start, model.committed_bytes(lost.start, lost.end))
+    model.log.learn_terms(lost, found.term_runs)
+    assert [model.log.term_at(index) for index in range(30)] == [1] * 10 + [2] * 10 + [4] * 10
+
+
 def test_bytes_that_do_not_join_both_ends_change_nothing():
     model = closed_log()
     flip(model, model.entries[30][0], 48)

@@ -243,7 +243,7 @@ def unread_membership() -> None:
     group.run("b")
     group.settle()
     assert not group["a"].is_leader
-    group["a"].repaired(0, group["a"].table.last_index + 1, changes)
+    group["a"].repaired(0, group["a"].table.last_index + 1, changes, [])
     group.elect("a")
     assert group["a"].table.membership.voters == tuple(map(replica, "abc"))
 
