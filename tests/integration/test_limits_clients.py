@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import struct
 from collections.abc import Iterator
@@ -72,8 +73,8 @@ def frames(requests: list[RemotingCommand]) -> bytes:
 
 
 def test_every_limit_is_counted_under_its_key(leader):
-    limits = str(BrokerConfig.__doc__).partition("Limits (")[2]
-    keys = re.findall(r"^ {6}(\w+)", limits, re.MULTILINE)
+    limits = inspect.cleandoc(str(BrokerConfig.__doc__)).partition("Limits (")[2]
+    keys = re.findall(r"^ {2}(\w+)", limits, re.MULTILINE)
     counted = {name for name, _ in metrics(leader)}
     assert len(keys) == 11
     assert {f"dledger_broker_{key.removesuffix('_ms')}_total" for key in keys} <= counted
