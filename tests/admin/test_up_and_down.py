@@ -232,9 +232,11 @@ def test_in_the_foreground_a_name_server_that_ended_is_shown(dledger):
 def up_in_a_process(dledger, tmp_path, *options):
     """`up` as a process of its own, once all that it starts runs; and what it prints."""
     arguments = [*dledger._up[:-1], "--data", str(dledger.data), *options]
-    # The stand-ins come first on the path of what `up` starts, last on its own.
+    # The stand-ins come first on the path of what `up` starts, last on its own.  What starts the tests may have SIGINT
+    # ignored, as shells do for what they run in the background; who presses Ctrl-C has not.
     program = (
-        f"import sys; sys.path[:0] = {[path for path in sys.path if path]}; from dledger_admin.cli import main; main()"
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        f"sys.path[:0] = {[path for path in sys.path if path]}; from dledger_admin.cli import main; main()"
     )
     shown = tmp_path / "shown"
     with shown.open("wb") as output:
