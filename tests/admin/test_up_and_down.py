@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from dledger_admin.cli import main
-from dledger_admin.cluster import processes
+from dledger_admin.cluster import lifecycle, processes
 from dledger_admin.cluster.lifecycle import RunningCluster, services, wait_until
 from dledger_admin.cluster.live import show_changes, status_table
 from dledger_admin.cluster.manifest import read_manifest
@@ -253,6 +254,17 @@ def test_in_the_foreground_a_signal_stops_everything(dledger, tmp_path):
     assert wait_until(lambda: "broker-a-n0" in shown.read_text(), 20)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 0, shown.read_text()
+    assert not any(dledger.pids().values())
+
+
+def test_a_signal_that_comes_where_python_ignores_it_ends_a_start_all_the_same(dledger, monkeypatch):
+    def ask(places):
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return {}
+
+    monkeypatch.setattr(lifecycle, "fetch_all", ask)
+    assert dledger.up().exit_code == 1
     assert not any(dledger.pids().values())
 
 

@@ -113,15 +113,18 @@ class RunningCluster:
             service.pid() is not None for service in services(self.layout).values()
         )
 
-    def await_leaders(self, timeout_s: float = START_TIMEOUT_S) -> dict[str, NodeStatus]:
+    def await_leaders(
+        self, timeout_s: float = START_TIMEOUT_S, check: Callable[[], None] = lambda: None
+    ) -> dict[str, NodeStatus]:
         """Wait until every group has a leader that accepts writes and that clients find, with the topics that a broker
-        has from the start; return the leaders by group.
+        has from the start; return the leaders by group.  `check` is called in every round and may raise.
 
         Raises `StartError` with the end of what the culprit printed: the name server ended, so many nodes of a group
         ended that it cannot elect, or the time is over.
         """
         deadline = time.monotonic() + timeout_s
         while True:
+            check()
             exited = self.exited()
             self._check_electable(exited)
             leaders = leaders_by_group(fetch_all(self.layout.places()))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
@@ -78,9 +79,9 @@ def up(
         if not detach:
             _run_in_foreground(setup)
             return
-        with _ended_as_by_ctrl_c():
+        with _ended_by_signals() as check:
             cluster = setup.start()
-            leaders = _await_leaders(cluster)
+            leaders = _await_leaders(cluster, check)
     for name, code in cluster.exited().items():
         words = services(cluster.layout)[name].last_words()
         click.echo(f"warning: {name} ended with exit code {code}: {words}", err=True)
@@ -98,20 +99,38 @@ def down(data: Path, output: str) -> None:
     emit(Stopped(running, killed), output, lambda result: _render_stopped(layout, result))
 
 
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @contextmanager
-def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """Let no signal end a start half-way: what has started is stopped."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
+def _ended_by_signals() -> Iterator[Callable[[], None]]:
+    """Let no signal end a start half-way: what has started is stopped.
+
+    Gives a `check` that raises once more for a signal that came where Python ignores what is raised, as in a finalizer.
+    """
+    interrupted = False
+
+    def interrupt(number: int, frame: object) -> None:
+        nonlocal interrupted
+        del number, frame
+        interrupted = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if interrupted:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
     try:
-        yield
+        yield check
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _await_leaders(cluster: RunningCluster) -> dict[str, str]:
+def _await_leaders(cluster: RunningCluster, check: Callable[[], None]) -> dict[str, str]:
     try:
-        return {group: status.node_id for group, status in cluster.await_leaders().items()}
+        return {group: status.node_id for group, status in cluster.await_leaders(check=check).items()}
     except BaseException:
         cluster.stop()
         raise
@@ -130,7 +149,7 @@ def _run_in_foreground(setup: ClusterSetup) -> None:
         del number, frame
         stop_requested = True
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:
         signal.signal(number, request_stop)
     cluster = setup.start()
     try:
