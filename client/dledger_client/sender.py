@@ -56,6 +56,9 @@ from .messages import MessageQueue
 from .routes import TopicRoute
 from .wire import Outgoing, send_frame
 
+LAST_ATTEMPT_S: Final = 0.05
+"""With less time left no other attempt is begun: cut off, it would make a refusal an unknown outcome."""
+
 STORED_CODES: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -237,7 +240,7 @@ class Sender:
 
     def _again(self, error: ClientError, deadline: float, attempts: _Attempts, *, unavailable: bool = False) -> None:
         attempts.last, attempts.unavailable = error, unavailable
-        if self._core.loop.time() >= deadline:
+        if self._core.loop.time() + LAST_ATTEMPT_S >= deadline:
             raise error
 
     def _again_unknown(self, error: ClientError, outgoing: Outgoing, deadline: float, attempts: _Attempts) -> None:
