@@ -89,7 +89,7 @@ class RunResult:
 
 async def run(options: RunOptions, say: Callable[[str], None]) -> RunResult:
     """Run once; `say` takes lines for people.  Raises `ChaosError` if it cannot even begin."""
-    _stop_on_sigterm()
+    _stop_on_signals()
     trial = _Trial(options, say)
     options.directory.mkdir(parents=True, exist_ok=True)
     with _log_file(options.directory / LOG_FILE):
@@ -130,11 +130,14 @@ def workloads_named(names: Sequence[str], capabilities: frozenset[str]) -> list[
     return list(dict.fromkeys(names))
 
 
-def _stop_on_sigterm() -> None:
-    """Have SIGTERM cancel this task, as Ctrl-C does: no process of the cluster outlives the run."""
+def _stop_on_signals() -> None:
+    """Have SIGTERM and a closed terminal cancel this task, as Ctrl-C does: no process outlives the run."""
     task = asyncio.current_task()
-    if task is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    if task is None:
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
 
 @contextlib.contextmanager

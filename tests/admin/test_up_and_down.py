@@ -279,6 +279,20 @@ def test_a_start_in_the_background_that_a_signal_ends_leaves_nothing(dledger, tm
     assert not any(dledger.pids().values())
 
 
+def test_what_nohup_started_outlives_its_terminal(dledger, tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process, shown = up_in_a_process(dledger, tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert wait_until(lambda: "broker-a-n0" in shown.read_text(), 20)
+    process.send_signal(signal.SIGHUP)
+    assert dledger("node", "stop", "--data", str(dledger.data), "namesrv").exit_code == 0
+    assert wait_until(lambda: "no answer" in shown.read_text(), 20), "it went on watching"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 0, shown.read_text()
+
+
 def test_a_name_server_that_does_not_answer_is_not_said_to_serve(dledger):
     dledger.up()
     pid = dledger.pids()["namesrv"]

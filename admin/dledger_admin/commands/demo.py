@@ -12,6 +12,7 @@ import click
 from ..demo.report import DemoReport
 from ..extras import require
 from ..output import emit, output_option
+from ..signals import ending_signals
 from .options import AbsolutePath
 
 
@@ -36,7 +37,8 @@ def demo(context: click.Context, source: Path | None, keep: bool, output: str) -
     files = directory(source) if source else standard_library()
     console = Console(stderr=output == "json")
     work_dir = Path(tempfile.mkdtemp(prefix="dledger-demo-"))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in ending_signals():
+        signal.signal(number, signal.default_int_handler)
     megabytes = sum(file.size_bytes for file in files) / 1e6
     console.print(
         f"{len(files):,} files, {megabytes:.1f} MB, one message per line, from {source or 'the standard library'}"

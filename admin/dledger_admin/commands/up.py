@@ -6,7 +6,6 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 import click
 import msgspec
@@ -23,6 +22,7 @@ from ..cluster.manifest import require_manifest
 from ..cluster.processes import stop_at_once
 from ..extras import require
 from ..output import emit, output_option
+from ..signals import ending_signals
 from .options import AbsolutePath, data_option
 
 
@@ -99,9 +99,6 @@ def down(data: Path, output: str) -> None:
     emit(Stopped(running, killed), output, lambda result: _render_stopped(layout, result))
 
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
 @contextmanager
 def _ended_by_signals() -> Iterator[Callable[[], None]]:
     """Let no signal end a start half-way: what has started is stopped.
@@ -120,7 +117,7 @@ def _ended_by_signals() -> Iterator[Callable[[], None]]:
         if interrupted:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    before = {number: signal.signal(number, interrupt) for number in ending_signals()}
     try:
         yield check
     finally:
@@ -149,7 +146,7 @@ def _run_in_foreground(setup: ClusterSetup) -> None:
         del number, frame
         stop_requested = True
 
-    for number in _SIGNALS:
+    for number in ending_signals():
         signal.signal(number, request_stop)
     cluster = setup.start()
     try:

@@ -145,7 +145,7 @@ class SnapshotWriter:
 
 
 class SnapshotStore:
-    """The durable snapshots of a node directory."""
+    """The durable snapshots of a node directory; a worker may list one while the event loop drops another."""
 
     def __init__(self, disk: Disk, metas: dict[int, SnapshotMeta], report: SnapshotReport) -> None:
         self.report = report
@@ -179,19 +179,15 @@ class SnapshotStore:
 
     def list(self) -> list[SnapshotMeta]:
         """All, by ascending position."""
-        metas = self._metas
-        return [metas[position] for position in sorted(metas)]
+        return sorted(tuple(self._metas.values()), key=lambda meta: meta.position)
 
     def latest(self) -> SnapshotMeta | None:
         """The one at the highest position."""
-        metas = self._metas
-        return metas[max(metas)] if metas else None
+        return next(reversed(self.list()), None)
 
     def at_or_below(self, position: int) -> SnapshotMeta | None:
         """The one at the highest position that is not above `position`."""
-        metas = self._metas
-        below = [found for found in metas if found <= position]
-        return metas[max(below)] if below else None
+        return next((meta for meta in reversed(self.list()) if meta.position <= position), None)
 
     def begin(self, meta: SnapshotMeta) -> SnapshotWriter:
         """Start to write a snapshot, made here or received; an older one at the same position is replaced at commit.
@@ -207,7 +203,7 @@ class SnapshotStore:
 
     def add(self, meta: SnapshotMeta) -> None:
         """List a snapshot whose file is durable."""
-        self._metas = {**self._metas, meta.position: meta}
+        self._metas[meta.position] = meta
 
     def read_chunks(self, meta: SnapshotMeta, chunk: int = CHUNK_BYTES) -> Iterator[bytes]:
         """The data in pieces of `chunk` bytes (the last one shorter), each verified before it is handed out.
@@ -237,7 +233,7 @@ class SnapshotStore:
 
     def forget(self, position: int) -> None:
         """Stop listing a snapshot that turned out to be invalid; the file stays."""
-        self._metas = {at: meta for at, meta in self._metas.items() if at != position}
+        self._metas.pop(position, None)
 
     def delete(self, position: int) -> None:
         """Remove a snapshot; who is reading it may go on."""

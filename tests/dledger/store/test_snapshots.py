@@ -1,5 +1,7 @@
 import errno
 import random
+import sys
+from threading import Thread
 
 import pytest
 from store_model import MEMBERS
@@ -151,3 +153,21 @@ def test_a_snapshot_may_be_deleted_while_it_is_read(disk: Disk):
     assert next(chunks) == b"def"
     with pytest.raises(TrimmedError, match="100"):
         list(store.read_chunks(meta))
+
+
+def test_a_snapshot_that_a_worker_lists_is_not_lost_to_one_that_is_dropped_meanwhile():
+    store = SnapshotStore.open(SimDisk())
+    old, new = range(0, 300), range(1000, 1300)
+    for position in old:
+        store.add(meta_at(position))
+    worker = Thread(target=lambda: [store.add(meta_at(position)) for position in new])
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        worker.start()
+        for position in old:
+            store.forget(position)
+        worker.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert [meta.position for meta in store.list()] == [*new]

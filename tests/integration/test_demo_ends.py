@@ -1,0 +1,45 @@
+"""What `dledger demo` started does not outlive it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dledger_admin.cluster.ports import has_ended
+
+pytestmark = pytest.mark.slow
+
+SECONDS = 30.0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_a_signal_ends_leaves_no_process(tmp_path, number):
+    text = tmp_path / "input"
+    text.mkdir()
+    (text / "long.py").write_text("x = 1\n" * 2_000_000)
+    command = [sys.executable, "-m", "dledger_admin", "demo", "--input", str(text)]
+    with (
+        (tmp_path / "shown").open("w+") as shown,
+        subprocess.Popen(command, stdout=shown, stderr=shown, env={**os.environ, "TMPDIR": str(tmp_path)}) as process,
+    ):
+        started = _pids_of_the_cluster(tmp_path, process)
+        process.send_signal(number)
+        code = process.wait(SECONDS)
+        shown.seek(0)
+        assert code == 1, shown.read()
+    assert not [pid for pid in started if not has_ended(pid)]
+
+
+def _pids_of_the_cluster(directory: Path, process: subprocess.Popen[bytes]) -> list[int]:
+    deadline = time.monotonic() + SECONDS
+    while len(files := [*directory.glob("dledger-demo-*/cluster/*/pid")]) < 4:
+        assert process.poll() is None
+        assert time.monotonic() < deadline, f"only {files} so far"
+        time.sleep(0.05)
+    return [int(file.read_text().split()[0]) for file in files]
