@@ -7,6 +7,7 @@ is replicated and nothing waits for it: what is not indexed yet is searched for 
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
 from collections.abc import Iterator
@@ -82,11 +83,15 @@ class KeyIndex:
         self._checkpoint = IndexCheckpoint(0, "")
         self._incarnation = ""
         self.position = 0
+        self.in_doubt = False
+        """A sync has failed: the page cache proves nothing any more, and nothing is synced again before `load`."""
 
     def load(self, incarnation: str) -> int:
         """Open the files if they belong to this incarnation of the data directory; returns the log position up to
         which records are indexed.
         """
+        self.close()
+        self._sealed.clear()
         self._incarnation = incarnation
         checkpoint = read_checked(self._disk, CHECKPOINT, IndexCheckpoint)
         try:
@@ -150,7 +155,7 @@ class KeyIndex:
         if active is None:
             self._write_checkpoint(IndexCheckpoint(self.position, self._incarnation, self._sealed_names()))
             return
-        active.sync_entries()
+        self._sync_entries(active)
         self._write_checkpoint(self._checkpoint_of(active))
         if active.header.next_entry - self._slots_entries >= SLOTS_EVERY_ENTRIES:
             self.save_slots()
@@ -162,7 +167,7 @@ class KeyIndex:
             return
         self._distrust_slots()
         active.write_slots()
-        active.sync_entries()
+        self._sync_entries(active)
         self._slots_entries = active.header.next_entry
         self._write_checkpoint(self._checkpoint_of(active))
 
@@ -183,13 +188,14 @@ class KeyIndex:
         if self._active is not None:
             self._active.close()
             self._active = None
+        self.in_doubt = False
 
     def _writable(self, store_timestamp: int) -> ActiveIndexFile:
         active = self._active
         if active is not None and active.full:
             self._distrust_slots()
             active.write_slots()
-            active.sync_entries()
+            self._sync_entries(active)
             self._sealed.append(SealedIndexFile(self._disk, active.path, self._layout))
             self._active = None  # whatever fails from here on, a closed file is not asked any more
             active.close()
@@ -201,6 +207,13 @@ class KeyIndex:
             self._active, self._slots_entries = active, 1
             self._disk.sync_dir(DIRECTORY)
         return active
+
+    def _sync_entries(self, active: ActiveIndexFile) -> None:
+        if self.in_doubt:
+            raise OSError(errno.EIO, "a sync failed before: what it left out is to be written again", active.path)
+        self.in_doubt = True
+        active.sync_entries()
+        self.in_doubt = False
 
     def _distrust_slots(self) -> None:
         """Slots are about to be written: those on disk are worth nothing until the next checkpoint says how much.

@@ -113,9 +113,12 @@ class KeySearch:
         if self._loaded:
             return
         async with self._loading:
-            if not self._loaded:
-                self._position = self._saved_position = await self._work(partial(self._index.load, self.incarnation))
-                self._loaded = True
+            while not self._loaded:
+                generation = self._generation
+                position = await self._work(partial(self._index.load, self.incarnation))
+                if generation == self._generation:
+                    self._position = self._saved_position = position
+                    self._loaded = True
 
     async def index_block(self) -> bool:
         """Index one more piece of the log; False if there is none."""
@@ -139,13 +142,14 @@ class KeySearch:
 
     async def save(self, *, slots: bool = False) -> None:
         """Make what is indexed durable, unless the log itself is not yet."""
-        position = self._position
+        position, generation = self._position, self._generation
         if position > self._log.durable_position():
             return
         await self._work(self._index.save)
         if slots:
             await self._work(self._index.save_slots)
-        self._saved_position = position
+        if generation == self._generation:
+            self._saved_position = position
 
     def trimmed(self, position: int) -> None:
         """The log below `position` is gone."""
@@ -162,7 +166,14 @@ class KeySearch:
 
         Raises `NotLeaderError` once the index is closed: other nodes are to be asked.
         """
-        await self.load()
+        while True:
+            await self.load()
+            generation = self._generation
+            found = await self._candidates(topic, key, limit, begin_ms, end_ms)
+            if generation == self._generation:  # else the index was emptied or opened again between its answers
+                return found
+
+    async def _candidates(self, topic: str, key: bytes, limit: int, begin_ms: int, end_ms: int) -> list[int]:
         unindexed = max(self._position, self._log.first_position())
         recent: list[int] = []
         while unindexed < self._log.applied_position():
@@ -191,6 +202,9 @@ class KeySearch:
                 continue
             except (LogError, OSError, RecordError) as error:
                 _logger.warning("the key index stands at %d, trying again: %s", self._position, error)
+                if self._index.in_doubt:
+                    self._generation += 1
+                    self._loaded = False
                 await self._sleep(RETRY_S)
 
     def _current_share(self) -> float:

@@ -1,5 +1,6 @@
 import asyncio
 import errno
+import random
 import struct
 from contextlib import suppress
 
@@ -176,6 +177,12 @@ def test_a_time_range_limits_a_query():
     assert bodies_of(broker, "k", begin=START_MS + 3000, end=START_MS + 5000) == expected
 
 
+async def pause(broker: BrokerInMemory, seconds: float) -> None:
+    future = asyncio.get_running_loop().create_future()
+    broker.env.call_later(seconds, lambda: future.set_result(None))
+    await broker.env.finish(future)
+
+
 def filled() -> BrokerInMemory:
     broker = BrokerInMemory()
     broker.create_topic("orders")
@@ -323,13 +330,8 @@ def test_the_indexer_runs_behind_the_log_and_stops_cleanly():
     async def life() -> None:
         broker.machine.start()
         while broker.machine.keys.lag_bytes:
-            await broker.env.finish(_pause(broker))
+            await pause(broker, 0.1)
         await broker.env.finish(broker.machine.close())
-
-    async def _pause(broker: BrokerInMemory) -> None:
-        future = asyncio.get_running_loop().create_future()
-        broker.env.call_later(0.1, lambda: future.set_result(None))
-        await future
 
     broker.run(life())
     assert broker.machine.keys.position == broker.machine.applied_position
@@ -361,11 +363,12 @@ def test_an_index_that_falls_behind_gets_more_of_a_core_up_to_an_idle_nodes_shar
 
 @pytest.mark.parametrize("operation", ["pwrite", "datasync", "sync_dir", "open"])
 @pytest.mark.parametrize("after", range(8))
-def test_a_disk_that_fails_once_at_any_moment_costs_no_key(operation, after):
+def test_a_disk_that_fails_once_at_any_moment_costs_no_key_and_neither_does_a_power_loss_later(operation, after):
     broker = BrokerInMemory()
     broker.create_topic("orders")
     for number in range(10, 30):
         broker.send("orders", 0, Message(b"%d" % number, keys=f"k{number}"), at_ms=START_MS + number)
+    data = bytes(broker.log.data)
     disk, left = SimDisk(), after
 
     def strikes(found: str, path: str) -> bool:
@@ -373,12 +376,69 @@ def test_a_disk_that_fails_once_at_any_moment_costs_no_key(operation, after):
         left -= found == operation and path.startswith("keyindex")
         return left < 0
 
+    def holds_all(index: KeyIndex) -> bool:
+        return all(index.positions("orders", b"k%d" % number, *FOREVER, 8) for number in range(10, 30))
+
     index = KeyIndex(disk, SMALL_LAYOUT)
     index.load("one")
     disk.fail(strikes, errno.ENOSPC)
     with suppress(OSError):
-        index.add_block(bytes(broker.log.data), 0)
+        index.add_block(data, 0)
     disk.faults.clear()
     index.positions("orders", b"k10", *FOREVER, 8)
-    index.add_block(bytes(broker.log.data), 0)
-    assert all(index.positions("orders", b"k%d" % number, *FOREVER, 8) for number in range(10, 30))
+    start = index.load("one") if index.in_doubt else 0
+    assert index.add_block(data[start:], start) == len(data)
+    assert holds_all(index)
+    index.save()
+    disk.crash(random.Random(1), "none")
+    index = KeyIndex(disk, SMALL_LAYOUT)
+    assert index.load("one") == len(data)
+    assert holds_all(index)
+
+
+def test_an_index_whose_sync_failed_is_opened_again_before_it_claims_anything():
+    broker = filled()
+    disk, keys = broker.disk, broker.machine.keys
+    broker.run(keys.save())
+    saved = keys.position
+    broker.send("orders", 0, Message(b"99", keys="k0"))
+    disk.fail(lambda operation, path: operation == "datasync" and path.startswith("keyindex/2"))
+
+    async def life() -> list:
+        keys.start()
+        while disk.faults:
+            await pause(broker, 0.1)
+        before = await broker.env.finish(broker.machine.queries.query("orders", "k0", 3, *FOREVER, max_bytes=1 << 20))
+        await broker.env.finish(keys.catch_up())
+        await broker.env.finish(keys.save())
+        keys.abandon()
+        return [record[88:90] for record in before.records]
+
+    newest = [b"99", b"96", b"93"]
+    assert broker.run(life()) == newest, "nothing is missing before the index is opened again"
+    disk.crash(random.Random(1), "none")
+    again = broker.restart()
+    again.run(again.machine.keys.load())
+    assert again.machine.keys.position == keys.position > saved
+    assert bodies_of(again, "k0", 3) == newest
+
+
+def test_an_index_that_is_emptied_while_it_is_opened_is_opened_again(monkeypatch):
+    broker = filled()
+    broker.run(broker.machine.keys.save())
+    again = broker.restart()
+    keys, load, emptied = again.machine.keys, KeyIndex.load, []
+
+    def load_as_it_is_emptied(index: KeyIndex, incarnation: str) -> int:
+        position = load(index, incarnation)
+        if not emptied:
+            emptied.append(position)
+            keys.wipe()
+        return position
+
+    monkeypatch.setattr(KeyIndex, "load", load_as_it_is_emptied)
+    again.run(keys.load())
+    assert emptied[0] > 0
+    assert keys.position == 0
+    again.run(keys.catch_up())
+    assert len(bodies_of(again, "k1", count=100)) == 30
