@@ -179,7 +179,7 @@ class SnapshotStore:
 
     def list(self) -> list[SnapshotMeta]:
         """All, by ascending position."""
-        return sorted(tuple(self._metas.values()), key=lambda meta: meta.position)
+        return sorted(self._metas.values(), key=lambda meta: meta.position)
 
     def latest(self) -> SnapshotMeta | None:
         """The one at the highest position."""

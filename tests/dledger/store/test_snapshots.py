@@ -157,7 +157,7 @@ def test_a_snapshot_may_be_deleted_while_it_is_read(disk: Disk):
 
 def test_a_snapshot_that_a_worker_lists_is_not_lost_to_one_that_is_dropped_meanwhile():
     store = SnapshotStore.open(SimDisk())
-    old, new = range(0, 300), range(1000, 1300)
+    old, new = range(300), range(1000, 1300)
     for position in old:
         store.add(meta_at(position))
     worker = Thread(target=lambda: [store.add(meta_at(position)) for position in new])

@@ -1,0 +1,252 @@
+// Drives Apache RocketMQ's Java client; see ../stock_clients.py for the lines it reads and writes.
+//
+//   java -cp 'JARS/*:CLASSES' Driver HOST:PORT      address of the name server
+
+import com.alibaba.fastjson.JSON;
+import com.alibaba.fastjson.JSONObject;
+import com.alibaba.fastjson.serializer.SerializerFeature;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+public class Driver {
+    static final long RETRY_PAUSE_MS = 100;
+    static String nameServer;
+    static DefaultMQProducer producer;
+    static final Map<String, DefaultMQPushConsumer> consumers = new ConcurrentHashMap<>();
+    static final Set<String> failsFirst = ConcurrentHashMap.newKeySet();
+    static volatile boolean streamsStop;
+
+    public static void main(String[] arguments) throws Exception {
+        nameServer = arguments[0];
+        ExecutorService calls = Executors.newCachedThreadPool();
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line; (line = input.readLine()) != null;) {
+            JSONObject wanted = JSON.parseObject(line);
+            calls.submit(() -> answer(wanted));
+        }
+        Runtime.getRuntime().halt(0);
+    }
+
+    static void answer(JSONObject wanted) {
+        Map<String, Object> said = new LinkedHashMap<>();
+        said.put("id", wanted.get("id"));
+        try {
+            said.put("result", call(wanted));
+        } catch (Throwable error) {
+            said.put("error", error.toString());
+        }
+        say(said);
+    }
+
+    static synchronized void say(Map<String, Object> fields) {
+        System.out.println(JSON.toJSONString(fields, SerializerFeature.WriteMapNullValue));
+        System.out.flush();
+    }
+
+    static Object call(JSONObject wanted) throws Exception {
+        String topic = wanted.getString("topic");
+        switch (wanted.getString("call")) {
+            case "send":
+                return shown(ready().send(message(wanted)));
+            case "send_async":
+                CompletableFuture<SendResult> result = new CompletableFuture<>();
+                ready().send(message(wanted), new SendCallback() {
+                    @Override
+                    public void onSuccess(SendResult sent) {
+                        result.complete(sent);
+                    }
+
+                    @Override
+                    public void onException(Throwable error) {
+                        result.completeExceptionally(error);
+                    }
+                });
+                return shown(result.get());
+            case "send_oneway":
+                ready().sendOneway(message(wanted));
+                return null;
+            case "send_orderly":
+                return shown(ready().send(
+                    message(wanted), (queues, m, shard) -> queues.get((Integer) shard % queues.size()), wanted.getInteger("shard")));
+            case "send_batch":
+                List<Message> batch = new ArrayList<>();
+                for (Object body : wanted.getJSONArray("bodies")) {
+                    batch.add(new Message(topic, bytes((String) body)));
+                }
+                return shown(ready().send(batch));
+            case "stream":
+                return stream(wanted);
+            case "stop_streams":
+                streamsStop = true;
+                return null;
+            case "push":
+                return push(wanted);
+            case "close_push":
+                consumers.remove(wanted.getString("name")).shutdown();
+                return null;
+            case "lite_pull":
+                return litePull(wanted.getString("group"), topic, wanted.getIntValue("count"));
+            case "view":
+                return text(ready().viewMessage(topic, wanted.getString("message_id")));
+            case "query":
+                List<String> found = new ArrayList<>();
+                for (MessageExt one : ready().queryMessage(
+                    topic, wanted.getString("key"), 32, 0, System.currentTimeMillis() + 60_000).getMessageList()) {
+                    found.add(text(one));
+                }
+                return found;
+            case "offsets":
+                List<List<Long>> ranges = new ArrayList<>();
+                for (MessageQueue queue : ready().fetchPublishMessageQueues(topic)) {
+                    ranges.add(Arrays.asList(
+                        producer.minOffset(queue), producer.maxOffset(queue), producer.searchOffset(queue, 0)));
+                }
+                return ranges;
+            default:
+                throw new IllegalArgumentException("no such call");
+        }
+    }
+
+    static synchronized DefaultMQProducer ready() throws Exception {
+        if (producer == null) {
+            DefaultMQProducer made = new DefaultMQProducer("java-producers");
+            made.setNamesrvAddr(nameServer);
+            made.start();
+            producer = made;
+        }
+        return producer;
+    }
+
+    static Message message(JSONObject wanted) {
+        return new Message(
+            wanted.getString("topic"), wanted.getString("tag"), wanted.getString("keys"), bytes(wanted.getString("body")));
+    }
+
+    static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    static String text(Message message) {
+        return new String(message.getBody(), StandardCharsets.UTF_8);
+    }
+
+    static Map<String, Object> shown(SendResult sent) {
+        Map<String, Object> fields = new LinkedHashMap<>();
+        fields.put("status", sent.getSendStatus().toString());
+        fields.put("message_id", sent.getMsgId());
+        fields.put("offset_message_id", sent.getOffsetMsgId());
+        fields.put("broker_group", sent.getMessageQueue().getBrokerName());
+        fields.put("queue_id", sent.getMessageQueue().getQueueId());
+        fields.put("queue_offset", sent.getQueueOffset());
+        return fields;
+    }
+
+    // Numbered messages one after the other, each until it is acknowledged.
+    static Object stream(JSONObject wanted) throws Exception {
+        int count = wanted.getIntValue("count");
+        for (int number = 0; number < count; number++) {
+            String body = wanted.getString("prefix") + number;
+            while (true) {
+                long started = System.nanoTime();
+                Map<String, Object> fields = new LinkedHashMap<>();
+                try {
+                    SendResult sent = ready().send(new Message(wanted.getString("topic"), bytes(body)));
+                    fields.put("sent", number);
+                    fields.put("body", body);
+                    fields.put("broker_group", sent.getMessageQueue().getBrokerName());
+                } catch (Exception error) {
+                    fields.put("failed", number);
+                    fields.put("error", error.toString());
+                }
+                fields.put("ms", (System.nanoTime() - started) / 1e6);
+                say(fields);
+                if (streamsStop) {
+                    return number + 1;
+                }
+                if (fields.containsKey("sent")) {
+                    break;
+                }
+                Thread.sleep(RETRY_PAUSE_MS);
+            }
+            Thread.sleep(wanted.getLongValue("pause_ms"));
+        }
+        return count;
+    }
+
+    // A push consumer that says what it receives; its listener fails for the body `fails_first` once.
+    static Object push(JSONObject wanted) throws Exception {
+        String name = wanted.getString("name");
+        DefaultMQPushConsumer made = new DefaultMQPushConsumer(wanted.getString("group"));
+        made.setNamesrvAddr(nameServer);
+        made.setInstanceName(name);
+        made.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        if (wanted.getBooleanValue("broadcast")) {
+            made.setMessageModel(made.getMessageModel().valueOf("BROADCASTING")); // its package is another in 4.x
+        }
+        if (wanted.containsKey("fails_first")) {
+            failsFirst.add(name + "/" + wanted.getString("fails_first"));
+        }
+        made.subscribe(wanted.getString("topic"), wanted.containsKey("tag") ? wanted.getString("tag") : "*");
+        made.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt one : messages) {
+                Map<String, Object> fields = new LinkedHashMap<>();
+                fields.put("received", name);
+                fields.put("topic", one.getTopic());
+                fields.put("body", text(one));
+                fields.put("tag", one.getTags());
+                fields.put("keys", one.getKeys());
+                fields.put("queue_id", one.getQueueId());
+                fields.put("queue_offset", one.getQueueOffset());
+                say(fields);
+            }
+            boolean fails = failsFirst.removeAll(List.of(name + "/" + text(messages.get(0))));
+            return fails ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        made.start();
+        consumers.put(name, made);
+        return null;
+    }
+
+    // What a lite pull consumer reads until it has `count` messages, in the order of the polls.
+    static Object litePull(String group, String topic, int count) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.start();
+        List<String> bodies = new ArrayList<>();
+        try {
+            while (bodies.size() < count) {
+                for (MessageExt one : consumer.poll(1000)) {
+                    bodies.add(text(one));
+                }
+            }
+            consumer.commitSync();
+        } finally {
+            consumer.shutdown();
+        }
+        return bodies;
+    }
+}
