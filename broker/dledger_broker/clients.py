@@ -28,10 +28,6 @@ class ClientRow(msgspec.Struct, frozen=True, array_like=True):
     producer_groups: tuple[str, ...]
     consumers: tuple[ConsumerData, ...]
 
-    def consumer(self, group: str) -> ConsumerData | None:
-        """What the client says of itself as a consumer of `group`."""
-        return next((consumer for consumer in self.consumers if consumer.group_name == group), None)
-
 
 class ClientIndex:
     """Clients by id and by group."""
@@ -120,10 +116,11 @@ class LocalClients:
         client_id = heartbeat.client_id
         known = self.index.rows.get(client_id)
         consumers = tuple(heartbeat.consumer_data_set)
-        if heartbeat.is_without_sub and known is not None:
-            consumers = tuple(_with_known_subscriptions(consumer, known) for consumer in consumers)
         if known is not None:
-            consumers = tuple(_newest(consumer, known.consumer(consumer.group_name)) for consumer in consumers)
+            before = {consumer.group_name: consumer for consumer in reversed(known.consumers)}
+            if heartbeat.is_without_sub:
+                consumers = tuple(_with_known_subscriptions(one, before.get(one.group_name)) for one in consumers)
+            consumers = tuple(_newest(one, before.get(one.group_name)) for one in consumers)
         row = ClientRow(
             client_id,
             str(channel.address),
@@ -188,9 +185,8 @@ class LocalClients:
             self._changed({client_id}, self.index.remove(client_id))
 
 
-def _with_known_subscriptions(consumer: ConsumerData, known: ClientRow) -> ConsumerData:
+def _with_known_subscriptions(consumer: ConsumerData, before: ConsumerData | None) -> ConsumerData:
     """A heartbeat without subscriptions means those of the last one."""
-    before = known.consumer(consumer.group_name)
     if before is None or consumer.subscription_data_set:
         return consumer
     return msgspec.structs.replace(consumer, subscription_data_set=before.subscription_data_set)

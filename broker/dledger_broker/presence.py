@@ -118,6 +118,8 @@ class Presence:
         self._told: tuple[str, int] | None = None
         self._telling = False
         self._told_waiters: list[Callable[[], None]] = []
+        self._waiters_of_exchange: list[Callable[[], None]] = []
+        """Those who wait for nothing but the answer to what the leader is being told."""
         self._told_holding = False
         self._whole_in: dict[str, int] = {}
         self._ready_at = 0.0
@@ -156,9 +158,7 @@ class Presence:
             return
         self._told_waiters.append(done)
         if not self._telling:
-            self._send_table()
-            if not self._telling:
-                self._release_told()
+            self._tell_for_waiters()
 
     def when_complete(self, done: Callable[[], None]) -> None:
         """Leader: call `done` once every node has told its clients in this term, or had the time to.
@@ -222,22 +222,34 @@ class Presence:
         )
         self._telling = channel.submit(leader, _encode(table), partial(self._table_told, target), EXCHANGE_TIMEOUT_S)
         self._told = target if self._telling else None
+        if self._telling and not self._changed_ids:
+            self._waiters_of_exchange, self._told_waiters = self._told_waiters, []
 
     def _table_told(self, target: tuple[str, int], answer: bytes | PeerError) -> None:
         self._telling = False
+        waiters, self._waiters_of_exchange = self._waiters_of_exchange, []
         if isinstance(answer, PeerError):
             self._told = None
+            waiters, self._told_waiters = waiters + self._told_waiters, []
         else:
             self._learn(target[0], answer)
-        self._release_told()
-        if self._changed_ids or self._told != (self._group.leader_id, self._group.term):
+            if target != (self._group.leader_id, self._group.term):
+                waiters, self._told_waiters = [], waiters + self._told_waiters
+        for done in waiters:
+            done()
+        if self._told_waiters:
+            self._tell_for_waiters()
+        elif self._changed_ids or self._told != (self._group.leader_id, self._group.term):
             self._schedule()
         self.hold_changed()
 
-    def _release_told(self) -> None:
-        waiters, self._told_waiters = self._told_waiters, []
-        for done in waiters:
-            done()
+    def _tell_for_waiters(self) -> None:
+        """Tell the leader at once; if it cannot be told now, nobody waits any longer."""
+        self._send_table()
+        if not self._telling:
+            waiters, self._told_waiters = self._told_waiters, []
+            for done in waiters:
+                done()
 
     # ---------------------------------------------------------------- the leader
 

@@ -29,6 +29,8 @@ ext `term`, `leaderAddr`, `brokerName`. Oneway."""
 
 MAX_HEARTBEAT_BYTES: Final = 1 << 20
 """Room for thousands of subscriptions; what a client says of itself is told to the leader in one message."""
+MAX_GROUPS: Final = 4_096
+"""Groups of one client: the first heartbeat has each of them created."""
 MAX_CLIENT_ID_CHARS: Final = 1_024
 MAX_CLIENTS_PER_CONNECTION: Final = 1_024
 """The ids of a connection's clients go with every request that is passed on."""
@@ -72,6 +74,9 @@ class MembershipProcessor:
             raise BodyError(f"heartbeat body: {len(request.body)} bytes, the limit is {MAX_HEARTBEAT_BYTES}")
         heartbeat = decode_heartbeat(request.body)
         _check_client_id(heartbeat.client_id, connection.client_ids)
+        groups = len(heartbeat.producer_data_set) + len(heartbeat.consumer_data_set)
+        if groups > MAX_GROUPS:
+            raise BodyError(f"heartbeat body: {groups} groups, the limit is {MAX_GROUPS}")
         for producer in heartbeat.producer_data_set:
             validate_group(producer.group_name)
         for consumer in heartbeat.consumer_data_set:

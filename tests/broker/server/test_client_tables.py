@@ -10,7 +10,7 @@ from dledger.net.errors import PeerError, PeerGoneError
 from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
 from dledger_broker import presence
-from dledger_broker.clients import CLIENT_TIMEOUT_S, ClientRow
+from dledger_broker.clients import CLIENT_TIMEOUT_S, ClientRow, LocalClients
 from dledger_broker.group import Group
 from dledger_broker.presence import NODE_TIMEOUT_S, Presence
 from dledger_broker.state.commands import understood_kinds
@@ -214,6 +214,28 @@ def test_a_closed_connection_takes_its_clients_with_it(network: Network) -> None
     assert channel.client_ids == set()
 
 
+class CountedName(str):
+    """A group's name that counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_what_is_known_of_a_client_is_compared_once_for_each_of_its_groups() -> None:
+    groups = 1_000
+    consumers = [ConsumerData(CountedName(f"g{number}")) for number in range(groups)]
+    clients, channel = LocalClients(lambda _ids, _groups: None), Channel()
+    CountedName.compared = 0
+    for _ in range(3):
+        clients.heartbeat(channel, HeartbeatData("c1", [], consumers), 0, 479, 0.0)
+    assert CountedName.compared < 20 * groups
+
+
 def test_a_client_that_names_a_group_twice_leaves_it_like_any_other(network: Network) -> None:
     local, channel = network.nodes["n0"].presence.local, Channel()
     twice = HeartbeatData("c1", [ProducerData("PG")] * 2, [ConsumerData("CG")] * 2)
@@ -301,6 +323,36 @@ def test_a_heartbeat_to_a_follower_counts_before_it_is_answered(network: Network
     follower.presence.when_told(lambda: seen.append(network.nodes["n0"].members()))
     network.env.run_ready()
     assert seen == [["c1"]]
+
+
+def test_a_heartbeat_that_comes_while_another_is_told_counts_before_it_is_answered(network: Network) -> None:
+    follower = network.nodes["n1"]
+    seen: list[list[str]] = []
+    for client_id in ("c1", "c2"):
+        follower.heartbeat(client_id)
+        follower.presence.when_told(lambda: seen.append(network.nodes["n0"].members()))
+    network.env.run_ready()
+    assert seen == [["c1"], ["c1", "c2"]]
+
+
+def test_a_heartbeat_counts_with_the_leader_that_there_is_when_it_is_answered(network: Network) -> None:
+    follower = network.nodes["n1"]
+    follower.heartbeat("c1")
+    seen: list[list[str]] = []
+    follower.presence.when_told(lambda: seen.append(network.nodes["n2"].members()))
+    network.lead("n2", term=2)
+    assert seen == [["c1"]]
+
+
+def test_heartbeats_are_answered_when_the_leader_cannot_be_told(network: Network) -> None:
+    follower = network.nodes["n1"]
+    done: list[str] = []
+    for client_id in ("c1", "c2"):
+        follower.heartbeat(client_id)
+        follower.presence.when_told(lambda client_id=client_id: done.append(client_id))  # type: ignore[misc]
+    network.down.add("n0")
+    network.env.run_ready()
+    assert done == ["c1", "c2"]
 
 
 def test_without_a_leader_a_node_notifies_its_own_clients(network: Network) -> None:

@@ -90,6 +90,7 @@ async def test_unregistering_leaves_a_group(broker: Broker) -> None:
         (b'{"clientID":"c","consumerDataSet":[{"groupName":"a b"}]}', "a b"),
         (b'{"clientID":"c","consumerDataSet":[{"groupName":"g","consumeType":"SIDEWAYS"}]}', "consumeType"),
         (b"\xff\xfe", "no JSON"),
+        (b'{"clientID":"c","producerDataSet":[' + b",".join([b'{"groupName":"g"}'] * 4_097) + b"]}", "4097 groups"),
     ],
 )
 async def test_a_bad_heartbeat_is_answered_with_a_text(broker: Broker, body: bytes, text: str) -> None:
