@@ -35,6 +35,7 @@ from dledger_remoting.registration import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfigSerializeWrapper,
+    encode_compressed_registration,
     encode_registration,
 )
 
@@ -51,6 +52,8 @@ Not so the change that completes the topics for which clients of a new leader lo
 """
 MAX_COALESCE_S: Final = 1.0
 READ_BYTES: Final = 64 << 10
+MAX_PLAIN_BYTES: Final = 8 << 20
+"""Tables of topics that take more are compressed: a frame holds 16 MiB."""
 
 
 class Registrar:
@@ -60,7 +63,7 @@ class Registrar:
         self._machine = machine
         self._group = group
         self._config = config
-        self._body: tuple[DataVersion, bytes] | None = None
+        self._body: tuple[DataVersion, bytes, bool] | None = None
         self._left = False
         self._system_topics = frozenset(topic.topic_name for topic in system_topics(config))
         self._links = [_Link(self, address) for address in config.namesrv]
@@ -121,7 +124,9 @@ class Registrar:
         if self._body is None or self._body[0] != version:
             table = {name: topic.config for name, topic in self._machine.state.topics.items()}
             body = RegisterBrokerBody(TopicConfigSerializeWrapper(table, version))
-            self._body = (version, encode_registration(body))
+            encoded = encode_registration(body)
+            compressed = len(encoded) > MAX_PLAIN_BYTES
+            self._body = (version, encode_compressed_registration(body) if compressed else encoded, compressed)
         header = RegisterBrokerHeader(
             self._config.broker_group,
             str(self._config.advertised),
@@ -129,6 +134,7 @@ class Registrar:
             str(self._config.advertised),
             broker_id,
             self._config.register_timeout_ms,
+            compressed=self._body[2],
         )
         return RemotingCommand(RequestCode.REGISTER_BROKER, ext=encode_ext(header), body=self._body[1])
 

@@ -2,13 +2,14 @@
 
 The zlib stream holds, in this order, integers big-endian: int32 length + data version JSON; int32 number of topics; for
 each int32 length + `name readQueueNums writeQueueNums perm filterType {attributes JSON}`, the attributes absent in old
-versions; int32 length + filter server list JSON; what 5.x appends is not read. The stream loses `topicSysFlag` and
-`order`. Format: RocketMQ's `RegisterBrokerBody`.
+versions; int32 length + filter server list JSON; int32 0, which 5.x appends and is not read. The stream loses
+`topicSysFlag` and `order`. Format: RocketMQ's `RegisterBrokerBody`.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
 from struct import Struct
 from typing import Final
 
@@ -18,7 +19,7 @@ from .bodies import decode_body, decode_fastjson_body, encode_body
 from .checksum import crc32
 from .compression import inflate
 from .errors import BodyError
-from .integers import Int64
+from .integers import MAX_INT32, MIN_INT32, Int64
 from .topics import TopicConfig
 
 _LENGTH: Final = Struct(">i")
@@ -50,6 +51,19 @@ class RegisterBrokerBody(msgspec.Struct, frozen=True, rename="camel"):
 def encode_registration(body: RegisterBrokerBody) -> bytes:
     """The plain JSON form, which keeps everything."""
     return encode_body(body)
+
+
+def encode_compressed_registration(body: RegisterBrokerBody) -> bytes:
+    """The zlib stream, for topics that are too many for a frame otherwise."""
+    wrapper = body.topic_config_serialize_wrapper
+    topics = wrapper.topic_config_table.values()
+    parts = [_with_length(encode_body(wrapper.data_version)), _LENGTH.pack(len(topics))]
+    for topic in topics:
+        line = f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} {topic.perm} "
+        line += f"{topic.topic_filter_type} {msgspec.json.encode(topic.attributes).decode()}"
+        parts.append(_with_length(line.encode()))
+    parts += (_with_length(msgspec.json.encode(body.filter_server_list)), _LENGTH.pack(0))
+    return zlib.compress(b"".join(parts))
 
 
 def registration_crc(body: bytes) -> int:
@@ -91,14 +105,25 @@ def _decode_topic_line(line: bytes) -> TopicConfig:
         name, read, write, perm, filter_type, *attributes = line.decode().split(" ", 5)
         return TopicConfig(
             name,
-            int(read),
-            int(write),
-            int(perm),
+            _int32(read),
+            _int32(write),
+            _int32(perm),
             filter_type,
             attributes=decode_body(dict[str, str], attributes[0].encode()) if attributes else {},
         )
     except ValueError as error:
         raise BodyError(f"topic line {line!r}, expected 'name read write perm filterType {{attributes}}'") from error
+
+
+def _int32(text: str) -> int:
+    number = int(text)
+    if not MIN_INT32 <= number <= MAX_INT32:
+        raise ValueError(f"{number} is no number of 32 bits")
+    return number
+
+
+def _with_length(data: bytes) -> bytes:
+    return _LENGTH.pack(len(data)) + data
 
 
 def _take(data: bytes, position: int) -> tuple[bytes, int]:

@@ -27,6 +27,7 @@ from dledger_remoting.registration import (
     RegisterBrokerBody,
     TopicConfigSerializeWrapper,
     decode_registration,
+    encode_compressed_registration,
     encode_registration,
     registration_crc,
 )
@@ -287,6 +288,12 @@ def compressed_registration(*topic_lines: bytes) -> bytes:
     return zlib.compress(b"".join(parts) + struct.pack(">i", 0))
 
 
+def test_a_registration_that_was_compressed_is_read():
+    assert decode_registration(encode_compressed_registration(REGISTRATION), compressed=True) == REGISTRATION
+    empty = RegisterBrokerBody()
+    assert decode_registration(encode_compressed_registration(empty), compressed=True) == empty
+
+
 def test_the_compressed_registration_is_read():
     body = compressed_registration(b"T1 4 4 6 SINGLE_TAG", b'T2 1 1 4 SINGLE_TAG {"message.type":"FIFO"}')
     assert decode_registration(body, compressed=True) == REGISTRATION
@@ -297,6 +304,7 @@ def test_the_compressed_registration_is_read():
     [
         b"x",
         compressed_registration(b"T1 4 four 6 SINGLE_TAG"),
+        compressed_registration(b"T1 4 2147483648 6 SINGLE_TAG"),
         compressed_registration(b"T1"),
         compressed_registration()[:-5],
         zlib.compress(b"\x00\x00\x00\x05{}"),

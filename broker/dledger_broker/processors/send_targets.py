@@ -30,6 +30,7 @@ from dledger_remoting.topics import (
     is_system_topic,
     is_writable,
     retry_topic,
+    validate_group,
     validate_topic,
 )
 
@@ -188,6 +189,7 @@ class SendTargets:
     def _create_retry(self, request: Request, group_name: str) -> None:
         group = self._machine.state.groups.get(group_name)
         if group is None:
+            validate_group(group_name)
             if not self._config.auto_create_group:
                 raise GroupNotExist(f"consumer group {group_name} does not exist: create it first")
             self._machine.proposals.ensure_group(

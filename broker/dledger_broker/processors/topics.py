@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -35,6 +35,9 @@ from dledger_remoting.topics import (
 
 MAX_QUEUES: Final = 65_536
 """Queues of one topic."""
+FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+MAX_ATTRIBUTES_BYTES: Final = 4_096
+"""Names and values of one topic's or group's attributes: name servers are sent all topics in one frame."""
 
 
 class TopicConfigList(msgspec.Struct, frozen=True, rename="camel"):
@@ -79,6 +82,8 @@ class TopicProcessor:
             bool(header.order),
         )
         _check_topic(config)
+        known = self._machine.state.topics.get(header.topic)
+        _check_attributes(_changed({} if known is None else known.config.attributes, changes))
 
         def make(known: TopicConfig | None) -> TopicConfig:
             attributes = {} if known is None else known.attributes
@@ -140,6 +145,7 @@ class TopicProcessor:
             raise InvalidParameter(f"retryQueueNums {config.retry_queue_nums} is outside 0..{MAX_QUEUES}")
         if config.retry_max_times < 0:
             raise InvalidParameter(f"retryMaxTimes {config.retry_max_times} is below 0")
+        _check_attributes(config.attributes)
         self._machine.proposals.put_group(config, self._finish(request))
 
     def delete_group(self, request: Request) -> None:
@@ -186,6 +192,17 @@ def _check_topic(config: TopicConfig) -> None:
             raise InvalidParameter(f"{field} {queues} is outside 1..{MAX_QUEUES}")
     if not 0 <= config.perm <= MAX_PERM:
         raise InvalidParameter(f"perm {config.perm} is outside 0..{MAX_PERM}: 4 read + 2 write + 1 inherit")
+    if config.topic_filter_type not in FILTER_TYPES:
+        what = repr(config.topic_filter_type[:32])
+        raise InvalidParameter(f"topicFilterType {what} is none of {', '.join(FILTER_TYPES)}")
+    _check_attributes(config.attributes)
+
+
+def _check_attributes(attributes: Mapping[str, str]) -> None:
+    """Raise `InvalidParameter` if a topic's or group's attributes are too long."""
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in attributes.items())
+    if size > MAX_ATTRIBUTES_BYTES:
+        raise InvalidParameter(f"attributes have {size} bytes, the limit is {MAX_ATTRIBUTES_BYTES}")
 
 
 def _of_all(outcomes: Sequence[LogError | None]) -> LogError | None:

@@ -60,12 +60,20 @@ def test_several_topics_are_created_at_once(client: FakeClient) -> None:
         ({"perm": "8"}, 29, "perm 8"),
         ({"perm": "rw"}, 1, "perm"),
         ({"attributes": "message.type"}, 29, "+key=value"),
+        ({"attributes": "+a=" + "x" * 4096}, 29, "attributes have 4097 bytes"),
+        ({"topicFilterType": "x" * 1_000_000}, 29, "SINGLE_TAG, MULTI_TAG"),
     ],
 )
 def test_a_bad_topic_is_refused(client: FakeClient, fields: dict[str, str], code: int, text: str) -> None:
     answer = client.call(17, {**TOPIC, **fields})
     assert answer.code == code
     assert text in (answer.remark or "")
+
+
+def test_attributes_do_not_grow_from_change_to_change(client: FakeClient) -> None:
+    assert client.call(17, {**TOPIC, "attributes": "+a=" + "x" * 4000}).code == 0
+    assert client.call(17, {**TOPIC, "attributes": "+b=" + "x" * 4000}).code == 29
+    assert client.call(17, {**TOPIC, "attributes": "-a,+b=" + "x" * 4000}).code == 0
 
 
 @pytest.mark.parametrize(("topic", "code"), [("", 29), (" ", 29), ("SCHEDULE_TOPIC_XXXX", 29)])
@@ -88,7 +96,17 @@ def test_a_group_is_created_shown_and_deleted(broker: ServedBroker, client: Fake
     assert broker.memory.machine.state.offsets.get("CG", "T1", 0) is None
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b'{"groupName":"a b"}', b'{"groupName":"g","retryMaxTimes":-1}', b"\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b'{"groupName":"a b"}',
+        b'{"groupName":"g","retryMaxTimes":-1}',
+        b"\xff",
+        b'{"groupName":"g","attributes":{"a":"%b"}}' % (b"x" * 4096),
+    ],
+)
 def test_a_bad_group_is_refused_with_a_text(client: FakeClient, body: bytes) -> None:
     answer = client.call(200, {}, body)
     assert answer.code in {1, 29}

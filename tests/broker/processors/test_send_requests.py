@@ -209,6 +209,14 @@ def test_a_retry_topic_of_an_unknown_group_is_refused_where_groups_are_not_creat
     assert client.send_message("%RETRY%CG").code == 26
 
 
+@pytest.mark.parametrize("group", ["", "g" * 121])
+def test_a_retry_topic_creates_no_group_that_could_not_have_its_name(
+    broker: ServedBroker, client: FakeClient, group: str
+) -> None:
+    assert client.send_message("%RETRY%" + group).code == 29
+    assert not broker.memory.machine.state.groups
+
+
 def test_a_deleted_and_recreated_topic_starts_at_offset_zero(broker: ServedBroker, client: FakeClient) -> None:
     client.send_message("T1")
     client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T1"})

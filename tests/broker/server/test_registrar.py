@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from dledger.statemachine import Leadership
+from dledger_broker import registrar
 from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.group import Group
 from dledger_broker.registrar import Registrar
@@ -157,6 +159,20 @@ async def test_a_new_topic_is_registered_at_once(servers: list[FakeNameServer]) 
                 and "T1" in decode_registration(request.body).topic_config_serialize_wrapper.topic_config_table
             )
         )
+    await setup.registrar.stop()
+
+
+async def test_topics_that_are_too_many_for_a_frame_are_registered_all_the_same(
+    servers: list[FakeNameServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = Setup(servers)
+    setup.memory.node.lead()
+    plain = await servers[0].registration(brokerId="0")
+    monkeypatch.setattr(registrar, "MAX_PLAIN_BYTES", len(plain.body))
+    setup.memory.create_topic("T1")
+    request = await servers[0].registration(compressed="true")
+    table = decode_registration(request.body, compressed=True).topic_config_serialize_wrapper.topic_config_table
+    assert table == {name: topic.config for name, topic in setup.memory.machine.state.topics.items()}
     await setup.registrar.stop()
 
 
