@@ -30,7 +30,10 @@ class KVStoreError(Exception):
 
 
 class KVStore:
-    """The values of one data directory. Raises `KVStoreError` if the file that is there cannot be read."""
+    """The values of one data directory. Raises `KVStoreError` if the file that is there cannot be read.
+
+    Another thread may change them than those that read them, but only one.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE_NAME
@@ -56,7 +59,8 @@ class KVStore:
         """Remove a value durably, if it is there. Raises `KVStoreError`, and then nothing has changed."""
         if key in self._tables.get(namespace, {}):
             table = {name: value for name, value in self._tables[namespace].items() if name != key}
-            self._replace({**self._tables, namespace: table})
+            tables = {**self._tables, namespace: table}
+            self._replace({name: values for name, values in tables.items() if values})
 
     def _load(self) -> dict[str, dict[str, str]]:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from typing import Final, TypeAlias
 
@@ -93,7 +94,7 @@ class Processors:
         self._table = table
         self._kv = kv
         self._now_ms = now_ms
-        self._kv_lock = asyncio.Lock()
+        self._kv_thread = ThreadPoolExecutor(1, "namesrv-kv")
         self._direct: dict[int, _Processor] = {
             RequestCode.GET_KV_CONFIG: self._get_kv,
             RequestCode.UNREGISTER_BROKER: self._unregister_broker,
@@ -283,12 +284,11 @@ class Processors:
         return _success(request)
 
     async def _store(self, change: Callable[[], None]) -> None:
-        """Run a change on a thread, because it waits for the disk."""
-        async with self._kv_lock:
-            try:
-                await asyncio.to_thread(change)
-            except KVStoreError as error:
-                raise ServerError(str(error)) from error
+        """Run a change on a thread, because it waits for the disk; all on one, for nobody may wait for one's end."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._kv_thread, change)
+        except KVStoreError as error:
+            raise ServerError(str(error)) from error
 
     def _get_kv(self, request: RemotingCommand) -> RemotingCommand:
         header = decode_ext(KVKeyHeader, request.ext)

@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import os
+import stat
+import threading
 from contextlib import AsyncExitStack
 
 import pytest
@@ -286,6 +289,42 @@ async def test_an_answer_that_no_frame_holds_is_an_error_and_the_connection_stay
     answer = await client.call(206)
     assert (answer.code, "larger than 16777216" in answer.remark) == (1, True)
     assert (await client.call(207)).code == 0
+
+
+async def test_a_client_that_leaves_takes_no_stored_value_of_another_with_it(tmp_path, monkeypatch):
+    """Its own value is still being written when the other one's comes."""
+    writing, go_on = asyncio.Event(), threading.Event()
+    loop, sync = asyncio.get_running_loop(), os.fsync
+
+    def slow_sync(descriptor):
+        sync(descriptor)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) and not writing.is_set():
+            loop.call_soon_threadsafe(writing.set)
+            go_on.wait(PATIENCE_S)
+
+    monkeypatch.setattr(os, "fsync", slow_sync)
+    async with serving(tmp_path) as server, connected(server) as other:
+        async with connected(server) as leaver:
+            leaver.send(100, PutKVHeader("n", "first", "1"))
+            await writing.wait()
+        async with asyncio.timeout(PATIENCE_S):
+            while server.connection_count > 1:  # noqa: ASYNC110 -- nothing tells of it
+                await asyncio.sleep(0.01)
+        opaque = other.send(100, PutKVHeader("n", "second", "2"))
+        await asyncio.sleep(0.1)
+        go_on.set()
+        answer = await other.receive()
+        assert (answer.opaque, answer.code) == (opaque, 0)
+        assert (await other.call(100, PutKVHeader("n", "third", "3"))).code == 0
+    async with serving(tmp_path) as server, connected(server) as client:
+        assert (await client.call(101, KVKeyHeader("n", "second"))).ext["value"] == "2"
+
+
+async def test_deleted_values_leave_nothing_behind(tmp_path, client):
+    for number in range(3):
+        await client.call(100, PutKVHeader(f"namespace-{number}", "k", "v"))
+        await client.call(102, KVKeyHeader(f"namespace-{number}", "k"))
+    assert (tmp_path / "kvConfig.json").read_bytes() == b'{"configTable":{}}'
 
 
 async def test_values_that_cannot_be_written_are_refused_and_not_seen(tmp_path, client, server):
