@@ -64,7 +64,7 @@ def _translate(
 def _typed(text: str) -> ConfigValue:
     if text in ("true", "false"):
         return text == "true"
-    return int(text) if text.lstrip("-").isdecimal() and text.isascii() else text
+    return int(text) if text.removeprefix("-").isdecimal() and text.isascii() else text
 
 
 def _same(_key: str, value: ConfigValue) -> ConfigValue:

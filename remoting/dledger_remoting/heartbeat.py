@@ -14,7 +14,7 @@ import msgspec
 from .bodies import decode_body
 from .errors import BodyError
 from .integers import Int64
-from .tags import java_hash
+from .tags import SUBSCRIBE_ALL, java_hash, split_tags
 
 EXPRESSION_TAG: Final = "TAG"
 EXPRESSION_SQL92: Final = "SQL92"
@@ -161,10 +161,10 @@ def _consumer(raw: _ConsumerIn) -> ConsumerData:
 
 def _subscription(raw: _SubscriptionIn) -> SubscriptionData:
     expression_type = raw.expression_type or EXPRESSION_TAG
-    expression = raw.sub_string or "*"
+    expression = raw.sub_string or SUBSCRIBE_ALL
     tags = raw.tags_set or []
-    if not tags and expression_type == EXPRESSION_TAG and expression.strip() != "*":
-        tags = [tag for part in expression.split("||") if (tag := part.strip())]
+    if not tags and expression_type == EXPRESSION_TAG:
+        tags = split_tags(expression)
     return SubscriptionData(
         topic=raw.topic,
         sub_string=expression,

@@ -13,6 +13,8 @@ import msgspec
 from .errors import SubscriptionParseFailed
 
 SUBSCRIBE_ALL: Final = "*"
+_BLANKS: Final = "".join(map(chr, range(33)))
+"""What Java's `String.trim` takes away; Python's `strip` also takes what may be part of a tag, such as U+3000."""
 MAX_EXPRESSION_CHARS: Final = 32_767
 
 
@@ -29,6 +31,13 @@ def java_hash(text: str) -> int:
 def tag_code(tag: str) -> int:
     """What a consume queue holds for a message with this tag; 0 for one without."""
     return java_hash(tag) if tag else 0
+
+
+def split_tags(expression: str) -> list[str]:
+    """The tags of `a || b`, none of `*`."""
+    if expression.strip(_BLANKS) == SUBSCRIBE_ALL:
+        return []
+    return [tag for part in expression.split("||") if (tag := part.strip(_BLANKS))]
 
 
 class TagFilter(msgspec.Struct, frozen=True):
@@ -61,9 +70,9 @@ def _parse(expression: str) -> TagFilter:
         raise SubscriptionParseFailed(
             f"tag expression of {len(expression)} characters is longer than {MAX_EXPRESSION_CHARS}"
         )
-    if expression.strip() in ("", SUBSCRIBE_ALL):
+    if expression.strip(_BLANKS) in ("", SUBSCRIBE_ALL):
         return TagFilter(frozenset(), frozenset())
-    tags = frozenset(tag for part in expression.split("||") if (tag := part.strip()))
+    tags = frozenset(split_tags(expression))
     if not tags:
         raise SubscriptionParseFailed(f"tag expression {expression!r} names no tag, expected 'a || b' or '*'")
     return TagFilter(tags, frozenset(map(tag_code, tags)))

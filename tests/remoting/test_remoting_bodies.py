@@ -425,6 +425,14 @@ def test_a_filter_matches_its_tags_and_its_codes_also_their_doubles():
     assert not tags.matches_tag(None)
 
 
+def test_a_filter_leaves_of_its_tags_what_java_leaves():
+    assert TagFilter.parse("\u3000a\xa0 || \x1fb\x00").tags == {"\u3000a\xa0", "b"}
+    subscription = '{"topic":"T","subString":"\u3000a"}'
+    body = f'{{"clientID":"c","consumerDataSet":[{{"groupName":"g","subscriptionDataSet":[{subscription}]}}]}}'
+    (consumer,) = decode_heartbeat(body.encode()).consumer_data_set
+    assert consumer.subscription_data_set[0].tags_set == ["\u3000a"]
+
+
 def test_a_filter_without_a_tag_is_refused():
     with pytest.raises(SubscriptionParseFailed, match="names no tag"):
         TagFilter.parse(" || ")

@@ -24,7 +24,7 @@ from dledger_remoting.errors import (
     RemotingError,
     RequestCodeNotSupported,
 )
-from dledger_remoting.frame import FrameBounds
+from dledger_remoting.frame import MAX_FRAME_BYTES, FrameBounds
 from dledger_remoting.hotpath import PullFields, decode_pull_json
 
 _logger = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Requests:
         self._counters = counters
         self._node = node
         self._now = now
-        self._max_frame_bytes = max_frame_bytes
+        self._max_frame_bytes = min(max_frame_bytes, MAX_FRAME_BYTES)
         self._table: Mapping[int, Route] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sends: Sends

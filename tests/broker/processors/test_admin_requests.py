@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, json_body, records
 
+from dledger_broker.server.request import Request
 from dledger_remoting.codes import RequestCode, request_code_name
 from dledger_remoting.command import RemotingCommand, encode_command
+from dledger_remoting.errors import MessageIllegal
+from dledger_remoting.frame import MAX_FRAME_BYTES
 
 TOPIC = {
     "topic": "T2",
@@ -111,6 +114,13 @@ def test_a_bad_group_is_refused_with_a_text(client: FakeClient, body: bytes) -> 
     answer = client.call(200, {}, body)
     assert answer.code in {1, 29}
     assert answer.remark
+
+
+def test_an_answer_fits_a_frame_of_the_protocol_whatever_frames_a_node_takes(make_broker: MakeBroker) -> None:
+    broker = make_broker(max_frame_bytes=64 << 20, max_partial_bytes=128 << 20)
+    request = Request(broker.client(), 21, 1, 0, 0, b'{"code":21}', b"", 0.0)
+    with pytest.raises(MessageIllegal, match="ask for less"):
+        broker.parts.requests.respond(request, bytes(MAX_FRAME_BYTES - 100))
 
 
 def test_messages_are_found_by_key_and_by_offset(client: FakeClient) -> None:

@@ -119,6 +119,9 @@ def test_a_file_that_is_no_toml_or_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("port = ")
     with pytest.raises(ConfigError, match="is not TOML"):
         load_config(tmp_path / "bad.toml")
+    (tmp_path / "bad.conf").write_text("brokerName=a\ndLegerSelfId=n0\nstorePathRootDir=d\nlistenPort=--5")
+    with pytest.raises(ConfigError, match="expected a whole number"):
+        load_config(tmp_path / "bad.conf")
     (tmp_path / "bad.conf").write_text("port")
     with pytest.raises(ConfigError, match="expected key=value"):
         load_config(tmp_path / "bad.conf")
