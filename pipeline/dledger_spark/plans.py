@@ -27,7 +27,11 @@ UNPIN_LOG: Final = 20014
 PLAN_VERSION: Final = 1
 AUTO_CREATE_TOPIC: Final = "TBW102"
 
+_TOPIC_NOT_EXIST: Final = 17
+GROUP_NOT_EXIST: Final = 26
 _INVALID_PARAMETER: Final = 29
+_FINAL: Final = frozenset({_TOPIC_NOT_EXIST, GROUP_NOT_EXIST, _INVALID_PARAMETER})
+"""Refusals that asking again does not change."""
 _ASK_TIMEOUT_S: Final = 10.0
 _SYSTEM_TOPIC: Final = re.compile(
     r"rmq_sys_.*|TBW102|SCHEDULE_TOPIC_XXXX|RMQ_SYS_.*|TRANS_CHECK_MAX_TIME_TOPIC|SELF_TEST_TOPIC|BenchmarkTest"
@@ -226,7 +230,7 @@ class Cluster:
                         self._asking[group] = Connection(address, _ASK_TIMEOUT_S)
                     return [answer.check() for answer in self._asking[group].requests(code, all_ext, body)]
                 except (WireError, RefusedError) as error:
-                    if isinstance(error, RefusedError) and error.code == _INVALID_PARAMETER:
+                    if isinstance(error, RefusedError) and error.code in _FINAL:
                         raise
                     failures[address] = str(error)
                     if group in self._asking:

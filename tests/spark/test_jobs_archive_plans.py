@@ -192,3 +192,14 @@ def test_sweeping_keeps_what_is_listed_and_what_is_young(tmp_path, local_archive
     assert local_archive.sweep(keep_seconds=40) == 1
     assert set(storage.files("data")) == {f"{old}/kept", f"{young}/under-way", "data/notes/mine"}
     assert local_archive.manifests.versions() == [2]
+
+
+def test_a_run_that_was_swept_up_while_it_wrote_is_not_published(tmp_path, local_archive):
+    storage, folder = LocalStorage(tmp_path), run_folder(10)
+    run = folder.partition("=")[2]
+    storage.create(f"{folder}/part", b"x")
+    latest = local_archive.publish(EMPTY, "archive", "other", [], [])
+    local_archive.sweep(keep_seconds=-1)
+    with pytest.raises(JobError, match="swept up"):
+        local_archive.publish(latest, "archive", run, [], [file(f"{folder}/part")])
+    assert local_archive.manifests.versions() == [1]

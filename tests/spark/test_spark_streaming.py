@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from streams import run_to_its_end, survives_the_start
 
-from dledger_client import MessageQueue, SyncAdmin, SyncProducer
+from dledger_client import MessageQueue, SubscriptionGroupConfig, SyncAdmin, SyncProducer
 from dledger_client.testing import LocalCluster
 
 
@@ -92,9 +92,17 @@ def test_progress_is_published_as_a_consumer_group(
 ) -> None:
     create(cluster, "s3", 1)
     send("s3", numbered(0, 5), MessageQueue("s3", "broker-b", 0))
-    Stream(spark, cluster, tmp_path, subscribe="s3", startingOffsets="earliest", groupId="spark-s3").run()
+    stream = Stream(spark, cluster, tmp_path, subscribe="s3", startingOffsets="earliest", groupId="spark-s3")
+    stream.run()
+    own = SubscriptionGroupConfig("spark-s3", retry_max_times=3)
     with SyncAdmin(cluster.namesrv) as admin:
         status = {one.queue.broker_group: one for one in admin.offsets("spark-s3", "s3")}
+        admin.create_group(own)
+    send("s3", numbered(5, 6), MessageQueue("s3", "broker-a", 0))
+    stream.run()
+    with SyncAdmin(cluster.namesrv) as admin:
+        assert [one.committed for one in admin.offsets("spark-s3", "s3")] == [1, 5]
+        assert admin.groups()["spark-s3"] == own
     assert {group: (one.committed, one.lag) for group, one in status.items()} == {
         "broker-a": (0, 0),
         "broker-b": (5, 0),

@@ -111,7 +111,17 @@ class Archive:
     def publish(
         self, before: Manifest, kind: Kind, run: str, queues: Iterable[ArchivedQueue], files: Iterable[ArchivedFile]
     ) -> Manifest:
-        """Make these files the archive's next version. Raises `JobError` if `before` is not the latest any more."""
+        """Make these files the archive's next version.
+
+        Raises `JobError` if `before` is not the latest any more, or if the run's files were swept up meanwhile.
+        """
+        files = list(files)
+        folder = f"{_DATA}/{_RUN}{run}"
+        present = self._storage.files(folder)
+        if any(file.path not in present for file in files if file.path.startswith(f"{folder}/")):
+            raise JobError(
+                f"files of {folder} were swept up before they were published: nothing of it is in the archive"
+            )
         manifest = Manifest(
             version=before.version + 1,
             committed_ms=int(time.time() * 1000),
