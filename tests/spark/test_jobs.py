@@ -223,6 +223,14 @@ def test_stats_count_messages_keys_and_producers(spark: SparkSession, source: So
     assert (nothing.messages, nothing.minutes) == (0, [])
 
 
+def test_a_key_is_counted_once_for_a_message_and_blanks_are_none(spark: SparkSession) -> None:
+    messages = spark.sql(
+        "SELECT X'01' AS value, 'T' AS topic, now() AS timestamp, keys, now() AS born_timestamp, 'h' AS born_host "
+        "FROM VALUES (' a  b a '), ('b'), (''), (' '), (null) AS rows(keys)"
+    )
+    assert [(one.key, one.messages) for one in message_stats(messages).keys] == [("b", 2), ("a", 1)]
+
+
 async def create_group(cluster: LocalCluster, name: str) -> None:
     async with Admin(cluster.namesrv) as admin:
         await admin.create_group(SubscriptionGroupConfig(name))

@@ -142,6 +142,13 @@ def test_a_manifest_that_was_not_renamed_yet_is_not_there(tmp_path, monkeypatch)
     assert Manifests(storage).versions() == []
 
 
+def test_the_first_manifest_is_durable_with_the_folder_that_it_lies_in(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("dledger_spark.jobs.storage._sync", synced.append)
+    Manifests(LocalStorage(tmp_path)).commit(manifest(1))
+    assert synced == [tmp_path / "manifests", tmp_path]
+
+
 def test_a_manifest_of_an_unknown_format_is_refused(tmp_path):
     storage = LocalStorage(tmp_path)
     storage.create("manifests/00000000000000000001.json", b'{"format": 2}')

@@ -111,7 +111,8 @@ def message_stats(messages: DataFrame, *, top: int = TOP, on_phase: OnPhase = si
         on_phase("counting by minute")
         minutes = [MinuteStats(*row) for row in _minutes(facts).limit(MAX_MINUTES).collect()]
         on_phase("counting by key")
-        by_key = facts.where("keys is not null and keys <> ''").withColumn("key", f.explode(f.split("keys", " ")))
+        words = f.array_distinct(f.array_remove(f.split("keys", " "), ""))
+        by_key = facts.where("keys is not null").withColumn("key", f.explode(words))
         keys = [KeyStats(*row) for row in _heaviest(by_key, "key", top)]
         on_phase("counting by producer")
         producers = [ProducerStats(*row) for row in _heaviest(facts, "born_host", top)]

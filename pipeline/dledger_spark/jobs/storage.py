@@ -87,7 +87,9 @@ class LocalStorage:
             path.hardlink_to(temporary)
         finally:
             temporary.unlink(missing_ok=True)
-        _sync(path.parent)
+        for folder in path.parents:  # that of the first manifest has no name on the disk yet
+            if folder.is_relative_to(self._folder):
+                _sync(folder)
 
     def sync(self, names: list[str]) -> None:
         folders: set[Path] = set()
