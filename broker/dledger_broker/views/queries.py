@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from dledger.environment import called_back
-from dledger.errors import TrimmedError
+from dledger.errors import CorruptionError, TrimmedError
 from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keysearch import KeySearch
@@ -60,20 +60,18 @@ class Queries:
 
         With `upper` the last offset whose message was stored at or before it; 0 if none was.
         """
-        start, end = queue.min_offset, queue.max_offset
-        if start >= end:
-            return 0
         wanted = timestamp_ms + 1 if upper else timestamp_ms
-        low, high = start, end
-        while low < high:
-            middle = (low + high) // 2
-            if await self._stored_at(queue, middle) >= wanted:
-                high = middle
-            else:
-                low = middle + 1
-        if upper:
-            return low - 1 if low > start else 0
-        return low
+        while (start := queue.min_offset) < (end := queue.max_offset):
+            try:
+                low = await self._first_stored_at(queue, start, end, wanted)
+            except (TrimmedError, CorruptionError):
+                if queue.min_offset <= start:
+                    raise
+                continue  # a trim took what was looked at: look at what it left
+            if upper:
+                return low - 1 if low > start else 0
+            return low
+        return 0
 
     async def earliest_store_time(self, queue: QueueState) -> int:
         """Store time, ms, of the first kept message of a queue; -1 for none."""
@@ -126,6 +124,16 @@ class Queries:
         if queue is None or not queue.min_offset <= record.queue_offset < queue.max_offset:
             return False
         return (await self._unit(queue, record.queue_offset))[0] == record.physical_offset
+
+    async def _first_stored_at(self, queue: QueueState, low: int, high: int, wanted_ms: int) -> int:
+        """The first of the offsets from `low` on whose message was stored at or after a time, `high` if none was."""
+        while low < high:
+            middle = (low + high) // 2
+            if await self._stored_at(queue, middle) >= wanted_ms:
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
     async def _stored_at(self, queue: QueueState, offset: int) -> int:
         position, _ = await self._unit(queue, offset)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.errors import TrimmedError
 from dledger_broker.testing import BrokerInMemory, Message
 from dledger_broker.views.reading import MAX_SCANNED_UNITS, ReadStatus, select
 from dledger_broker.views.units import UNIT, UNIT_BYTES
@@ -117,6 +118,24 @@ def test_times_find_offsets():
     assert [broker.run(search(queue, at)) for at in (1, 1000, 1001, 1040, 1041)] == [0, 0, 2, 8, 10]
     assert [broker.run(search(queue, at, upper=True)) for at in (1, 1000, 1015, 1040, 1041)] == [0, 1, 3, 9, 9]
     assert broker.run(broker.machine.queries.earliest_store_time(queue)) == 1000
+
+
+def test_a_search_by_time_goes_on_in_what_a_trim_has_left(monkeypatch):
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    for number in range(10):
+        broker.send("orders", 0, Message(b"x"), at_ms=1000 + number)
+    queue, queries = broker.queue("orders"), broker.machine.queries
+    stored_at = queries._stored_at
+
+    async def stored_at_unless_trimmed(queue, offset):
+        if queue.first_offset == 0:
+            queue.first_offset = 7
+            raise TrimmedError(f"offset {offset} is gone")
+        return await stored_at(queue, offset)
+
+    monkeypatch.setattr(queries, "_stored_at", stored_at_unless_trimmed)
+    assert broker.run(queries.search_offset(queue, 1002)) == 7
 
 
 def test_a_message_is_found_by_its_position_and_an_imitation_in_a_body_is_not():
