@@ -51,6 +51,8 @@ MAX_ANSWER_BYTES: Final = 256 << 10
 MAX_MESSAGES: Final = 1_024
 MAX_SUSPEND_S: Final = 60.0
 """A long poll waits no longer, whatever the client says."""
+MAX_HELD_BYTES: Final = 64 << 10
+"""A larger pull does not wait, because its bytes would wait in memory."""
 
 _CODES: Final = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -268,6 +270,8 @@ class PullProcessor:
 
     def _may_wait(self, request: Request, fields: PullFields) -> bool:
         if not fields.sys_flag & PULL_SUSPEND or fields.suspend_timeout_millis <= 0 or not self.accepts_waiting:
+            return False
+        if len(request.header) + len(request.body) > MAX_HELD_BYTES:
             return False
         if request.origin.held >= self._config.max_held_pulls:
             self._counters.max_held_pulls += 1

@@ -10,6 +10,7 @@ from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, record
 
 from dledger.errors import TrimmedError
 from dledger_broker.forward import Forwarder
+from dledger_broker.processors.pull import MAX_HELD_BYTES
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.heartbeat import decode_heartbeat
@@ -253,6 +254,13 @@ def test_one_pull_more_than_may_wait_is_answered_at_once(make_broker: MakeBroker
     broker.settle()
     assert [client.has_answer(opaque) for opaque in opaques] == [False, False, True]
     assert broker.counters.max_held_pulls == 1
+
+
+def test_a_pull_of_many_bytes_is_not_kept_to_wait(client: FakeClient) -> None:
+    waiting = {"sysFlag": "6", "suspendTimeoutMillis": "60000"}
+    assert client.call(11, pull_ext("T1", **waiting, junk="x" * MAX_HELD_BYTES)).code == 19
+    assert client.call(11, pull_ext("T1", **waiting), bytes(MAX_HELD_BYTES)).code == 19
+    assert client.held == 0
 
 
 def test_pulls_of_a_closed_connection_are_forgotten(broker: ServedBroker, client: FakeClient) -> None:
