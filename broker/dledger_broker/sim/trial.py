@@ -62,7 +62,8 @@ class BrokerTrial:
         self._most_operations = operations
         self._operations = 0
         self._started = 0
-        self._acknowledged: list[Stored] = []
+        self.acknowledged: list[Stored] = []
+        """Messages of lasting topics."""
         self.active = False
         """Whether clients may begin something."""
         self._group: SimGroup | None = None
@@ -213,7 +214,7 @@ class BrokerTrial:
                 self.stored_below = max(self.stored_below, position + 1)
             stored = self.truth.stored[operations[-1]]
             if stored.topic in self.lasting:
-                self._acknowledged.append(stored)
+                self.acknowledged.append(stored)
                 key = (stored.topic, queue_id)
                 self.floors[key] = max(self.floors.get(key, 0), stored.offset + 1)
         elif answer is not None and answer.code in NOT_STORED:
@@ -292,9 +293,9 @@ class BrokerTrial:
 
     def any_acknowledged(self, random: Random) -> Stored | None:
         """A message of a lasting topic that is kept."""
-        if not self._acknowledged:
+        if not self.acknowledged:
             return None
-        stored = random.choice(self._acknowledged)
+        stored = random.choice(self.acknowledged)
         return stored if self.is_kept(stored) else None
 
     def is_kept(self, stored: Stored) -> bool:

@@ -18,6 +18,7 @@ from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_broker.views import recovery
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keyfile import ActiveIndexFile, Keys
+from dledger_broker.views.keyindex import KeyIndex
 
 CATALOGUE = Catalogue("broker")
 
@@ -162,4 +163,11 @@ CATALOGUE.add(
     "a failed write of the key index loses no key",
     (ActiveIndexFile, "add", _slots_first),
     schedule=request_schedules.index_write_that_failed,
+)
+
+CATALOGUE.add(
+    "failed-sync-tried-again",
+    "what a failed sync of the key index left out is written again",
+    (KeyIndex, "_sync_entries", lambda _self, active: active.sync_entries()),
+    schedule=request_schedules.index_sync_that_failed,
 )

@@ -106,6 +106,34 @@ def index_write_that_failed() -> None:
     assert list(file.positions(5, 0, 1 << 60)) == [200, 100]
 
 
+def index_sync_that_failed() -> None:
+    """Nodes whose key index could not be synced once find every key after a loss of power some time later."""
+    brokers = Brokers()
+    nodes = brokers.group.nodes
+    connection = brokers.connect(brokers.leader)
+    for _ in range(5):
+        brokers.send(connection, TOPIC)
+        brokers.run(5.0)
+    for node in nodes.values():
+        node.disk.fail(lambda operation, path: operation == "datasync" and path.startswith("keyindex/2"))
+    for _ in range(2):
+        brokers.send(connection, TOPIC)
+        brokers.run(30.0)
+    assert not any(node.disk.faults for node in nodes.values())
+    for name in nodes:
+        brokers.group.crash(name, "none")
+    for name in nodes:
+        brokers.group.start(name)
+    brokers.run(5.0)
+    connection = brokers.connect(brokers.leader)
+    for stored in brokers.trial.acknowledged:
+        code, fields = brokers.trial.make_lookup(stored, by_key=True)
+        answers = brokers.ask(connection, code, fields)
+        brokers.run(1.0)
+        brokers.trial.looked_up(stored, answers[0], by_key=True)
+    assert brokers.trial.counts["found by key"] == 7
+
+
 def views_of_a_killed_node() -> None:
     """A node that lost its views rebuilds also what its snapshot covers, and answers as if nothing had happened."""
     brokers = Brokers()
@@ -135,5 +163,6 @@ REQUEST_SCHEDULES: Final = (
     handover_that_fails,
     question_to_a_deposed_leader,
     index_write_that_failed,
+    index_sync_that_failed,
     views_of_a_killed_node,
 )
