@@ -26,7 +26,7 @@ PROOF   := .venv/.installed-chaos
 PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-java test-spark-cluster test-spark-long check fix sim proof explore mutants bench chaos proof-chaos clean
+.PHONY: help venv demo test test-clients test-spark-cluster test-spark-long check fix sim proof explore mutants bench chaos proof-chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -62,8 +62,8 @@ demo: $(RUNTIME) ## three nodes, real input, a killed leader, every byte compare
 test: $(DEV) ## run the tests (TESTS=path: one part of them)
 	$(BIN)/python $(if $(TESTS),-m pytest $(TESTS),.ci/test.py)
 
-test-java: $(DEV) ## run the tests of Apache RocketMQ's Java client (needs a JDK and Maven; minutes)
-	JAVA_CLIENT=yes $(BIN)/python -m pytest tests/conformance/test_java_client.py
+test-clients: $(DEV) ## run the tests of Apache RocketMQ's Java and Go clients (needs a JDK and Maven; minutes)
+	APACHE_CLIENTS=yes $(BIN)/python -m pytest tests/conformance/test_apache_clients.py
 
 test-spark-cluster: $(DEV) ## run the tests on a standalone Spark cluster (minutes)
 	SPARK_CLUSTER=yes $(BIN)/python -m pytest tests/spark/cluster

@@ -12,14 +12,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from stock_clients import StockClient
+from stock_clients import GO_CLIENT, JAVA_CLIENTS, StockClient
 
+from dledger_chaos.toxiproxy.build import find_go
 from dledger_client.testing import local_cluster_fixture
 
 HERE = Path(__file__).resolve().parent
 INSTALL_SECONDS = 180
-JAVA_VERSIONS = ("5.3.3", "4.9.8")
-collect_ignore = [] if os.environ.get("JAVA_CLIENT") else ["test_java_client.py"]
+collect_ignore = [] if os.environ.get("APACHE_CLIENTS") else ["test_apache_clients.py"]
 
 MakeClient = Callable[[str], StockClient]
 
@@ -80,41 +80,49 @@ def ali_ons(tmp_path: Path, node_modules: Path) -> Iterator[MakeClient]:
         yield start
 
 
-@pytest.fixture(scope="session", params=JAVA_VERSIONS)
-def java_classes(request: pytest.FixtureRequest) -> str:
-    """The class path of the driver and of a version of RocketMQ's client; kept in pytest's cache between runs."""
+@pytest.fixture(scope="session", params=[*JAVA_CLIENTS, GO_CLIENT])
+def program(request: pytest.FixtureRequest) -> list[str]:
+    """The driver of one of Apache RocketMQ's own clients; what is downloaded stays in pytest's cache between runs."""
     cache = request.config.cache
     assert cache is not None
-    folder = cache.mkdir(f"rocketmq-client-{request.param}")
+    folder = cache.mkdir(request.param)
+    if request.param == GO_CLIENT:
+        _run(find_go(), HERE / "go", "build", "-o", str(folder / "driver"))
+        return [str(folder / "driver")]
+    version = request.param.rpartition("-")[2]
     wanted = (HERE / "java" / "pom.xml").read_text()
     installed = folder / "installed.xml"
     if not installed.exists() or installed.read_text() != wanted:
         (folder / "pom.xml").write_text(wanted)
-        jars = ("-DincludeScope=runtime", "-DoutputDirectory=lib", f"-Drocketmq={request.param}")
-        _run(folder, "mvn", "-q", "-B", "-ntp", "dependency:copy-dependencies", *jars)
+        jars = ("-DincludeScope=runtime", "-DoutputDirectory=lib", f"-Drocketmq={version}")
+        _run(_in_path("mvn"), folder, "-q", "-B", "-ntp", "dependency:copy-dependencies", *jars)
         installed.write_text(wanted)
-    _run(folder, "javac", "-nowarn", "-cp", "lib/*", "-d", "classes", str(HERE / "java" / "Driver.java"))
-    return f"{folder}/lib/*{os.pathsep}{folder}/classes"
+    driver = str(HERE / "java" / "Driver.java")
+    _run(_in_path("javac"), folder, "-nowarn", "-cp", "lib/*", "-d", "classes", driver)
+    return [_in_path("java"), "-Xmx256m", "-cp", f"{folder}/lib/*{os.pathsep}{folder}/classes", "Driver"]
 
 
-def _run(folder: Path, *command: str) -> None:
-    program = shutil.which(command[0])
-    assert program, f"there is no {command[0]}: install a JDK (11 or newer) and Maven"
+def _in_path(name: str) -> str:
+    found = shutil.which(name)
+    assert found, f"there is no {name}: install a JDK (11 or newer) and Maven"
+    return found
+
+
+def _run(tool: str, folder: Path, *arguments: str) -> None:
     done = subprocess.run(
-        [program, *command[1:]], cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
+        [tool, *arguments], cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
     )
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"{tool} {' '.join(arguments)}: {done.stdout}{done.stderr}"
 
 
 @pytest.fixture
-def java(tmp_path: Path, java_classes: str) -> Iterator[MakeClient]:
-    """Start a Java client for a name server's address."""
+def apache(tmp_path: Path, program: list[str]) -> Iterator[MakeClient]:
+    """Start one of Apache RocketMQ's own clients for a name server's address."""
     with ExitStack() as clients:
 
         def start(namesrv: str) -> StockClient:
-            home = Path(tmp_path, f"java-{namesrv.rpartition(':')[2]}-{next(numbers)}")
-            command = ["java", f"-Duser.home={home}", "-Xmx256m", "-cp", java_classes, "Driver", namesrv]
-            return clients.enter_context(StockClient(command, home=home))
+            home = Path(tmp_path, f"apache-{namesrv.rpartition(':')[2]}-{next(numbers)}")
+            return clients.enter_context(StockClient([*program, namesrv], home=home))
 
         numbers = iter(range(100))
         yield start

@@ -1,7 +1,7 @@
 """Clients that others wrote, each in a process of its own and driven by JSON lines.
 
-A driver script (`cpp_driver.py`, `node/driver.js`) reads one call per line on its standard input and writes JSON lines
-on its standard output:
+A driver (`cpp_driver.py`, `node/driver.js`, `java/Driver.java`, `go/main.go`) reads one call per line on its standard
+input and writes JSON lines on its standard output:
 
     in   {"id": 1, "call": "send", "topic": "T", "body": "text", ...}
     out  {"id": 1, "result": ...}            or  {"id": 1, "error": "what the client said"}
@@ -25,6 +25,9 @@ from types import TracebackType
 from typing import Self
 
 CALL_SECONDS = 60.0
+JAVA_CLIENTS = ("java-5.3.3", "java-4.9.8")
+GO_CLIENT = "go-2.1.2"
+"""`go/go.mod` says the same."""
 
 
 class StockClientError(Exception):

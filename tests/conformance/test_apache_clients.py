@@ -1,6 +1,6 @@
-"""The unmodified Java client of Apache RocketMQ, of the 5.x and of the 4.x line, sends, consumes and looks up.
+"""Apache RocketMQ's own clients, unmodified: Java of the 5.x and of the 4.x line, and Go.
 
-`make test-java` runs this; it needs a JDK and Maven, so that `make test` leaves it out.
+`make test-clients` runs this; it needs a JDK and Maven, and takes minutes, so that `make test` leaves it out.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from cluster_checks import (
     stop_and_compare_logs,
     stored_messages,
 )
+from stock_clients import JAVA_CLIENTS
 
 from dledger_client.sync import SyncProducer
 from dledger_client.testing import LocalCluster
@@ -28,6 +29,7 @@ ROUTE_PERIOD_SECONDS = 30
 
 REBALANCE_SECONDS = 45.0
 ENDLESS = 1_000_000
+ONLY_JAVA = pytest.mark.parametrize("program", JAVA_CLIENTS, indirect=True)
 
 _NUMBERS = count()
 
@@ -35,18 +37,19 @@ _NUMBERS = count()
 @pytest.fixture
 def topic(one_group: LocalCluster) -> str:
     """A topic of the test's own."""
-    name = f"Java{next(_NUMBERS)}"
+    name = f"Apache{next(_NUMBERS)}"
     create_topic(one_group, name)
     return name
 
 
-def test_the_first_message_to_an_unknown_topic_creates_it(one_group, java, topic):
-    java(one_group.namesrv).call("send", topic=f"{topic}-unknown", body="first")
+def test_the_first_message_to_an_unknown_topic_creates_it(one_group, apache, topic):
+    apache(one_group.namesrv).call("send", topic=f"{topic}-unknown", body="first")
     assert bodies_of(stored_messages(one_group, f"{topic}-unknown")) == ["first"]
 
 
-def test_a_message_is_stored_with_its_body_tag_and_keys_and_found_by_them(one_group, java, topic):
-    client = java(one_group.namesrv)
+@ONLY_JAVA
+def test_a_message_is_stored_with_its_body_tag_and_keys_and_found_by_them(one_group, apache, topic):
+    client = apache(one_group.namesrv)
     sent = client.call("send", topic=topic, body="hello", tag="greeting", keys="k1")
     (found,) = stored_messages(one_group, topic)
     assert (sent["status"], sent["queue_id"], sent["queue_offset"]) == ("SEND_OK", found.queue.queue_id, 0)
@@ -59,8 +62,8 @@ def test_a_message_is_stored_with_its_body_tag_and_keys_and_found_by_them(one_gr
 
 
 @pytest.mark.parametrize("way", ["send_async", "send_oneway"])
-def test_a_message_that_is_not_waited_for_is_stored(one_group, java, topic, way):
-    client = java(one_group.namesrv)
+def test_a_message_that_is_not_waited_for_is_stored(one_group, apache, topic, way):
+    client = apache(one_group.namesrv)
     client.call("push", name="reader", group=f"{topic}-readers", topic=topic)
     for number in range(20):
         client.call(way, topic=topic, body=str(number))
@@ -68,16 +71,16 @@ def test_a_message_that_is_not_waited_for_is_stored(one_group, java, topic, way)
     assert sorted(client.bodies("reader"), key=int) == [str(number) for number in range(20)]
 
 
-def test_a_batch_becomes_single_messages_with_consecutive_offsets(one_group, java, topic):
+def test_a_batch_becomes_single_messages_with_consecutive_offsets(one_group, apache, topic):
     bodies = [f"part {number}" for number in range(32)]
-    java(one_group.namesrv).call("send_batch", topic=topic, bodies=bodies)
+    apache(one_group.namesrv).call("send_batch", topic=topic, bodies=bodies)
     messages = stored_messages(one_group, topic)
     assert bodies_of(messages) == bodies
     assert [message.queue_offset for message in messages] == [*range(32)]
 
 
-def test_messages_of_one_shard_lie_in_one_queue_in_order(one_group, java, topic):
-    client = java(one_group.namesrv)
+def test_messages_of_one_shard_lie_in_one_queue_in_order(one_group, apache, topic):
+    client = apache(one_group.namesrv)
     offsets = [client.call("send_orderly", topic=topic, body=str(n), shard=3)["queue_offset"] for n in range(10)]
     assert offsets == list(range(10))
     messages = stored_messages(one_group, topic)
@@ -85,9 +88,9 @@ def test_messages_of_one_shard_lie_in_one_queue_in_order(one_group, java, topic)
     assert len({message.queue for message in messages}) == 1
 
 
-def test_a_body_that_the_client_compresses_is_read_back_whole(one_group, java, topic):
+def test_a_body_that_the_client_compresses_is_read_back_whole(one_group, apache, topic):
     body = "compressible " * 5000
-    client = java(one_group.namesrv)
+    client = apache(one_group.namesrv)
     client.call("send", topic=topic, body=body)
     assert bodies_of(stored_messages(one_group, topic)) == [body]
     client.call("push", name="reader", group=f"{topic}-readers", topic=topic)
@@ -95,19 +98,21 @@ def test_a_body_that_the_client_compresses_is_read_back_whole(one_group, java, t
 
 
 @pytest.mark.parametrize(("expression", "expected"), [("*", {"0", "1", "2"}), ("Aa", {"0"}), ("Aa || Cc", {"0", "2"})])
-def test_a_push_consumer_gets_what_its_tags_select_though_hashes_collide(one_group, java, topic, expression, expected):
+def test_a_push_consumer_gets_what_its_tags_select_though_hashes_collide(
+    one_group, apache, topic, expression, expected
+):
     with SyncProducer(one_group.namesrv) as producer:
         for number, tag in enumerate(("Aa", "BB", "Cc")):  # "Aa" and "BB" have the same hash
             producer.send(topic, b"%d" % number, tags=tag)
-    client = java(one_group.namesrv)
+    client = apache(one_group.namesrv)
     client.call("push", name="reader", group=f"{topic}-readers", topic=topic, tag=expression)
     client.wait_for(lambda: len(client.bodies("reader")) >= len(expected), f"{len(expected)} messages")
     client.call("close_push", name="reader")
     assert sorted(client.bodies("reader")) == sorted(expected)
 
 
-def test_a_group_that_comes_back_goes_on_where_it_was(one_group, java, topic):
-    client = java(one_group.namesrv)
+def test_a_group_that_comes_back_goes_on_where_it_was(one_group, apache, topic):
+    client = apache(one_group.namesrv)
     for name, first in (("first", 0), ("second", 10)):
         for number in range(first, first + 10):
             client.call("send", topic=topic, body=str(number))
@@ -117,8 +122,8 @@ def test_a_group_that_comes_back_goes_on_where_it_was(one_group, java, topic):
     assert sorted(map(int, client.bodies("second"))) == list(range(10, 20))
 
 
-def test_every_member_of_a_broadcast_group_gets_everything(one_group, java, topic):
-    members = [java(one_group.namesrv), java(one_group.namesrv)]
+def test_every_member_of_a_broadcast_group_gets_everything(one_group, apache, topic):
+    members = [apache(one_group.namesrv), apache(one_group.namesrv)]
     for number, member in enumerate(members):
         member.call("push", name=f"member-{number}", group=f"{topic}-readers", topic=topic, broadcast=True)
     for number in range(20):
@@ -128,8 +133,8 @@ def test_every_member_of_a_broadcast_group_gets_everything(one_group, java, topi
         assert sorted(map(int, member.bodies(f"member-{number}"))) == list(range(20))
 
 
-def test_two_members_share_the_queues_and_one_takes_over_what_the_other_leaves(one_group, java, topic):
-    members = [java(one_group.namesrv), java(one_group.namesrv)]
+def test_two_members_share_the_queues_and_one_takes_over_what_the_other_leaves(one_group, apache, topic):
+    members = [apache(one_group.namesrv), apache(one_group.namesrv)]
     for number, member in enumerate(members):
         member.call("push", name=f"member-{number}", group=f"{topic}-readers", topic=topic)
 
@@ -152,16 +157,18 @@ def test_two_members_share_the_queues_and_one_takes_over_what_the_other_leaves(o
     assert send_until(has_all_queues), "the member that stayed gets every queue"
 
 
-def test_a_message_whose_listener_fails_comes_again(one_group, java, topic):
-    client = java(one_group.namesrv)
+@ONLY_JAVA
+def test_a_message_whose_listener_fails_comes_again(one_group, apache, topic):
+    client = apache(one_group.namesrv)
     client.call("send", topic=topic, body="again")
     client.call("push", name="reader", group=f"{topic}-readers", topic=topic, fails_first="again")
     client.wait_for(lambda: len(client.bodies("reader")) >= 2, "the second delivery", timeout=REBALANCE_SECONDS)
     assert set(client.bodies("reader")) == {"again"}
 
 
-def test_a_lite_pull_consumer_reads_everything_and_goes_on_where_it_committed(one_group, java, topic):
-    client = java(one_group.namesrv)
+@ONLY_JAVA
+def test_a_lite_pull_consumer_reads_everything_and_goes_on_where_it_committed(one_group, apache, topic):
+    client = apache(one_group.namesrv)
     for first in (0, 30):
         for number in range(first, first + 30):
             client.call("send", topic=topic, body=str(number))
@@ -201,23 +208,23 @@ def finish(cluster, client, topic):
     assert acknowledged <= set(bodies_of(messages))
 
 
-def test_it_goes_on_after_a_kill_of_the_leader_that_stays_away(cluster, java):
-    client = java(cluster.namesrv)
-    begin(cluster, client, "JavaKill")
+def test_it_goes_on_after_a_kill_of_the_leader_that_stays_away(cluster, apache):
+    client = apache(cluster.namesrv)
+    begin(cluster, client, "ApacheKill")
     killed = cluster.kill_leader()
     progress(client, 100)
-    finish(cluster, client, "JavaKill")
+    finish(cluster, client, "ApacheKill")
     cluster.restart(killed)
     stop_and_compare_logs(cluster)
 
 
-def test_a_rolling_restart_of_all_nodes_fails_none_of_its_sends(cluster, java):
-    client = java(cluster.namesrv)
-    begin(cluster, client, "JavaRolling")
+def test_a_rolling_restart_of_all_nodes_fails_none_of_its_sends(cluster, apache):
+    client = apache(cluster.namesrv)
+    begin(cluster, client, "ApacheRolling")
     for node_id in cluster.node_ids:
         dledger("node", "stop", "--data", str(cluster.data_dir), node_id)
         cluster.restart(node_id)
         cluster.wait_ready()
         progress(client, 100)
     assert client.failed == []
-    finish(cluster, client, "JavaRolling")
+    finish(cluster, client, "ApacheRolling")
