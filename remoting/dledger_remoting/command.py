@@ -21,6 +21,7 @@ Format: RocketMQ's remoting protocol, serializers JSON and ROCKETMQ.
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Mapping
 from struct import Struct
@@ -36,6 +37,8 @@ from .integers import Int32
 
 UNCOPIED_BYTES: Final = 64 << 10
 """Bodies from this size on are not copied into frames of answers."""
+MAX_MENDED_BYTES: Final = 128 << 10
+"""Headers up to this size are read as Java reads them where they are no JSON."""
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 
@@ -181,8 +184,13 @@ def encode_binary_header(command: RemotingCommand) -> bytes:
 
 def _decode_json_header(header: bytes, body: bytes) -> RemotingCommand:
     try:
-        parsed = _decode_json(header)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        try:
+            parsed = _decode_json(header)
+        except msgspec.DecodeError as error:
+            if isinstance(error, msgspec.ValidationError) or len(header) > MAX_MENDED_BYTES:
+                raise
+            parsed = _decode_json(_as_java_reads_it(header))
+    except (ValueError, RecursionError) as error:
         raise FrameError(f"JSON header cannot be read: {error}") from error
     return RemotingCommand(
         parsed.code,
@@ -195,6 +203,13 @@ def _decode_json_header(header: bytes, body: bytes) -> RemotingCommand:
         body,
         SerializeType.JSON,
     )
+
+
+def _as_java_reads_it(header: bytes) -> bytes:
+    """The header without what Java reads though it is no JSON: control characters as they are, and halves of surrogate
+    pairs, which become `?`. Clients in JavaScript write these when somebody has cut a text within an emoji.
+    """
+    return json.dumps(json.loads(header.decode(), strict=False), ensure_ascii=False).encode(errors="replace")
 
 
 def _text(value: str | float | bool) -> str:

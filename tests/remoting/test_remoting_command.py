@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_remoting.codes import LanguageCode, RequestCode
-from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
+from dledger_remoting.command import MAX_MENDED_BYTES, RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import Frame, FrameDecoder
 
@@ -77,6 +77,8 @@ def test_the_binary_frame_has_the_layout_of_the_protocol():
         (b"false", "false"),
         (b'"1"', "1"),
         (b'"\\u0001\\u00e9"', "\x01é"),
+        (b'"\x01\x02"', "\x01\x02"),
+        (b'"\\ud83d \\ude00 \\ud83d\\ude00 \\\\ud83d"', "? ? 😀 \\ud83d"),
         (b"null", None),
     ],
 )
@@ -124,7 +126,8 @@ def test_languages_come_as_names_or_numbers(language, expected):
         b'{"code":"x"}',
         b'{"code":99999999999}',
         b'{"code":10,"extFields":{"a":[1]}}',
-        b'{"code":10,"extFields":{"a":"\\ud800"}}',
+        b'{"code":10,"extFields":{"a":"%b\\ud800"}}' % (b"x" * MAX_MENDED_BYTES),
+        b'{"code":10,"extFields":{"a":"\\ud800"},}',
         b'{"code":10,"extFields":{"a":' + b"9" * 5000 + b"}}",
         b'{"code":10,"x":' + b"[" * 100_000,
         b'{"code":10}\xff',

@@ -14,7 +14,8 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.testing import START_MS, BrokerInMemory
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import RequestCode
-from dledger_remoting.command import RemotingCommand, encode_command
+from dledger_remoting.command import RemotingCommand, encode_command, encode_json_header
+from dledger_remoting.frame import join_frame
 from dledger_remoting.ids import offset_message_id
 from dledger_remoting.properties import parse_properties
 from dledger_remoting.tags import tag_code
@@ -36,6 +37,16 @@ def test_a_stored_message_is_pulled_back_as_it_was_sent(client: FakeClient) -> N
         "UNIQ_KEY": "U1",
         "CLUSTER": "DefaultCluster",
     }
+
+
+def test_a_key_that_javascript_cut_within_an_emoji_is_stored_as_java_stores_it(client: FakeClient) -> None:
+    ext = send_ext("T1", properties="KEYS\x01CUT\x02")
+    header = encode_json_header(RemotingCommand(310, opaque=77, ext=ext)).replace(b"CUT", b"cut \\ud83d")
+    client.feed(join_frame(0, header, b"body"))
+    client.broker.settle()
+    assert client.answered(77).code == 0
+    (record,) = records(client.pull("T1"))
+    assert parse_properties(record.properties)["KEYS"] == "cut ?"
 
 
 @pytest.mark.parametrize("properties", ["", "WAIT\x01true", "WAIT\x01true\x02", "MY_UNIQ_KEY\x01x\x02"])
