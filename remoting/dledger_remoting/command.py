@@ -16,6 +16,8 @@ Binary header, integers big-endian:
 | 4 + n | remark, length 0 = none |
 | 4 + n | ext entries: key length 2, key, value length 4, value, until the length is used up |
 
+Bytes of its texts that are not UTF-8 become U+FFFD, as in Java.
+
 Format: RocketMQ's remoting protocol, serializers JSON and ROCKETMQ.
 """
 
@@ -109,7 +111,7 @@ def decode_command(frame: Frame) -> RemotingCommand:
     if frame.serialize_type == SerializeType.ROCKETMQ:
         try:
             return _decode_binary_header(frame.header, frame.body)
-        except (struct.error, UnicodeDecodeError) as error:
+        except struct.error as error:
             raise FrameError(f"binary header cannot be read: {error}") from error
     raise FrameError(f"serialize type {frame.serialize_type} is neither 0 (JSON) nor 1 (binary)")
 
@@ -232,14 +234,14 @@ def _decode_binary_header(header: bytes, body: bytes) -> RemotingCommand:
     while position < len(fields):
         key, position = _take(fields, position, _INT16_FIELD)
         value, position = _take(fields, position, _INT32_FIELD)
-        ext[key.decode()] = value.decode()
+        ext[key.decode(errors="replace")] = value.decode(errors="replace")
     return RemotingCommand(
         code,
         opaque,
         flag,
         LanguageCode.from_wire(language),
         version,
-        remark.decode() if remark else None,
+        remark.decode(errors="replace") if remark else None,
         ext,
         body,
         SerializeType.ROCKETMQ,

@@ -149,7 +149,6 @@ BINARY_HEAD = "00220000000000000000000000"
         "0000",
         "ffffffff",
         "000000056161",
-        "00000001ff00000000",
         "00000000000000030001ff",
         "000000000000000500016100000009",
         "0000000000000002ffff",
@@ -158,6 +157,12 @@ BINARY_HEAD = "00220000000000000000000000"
 def test_a_binary_header_that_cannot_be_read_is_a_frame_error(rest):
     with pytest.raises(FrameError):
         decode_command(Frame(1, bytes.fromhex(BINARY_HEAD + rest), b""))
+
+
+def test_what_is_not_utf8_in_a_binary_header_is_replaced():
+    header = bytes.fromhex(BINARY_HEAD + "00000001ff" + "00000009" + "000161" + "0000000278ff")
+    command = decode_command(Frame(1, header, b""))
+    assert (command.remark, command.ext) == ("\ufffd", {"a": "x\ufffd"})
 
 
 @given(st.sampled_from([0, 1]), st.binary(max_size=80))
