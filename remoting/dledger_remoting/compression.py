@@ -7,7 +7,6 @@ store what they get; only readers decompress. Format: RocketMQ's `MessageSysFlag
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from enum import IntEnum
 from importlib import import_module
 from io import BytesIO
@@ -18,6 +17,8 @@ from .errors import BodyError
 COMPRESSION_MASK: Final = 0x700
 DEFAULT_MAX_BYTES: Final = 16 << 20
 """How large a body may become unless a caller says otherwise: four times `record.MAX_MESSAGE_BYTES`."""
+_ZSTD_PIECE_BYTES: Final = 256
+"""What is decompressed at once, which may become 10 MB: a block of 128 KiB takes 4 bytes."""
 _SYS_COMPRESSED: Final = 0x1
 """`record.SYS_COMPRESSED`, without the msgspec that `record` needs: bodies are also read where it is not installed."""
 
@@ -39,8 +40,14 @@ class _Lz4Frame(Protocol):
     def open(self, source: BytesIO, mode: str) -> _Stream: ...
 
 
+class _ZstdObject(Protocol):
+    eof: bool
+
+    def decompress(self, data: bytes) -> bytes: ...
+
+
 class _ZstdDecompressor(Protocol):
-    def stream_reader(self, source: BytesIO) -> _Stream: ...
+    def decompressobj(self) -> _ZstdObject: ...
 
 
 class _Zstandard(Protocol):
@@ -63,11 +70,9 @@ def decompress(body: bytes, sys_flag: int, max_bytes: int = DEFAULT_MAX_BYTES) -
     if algorithm in (Compression.UNSPECIFIED, Compression.ZLIB):
         return inflate(body, max_bytes)
     if algorithm == Compression.LZ4:
-        lz4 = cast("_Lz4Frame", _module("lz4.frame", "lz4"))
-        return _bounded_read("LZ4", lambda: lz4.open(BytesIO(body), "rb"), max_bytes)
+        return _decompress_lz4(body, max_bytes)
     if algorithm == Compression.ZSTD:
-        zstandard = cast("_Zstandard", _module("zstandard", "zstandard"))
-        return _bounded_read("Zstandard", lambda: zstandard.ZstdDecompressor().stream_reader(BytesIO(body)), max_bytes)
+        return _decompress_zstandard(body, max_bytes)
     raise BodyError(f"compression type {algorithm:#x} is none of 0x0, 0x100, 0x200, 0x300")
 
 
@@ -92,15 +97,35 @@ def _module(name: str, distribution: str) -> object:
         raise BodyError(f"the body needs the package {distribution!r}: pip install {distribution}") from error
 
 
-def _bounded_read(algorithm: str, open_stream: Callable[[], _Stream], max_bytes: int) -> bytes:
+def _decompress_lz4(body: bytes, max_bytes: int) -> bytes:
+    lz4 = cast("_Lz4Frame", _module("lz4.frame", "lz4"))
     try:
-        stream = open_stream()
-        content = stream.read(max_bytes + 1)
+        content = lz4.open(BytesIO(body), "rb").read(max_bytes + 1)
     except Exception as error:
-        raise BodyError(f"{algorithm} data is damaged: {error}") from error
+        raise BodyError(f"LZ4 data is damaged: {error}") from error
     if len(content) > max_bytes:
-        raise _too_large(algorithm, max_bytes)
+        raise _too_large("LZ4", max_bytes)
     return content
+
+
+def _decompress_zstandard(body: bytes, max_bytes: int) -> bytes:
+    """Piece by piece: the library's streams end without a word where their data is cut off."""
+    zstandard = cast("_Zstandard", _module("zstandard", "zstandard"))
+    parts: list[bytes] = []
+    size = start = 0
+    try:
+        stream = zstandard.ZstdDecompressor().decompressobj()
+        while not stream.eof and start < len(body) and size <= max_bytes:
+            parts.append(stream.decompress(body[start : start + _ZSTD_PIECE_BYTES]))
+            size += len(parts[-1])
+            start += _ZSTD_PIECE_BYTES
+    except Exception as error:
+        raise BodyError(f"Zstandard data is damaged: {error}") from error
+    if size > max_bytes:
+        raise _too_large("Zstandard", max_bytes)
+    if not stream.eof:
+        raise BodyError(f"Zstandard data of {len(body)} bytes is cut off")
+    return b"".join(parts)
 
 
 def _too_large(algorithm: str, max_bytes: int) -> BodyError:

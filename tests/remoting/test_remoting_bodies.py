@@ -1,5 +1,6 @@
 """JSON bodies: routes in both dialects, heartbeats of every client, registrations, locks, names, tags, compression."""
 
+import random
 import struct
 import zlib
 
@@ -459,6 +460,21 @@ def test_a_bomb_is_an_error_before_it_is_unpacked():
 def test_damaged_data_is_an_error(data):
     with pytest.raises(BodyError, match="zlib"):
         decompress(data, 0x1)
+
+
+@pytest.mark.parametrize("algorithm", [Compression.LZ4, Compression.ZSTD])
+def test_bodies_of_other_algorithms_are_read_whole_or_not_at_all(algorithm):
+    body = random.Random(1).randbytes(50_000) + bytes(1 << 20)
+    if algorithm == Compression.LZ4:
+        compressed = pytest.importorskip("lz4.frame").compress(body)
+    else:
+        compressed = pytest.importorskip("zstandard").ZstdCompressor().compress(body)
+    assert decompress(compressed, 0x1 | algorithm, len(body)) == body
+    with pytest.raises(BodyError, match=f"limit of {len(body) - 1} bytes"):
+        decompress(compressed, 0x1 | algorithm, len(body) - 1)
+    for cut in (0, 6, len(compressed) // 2, len(compressed) - 1):
+        with pytest.raises(BodyError, match=r"cut off|damaged"):
+            decompress(compressed[:cut], 0x1 | algorithm)
 
 
 def test_an_algorithm_that_is_not_there_is_named(monkeypatch):
