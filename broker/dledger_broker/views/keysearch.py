@@ -174,10 +174,14 @@ class KeySearch:
                 return found
 
     async def _candidates(self, topic: str, key: bytes, limit: int, begin_ms: int, end_ms: int) -> list[int]:
-        unindexed = max(self._position, self._log.first_position())
+        unindexed = self._position
         recent: list[int] = []
-        while unindexed < self._log.applied_position():
-            unindexed, data = await self._reader.block(unindexed, SEARCH_BLOCK_BYTES)
+        # The log may be trimmed, or replaced by a snapshot, while a piece of it is read.
+        while (unindexed := max(unindexed, self._log.first_position())) < self._log.applied_position():
+            try:
+                unindexed, data = await self._reader.block(unindexed, SEARCH_BLOCK_BYTES)
+            except TrimmedError:
+                continue
             found, unindexed = await self._cold(partial(_search_block, data, unindexed, topic, key, begin_ms, end_ms))
             recent += found
         if self._closing:

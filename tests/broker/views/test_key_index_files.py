@@ -13,6 +13,7 @@ from simulated_files import content
 from dledger.errors import NotLeaderError
 from dledger.sim.disk import SimDisk
 from dledger_broker.testing import SMALL, START_MS, BrokerInMemory, Message
+from dledger_broker.views import keysearch
 from dledger_broker.views.keyfile import (
     ActiveIndexFile,
     IndexHeader,
@@ -280,6 +281,28 @@ def test_queries_that_come_while_the_index_is_opened_open_it_once(monkeypatch):
     found = again.run(ask())
     assert len(loads) == 1
     assert found == [found[0]] * 5
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_search_goes_on_behind_a_snapshot_that_replaces_the_log_meanwhile(monkeypatch, cold):
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    broker.send("orders", 0, Message(b"old", keys="k1"))
+    broker.node.log.roll(START_MS)
+    broker.node.cold = cold
+    reader = broker.machine.keys._reader
+    read = reader.read
+
+    async def replaced(position, size):
+        if cold:
+            broker.node.log.first_position = broker.log.end
+        data = await read(position, size)
+        broker.node.log.first_position = broker.log.end
+        return data
+
+    monkeypatch.setattr(keysearch, "SEARCH_BLOCK_BYTES", 64)
+    monkeypatch.setattr(reader, "read", replaced)
+    assert broker.run(broker.machine.keys.candidates("orders", b"k1", 8, *FOREVER)) == []
 
 
 def test_an_index_of_another_incarnation_of_the_directory_is_not_trusted():
