@@ -212,6 +212,21 @@ def test_a_sync_after_a_restart_covers_what_was_written_before_it(machine):
     assert machine.read("moved") == b"one"
 
 
+def test_what_a_process_wrote_to_a_file_that_is_gone_is_taken_back_in_no_other(machine):
+    """The number of a removed file is soon another one's."""
+    machine.run('fd = opened("gone"); os.pwrite(fd, b"old", 0); os.fdatasync(fd); sync_dir()', die=True)
+    machine.run('os.pwrite(opened("gone"), b"new", 0)', die=True)
+    machine.run(
+        """
+        os.unlink("gone"); sync_dir()
+        for number in range(100): os.write(opened(f"file-{number}"), b"x"); sync_dir()
+        """,
+        die=True,
+    )
+    machine.lose_power()
+    assert {machine.read(path.name) for path in machine.node.iterdir()} == {b""}
+
+
 def test_what_is_synced_all_the_time_leaves_a_small_record(machine):
     machine.run(
         """

@@ -40,10 +40,13 @@ static void keep(const char *path, char *out) {
 
 static void drop_kept(const char *kept) {
     struct stat st;
+    char path[PATH_MAX + 64];
     pthread_mutex_lock(&table_lock);
-    if (!lstat(kept, &st) && st.st_nlink == 1) {
+    if (!lstat(kept, &st) && st.st_nlink == 1) {  /* its number may soon be another file's */
         struct file *f = find(st.st_dev, st.st_ino);
-        if (f) forget(f);                         /* its number may soon be another file's */
+        undo_path(&(struct file){.dev = st.st_dev, .ino = st.st_ino}, path, sizeof path);
+        if (f) forget(f);
+        else real_unlinkat(AT_FDCWD, path, 0);    /* a process before this one wrote it */
     }
     real_unlinkat(AT_FDCWD, kept, 0);
     pthread_mutex_unlock(&table_lock);
