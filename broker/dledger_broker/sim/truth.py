@@ -2,6 +2,7 @@
 
 - No operation is stored twice, none that was answered as not stored is stored at all.  Idempotent sends may be
   repeated, and are not stored twice either, as long as what was stored first is kept, remembered, and not rotten.
+- A batch is stored whole, or not at all.
 - A queue's records have the offsets 0, 1, 2, …: none is given twice, none is left out.
 - The offset that a consumer of a lasting topic has committed never goes back, and none is committed for a topic that
   does not exist.
@@ -111,6 +112,8 @@ class Truth:
         """Operations that were answered as certainly not stored."""
         self.idempotent: dict[int, int] = {}
         """The first operation of the send, by each operation of a send that may be repeated."""
+        self.batches: dict[int, list[int]] = {}
+        """The operations of the batch, by each of them."""
         self.group: SimGroup | None = None
         """Where all this happens."""
         self.claims: dict[str, Claim] = {}
@@ -150,10 +153,12 @@ class Truth:
     def _see_records(self, entry: CommittedEntry) -> None:
         records, base = bytes(entry.records), entry.records_position
         self._now_ms = max(self._now_ms, store_timestamp_of(entry))
+        places: dict[int, tuple[int, int]] = {}
         for record in scan_records(records):
             place, size, queue_id, offset = record.position, record.size, record.queue_id, record.queue_offset
             operation = operation_of(records[place + RECORD_HEAD_BYTES :])
             require(operation not in self.refused, "what was refused is never stored", operation=operation)
+            places[operation] = queue_id, offset
             if operation in self.stored:
                 self._see_repetition(operation)
             self._positions.append(base + place)
@@ -175,6 +180,19 @@ class Truth:
             stored = Stored(operation, name, topic.created, queue_id, offset, position, size, tag_code, self._now_ms)
             queue.append(stored)
             self.stored[operation] = self.by_position[position] = stored
+        self._see_batches(places)
+
+    def _see_batches(self, places: dict[int, tuple[int, int]]) -> None:
+        """One entry's operations have these queues and offsets."""
+        for operation, (queue_id, offset) in places.items():
+            batch = self.batches.get(operation, [operation])
+            first = offset - batch.index(operation)
+            require(
+                all(places.get(other) == (queue_id, first + number) for number, other in enumerate(batch)),
+                "a batch is stored whole, at offsets that follow each other",
+                batch=batch,
+                places=places,
+            )
 
     def _see_repetition(self, operation: int) -> None:
         """An operation is stored for the second time: was the first one kept, remembered of late, and not rotten?"""

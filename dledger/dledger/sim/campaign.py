@@ -15,7 +15,7 @@ from typing import Protocol, cast
 
 from dledger.sim.cases import Case
 from dledger.sim.mutants import Mutant
-from dledger.sim.run import Outcome, simulate
+from dledger.sim.run import NODE_PACKAGES, Outcome, simulate
 from dledger.sim.service import Scenario
 
 GC_THRESHOLDS = (20_000, 20, 50)
@@ -36,8 +36,8 @@ def open_lab(name: str) -> Lab:
 
 def judge(case: Case, lab: str, mutant: str | None = None, *, trace: Callable[[str], None] | None = None) -> Outcome:
     """One case, with a known bug switched on if `mutant` names one; what the nodes log shows in a trace only."""
-    for package in ("dledger", "dledger_broker"):
-        logging.getLogger(package).setLevel(logging.CRITICAL if trace is None else logging.NOTSET)
+    for package in NODE_PACKAGES:
+        logging.getLogger(package).setLevel(logging.ERROR if trace is None else logging.NOTSET)
     opened = open_lab(lab)
     gc.set_threshold(*GC_THRESHOLDS)
     began = time.process_time()

@@ -26,6 +26,8 @@ from dledger.store.disk import Buffer, FileStat
 SECTOR_BYTES = 512
 BLOCK_BYTES = 4096
 UNLIMITED_BYTES = 1 << 60
+POWER_GONE = errno.ENODEV
+"""The error of operations that a loss of power cuts short: what they leave, the crash decides that follows."""
 
 Keep = Literal["none", "random", "all"]
 """What a crash leaves of that which was not synced."""
@@ -101,7 +103,7 @@ class _Change:
     inode: _Inode | None = None
 
     def touches(self, directory: str) -> bool:
-        return directory in (_parent(self.path), _parent(self.target))
+        return directory == _parent(self.path) or (self.target != "" and directory == _parent(self.target))
 
 
 class _Tree:
@@ -199,8 +201,9 @@ class SimFile:
         """See `File.datasync`."""
         try:
             self._begin("datasync")
-        except OSError:
-            self._inode.pending.clear()
+        except OSError as error:
+            if error.errno not in (errno.EBADF, POWER_GONE):
+                self._inode.pending.clear()
             raise
         self._inode.settle()
 

@@ -37,7 +37,7 @@ class SimEnvironment:
         scheduler: Scheduler,
         random: Random,
         after_event: Callable[[], None],
-        escaped: Callable[[Exception], None],
+        escaped: Callable[[BaseException], None],
         *,
         clock_rate: float = 1.0,
         clock_offset_s: float = 0.0,
@@ -62,14 +62,14 @@ class SimEnvironment:
         self.sync_delay_s: Callable[[str], float] = lambda _lane: 0.0005
         self._loop = SimEventLoop(self, self._task_failed)
         self._as_loop = self._loop.as_loop
-        self._task_error: Exception | None = None
+        self._task_error: BaseException | None = None
 
     @property
     def loop(self) -> SimEventLoop:
         """The event loop on which coroutines of this node run."""
         return self._loop
 
-    def _task_failed(self, error: Exception) -> None:
+    def _task_failed(self, error: BaseException) -> None:
         if self.alive:
             self._task_error = error
 

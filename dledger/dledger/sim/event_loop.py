@@ -25,7 +25,7 @@ class Calls(Protocol):
 class SimEventLoop:
     """The loop of one life of one node; `unhandled` gets the exception of a task that nobody awaited."""
 
-    def __init__(self, environment: Calls, unhandled: Callable[[Exception], None]) -> None:
+    def __init__(self, environment: Calls, unhandled: Callable[[BaseException], None]) -> None:
         self._environment = environment
         self._unhandled = unhandled
 
@@ -66,5 +66,5 @@ class SimEventLoop:
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Report an exception that nobody caught; tasks that die with their node are no news."""
         error = context.get("exception")
-        if isinstance(error, Exception):
+        if isinstance(error, BaseException):
             self._unhandled(error)

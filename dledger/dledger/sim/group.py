@@ -8,7 +8,7 @@ from random import Random
 
 from dledger.config import ReplicaConfig
 from dledger.core.messages import Message
-from dledger.errors import ContradictionError, CorruptionError, LogError, StateDivergedError, StorageError
+from dledger.errors import ContradictionError, CorruptionError, LogError, LogFullError, StateDivergedError, StorageError
 from dledger.net.links import ChannelListener
 from dledger.net.transport import Receiver
 from dledger.replica.opening import IDENTITY_FORMAT, Opened, open_directory, set_aside
@@ -25,6 +25,8 @@ from dledger.types import Membership, ReplicaId
 
 CLUSTER = "sim"
 GROUP = "group"
+DISK_ERRORS = (StorageError, LogFullError, OSError)
+"""What an injected error of a disk may come to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +239,8 @@ class SimGroup:
                 self._lose_power(node)
                 return False
             node.disk.kill()
-            if node.disk.is_full or node.failing_disk or (isinstance(error, LogError) and node.rotten):
+            failing = (node.disk.is_full or node.failing_disk) and isinstance(error, DISK_ERRORS)
+            if failing or (isinstance(error, LogError) and node.rotten):
                 self.say(f"{name} cannot start: {error}")
                 return False
             raise Violation("a node starts after any crash", f"{name}: {error!r}") from error
@@ -257,7 +260,7 @@ class SimGroup:
             elif node.life is life:
                 self.witness.observe(life)
 
-        def escaped(error: Exception) -> None:
+        def escaped(error: BaseException) -> None:
             if isinstance(error, Violation):
                 raise error
             if not node.losing_power:
@@ -314,12 +317,11 @@ class SimGroup:
     def _replica_failed(self, life: Life, error: BaseException) -> None:
         """What a process does whose replica failed: it exits.  Only what was injected may end one."""
         node = life.node
-        if isinstance(error, Violation):
-            raise error
         if node.losing_power or node.life is not life:
             return
         self.say(f"{node.name} fails: {error!r}")
-        if not (node.failing_disk or (node.rotten and isinstance(error, CorruptionError))):
+        failing = node.failing_disk and isinstance(error, DISK_ERRORS)
+        if not (failing or (node.rotten and isinstance(error, CorruptionError))):
             raise Violation("a replica fails only when its disk does", f"{node.name}: {error!r}") from error
         self.kill(node.name)
         if isinstance(error, ContradictionError | StateDivergedError):
@@ -328,7 +330,8 @@ class SimGroup:
     def _lose_power(self, node: SimNode) -> None:
         node.losing_power = False
         node.disk.faults.clear()
-        self.crash(node.name, "random")
+        # With everything kept it is a process that is killed in the middle of its work.
+        self.crash(node.name, self.random.choice(("random", "random", "all")))
 
     def kill(self, name: str) -> None:
         """SIGKILL: the process is gone, what it wrote stays."""

@@ -46,8 +46,11 @@ _LEADER = Role.LEADER
 _decode_hard_state = msgspec.msgpack.Decoder(HardState).decode
 
 
-class Violation(Exception):  # noqa: N818 - what a run comes to, not an error of the program
-    """A promise is broken: which one, and how."""
+class Violation(BaseException):
+    """A promise is broken: which one, and how.
+
+    No `Exception`: the code that is judged answers those, and runs on.
+    """
 
     def __init__(self, promise: str, detail: str) -> None:
         super().__init__(promise, detail)
@@ -100,8 +103,10 @@ class Witness:
         """Operation to position, of everything any replica applied."""
         self.failed: set[int] = set()
         self.lives: dict[ReplicaId, Life] = {}
-        self.forgetful: set[ReplicaId] = set()
-        """Members whose platters were wiped or damaged: they count as holding what they held."""
+        self.forgetful: dict[ReplicaId, int] = {}
+        """Members whose platters were wiped or damaged: they count as holding what lay below this position."""
+        self._ends: dict[ReplicaId, int] = {}
+        """Where the log ended of members that do not run."""
         self.disks: dict[ReplicaId, SimDisk] = {}
         self.happened: Counter[str] = Counter()
         """Rare things that a run is meant to reach."""
@@ -123,10 +128,19 @@ class Witness:
         """A node runs no more."""
         if self.lives.get(life.replica_id) is life:
             del self.lives[life.replica_id]
+            self._ends[life.replica_id] = life.replica.store.end_position
 
     def amnesia(self, name: str) -> None:
         """All that a node ever held is lost, by an injected fault."""
-        self.forgetful.update(replica for replica in self.disks if replica.node_id == name)
+        for member in self.disks:
+            if member.node_id == name:
+                life = self.lives.get(member)
+                end = self._ends[member] if life is None else life.replica.store.end_position
+                self.forgetful[member] = max(end, self.forgetful.get(member, 0))
+
+    def _is_excused(self, member: ReplicaId, position: int) -> bool:
+        """Whether a member may have lost what lies at a position of the log."""
+        return position < self.forgetful.get(member, 0)
 
     # ---------------------------------------------------------------- after every event
 
@@ -223,7 +237,7 @@ class Witness:
         holders = [
             voter
             for voter in membership.voters
-            if voter in self.forgetful
+            if self._is_excused(voter, meta.position)
             or (voter in self.disks and self.disks[voter].durable_bytes(path, offset, meta.size) == data)
         ]
         require(
@@ -301,7 +315,14 @@ class Witness:
         if match < 0 or life.match_checked == (reply.term, match) or reply.term != engine.term:
             return
         life.match_checked = (reply.term, match)
-        if not store.first_index <= match <= store.last_index:
+        require(
+            match <= store.last_index,
+            "an acknowledged entry is in the sender's log",
+            node=life.node.name,
+            index=match,
+            last=store.last_index,
+        )
+        if match < store.first_index:
             return
         meta = _entry(life, match)
         if meta is None:
@@ -309,7 +330,7 @@ class Witness:
         path = segment_path(meta.position - meta.position % store.segment_bytes)
         on_platter = life.node.disk.durable_bytes(path, meta.position % store.segment_bytes, meta.size)
         require(
-            life.replica_id in self.forgetful or on_platter == store.read(meta.position, meta.size),
+            self._is_excused(life.replica_id, meta.position) or on_platter == store.read(meta.position, meta.size),
             "an acknowledged entry is on the sender's platter",
             node=life.node.name,
             index=match,

@@ -21,6 +21,8 @@ from dledger.sim.scheduler import Scheduler
 from dledger.types import ReplicaId
 
 GIVE_UP_S = 2.0
+REDIAL_S = (0.002, 0.1)
+"""Bounds of how long nobody dials after a loss; what a dead node had sent has arrived by then, or never does."""
 SPEED_BYTES_S = 200e6
 """Of a link that nothing throttles."""
 MAX_QUEUED_BYTES = 64 << 20
@@ -55,6 +57,7 @@ class _Link:
 
     `rate` is in bytes/s for each lane, None if nothing throttles it; `lines` has what waits for that.  A connection
     that is lost `lingers` for `linger_s`: nothing arrives any more, and neither end has noticed.
+    `outlives_sender` is the number of a connection whose sender died, and until when what was on its way arrives.
     """
 
     __slots__ = (
@@ -67,6 +70,7 @@ class _Link:
         "linger_s",
         "lingers",
         "number",
+        "outlives_sender",
         "queued",
         "rate",
         "up",
@@ -78,6 +82,7 @@ class _Link:
         self.linger_s = 0.0
         self.lingers = False
         self.number = 0
+        self.outlives_sender = (-1, 0.0)
         self.blocked = False
         self.dialling = False
         self.delay_s = 0.0
@@ -111,10 +116,13 @@ class Network:
                 self._dial_later(a, b)
 
     def leave(self, node: str) -> None:
-        """A node's life ends; the others notice."""
+        """A node's life ends; the others notice.  What it has just sent still arrives, or is lost."""
         self._endpoints.pop(node, None)
-        for a, b in self._links:
+        until = self._scheduler.now + self._random.choice((0.0, REDIAL_S[0]))
+        for (a, b), link in self._links.items():
             if node in (a, b):
+                if a == node and not link.lingers:
+                    link.outlives_sender = link.number, until
                 self.cut(a, b)
 
     def cut(self, a: str, b: str) -> None:
@@ -217,7 +225,7 @@ class Network:
         link = self._links[a, b]
         if not link.dialling:
             link.dialling = True
-            self._scheduler.after(self._random.uniform(0.002, 0.1), lambda: self._dial(a, b))
+            self._scheduler.after(self._random.uniform(*REDIAL_S), lambda: self._dial(a, b))
 
     def _dial(self, a: str, b: str) -> None:
         link = self._links[a, b]
@@ -296,7 +304,9 @@ class Network:
         target = self._endpoints[b]
 
         def arrive() -> None:
-            if link.number != number or link.blocked:
+            outlives, until = link.outlives_sender
+            gone = link.number != number and (outlives != number or self._scheduler.now >= until)
+            if gone or link.blocked:
                 self.lost += 1
                 return
             link.queued[lane] -= size

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
+from dledger.replica.replica import Replica
 from dledger.sim.cases import Case, Strike
-from dledger.sim.group import SimGroup, SimNode
+from dledger.sim.group import DISK_ERRORS, SimGroup, SimNode
 from dledger.sim.invariants import Violation, require
 from dledger.sim.nemesis import Nemesis
 from dledger.sim.plan import draw_plan
@@ -21,6 +24,8 @@ OPERATOR_S = 15.0
 SCRUB_S = 15.0
 """By then every node has read all of its log again."""
 STEP_S = 0.25
+NODE_PACKAGES = ("dledger", "dledger_broker")
+"""What nodes log comes from these."""
 WARM_UP_S = 1.0
 AWAKE_S = 2.0
 """Clients go on for so long after the last pause, which may end after all other trouble: at most a minute."""
@@ -73,7 +78,8 @@ def simulate(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | N
         node.sync_delay_s = plan.sync_s
     group.say(f"{plan}")
     try:
-        _run(group, trial, nemesis, case.seconds)
+        with _errors_judged(group):
+            _run(group, trial, nemesis, case.seconds)
     except Violation as violation:
         outcome.violation = violation
         if violation.__cause__ is not None:
@@ -87,6 +93,33 @@ def simulate(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | N
     outcome.counts = trial.counts
     outcome.terms = len(group.witness.leaders)
     return outcome
+
+
+class _ErrorJudge(logging.Handler):
+    """Takes an error that a node logs for a broken promise, unless a fault of its disk explains it."""
+
+    def __init__(self, group: SimGroup) -> None:
+        super().__init__(logging.ERROR)
+        self._group = group
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler.emit`."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not (isinstance(error, DISK_ERRORS) or self._group.rotten):
+            raise Violation("no node logs an error that no fault explains", record.getMessage()) from error
+
+
+@contextmanager
+def _errors_judged(group: SimGroup) -> Iterator[None]:
+    judge = _ErrorJudge(group)
+    loggers = [logging.getLogger(package) for package in NODE_PACKAGES]
+    for logger in loggers:
+        logger.addHandler(judge)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(judge)
 
 
 def _random(case: Case, of: str) -> Random:
@@ -108,7 +141,7 @@ def _run(group: SimGroup, trial: Trial, nemesis: Nemesis, seconds: float) -> Non
     trial.stop()
     _converge(group)
     trial.judge(group)
-    _compare(group)
+    compare(group)
 
 
 def _converge(group: SimGroup) -> None:
@@ -147,13 +180,17 @@ def _describe(node: SimNode) -> str:
     )
 
 
-def _compare(group: SimGroup) -> None:
-    """The kept bytes of all replicas are equal, blanks included, and so are their states."""
+def compare(group: SimGroup) -> None:
+    """The kept bytes of a whole group's replicas are equal, blanks included, and so are their states; rot is healed."""
     _converge(group)
     deadline = group.scheduler.now + SCRUB_S
-    while group.rotten and _different_segment(group) is not None and group.scheduler.now < deadline:
+    while group.rotten and group.scheduler.now < deadline:
+        if not _lost_ranges(group) and _different_segment(group) is None:
+            break
         group.scheduler.run_until(group.scheduler.now + STEP_S)
         _converge(group)
+    lost = _lost_ranges(group)
+    require(not lost, "what a node has lost it has again from the others", lost=lost)
     different = _different_segment(group)
     require(different is None, "the committed bytes of all replicas are equal", segment=different)
     states = {life.machine.digest() for node in group.nodes.values() if (life := node.life) is not None}
@@ -162,7 +199,7 @@ def _compare(group: SimGroup) -> None:
 
 def _different_segment(group: SimGroup) -> int | None:
     """Where a segment starts that is not the same everywhere."""
-    replicas = [node.life.replica for node in group.nodes.values() if node.life is not None]
+    replicas = _replicas(group)
     first = max(replica.store.first_position for replica in replicas)
     end = replicas[0].store.end_position
     size = group.settings.segment_bytes
@@ -170,7 +207,22 @@ def _different_segment(group: SimGroup) -> int | None:
         end -= end % size  # the segment that is being written is scrubbed once it is full
     for start in range(first, end, size):
         length = min(size, end - start)
-        contents = {replica.store.read(start, length) for replica in replicas if not replica.store.corrupt_ranges}
+        contents = {replica.store.read(start, length) for replica in replicas}
         if len(contents) > 1:
             return start
     return None
+
+
+def _lost_ranges(group: SimGroup) -> list[str]:
+    """What nodes lack that all others keep."""
+    first = max(replica.store.first_position for replica in _replicas(group))
+    return [
+        f"{replica.me.node_id} {lost}"
+        for replica in _replicas(group)
+        for lost in replica.store.corrupt_ranges
+        if lost.end > first
+    ]
+
+
+def _replicas(group: SimGroup) -> list[Replica]:
+    return [node.life.replica for node in group.nodes.values() if node.life is not None]

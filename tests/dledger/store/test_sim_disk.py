@@ -48,6 +48,15 @@ def test_a_name_is_lost_unless_its_directory_was_synced(sim_disk: SimDisk):
     assert not sim_disk.exists("file")
 
 
+def test_a_sync_of_one_directory_keeps_no_name_of_another(sim_disk: SimDisk):
+    sim_disk.mkdir("inside")
+    sim_disk.sync_dir(".")
+    sim_disk.open("inside/file", create=True)
+    sim_disk.sync_dir(".")
+    sim_disk.crash(random.Random(1), keep="none")
+    assert sim_disk.paths() == []
+
+
 def test_a_rename_is_lost_unless_its_directory_was_synced(sim_disk: SimDisk):
     synced_file(sim_disk, "old", b"abc")
     sim_disk.rename("old", "new")

@@ -11,6 +11,7 @@ from dledger_broker.errors import wire_error
 from dledger_broker.forward import Envelope, Forwarder
 from dledger_broker.processors.offsets import OffsetProcessor, RecentCommits
 from dledger_broker.processors.pull import PullProcessor
+from dledger_broker.processors.ranges import RangeProcessor
 from dledger_broker.processors.requests import Requests
 from dledger_broker.processors.send import SendProcessor
 from dledger_broker.processors.send_unit import SendUnit
@@ -21,6 +22,7 @@ from dledger_broker.sim.schedules import requests as request_schedules
 from dledger_broker.state.tables import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
+from dledger_remoting.command import FLAG_ONEWAY
 from dledger_remoting.headers import DeleteTopicHeader, UpdateConsumerOffsetHeader, decode_ext
 from dledger_remoting.hotpath import PullFields
 from dledger_remoting.tags import TagFilter
@@ -43,6 +45,18 @@ CATALOGUE.add(
     "a send is acknowledged once a majority has it on disk and it can be read",
     (SendProcessor, "flush", _answer_when_staged),
 )
+
+
+def _tear_batches(self: SendProcessor) -> None:
+    for number, (request, fields, target, queue, messages, key, sizes, size) in enumerate(self._pending):
+        if request.flag & FLAG_ONEWAY and sizes is not None:
+            self._pending_bytes -= sizes[-1]
+            left = size - sizes[-1]
+            self._pending[number] = request, fields, target, queue, messages[:-1], key, sizes[:-1], left
+    _real_flush(self)
+
+
+CATALOGUE.add("batch-torn", "a batch is stored whole or not at all", (SendProcessor, "flush", _tear_batches))
 
 
 def _refuse_what_was_proposed(self: SendUnit) -> None:
@@ -268,4 +282,17 @@ CATALOGUE.add(
     (OffsetProcessor, "_finish_overtaken", _answer_whatever_became_of_it),
     schedule=commits.commit_of_which_only_a_lower_one_is_left,
     scenario="races",
+)
+
+
+def _forget_a_case(self: RangeProcessor, request: Request) -> None:
+    _ = self
+    raise KeyError(request.code)
+
+
+CATALOGUE.add(
+    "request-fails",
+    "no request fails in a way that nobody foresaw",
+    (RangeProcessor, "commit", _forget_a_case),
+    scenario="repeats",
 )

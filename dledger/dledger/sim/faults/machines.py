@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dledger.sim.disk import Keep
+from dledger.sim.disk import POWER_GONE, Keep
 from dledger.sim.group import SimGroup
 
 MUTATING = frozenset(("pwrite", "datasync", "rename", "unlink", "sync_dir", "truncate", "reserve"))
@@ -81,7 +81,7 @@ class PowerCut:
 
         if self.restart:
             group.kill(self.node)
-        node.disk.fail(matches, once=False)
+        node.disk.fail(matches, POWER_GONE, once=False)
         if self.restart:
             group.start(self.node)
         return True

@@ -10,6 +10,7 @@ from dledger.replica.leading import Leading
 from dledger.replica.opening import LOG_DIRECTORIES, STARTED, Opened, open_directory
 from dledger.replica.proposer import SealedEntry
 from dledger.replica.reads import ReadWaiters
+from dledger.replica.repair import Repairer
 from dledger.sim import group
 from dledger.sim.machine import Pending
 from dledger.sim.mutants.catalogue import Catalogue
@@ -78,4 +79,16 @@ CATALOGUE.add(
     "what is lost above the durable log is a torn end, and no damage",
     (Housekeeping, "_save_commit", _save_what_is_not_durable),
     schedule=group_schedules.power_loss_on_a_slow_disk,
+)
+
+
+def _ask_nobody(self: Repairer) -> None:
+    _ = self
+
+
+CATALOGUE.add(
+    "rot-not-healed",
+    "what rotted, or was lost, is healed with a peer's bytes",
+    (Repairer, "_begin", _ask_nobody),
+    schedule=group_schedules.lost_segment,
 )

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from random import Random
 
-from dledger.sim.faults import LoseFiles
+from dledger.sim.faults import LoseFiles, LoseSegment
 from dledger.sim.group import GroupSettings, SimGroup
 from dledger.sim.registers import serve_registers
+from dledger.sim.run import compare
 from dledger.sim.scheduler import Scheduler
 from dledger.sim.workload import Workload, WorkloadSettings
 from dledger.store.verify import verify
@@ -69,6 +70,21 @@ def lost_files() -> None:
     assert victim.life.replica_id != old
     assert victim.disk.exists("aside-0")
     _until(group, group.healthy, 20.0)
+
+
+def lost_segment() -> None:
+    """A node that lost its oldest segment has it again from the others, while they keep it."""
+    group, workload = _running_group(clients=6)
+    victim = next(node for node in group.nodes.values() if node is not group.leader)
+    assert victim.replica is not None
+    store = victim.replica.store
+    _until(group, lambda: store.end_position > 2 * store.segment_bytes, 20.0)
+    workload.stop()
+    fault = LoseSegment(victim.name, 0.0, cut=False, duration_s=0.1)
+    _until(group, lambda: fault.inject(group), 5.0)
+    fault.heal(group)
+    _until(group, group.healthy, 20.0)
+    compare(group)
 
 
 def _membership(group: SimGroup) -> Membership:
@@ -141,6 +157,7 @@ def _term(group: SimGroup) -> int:
 GROUP_SCHEDULES = (
     wiped_node,
     lost_files,
+    lost_segment,
     slow_sync_hands_over,
     stopped_process_comes_back,
     transfer_between_replicas,

@@ -1,0 +1,145 @@
+"""The simulator's judges: what breaks a promise is called that, whatever else is wrong at the time."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from random import Random
+
+import pytest
+
+from dledger.core.messages import AppendReply
+from dledger.errors import StorageError
+from dledger.invariants import InvariantError
+from dledger.net.requests import RequestChannel
+from dledger.net.transport import Lane
+from dledger.sim.group import GroupSettings, SimGroup
+from dledger.sim.invariants import Violation, require
+from dledger.sim.mutants import MUTANTS
+from dledger.sim.network import REDIAL_S
+from dledger.sim.registers import serve_registers
+from dledger.sim.scheduler import Scheduler
+from dledger.sim.workload import Workload, WorkloadSettings
+from dledger.types import ReplicaId
+from dledger_broker.sim.clients import ClientSettings
+from dledger_broker.sim.connection import Answer
+from dledger_broker.sim.service import BrokerSettings
+from dledger_broker.sim.trial import BrokerTrial
+from dledger_broker.sim.truth import Incarnation, Stored, encode_body
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.hosts import HostAddress
+from dledger_remoting.record import MessageRecord, encode_record
+
+HOST = HostAddress("127.0.0.1", 10911)
+
+
+@pytest.fixture
+def group() -> SimGroup:
+    group = SimGroup(Scheduler(), Random(1), GroupSettings(clock_drift=0.0), serve_registers)
+    for name in group.nodes:
+        group.start(name)
+    group.scheduler.run_until(3.0)
+    assert group.healthy()
+    return group
+
+
+def test_a_node_whose_disk_was_damaged_must_hold_what_it_acknowledges_afterwards(group: SimGroup) -> None:
+    for name in group.nodes:
+        group.witness.amnesia(name)
+    for node in group.nodes.values():
+        node.sync_delay_s = 0.05
+    Workload(group, Random(2), WorkloadSettings()).start()
+    with MUTANTS["ack-before-sync"].applied(), pytest.raises(Violation, match="platter"):
+        group.scheduler.run_until(10.0)
+
+
+def test_nobody_acknowledges_what_is_not_in_its_log(group: SimGroup) -> None:
+    follower = next(node.life for node in group.nodes.values() if node is not group.leader)
+    leader = group.leader
+    assert follower is not None
+    assert leader is not None
+    term, beyond = follower.replica.engine.term, follower.replica.store.last_index + 1
+    with pytest.raises(Violation, match="is in the sender's log"):
+        group.witness.sending(follower, leader.name, AppendReply(term, beyond, beyond))
+
+
+def test_an_error_of_a_disk_explains_no_other_failure(group: SimGroup) -> None:
+    node = group.nodes["n0"]
+    assert node.life is not None
+    node.failing_disk = True
+    with pytest.raises(Violation, match="a replica fails only when its disk does"):
+        group._replica_failed(node.life, InvariantError("something else"))
+    group._replica_failed(node.life, StorageError("a write failed"))
+    assert node.life is None
+
+
+def test_no_handler_of_the_code_under_test_answers_a_broken_promise(group: SimGroup) -> None:
+    life = group.nodes["n0"].life
+    assert life is not None
+    channel = RequestChannel(life.transport, 77, lambda *_: require(False, "a promise"), life.environment)
+    with pytest.raises(Violation, match="a promise"):
+        channel._answer(ReplicaId("n1", "x"), 1, b"")
+
+
+def test_what_a_node_has_just_sent_may_arrive_after_its_death(group: SimGroup) -> None:
+    arrived: Counter[bool] = Counter()
+    for _ in range(20):
+        sender = group.nodes["n1"].life
+        assert sender is not None
+        got: list[float] = []
+        group.network.send(
+            sender.replica_id, "n2", Lane.CONTROL, 10, lambda _, got=got: got.append(group.scheduler.now)
+        )
+        at = group.scheduler.now
+        group.kill("n1")
+        group.scheduler.run_until(at + 1.0)
+        assert all(moment < at + REDIAL_S[0] for moment in got)
+        arrived[bool(got)] += 1
+        group.start("n1")
+        group.scheduler.run_until(at + 4.0)
+    assert arrived[True]
+    assert arrived[False]
+
+
+def test_a_power_loss_in_the_middle_of_a_sync_leaves_some_of_what_it_was_to_write(group: SimGroup) -> None:
+    node = group.nodes["n0"]
+    left: Counter[bool] = Counter()
+    for number in range(40):
+        path = f"file-{number}"
+        file = node.disk.open(path, create=True)
+        node.disk.sync_dir(".")
+        file.pwrite(b"x" * 512, 0)
+        node.disk.fail(lambda operation, _: operation == "datasync", errno.ENODEV)
+        with pytest.raises(OSError, match=path):
+            file.datasync()
+        node.disk.crash(group.random, "random")
+        left[node.disk.durable_bytes(path, 0, 512) == b"x" * 512] += 1
+    assert left[True]
+    assert left[False]
+
+
+def test_a_pull_from_below_the_first_kept_message_skips_only_what_is_gone() -> None:
+    trial = BrokerTrial(Random(1), ClientSettings(topics=1), BrokerSettings(), None)
+    topic = trial.truth.topics["lasting-0"] = Incarnation("lasting-0", 0)
+    topic.first_offsets[0] = 3
+    trial._group = SimGroup(Scheduler(), Random(1), GroupSettings(), serve_registers)
+    for offset in (3, 4):
+        trial.truth.by_position[offset] = Stored(offset, topic.name, 0, 0, offset, offset, 1, 0, 0)
+    assert trial.pulled(topic.name, 0, 1, _found(3)) == 4
+    with pytest.raises(Violation, match="a pull skips nothing that is kept"):
+        trial.pulled(topic.name, 0, 1, _found(4))
+
+
+def _found(offset: int) -> Answer:
+    record = MessageRecord(
+        topic="lasting-0",
+        queue_id=0,
+        queue_offset=offset,
+        physical_offset=offset,
+        body=encode_body(offset, 0),
+        born_timestamp=0,
+        born_host=HOST,
+        store_timestamp=0,
+        store_host=HOST,
+    )
+    return Answer(ResponseCode.SUCCESS, {}, encode_record(record), "")
