@@ -73,7 +73,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     | `fault-end` | the same | `id`, `injected` (false: the target refused it) |
     | `status` | | `role`, `term`, `commit_index`, `ready`: a sample of `node` |
     | `usage` | | `resident_bytes`, `open_files`: a sample of `node` |
-    | `process` | `started`, `ended` | `pid`, at the end `exit_code`, `expected` |
+    | `process` | `started`, `ended` | `pid`, at the end `expected` |
     | `phase` | `workloads`, `heal`, `converged`, `final-reads`, `stopped` | |
     | `note` | free text | `trouble`: the run itself did not go as it should |
     """

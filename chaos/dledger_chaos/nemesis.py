@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from dledger.store.disk import FULL
 
 from .convergence import leader_of, members_of, wait_converged
 from .errors import ChaosError
@@ -68,6 +71,19 @@ def schedule(seed: int, kinds: Sequence[FaultKind], duration_s: float, pace: Pac
             yield Step(rng.uniform(*pace.pause_s), kind, hold_s, rng.getrandbits(64))
 
 
+@dataclass(slots=True)
+class _DiskTrouble:
+    """Why nodes may stop by themselves, from `since_s` to `until_s` of the event loop's clock.
+
+    Unless writes or syncs `fail`, the disk is full, which only a node that starts need not bear.
+    """
+
+    nodes: tuple[str, ...]
+    fails: bool
+    since_s: float
+    until_s: float = math.inf
+
+
 class Nemesis:
     """Runs a schedule against a target.  `injected` counts faults by kind."""
 
@@ -81,14 +97,18 @@ class Nemesis:
         self._serial = 0
         self._active: set[asyncio.Task[None]] = set()
         self._values: set[Fault] = set()
-        self._may_end_until: dict[str, float] = {}
+        self._troubles: list[_DiskTrouble] = []
         self._slots = asyncio.Semaphore(max_overlap)
 
-    def may_end(self, node_id: str) -> bool:
-        """Whether a fault is in force, or was a moment ago, over which a node may stop by itself."""
+    def may_end(self, node_id: str, started_s: float) -> bool:
+        """Whether a fault is in force, or was a moment ago, over which a node that started then may stop by itself.
+
+        `started_s` is a time of the event loop's clock.
+        """
         now = asyncio.get_running_loop().time()
-        return now < self._may_end_until.get(node_id, 0.0) or any(
-            isinstance(fault, DiskRules) and node_id in fault.nodes for fault in self._values
+        return any(
+            node_id in trouble.nodes and now < trouble.until_s and (trouble.fails or started_s >= trouble.since_s)
+            for trouble in self._troubles
         )
 
     async def run(self, duration_s: float) -> None:
@@ -143,7 +163,7 @@ class Nemesis:
             await asyncio.gather(*(self._target.start_node(node.node_id) for node in self._target.nodes))
             await wait_converged(self._target)
         except ChaosError as error:
-            self._recorder.event("note", f"not converged: {error}")
+            self._recorder.event("note", f"not converged: {error}", trouble=True)
             return False
         return True
 
@@ -165,6 +185,7 @@ class Nemesis:
         }
         self._recorder.event("fault-begin", step.kind.name, **fields)
         injected = False
+        trouble = self._begin_trouble(fault)
         try:
             with self._noted(step.kind, "not injected"):
                 await fault.inject(self._target)
@@ -172,18 +193,29 @@ class Nemesis:
                 self.injected[step.kind.name] = self.injected.get(step.kind.name, 0) + 1
                 await asyncio.sleep(step.hold_s)
         finally:
-            with self._noted(step.kind, "not healed"):
+            with self._noted(step.kind, "not healed", whom=fault.nodes):
                 await fault.heal(self._target)
-            if isinstance(fault, DiskRules):
-                until = asyncio.get_running_loop().time() + STOPPING_S
-                self._may_end_until |= dict.fromkeys(fault.nodes, until)
+            if trouble is not None:
+                trouble.until_s = asyncio.get_running_loop().time() + STOPPING_S
             self._values.discard(fault)
             self._recorder.event("fault-end", step.kind.name, id=number, injected=injected)
 
+    def _begin_trouble(self, fault: Fault) -> _DiskTrouble | None:
+        errors = {rule.error for rule in fault.rules if rule.error} if isinstance(fault, DiskRules) else set()
+        if not errors:
+            return None
+        trouble = _DiskTrouble(fault.nodes, not errors.issubset(FULL), asyncio.get_running_loop().time())
+        self._troubles.append(trouble)
+        return trouble
+
     @contextlib.contextmanager
-    def _noted(self, kind: FaultKind, what: str) -> Iterator[None]:
-        """A cluster in pieces may refuse a fault or its healing: that is written down, and no end of the run."""
+    def _noted(self, kind: FaultKind, what: str, whom: tuple[str, ...] = ()) -> Iterator[None]:
+        """A cluster in pieces may refuse a fault or its healing: that is written down, and no end of the run.
+
+        If nothing was wrong with a disk of those `whom` it should have helped, it is trouble.
+        """
         try:
             yield
         except (ChaosError, OSError) as error:
-            self._recorder.event("note", f"{kind.name} {what}: {error}")
+            explained = not whom or any(self.may_end(node_id, math.inf) for node_id in whom)
+            self._recorder.event("note", f"{kind.name} {what}: {error}", trouble=not explained)

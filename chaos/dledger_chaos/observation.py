@@ -22,17 +22,18 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class Observer:
-    """Writes samples as events until it is cancelled.  `commit_index` has the highest one seen, by group.
+    """Writes samples as events until it is cancelled.
 
-    `may_end(node)` says whether a fault is in force over which a node may stop by itself.
+    `may_end(node, started_s)` says whether a fault is in force over which a node that was started then, by the event
+    loop's clock, may stop by itself.
     """
 
-    def __init__(self, target: Target, recorder: Recorder, may_end: Callable[[str], bool]) -> None:
-        self.commit_index: dict[str, int] = {}
+    def __init__(self, target: Target, recorder: Recorder, may_end: Callable[[str, float], bool]) -> None:
         self._target = target
         self._recorder = recorder
         self._may_end = may_end
         self._pids: dict[str, int | None] = {}
+        self._started_s: dict[str, float] = {}
 
     async def run(self) -> None:
         """Sample for ever."""
@@ -51,7 +52,6 @@ class Observer:
         for view in views:
             if view is None:
                 continue
-            self.commit_index[view.group] = max(view.commit_index, self.commit_index.get(view.group, 0))
             self._recorder.event(
                 "status",
                 node=view.node_id,
@@ -69,9 +69,10 @@ class Observer:
         if pid == before:
             return
         if before is not None:
-            expected = self._target.was_stopped(before) or self._may_end(node_id)
+            expected = self._target.was_stopped(before) or self._may_end(node_id, self._started_s[node_id])
             self._recorder.event("process", "ended", node=node_id, pid=before, expected=expected)
         if pid is not None:
+            self._started_s[node_id] = asyncio.get_running_loop().time()
             self._recorder.event("process", "started", node=node_id, pid=pid)
         self._pids[node_id] = pid
 

@@ -202,7 +202,7 @@ class _Trial:
             finally:
                 self.injected = nemesis.injected
             recorder.event("phase", "stopped")
-        self._write_info(observer, nodes)
+        self._write_info(nodes)
 
     async def _with_cluster(self, recorder: Recorder, nemesis: Nemesis, observer: Observer) -> None:
         contexts = [self._context(recorder, workload) for workload in self._workloads]
@@ -278,7 +278,7 @@ class _Trial:
             directory,
         )
 
-    def _write_info(self, observer: Observer, nodes: list[NodeFiles]) -> None:
+    def _write_info(self, nodes: list[NodeFiles]) -> None:
         info = RunInfo(
             seed=self._options.seed,
             command=self._options.command,
@@ -296,6 +296,5 @@ class _Trial:
                 "Python": platform.python_version(),
                 platform.system(): platform.release(),
             },
-            commit_index=observer.commit_index,
         )
         (self._options.directory / RUN_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(info)))

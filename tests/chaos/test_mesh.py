@@ -11,7 +11,8 @@ import pytest
 from dledger_chaos.errors import BuildError, TargetError
 from dledger_chaos.ports import find_base_port, proxy_ports
 from dledger_chaos.toxiproxy import build
-from dledger_chaos.toxiproxy.mesh import HOLD, Direction, Link, Mesh, Toxic
+from dledger_chaos.toxiproxy.mesh import HOLD, NAMESRV, Direction, Link, Mesh, Toxic
+from dledger_chaos.toxiproxy.server import ToxiproxyServer
 
 PATIENCE_S = 10.0
 SWALLOW = Toxic("timeout", {"timeout": 0})
@@ -219,6 +220,16 @@ async def test_everything_is_healed_at_once(town):
         link = await town.connect(*pair)
         await link.say(b"x")
         assert await link.hear(1) == b"x"
+
+
+async def test_a_fault_that_would_hit_no_link_is_refused(tmp_path):
+    """A group without name servers cannot be cut off from them."""
+    mesh = Mesh(ToxiproxyServer(tmp_path, 1, log_file=tmp_path / "log"), [Link("a", "b", 1, "127.0.0.1:2")])
+    nobody = [Direction("a", NAMESRV), Direction(NAMESRV, "a")]
+    with pytest.raises(TargetError, match="no link"):
+        await mesh.spoil("fault", nobody, HOLD)
+    with pytest.raises(TargetError, match="no link"):
+        await mesh.refuse("fault", nobody)
 
 
 async def test_what_toxiproxy_does_not_know_is_an_error_with_its_words(town):

@@ -35,6 +35,9 @@ VIOLATIONS = {
     "the end is gone": ("lost", History().send("a", 0).send("b", 1).end(["a"])),
     "a whole queue is empty": ("lost", History().send("a", 0).add("bounds", QUEUE, [0, 0])),
     "a queue begins later, and nothing trims": ("lost", History().send("a", 0).send("b", 1).end(["b"], first=1)),
+    "a queue begins later, of a client that tells no bytes": (
+        "lost", History().add("send-repeating", "T", "a", queue=QUEUE, offset=0, position=-1).end(["b"], first=1),
+    ),
     "one of a batch is gone": ("lost", History().batch(["a", "b"], 0).send("c", 2).end(["a", None, "c"])),
     "a message nobody sent": ("phantom", History().send("a", 0).end(["a", "x"])),
     "a damaged body": ("phantom", History().send("a", 0).end(["damaged:9:00"])),
@@ -97,6 +100,22 @@ def test_what_retention_took_is_counted():
     assert found.figures["trimmed"] == 1
 
 
+@pytest.mark.parametrize(
+    ("node", "begin", "kind", "expected"),
+    [
+        (NODES[0], 5, "bit-rot", "valid"),
+        (NODES[1], 5, "bit-rot", "invalid"),
+        (NODES[0], 900, "bit-rot", "invalid"),
+        (NODES[0], 5, "fsync-slow", "invalid"),
+    ],
+)
+def test_damage_is_read_only_from_a_node_whose_bits_rot_at_the_time(node, begin, kind, expected):
+    history = History("followers").send("a", 0).pull(["damaged:9:00"]).pull(["a"]).end(["a"])
+    history.event("fault-begin", begin, kind, id=1, nodes=[node]).event("fault-end", begin + 60, kind, id=1)
+    assert verdict("two-values", history.run()).result == expected
+    assert verdict("dirty-read", history.run()).result == expected
+
+
 @pytest.mark.parametrize(("first_byte", "expected"), [(100, "valid"), (0, "invalid")])
 def test_where_nothing_trims_a_queue_loses_only_what_the_log_has_lost(tmp_path, first_byte, expected):
     """A disk that fills up has the log trimmed in any run."""
@@ -112,6 +131,7 @@ UNREAD = {
     "the end is not known": History().send("a", 0).add("bounds", QUEUE, None, "fail"),
     "a node was not read to the end": History().send("a", 0).send("b", 1).end(["a", "b"], n1=["a"]),
     "a queue is not there any more": History().send("a", 0).send("b", 0, queue=OTHER).end(["a"]),
+    "half of it was read": History().send("a", 0).send("b", 1).end(["a"]).add("bounds", QUEUE, [0, 2]),
     "a node did not answer": History().send("a", 0).end(["a"]).add("scan", QUEUE, [], "fail", node="n1", offset=0),
 }
 
@@ -119,6 +139,17 @@ UNREAD = {
 @pytest.mark.parametrize("story", UNREAD)
 def test_what_was_not_read_is_unknown(story):
     assert verdict("lost", UNREAD[story].run()).result == "unknown"
+
+
+def test_a_node_that_was_not_read_makes_it_unknown():
+    files = [NodeFiles(node, "broker-a", node, []) for node in NODES]
+    for nodes, expected in ((NODES, "valid"), (NODES[:2], "unknown")):
+        assert verdict("lost", History().send("a", 0).end(["a"], nodes=nodes).run(files=files)).result == expected
+
+
+def test_a_batch_in_a_queue_that_was_half_read_is_not_torn():
+    history = History().batch(["a", "b"]).end(["a"]).add("bounds", QUEUE, [0, 2])
+    assert verdict("torn-batch", history.run()).result == "unknown"
 
 
 @pytest.mark.parametrize("name", MESSAGE_CHECKS)

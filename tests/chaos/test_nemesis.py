@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -92,17 +93,45 @@ async def test_without_faults_the_time_passes_in_peace(tmp_path):
     assert target.harm == []
 
 
-async def test_a_node_may_stop_by_itself_only_around_faults_of_its_disk(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "running", "starting"),
+    [("fsync-fails", True, True), ("disk-full-one", False, True), ("fsync-slow", False, False)],
+)
+async def test_a_node_may_stop_by_itself_only_around_faults_of_its_disk(tmp_path, name, running, starting):
+    """One that meets a full disk when it starts may, one that runs must bear it; a slow one explains nothing."""
     target = FakeTarget(tmp_path / "target")
-    (kind,) = kinds_named(["fsync-fails"], target.capabilities)
+    (kind,) = kinds_named([name], target.capabilities)
     seen = []
     with Recorder(tmp_path / "run") as recorder:
         nemesis = Nemesis(target, recorder, iter([Step(0.0, kind, 0.0, 1)]))
-        seen.append([nemesis.may_end(node) for node in MEMBERS])
+        seen.append([nemesis.may_end(node, 0.0) for node in MEMBERS])
         await nemesis.run(ROUND_S)
-        seen.append([nemesis.may_end(node) for node in MEMBERS])
+        seen.append([nemesis.may_end(node, 0.0) for node in MEMBERS])
+        seen.append([nemesis.may_end(node, asyncio.get_running_loop().time()) for node in MEMBERS])
     (begin,) = [event for event in read_events(tmp_path / "run") if event.kind == "fault-begin"]
-    assert seen == [[False] * 3, [[node] == begin.fields["nodes"] for node in MEMBERS]]
+    hit = [[node] == begin.fields["nodes"] for node in MEMBERS]
+    assert seen == [[False] * 3, [one and running for one in hit], [one and starting for one in hit]]
+
+
+@pytest.mark.parametrize(("disk", "expected"), [("fsync-slow", True), ("disk-full-all", False)])
+async def test_a_node_that_does_not_start_is_trouble_unless_its_disk_explains_it(tmp_path, disk, expected):
+    target = FakeTarget(tmp_path / "target")
+    stubborn = FaultKind("stubborn", "process", "", lambda s: Stubborn((s.one(),)))
+    (kind,) = kinds_named([disk], target.capabilities)
+    with Recorder(tmp_path / "run") as recorder:
+        both = iter([Step(0.0, kind, ROUND_S / 2, 1), Step(0.0, stubborn, 0.0, 2)])
+        await Nemesis(target, recorder, both).run(ROUND_S)
+    notes = {event.name: event.fields["trouble"] for event in read_events(tmp_path / "run") if event.kind == "note"}
+    assert notes == {"stubborn not injected: no": False, "stubborn not healed: still no": expected}
+
+
+async def test_a_cluster_that_does_not_become_whole_after_a_fault_is_trouble(tmp_path, monkeypatch):
+    async def never(_):
+        raise TargetError("no leader after 90 s")
+
+    monkeypatch.setattr("dledger_chaos.nemesis.wait_converged", never)
+    _, events = await rampage(tmp_path, kinds_named(["wipe"], frozenset({"disk"})))
+    assert [event.fields["trouble"] for event in events if event.name.startswith("not converged")][:1] == [True]
 
 
 @pytest.fixture(autouse=True)

@@ -37,7 +37,7 @@ class Watched(FakeTarget):
 async def test_a_node_that_ends_by_itself_is_told_from_one_that_was_stopped(tmp_path):
     target = Watched(tmp_path / "target")
     with Recorder(tmp_path / "run") as recorder:
-        observer = Observer(target, recorder, lambda _: False)
+        observer = Observer(target, recorder, lambda *_: False)
         await observer.sample(usage=False)
         target.pids |= {MEMBERS[0]: 2, MEMBERS[1]: None}
         target.stopped = {2}
@@ -54,7 +54,7 @@ async def test_a_node_that_ends_by_itself_is_told_from_one_that_was_stopped(tmp_
 
 async def test_a_run_that_nobody_watched_is_unknown(tmp_path):
     with Recorder(tmp_path / "run") as recorder:
-        observer = Observer(Watched(tmp_path / "target", KeyError("role")), recorder, lambda _: False)
+        observer = Observer(Watched(tmp_path / "target", KeyError("role")), recorder, lambda *_: False)
         watching = asyncio.create_task(observer.run(), name="observer")
         watching.add_done_callback(partial(note_failure, recorder))
         await asyncio.wait([watching])

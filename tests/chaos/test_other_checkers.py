@@ -132,6 +132,8 @@ INVALID = {
     "not found by id": ("unreadable", History().send("a", 0).view(0, "a", None)),
     "another found by id": ("unreadable", History().send("a", 0).view(0, "a", "b")),
     "an end below an acknowledged message": ("unreadable", History().send("a", 5).add("end", QUEUE, 5)),
+    "a pull that passes over a message": ("unreadable", History("followers").pull(["a", None, "c"])),
+    "a pull that sends its reader past a message": ("unreadable", History("followers").pull(["a"], next_offset=2)),
     "a reader sent back below an acknowledged message": (
         "unreadable", History("followers").send("a", 5).pull([], 9, code=21, next_offset=3),
     ),
@@ -212,6 +214,9 @@ UNKNOWN = {
     "a queue that was read is not there any more": (
         "dirty-read", History("followers").pull(["a"]).pull(["b"], queue="T/broker-a/1").end(["a"]),
     ),
+    "the queue was read in part": (
+        "dirty-read", History("followers").pull(["a", "b"]).end(["a"]).add("bounds", QUEUE, [0, 2]),
+    ),
     "the queue was not read": ("dirty-read", History("followers").pull(["a"])),
 }  # fmt: skip
 
@@ -261,6 +266,12 @@ def test_a_wait_is_measured_from_acknowledgement_to_acknowledgement():
     assert (gap.fault, gap.client, gap.alone, round(gap.seconds, 3)) == ("kill-leader", "one-0", True, 3.5)
 
 
+def test_a_kill_that_did_not_take_place_is_no_kill():
+    history = killed_leader(9.9, 10.8, 14.5)
+    history.events[-1].fields["injected"] = False
+    assert client_gaps(history.run()) == []
+
+
 @pytest.mark.parametrize("other", [8.9, 12])
 def test_a_wait_under_two_faults_says_nothing_about_one(other):
     run = killed_leader(9.9, 13.8, 14.5, other=other).run()
@@ -284,26 +295,34 @@ LOG = "2026-01-01 00:00:00,000 level={} logger=dledger.node node=n0 {}\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "family", "expected"),
+    ("text", "kind", "expected"),
     [
-        (LOG.format("WARNING", "event=unreachable"), "process", "valid"),
-        (LOG.format("ERROR", "event=failed error=KeyError()"), "process", "invalid"),
-        (LOG.format("ERROR", "event=failed error=OSError(5, '[Errno 5] Input/output error')"), "disk", "valid"),
-        (LOG.format("ERROR", "event=failed error=OSError(5, '[Errno 5] Input/output error')"), "process", "invalid"),
-        (LOG.format("ERROR", "event=corruption start=1 end=2"), "disk", "valid"),
-        (LOG.format("INFO", "x") + "Traceback (most recent call last):\n  File\nKeyError\n", "disk", "invalid"),
-        ("Task exception was never retrieved\n", "disk", "invalid"),
-        ("an error in a layout that nobody knows\n", "disk", "unknown"),
-        (None, "disk", "unknown"),
+        (LOG.format("WARNING", "event=unreachable"), "kill-all", "valid"),
+        (LOG.format("ERROR", "event=failed error=KeyError()"), "kill-all", "invalid"),
+        (LOG.format("ERROR", "event=failed error=OSError(5, '[Errno 5] Input/output error')"), "fsync-fails", "valid"),
+        (LOG.format("ERROR", "event=failed error=OSError(5, '[Errno 5] Input/output error')"), "fsync-slow", "invalid"),
+        (LOG.format("ERROR", "event=corruption start=1 end=2"), "bit-rot", "valid"),
+        (LOG.format("ERROR", "event=corruption start=1 end=2"), "power-loss-all", "invalid"),
+        (LOG.format("ERROR", "event=corruption start=1 end=2"), "disk-full-all", "invalid"),
+        (LOG.format("INFO", "x") + "Traceback (most recent call last):\n  File\nKeyError\n", "bit-rot", "invalid"),
+        ("Task exception was never retrieved\n", "bit-rot", "invalid"),
+        ("an error in a layout that nobody knows\n", "bit-rot", "unknown"),
+        (None, "bit-rot", "unknown"),
     ],
 )
-def test_errors_need_a_fault_that_explains_them(tmp_path, text, family, expected):
+def test_errors_need_a_fault_that_explains_them(tmp_path, text, kind, expected):
     if text is not None:
         (tmp_path / "broker.log").write_text(text)
-    history = History().event("fault-begin", 1, "x", id=1, **{"class": family})
+    history = History().event("fault-begin", 1, kind, id=1, nodes=[NODES[0]])
     files = [NodeFiles(NODES[0], "broker-a", "n0", ["broker.log"])]
-    found = verdict("errors", history.run(tmp_path, files=files))
-    assert found.result == expected
+    assert verdict("errors", history.run(tmp_path, files=files)).result == expected
+
+
+def test_what_hit_one_node_explains_no_error_of_another(tmp_path):
+    (tmp_path / "broker.log").write_text(LOG.format("ERROR", "event=corruption start=1 end=2"))
+    history = History().event("fault-begin", 1, "bit-rot", id=1, nodes=[NODES[0]])
+    files = [NodeFiles(NODES[1], "broker-a", "n1", ["broker.log"])]
+    assert verdict("errors", history.run(tmp_path, files=files)).result == "invalid"
 
 
 @pytest.mark.parametrize(

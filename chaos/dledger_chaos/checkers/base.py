@@ -47,8 +47,6 @@ class RunInfo(msgspec.Struct, frozen=True):
     end_ns: int
     nodes: list[NodeFiles]
     versions: dict[str, str] = {}
-    commit_index: dict[str, int] = {}
-    """By broker group: the highest commit index that a node reported before it was stopped."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,11 @@ class RunData:
     @cached_property
     def messages(self) -> Messages:
         """What was sent, and what lay in the queues at the end."""
-        return Messages(self.operations, trims="retention" in self.info.workloads)
+        groups: dict[str, frozenset[str]] = {}
+        if self.info.target == "local":
+            for node in self.info.nodes:
+                groups[node.group] = groups.get(node.group, frozenset()) | {node.node_id}
+        return Messages(self.operations, trims="retention" in self.info.workloads, readers=groups)
 
     def of(self, workload: str, *functions: str, outcome: Outcome | None = None) -> list[Operation]:
         """A workload's operations of these functions in the order of their calls."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import msgspec
@@ -46,6 +47,8 @@ class Queue:
 
     key: str
     bounds: tuple[int, int] | None = None
+    readers: frozenset[str] = frozenset()
+    """The nodes that it is to be read from."""
     nodes: dict[str, dict[int, Seen]] = field(default_factory=dict)
 
     @property
@@ -64,17 +67,30 @@ class Queue:
         """Why the queue is not known as a whole, empty if it is."""
         if self.bounds is None:
             return f"the offsets of {self.key} could not be read"
-        if not self.nodes and self.bounds[0] < self.bounds[1]:
-            return f"{self.key} was not read"
+        if self.bounds[0] < self.bounds[1]:
+            if not self.nodes:
+                return f"{self.key} was not read"
+            if missing := sorted(self.readers - self.nodes.keys()):
+                return f"{self.key} was not read on {', '.join(missing)}"
         unread = [node for node in self.nodes if not self.read_through(node)]
         return f"{self.key} was not read to its end {self.bounds[1]} on {', '.join(unread)}" if unread else ""
 
 
 class Messages:
-    """Built once for all checks. `trims`: the log is trimmed all the time, also while queues are read at the end."""
+    """Built once for all checks. `trims`: the log is trimmed all the time, also while queues are read at the end.
 
-    def __init__(self, operations: Iterable[Operation], *, trims: bool = False) -> None:
+    `readers` are the nodes by broker group, if every one of them is to show everything.
+    """
+
+    def __init__(
+        self,
+        operations: Iterable[Operation],
+        *,
+        trims: bool = False,
+        readers: Mapping[str, frozenset[str]] = MappingProxyType({}),
+    ) -> None:
         self._trims = trims
+        self._readers = readers
         self.sent: dict[str, Sent] = {}
         self.queues: dict[str, Queue] = {}
         for operation in operations:
@@ -155,4 +171,7 @@ class Messages:
             queue.bounds = max(queue.bounds[0], pulled.next_offset), queue.bounds[1]
 
     def _queue(self, key: str) -> Queue:
-        return self.queues.setdefault(key, Queue(key))
+        if key not in self.queues:
+            _, _, rest = key.partition("/")
+            self.queues[key] = Queue(key, readers=self._readers.get(rest.partition("/")[0], frozenset()))
+        return self.queues[key]

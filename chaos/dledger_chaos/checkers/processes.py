@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from .base import Findings, Judgement, RunData
 
 MAX_RESIDENT_BYTES: Final = 512 << 20
@@ -20,22 +22,22 @@ _BAD: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """An error line that a node may print in a run with a fault of one of `families`, and why."""
+    """An error line that a node may print which one of these kinds of faults has hit, and why."""
 
     pattern: re.Pattern[str]
-    families: frozenset[str]
+    kinds: frozenset[str]
     why: str
 
 
 ALLOWED: Final = (
     Allowed(
         re.compile(r"event=failed .*(Errno 5\b|Input/output error)"),
-        frozenset({"disk"}),
+        frozenset({"write-fails", "fsync-fails"}),
         "a node whose disk fails says so and ends",
     ),
     Allowed(
         re.compile(r"event=corruption "),
-        frozenset({"disk"}),
+        frozenset({"bit-rot", "bit-rot-stopped", "segment-truncated", "segment-deleted"}),
         "bytes that do not verify are announced before they are healed",
     ),
 )
@@ -44,8 +46,9 @@ ALLOWED: Final = (
 def unexpected_errors(run: RunData) -> Judgement:
     """No node prints an error or a traceback that no injected fault explains."""
     findings, lines = Findings(), 0
-    families = {str(event.fields.get("class")) for event in run.events if event.kind == "fault-begin"}
+    struck = [event for event in run.events if event.kind == "fault-begin"]
     for node in run.info.nodes:
+        kinds = {event.name for event in struck if node.node_id in msgspec.convert(event.fields["nodes"], list[str])}
         readable = False
         for name in node.logs:
             try:
@@ -56,7 +59,7 @@ def unexpected_errors(run: RunData) -> Judgement:
             for record in _log_records(text.splitlines()):
                 lines += 1
                 readable = readable or _RECORD.match(record) is not None
-                if _is_bad(record) and not _is_allowed(record, families):
+                if _is_bad(record) and not _is_allowed(record, kinds):
                     findings.violation(f"{node.node_id}: {record[:300]}")
         if not readable:
             findings.doubt(f"{node.node_id} left no line of the log's layout")
@@ -144,5 +147,5 @@ def _is_bad(record: str) -> bool:
     return any(_BAD.search(line) for line in record.splitlines())
 
 
-def _is_allowed(record: str, families: set[str]) -> bool:
-    return any(rule.pattern.search(record) and rule.families & families for rule in ALLOWED)
+def _is_allowed(record: str, kinds: set[str]) -> bool:
+    return any(rule.pattern.search(record) and rule.kinds & kinds for rule in ALLOWED)

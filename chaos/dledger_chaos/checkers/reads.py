@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
 from dledger_chaos.history import Operation
+from dledger_chaos.workloads.payload import DAMAGED_PREFIX
 from dledger_chaos.workloads.records import Found, Pulled, Seen, extras, seen
 from dledger_remoting.codes import ResponseCode
 
 from .base import Findings, Judgement, RunData
 from .logs import first_kept, group_of
 from .messages import Place
+from .recovery import fault_spans
+
+ROTS: Final = "bit-rot"
+"""The fault under which a running node serves what it cannot know to be damaged."""
 
 
 def two_values(run: RunData) -> Judgement:
@@ -48,6 +54,8 @@ def dirty(run: RunData) -> Judgement:
             continue
         checked += 1
         now = queue.contents.get(one.offset)
+        if now is None and queue.unread():
+            continue
         if now is None or now.value != one.value:
             there = "nothing" if now is None else now.value
             findings.violation(
@@ -58,7 +66,10 @@ def dirty(run: RunData) -> Judgement:
 
 
 def unreadable(run: RunData) -> Judgement:
-    """A message can be found by id, by key and below its queue's end as soon as it is acknowledged."""
+    """A message can be found by id, by key and below its queue's end as soon as it is acknowledged.
+
+    No pull passes over a message between those that it brings.
+    """
     findings, checked = Findings(), 0
     ends = _AcknowledgedEnds(run)
     for operation in run.operations:
@@ -79,6 +90,13 @@ def unreadable(run: RunData) -> Judgement:
                 told = int(str(operation.value))
             else:
                 pulled = extras(operation, Pulled)
+                if found := [one.offset for one in seen(operation)]:
+                    checked += 1
+                    if [*found, pulled.next_offset] != list(range(found[0], found[0] + len(found) + 1)):
+                        findings.violation(
+                            f"{pulled.node} answered a pull of {operation.key}@{pulled.offset} with {found}, to go on "
+                            f"at {pulled.next_offset} (operation {operation.id})"
+                        )
                 if pulled.code != ResponseCode.PULL_OFFSET_MOVED or pulled.next_offset >= pulled.offset:
                     continue
                 told = pulled.next_offset
@@ -130,12 +148,29 @@ def retention(run: RunData) -> Judgement:
 
 
 def _reads(run: RunData, *functions: str) -> Iterator[tuple[Operation, Seen]]:
+    """Every message that was read, but for damaged ones from a node whose bits rot while it runs.
+
+    Such a node cannot know before it looks: the body's CRC tells its clients.
+    """
+    spans = fault_spans(run.events)
+    rotting = [
+        (event.fields["nodes"], *spans[number][1:])
+        for event in run.events
+        if event.kind == "fault-begin" and event.name == ROTS and (number := int(str(event.fields["id"]))) in spans
+    ]
     for operation in run.operations:
         if operation.f in functions and operation.outcome == "ok":
             if operation.f == "deliver":
                 yield operation, msgspec.convert(operation.value, Seen)
-            else:
-                for one in seen(operation):
+                continue
+            rots = any(
+                [operation.extras.get("node")] == nodes
+                and (operation.complete_ns or end_ns) >= begin_ns
+                and operation.invoke_ns <= end_ns
+                for nodes, begin_ns, end_ns in rotting
+            )
+            for one in seen(operation):
+                if not (rots and one.value.startswith(DAMAGED_PREFIX)):
                     yield operation, one
 
 

@@ -40,7 +40,7 @@ class Gap:
 
 
 def client_gaps(run: RunData) -> list[Gap]:
-    """The gaps of all faults that have ended."""
+    """The gaps of all faults that were injected and have ended."""
     acknowledged = {
         client: sorted(
             operation.complete_ns or 0
@@ -51,8 +51,11 @@ def client_gaps(run: RunData) -> list[Gap]:
     }
     stopped = [event.time_ns for event in run.events if event.kind == "phase" and event.name == "final-reads"]
     spans = fault_spans(run.events)
+    void = {event.fields["id"] for event in run.events if event.fields.get("injected") is False}
     gaps = []
     for number, (name, begin_ns, end_ns) in spans.items():
+        if number in void:
+            continue
         alone = not any(
             other != number and span[1] <= end_ns and span[2] >= begin_ns - SETTLE_S * 1e9
             for other, span in spans.items()

@@ -34,7 +34,13 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(
         "key-order", "messages with one ordering key keep their order", order.reordered_by_key, frozenset({"ordered"})
     ),
-    Check("diverged", "the logs of all replicas are equal, byte by byte", logs.diverged, _MESSAGES, _OURS),
+    Check(
+        "diverged",
+        "the logs of all replicas are equal, byte by byte",
+        logs.diverged,
+        _MESSAGES | {"registers"},
+        _OUR_NODES,
+    ),
     Check("unqueued", "what is in the log is in its queue, and the other way round", logs.unqueued, _MESSAGES, _OURS),
     Check(
         "orphaned",

@@ -30,7 +30,8 @@ def lost(run: RunData) -> Judgement:
             continue
         first, end = queue.bounds
         if offset < first:
-            if trims or sent.position < kept.get(group_of(sent.place), 0):
+            # Some clients do not tell at which byte it lies.
+            if trims or max(sent.position, 0) < kept.get(group_of(sent.place), 0):
                 trimmed += 1
             else:
                 findings.violation(f"{sent}: its queue begins at offset {first}, and the log was not trimmed that far")
@@ -146,8 +147,16 @@ def torn_batch(run: RunData) -> Judgement:
     findings, checked = Findings(), 0
     places = run.messages.places
     first_offsets = {queue.key: queue.bounds[0] for queue in run.messages.queues.values() if queue.bounds}
+    unread: dict[str, list[str]] = {}
     for operation in run.operations:
         if operation.f != "send-batch":
+            continue
+        topic = operation.key
+        if topic not in unread:
+            unread[topic] = run.messages.unread(key for key in run.messages.queues if key.startswith(f"{topic}/"))
+            for reason in unread[topic]:
+                findings.doubt(reason)
+        if unread[topic]:
             continue
         checked += 1
         values = msgspec.convert(operation.value, list[str])

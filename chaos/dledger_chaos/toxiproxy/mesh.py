@@ -128,9 +128,16 @@ class Mesh:
         if accepted is not None:
             yield accepted, "downstream"
 
+    def _streams(self, directions: Iterable[Direction]) -> list[tuple[Link, Stream]]:
+        """All streams that carry directions; raises `TargetError` if there is none: a fault there would hit nobody."""
+        streams = [pair for direction in directions for pair in self.streams(direction)]
+        if not streams:
+            raise TargetError("no link of this cluster carries any of these directions")
+        return streams
+
     async def spoil(self, holder: Hashable, directions: Iterable[Direction], toxic: Toxic) -> None:
         """Put a toxic on directions, in the name of `holder`, until `release(holder)`."""
-        streams = dict.fromkeys(pair for direction in directions for pair in self.streams(direction))
+        streams = dict.fromkeys(self._streams(directions))
         await asyncio.to_thread(self._add, holder, list(streams), toxic)
 
     async def spoil_links(self, holder: Hashable, links: Iterable[Link], stream: Stream, toxic: Toxic) -> None:
@@ -139,7 +146,7 @@ class Mesh:
 
     async def refuse(self, holder: Hashable, directions: Iterable[Direction]) -> None:
         """Close every link that a direction uses, both ways: connections end, new ones are refused."""
-        names = tuple(dict.fromkeys(link.name for direction in directions for link, _ in self.streams(direction)))
+        names = tuple(dict.fromkeys(link.name for link, _ in self._streams(directions)))
         await asyncio.to_thread(self._disable, holder, names)
 
     async def release(self, holder: Hashable) -> None:
