@@ -182,10 +182,14 @@ class SnapshotReceiver:
         self._finishing = True
 
         def work() -> SnapshotMeta:
+            if (writer.meta.last_index, writer.meta.last_term) != (message.last_index, message.last_term):
+                raise CorruptionError(f"the snapshot at {message.position} is not the one announced: {writer.meta}")
             meta = writer.commit()
-            self._snapshots.verify(meta)
-            if meta.last_index != message.last_index or meta.last_term != message.last_term:
-                raise CorruptionError(f"the snapshot at {meta.position} is not the one announced: {meta}")
+            try:
+                self._snapshots.verify(meta)
+            except CorruptionError:
+                self._snapshots.delete(meta.position)  # else a trim would rely on it
+                raise
             return meta
 
         def finished(result: SnapshotMeta | BaseException) -> None:

@@ -1,0 +1,92 @@
+"""A snapshot goes from one store to another, piece by piece."""
+
+from __future__ import annotations
+
+import pytest
+
+from dledger.core.messages import InstallSnapshot
+from dledger.errors import CorruptionError
+from dledger.replica.transfer import SNAPSHOT_CHANNEL, SnapshotReceiver, SnapshotSender
+from dledger.sim.disk import SimDisk
+from dledger.store.snapshots import SnapshotStore
+from dledger.types import Membership, ReplicaId, SnapshotMeta
+
+A, B = ReplicaId("a", "1"), ReplicaId("b", "1")
+META = SnapshotMeta(4096, 17, 3, 99, Membership((A, B)))
+CONTENT = bytes(range(256)) * 4000
+
+
+class AtOnce:
+    """The environment and the transport of a sender: what it hands over has arrived."""
+
+    def __init__(self, target: SnapshotStore) -> None:
+        self.receiver = SnapshotReceiver(self, target)
+        self.answers: list[SnapshotMeta | BaseException] = []
+
+    def now(self) -> float:
+        return 0.0
+
+    def call_soon(self, callback) -> None:
+        callback()
+
+    def run_blocking(self, lane, work, done) -> None:
+        try:
+            result = work()
+        except CorruptionError as error:
+            result = error
+        done(result)
+
+    def queued_bytes(self, node_id, lane) -> int:
+        return 0
+
+    def send_data(self, node_id, channel, pieces) -> bool:
+        assert channel == SNAPSHOT_CHANNEL
+        self.receiver.on_data(A, b"".join(pieces))
+        return True
+
+    def send(self, node_id, lane, message: InstallSnapshot) -> bool:
+        self.receiver.finish(A, message, self.answers.append)
+        return True
+
+
+def transfer(target: SnapshotStore) -> SnapshotMeta | BaseException:
+    source = SnapshotStore.open(SimDisk())
+    writer = source.begin(META)
+    writer.write(CONTENT)
+    writer.commit()
+    wire = AtOnce(target)
+    ignored = {"still_wanted": lambda: True, "sent": lambda: None, "broken": lambda: None, "rotten": lambda: None}
+    SnapshotSender(wire, wire, source, B, 3, META, **ignored).start()
+    (answer,) = wire.answers
+    return answer
+
+
+def test_a_snapshot_arrives_as_it_was_sent():
+    target = SnapshotStore.open(SimDisk())
+    assert transfer(target) == META
+    assert b"".join(target.read_chunks(META)) == CONTENT
+
+
+def test_a_snapshot_that_rots_as_it_is_written_is_not_listed():
+    class RottingDisk(SimDisk):
+        def sync_dir(self, path: str) -> None:
+            super().sync_dir(path)
+            self.flip_bit(f"snapshots/{META.position:020d}", 8 * 5000)
+
+    disk = RottingDisk()
+    target = SnapshotStore.open(disk)
+    assert isinstance(transfer(target), CorruptionError)
+    assert target.list() == SnapshotStore.open(disk).list() == []
+
+
+@pytest.mark.parametrize("field", ["last_index", "last_term"])
+def test_a_snapshot_that_is_not_the_one_announced_is_not_listed(monkeypatch, field):
+    announce = AtOnce.send
+    other = {"last_index": InstallSnapshot(3, 4096, 18, 3, 99, META.membership, -1)}
+    other["last_term"] = InstallSnapshot(3, 4096, 17, 2, 99, META.membership, -1)
+    monkeypatch.setattr(
+        AtOnce, "send", lambda wire, node_id, lane, _message: announce(wire, node_id, lane, other[field])
+    )
+    target = SnapshotStore.open(SimDisk())
+    assert isinstance(transfer(target), CorruptionError)
+    assert target.list() == []
