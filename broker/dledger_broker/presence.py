@@ -50,7 +50,7 @@ class Table(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Clients of a node: all of them if `whole`, otherwise those that changed and those that left.
 
     `holds_pulls` says that the node has long polls waiting, so that the leader tells it of commits at once; `kinds` are
-    the command kinds that the node understands.
+    the command kinds that the node understands; `more` says that other pieces follow.
     """
 
     address: str
@@ -59,6 +59,7 @@ class Table(msgspec.Struct, frozen=True, array_like=True, tag=2):
     removed: tuple[str, ...]
     holds_pulls: bool
     kinds: tuple[int, ...] = ()
+    more: bool = False
 
 
 class GroupsChanged(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -121,6 +122,8 @@ class Presence:
         self._waiters_of_exchange: list[Callable[[], None]] = []
         """Those who wait for nothing but the answer to what the leader is being told."""
         self._told_holding = False
+        self._begun_in: dict[str, int] = {}
+        """The terms in which nodes have told the first pieces of their tables."""
         self._whole_in: dict[str, int] = {}
         self._ready_at = 0.0
         self._ready_term = -1
@@ -219,6 +222,7 @@ class Presence:
             tuple(client_id for client_id in told if client_id not in rows),
             self._told_holding,
             understood_kinds(),
+            bool(self._changed_ids),
         )
         self._telling = channel.submit(leader, _encode(table), partial(self._table_told, target), EXCHANGE_TIMEOUT_S)
         self._told = target if self._telling else None
@@ -269,10 +273,12 @@ class Presence:
         else:
             self._holding.discard(node_id)
         if table.whole:
-            self._whole_in[node_id] = self._group.term
+            self._begun_in[node_id] = self._group.term
             changed = self.merged.replace(node_id, table.rows)
         else:
             changed = self.merged.update(node_id, table.rows, table.removed)
+        if not table.more and self._begun_in.get(node_id) == self._group.term:
+            self._whole_in[node_id] = self._group.term
         self._learned(node_id, table.kinds)
         if self._group.ready:
             if table.rows:

@@ -285,6 +285,22 @@ def test_a_new_leader_learns_all_clients_and_waits_for_them_before_it_answers(ne
     assert answered == [["c1", "c2"]]
 
 
+def test_a_new_leader_waits_for_all_pieces_of_a_large_table(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [f"c{number:02d}" for number in range(40)]
+    for client_id in ids:
+        network.nodes["n1"].heartbeat(client_id)
+    network.settle()
+    monkeypatch.setattr(presence, "TABLE_BYTES", 1000)
+    for node_id, node in network.nodes.items():
+        own = node_id == "n2"
+        node.group.on_leadership(Leadership(2, "n2", is_leader=own, ready=own))
+    leader = network.nodes["n2"]
+    seen: list[list[str]] = []
+    leader.presence.when_complete(lambda: seen.append(leader.members()))
+    network.settle(1.0)
+    assert seen == [ids]
+
+
 def test_a_new_leader_does_not_wait_for_a_node_that_is_gone(network: Network) -> None:
     network.nodes["n1"].heartbeat("c2")
     network.settle()
