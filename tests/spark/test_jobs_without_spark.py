@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from fake_log import FIRST_POSITION, GROUP, FakeLog, FakeNode, served
 
-from dledger_client import MessageQueue, QueueStatus
+from dledger_client import MessageQueue, NoBrokerError, QueueStatus
 from dledger_spark.entries import Span
 from dledger_spark.errors import CorruptDataError
 from dledger_spark.jobs.lags import sample
@@ -211,6 +211,24 @@ def test_named_groups_and_topics_are_in_the_samples_even_without_a_commit():
     source = Offsets()
     found = sample(source, ["idle"], ["quiet"], 1, 10.0, clock=source.clock, wait=source.wait)
     assert [(one.committed, one.lag) for one in found.samples] == [(None, 30)]
+
+
+def test_a_sample_that_fails_takes_no_other_with_it(monkeypatch):
+    source = Offsets()
+    offsets = source.offsets
+
+    def offsets_but_once(group, topic):
+        if source.now == 1010.0:
+            raise NoBrokerError("no leader")
+        return offsets(group, topic)
+
+    monkeypatch.setattr(source, "offsets", offsets_but_once)
+    found = sample(source, ["busy"], ["orders"], 3, 10.0, clock=source.clock, wait=source.wait)
+    assert [one.time_ms for one in found.samples] == [1_000_000, 1_020_000]
+    assert found.missed == [(1_010_000, "no leader")]
+    source.now = 1010.0
+    with pytest.raises(NoBrokerError):
+        sample(source, ["busy"], ["orders"], 3, 10.0, clock=source.clock, wait=source.wait)
 
 
 # Pacing.

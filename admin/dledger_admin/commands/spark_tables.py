@@ -81,9 +81,10 @@ def stats(result: StatsResult) -> str:
 
 
 def lag(result: LagResult) -> str:
-    """One line for each sample of a group and topic."""
+    """One line for each sample of a group and topic, and for each that could not be taken."""
     rows = [(_second(time_ms), group, topic, behind) for time_ms, group, topic, behind in result.totals()]
-    return columns(("time (UTC)", "group", "topic", "messages behind"), rows)
+    missed = [f"{_second(time_ms)}  no sample: {why}" for time_ms, why in result.missed]
+    return "\n".join([columns(("time (UTC)", "group", "topic", "messages behind"), rows), *missed])
 
 
 def replay(result: ReplayResult) -> str:

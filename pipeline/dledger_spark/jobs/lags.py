@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from dledger_client import ClientError, SyncAdmin
@@ -44,9 +44,10 @@ class LagSample:
 
 @dataclass(frozen=True, slots=True)
 class LagResult:
-    """The samples, in the order of time."""
+    """The samples, in the order of time; and when (ms since 1970) none could be taken, with the reason."""
 
     samples: list[LagSample]
+    missed: list[tuple[int, str]] = field(default_factory=list)
 
     def totals(self) -> list[tuple[int, str, str, int]]:
         """Time, group, topic and lag over all queues, for every sample."""
@@ -91,7 +92,8 @@ def lag(
     """Sample the committed offsets of groups beside the ends of their queues, `samples` times, `interval_s` apart.
 
     Without `groups` or `topics` all of them are looked at; pairs without any commit are left out. One sample asks twice
-    for every group, topic and queue: name them where there are many. Raises `JobError`.
+    for every group, topic and queue: name them where there are many. Raises `JobError` if the first sample fails; a
+    later one that fails is `missed`.
     """
     try:
         with SyncAdmin(namesrv) as admin:
@@ -113,6 +115,7 @@ def sample(
 ) -> LagResult:
     """`lag`, with the offsets' source, the clock and the waiting given."""
     found: list[LagSample] = []
+    missed: list[tuple[int, str]] = []
     due = clock()
     for number in range(samples):
         if number:
@@ -120,23 +123,35 @@ def sample(
             wait(max(due - clock(), 0.0))
         on_phase(f"sample {number + 1} of {samples}")
         now_ms = int(clock() * 1000)
-        for group in groups or sorted(admin.groups()):
-            for topic in topics or admin.topics():
-                queues = admin.offsets(group, topic)
-                if not (groups and topics) and all(one.committed is None for one in queues):
-                    continue
-                found += [
-                    LagSample(
-                        now_ms,
-                        group,
-                        topic,
-                        one.queue.broker_group,
-                        one.queue.queue_id,
-                        one.first,
-                        one.end,
-                        one.committed,
-                        one.lag,
-                    )
-                    for one in queues
-                ]
-    return LagResult(found)
+        try:
+            found += _now(admin, groups, topics, now_ms)
+        except ClientError as error:
+            if not number:  # what is wrong from the start stays so
+                raise
+            missed.append((now_ms, str(error)))
+    return LagResult(found, missed)
+
+
+def _now(admin: Offsets, groups: Sequence[str], topics: Sequence[str], now_ms: int) -> list[LagSample]:
+    """One sample of every group and topic."""
+    found: list[LagSample] = []
+    for group in groups or sorted(admin.groups()):
+        for topic in topics or admin.topics():
+            queues = admin.offsets(group, topic)
+            if not (groups and topics) and all(one.committed is None for one in queues):
+                continue
+            found += [
+                LagSample(
+                    now_ms,
+                    group,
+                    topic,
+                    one.queue.broker_group,
+                    one.queue.queue_id,
+                    one.first,
+                    one.end,
+                    one.committed,
+                    one.lag,
+                )
+                for one in queues
+            ]
+    return found
