@@ -6,11 +6,12 @@ import logging
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from node_group import SECRET, SEGMENT_BYTES, Group, Journal, until
+from node_group import DEADLINE_S, SECRET, SEGMENT_BYTES, Group, Journal, until
 
 from dledger import Node, NodeConfig
 from dledger.errors import (
@@ -20,6 +21,7 @@ from dledger.errors import (
     LogError,
     NotLeaderError,
     OutcomeUnknownError,
+    StorageError,
     TooLargeError,
     TrimmedError,
 )
@@ -287,6 +289,22 @@ async def test_snapshots_let_the_log_be_trimmed_on_every_node(group: Group):
     await group.settled()
     assert {machine.count for machine in group.machines.values()} == {count}
     assert group.same_state()
+
+
+async def test_a_snapshot_that_cannot_be_taken_ends_the_node(tmp_path: Path):
+    class Mute(Journal):
+        def snapshot(self) -> Iterator[bytes]:
+            yield b"some"
+            raise StorageError("the rest cannot be read")
+
+    async with Node(alone(tmp_path, snapshot_interval_ms=0), Mute()) as node:
+        await until(lambda: node.is_ready)
+        async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+            failed = tasks.create_task(node.wait_failed())
+            with suppress(LogError):
+                while not failed.done():
+                    await node.append(bytes(1000))
+        assert "the rest cannot be read" in str(failed.result())
 
 
 async def test_a_follower_behind_the_trimmed_log_gets_a_snapshot(group: Group):

@@ -96,6 +96,9 @@ class Snapshotter:
             self.full = True
             self.abandon()
             return
+        except Exception as error:
+            self._failed(error)
+            return
         if self._durable_position() < writer.meta.position:
             self._environment.call_later(PAUSE_S, partial(self._write, writer))
             return
@@ -118,7 +121,7 @@ class Snapshotter:
                 self._failed(result)
                 return
             self.took_s = self._environment.now() - self._begun_at
-            self._maybe_trim()
+            self._trim_later()
 
         self._committing = writer
         self._environment.run_blocking(COLD, writer.commit, done)
@@ -131,7 +134,7 @@ class Snapshotter:
             # A snapshot that came from the leader may stand above what is durable here: the log still begins below.
             if not self._waits_for_log:
                 self._waits_for_log = True
-                self._environment.call_later(PAUSE_S, self._try_trim_again)
+                self._environment.call_later(PAUSE_S, self._trim_later)
             return
         self._store.trim(base.position)
         for meta in self._snapshots.list():
@@ -139,7 +142,8 @@ class Snapshotter:
                 self._snapshots.delete(meta.position)
         self._trimmed(base)
 
-    def _try_trim_again(self) -> None:
+    def _trim_later(self) -> None:
+        """As `_maybe_trim`, where nobody catches what it raises."""
         self._waits_for_log = False
         try:
             self._maybe_trim()
