@@ -144,6 +144,41 @@ def test_a_sync_that_fails_makes_nothing_durable(machine):
     assert machine.read("data") == b""
 
 
+@pytest.mark.parametrize(
+    ("since", "left"),
+    [
+        ("", b"old bytes"),
+        ('os.pwrite(fd, b"NEW", 0)', b"NEW bytes"),
+        ('os.pwrite(fd, b"new bytes", 0)', b"new bytes"),
+        ("fd = opened('data', os.O_RDWR | os.O_DSYNC); os.pwrite(fd, b'NEW', 0)", b"NEW bytes"),
+    ],
+)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_a_failed_sync_left_is_lost_for_later_syncs_too_unless_it_is_written_again(
+    machine, since, left, restarted
+):
+    """The kernel takes it for clean."""
+    machine.run('fd = opened("data"); os.pwrite(fd, b"old bytes", 0); os.fdatasync(fd); sync_dir()')
+    machine.control.hold("eio", [Rule("sync", errno.EIO, part="-n0/data")])
+    failing = 'fd = opened("data"); os.pwrite(fd, b"new bytes", 0); attempt(os.fdatasync, fd)\n'
+    going_on = f"{since}\nos.fdatasync(fd)"
+    if restarted:
+        machine.run(failing, die=True)
+        machine.control.release("eio")
+        machine.run(f'fd = opened("data")\n{going_on}', die=True)
+    else:
+        waiting = 'print("failed", flush=True); sys.stdin.readline()\n'
+        command = machine.command(failing + waiting + going_on + DIE)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=machine.environment, **pipes) as process:
+            assert process.stdout.readline() == "failed\n"
+            machine.control.release("eio")
+            process.communicate("go on\n", timeout=30)
+    assert machine.read("data") == (b"NEW bytes" if "NEW" in since else b"new bytes")
+    machine.lose_power()
+    assert machine.read("data") == left
+
+
 def test_names_change_for_good_when_their_directory_is_synced(machine):
     program = """
         os.mkdir("kept"); os.mkdir("lost"); opened("old"); opened("target"); os.pwrite(opened("gone"), b"here", 0)

@@ -23,7 +23,7 @@ FRESH = {
     "races": range(500, 520),
 }
 
-LOG_HAPPENINGS = ("snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
+LOG_HAPPENINGS = ("disk error met", "snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
 BROKER_HAPPENINGS = (
     "answer 14",
     "answer 17",

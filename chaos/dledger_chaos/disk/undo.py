@@ -2,6 +2,8 @@
 
 Between "everything unsynced is lost" and "everything reached the disk" lies what a real disk may do: each sector of an
 unsynced write is there or is not, whatever came before or after it, and a file has its old length or its new one.
+What a failed sync left unwritten is lost as well, unless it was written again and that was synced: the kernel takes it
+for clean.
 Changes of names are lost from some moment on, because file systems journal them in order.
 """
 
@@ -25,6 +27,8 @@ _MAGIC: Final = b"DLSHIM1\0"
 _HEADER: Final = struct.Struct("<8sQQ")
 _START: Final = 4096
 _RECORD: Final = struct.Struct("<qqqqq")
+_REWRITTEN: Final = -1
+_SYNCED: Final = -2
 
 
 class PowerLoss(NamedTuple):
@@ -79,6 +83,12 @@ def lose_power(state: Path, directory: Path, *, kept_share: float = 0.0, rng: ra
             writes += len(unsynced)
             _roll_back(place, unsynced, kept_share, rng)
         undo.unlink()
+    for noted in sorted((state / "lost").glob("*")):
+        device, _, inode = noted.name.partition("-")
+        place = places.get((int(device, 16), int(inode, 16)))
+        if place is not None:
+            _take_lost(place, noted.read_bytes(), kept_share, rng)
+        noted.unlink()
     changes = _unsynced_changes(state / "names")
     if rng is not None and kept_share > 0:
         changes = changes[rng.randint(0, len(changes)) :]
@@ -91,7 +101,7 @@ def lose_power(state: Path, directory: Path, *, kept_share: float = 0.0, rng: ra
 
 def forget(state: Path) -> None:
     """Drop what the shim recorded: the machine stayed up, so the page cache reaches the disk."""
-    for name in ("undo", "kept"):
+    for name in ("undo", "lost", "kept"):
         shutil.rmtree(state / name, ignore_errors=True)
     (state / "names").unlink(missing_ok=True)
 
@@ -110,6 +120,49 @@ def _unsynced_writes(path: Path) -> Iterator[_Write]:
         at += _RECORD.size
         yield _Write(offset, old_size, length, bytes(kept) if zeros else data[at : at + kept])
         at += 0 if zeros else kept
+
+
+def _notes(data: bytes) -> Iterator[tuple[int, int, _Write]]:
+    """Yield the notes of a lost file: where each began, the bytes kept or what else it tells, and the write."""
+    at = 0
+    while at + _RECORD.size <= len(data):
+        begin = at
+        offset, old_size, length, kept, zeros = _RECORD.unpack_from(data, at)
+        at += _RECORD.size
+        follows = 0 if zeros else max(kept, 0)
+        yield begin, kept, _Write(offset, old_size, length, data[at : at + follows])
+        at += follows
+
+
+def _take_lost(path: Path, data: bytes, kept_share: float, rng: random.Random | None) -> None:
+    """Put back what was there before writes that never reached the disk."""
+    size = path.stat().st_size
+    lost, old = bytearray(size), bytearray(size)
+    synced_before = max((write.offset for _, kept, write in _notes(data) if kept == _SYNCED), default=0)
+    for begin, kept, write in _notes(data):
+        end = max(write.offset, min(write.offset + write.length, size))
+        if kept >= 0:
+            before = write.old.ljust(write.length, b"\0")
+            for start, stop in _runs(lost, 0, write.offset, end):
+                old[start:stop] = before[start - write.offset : stop - write.offset]
+                lost[start:stop] = b"\1" * (stop - start)
+        elif kept == _REWRITTEN and begin < synced_before:
+            lost[write.offset : end] = bytes(end - write.offset)
+    with path.open("r+b") as file:
+        for start, stop in _runs(lost, 1, 0, size):
+            for at in range(start, stop, SECTOR_BYTES):
+                if rng is None or rng.random() >= kept_share:
+                    file.seek(at)
+                    file.write(old[at : min(at + SECTOR_BYTES, stop)])
+
+
+def _runs(flags: bytearray, wanted: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield where bytes of a range are all `wanted`, 0 or 1."""
+    while (begin := flags.find(wanted, start, end)) >= 0:
+        start = flags.find(1 - wanted, begin, end)
+        if start < 0:
+            start = end
+        yield begin, start
 
 
 def _roll_back(path: Path, writes: list[_Write], kept_share: float, rng: random.Random | None) -> None:

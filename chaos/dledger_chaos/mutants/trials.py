@@ -29,6 +29,7 @@ TRIALS: Final[dict[str, MutantTrial]] = {
     "overlay-kept": MutantTrial(("partition-leader", "pause-leader"), ("append",)),
     "trim-takes-one-more": MutantTrial(("kill-follower",), ("append", "retention")),
     "ack-before-sync": MutantTrial(("power-loss-all", "power-loss-majority", "fsync-slow"), ("append",)),
+    "recovery-trusts-the-cache": MutantTrial(("fsync-fails", "power-loss-all"), ("append",)),
     "sends-forgotten-at-failover": MutantTrial(("kill-leader", "partition-leader"), ("ordered", "append")),
     "repetition-not-compared": MutantTrial(("kill-leader",), ("append",)),
     "late-commit-taken": MutantTrial(("latency", "partition-one-way"), ("offsets",)),

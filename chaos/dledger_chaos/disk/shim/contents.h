@@ -15,12 +15,31 @@ static void open_undo(struct file *f) {
     } else if (f->head->end < f->head->synced) f->head->synced = START;
 }
 
+static void open_lost(struct file *f, int flags) {
+    char path[PATH_MAX + 64];
+    lost_path(f, path, sizeof path);
+    if (f->lost < 0) f->lost = real_open(path, O_RDWR | O_APPEND | O_CLOEXEC | flags, 0644);
+}
+
 static void continue_undo(struct file *f) {
     char path[PATH_MAX + 64];
     undo_path(f, path, sizeof path);
     pthread_mutex_lock(&f->lock);
     if (!f->head && !access(path, F_OK)) open_undo(f);
+    open_lost(f, 0);
     pthread_mutex_unlock(&f->lock);
+}
+
+static int64_t size_of(int fd) {
+    struct stat st;
+    if (fstat(fd, &st)) die("fstat");
+    return st.st_size;
+}
+
+/* Something happened to a file of which something was lost; under f->lock. */
+static void note_lost(struct file *f, int64_t kind, int64_t offset, size_t length) {
+    struct record r = {offset, 0, (int64_t)length, kind, 0};
+    if (f->lost >= 0 && real_write(f->lost, &r, sizeof r) != sizeof r) die("lost file");
 }
 
 static int all_zeros(const char *bytes, size_t n) { return !n || (!*bytes && !memcmp(bytes, bytes + 1, n - 1)); }
@@ -29,6 +48,7 @@ static int all_zeros(const char *bytes, size_t n) { return !n || (!*bytes && !me
 static void remember(struct file *f, int fd, int64_t offset, size_t length, int64_t old_size, size_t cut) {
     if (f->dead) return;
     if (!f->head) open_undo(f);
+    note_lost(f, REWRITTEN, offset, length + cut);
     size_t touched = length + cut;
     size_t kept = offset >= old_size ? 0 : (size_t)(old_size - offset) < touched ? (size_t)(old_size - offset) : touched;
     struct record *r = malloc(sizeof *r + kept);
@@ -47,12 +67,6 @@ static void remember(struct file *f, int fd, int64_t offset, size_t length, int6
     f->head->end += size;
 }
 
-static int64_t size_of(int fd) {
-    struct stat st;
-    if (fstat(fd, &st)) die("fstat");
-    return st.st_size;
-}
-
 /* Before a write: what it replaces is kept, unless the descriptor makes it durable by itself. */
 static int before_write(struct file *f, int fd, int64_t offset, size_t length) {
     int64_t size = size_of(fd);
@@ -61,6 +75,10 @@ static int before_write(struct file *f, int fd, int64_t offset, size_t length) {
     if (error) { errno = error; return -1; }
     pthread_mutex_lock(&f->lock);
     if (!durable_writes[fd]) remember(f, fd, offset, length, size, 0);
+    else if (f->lost >= 0) {
+        note_lost(f, REWRITTEN, offset, length);
+        note_lost(f, SYNCED, size_of(f->lost), 0);
+    }
     return 0;
 }
 
@@ -139,8 +157,9 @@ int posix_fallocate(int fd, off_t offset, off_t length) {
 int posix_fallocate64(int fd, off_t offset, off_t length) { return posix_fallocate(fd, offset, length); }
 
 /* What was recorded before a sync began is durable after it.  Records written meanwhile stay. */
-static void make_durable(struct file *f, uint64_t upto) {
+static void make_durable(struct file *f, uint64_t upto, int64_t lost) {
     pthread_mutex_lock(&f->lock);
+    note_lost(f, SYNCED, lost, 0);
     if (f->head && !f->dead && upto > f->head->synced) {
         f->head->synced = upto;
         uint64_t left = f->head->end - upto;
@@ -162,6 +181,21 @@ static void make_durable(struct file *f, uint64_t upto) {
     pthread_mutex_unlock(&f->lock);
 }
 
+/* A sync has failed: what was recorded before it began is clean now for the kernel, which never writes it. */
+static void lose(struct file *f, uint64_t upto) {
+    pthread_mutex_lock(&f->lock);
+    uint64_t from = f->head && f->head->end >= f->head->synced ? f->head->synced : START;
+    if (f->head && !f->dead && upto > from) {
+        open_lost(f, O_CREAT);
+        char *records = malloc(upto - from);
+        ssize_t size = (ssize_t)(upto - from);
+        if (!records || f->lost < 0 || real_pread(f->undo, records, (size_t)size, (off_t)from) != size) die("lost file");
+        if (real_write(f->lost, records, (size_t)size) != size) die("lost file");
+        free(records);
+    }
+    pthread_mutex_unlock(&f->lock);
+}
+
 static void directory_synced(const char *path, long upto);
 
 static int synced(int fd, int (*real)(int)) {
@@ -169,16 +203,20 @@ static int synced(int fd, int (*real)(int)) {
     if (!f) return real(fd);
     pthread_mutex_lock(&f->lock);
     uint64_t upto = f->head ? f->head->end : 0;
+    int64_t lost = f->lost >= 0 ? size_of(f->lost) : 0;
     pthread_mutex_unlock(&f->lock);
     pthread_mutex_lock(&names_lock);
     long serial = change_serial;
     pthread_mutex_unlock(&names_lock);
-    FAIL("sync", f->path);
-    int done = real(fd);
-    if (!done) {
-        if (f->directory) directory_synced(f->path, serial);
-        else make_durable(f, upto);
-    }
+    int error = fault("sync", f->path), done = error ? -1 : real(fd);
+    if (error) errno = error;
+    if (f->directory) {
+        if (!done) directory_synced(f->path, serial);
+    } else if (done) {
+        error = errno;
+        lose(f, upto);
+        errno = error;
+    } else make_durable(f, upto, lost);
     return done;
 }
 int fdatasync(int fd) { return synced(fd, real_fdatasync); }

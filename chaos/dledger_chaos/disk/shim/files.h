@@ -48,14 +48,28 @@ static void undo_path(const struct file *f, char *out, size_t size) {
     snprintf(out, size, "%s/undo/%lx-%lx", state, (unsigned long)f->dev, (unsigned long)f->ino);
 }
 
+static void lost_path(const struct file *f, char *out, size_t size) {
+    snprintf(out, size, "%s/lost/%lx-%lx", state, (unsigned long)f->dev, (unsigned long)f->ino);
+}
+
+/* What is noted of a file that is gone: its number may soon be another file's. */
+static void drop_notes(const struct file *f) {
+    char path[PATH_MAX + 64];
+    undo_path(f, path, sizeof path);
+    real_unlinkat(AT_FDCWD, path, 0);
+    lost_path(f, path, sizeof path);
+    real_unlinkat(AT_FDCWD, path, 0);
+}
+
 static int pending(const struct file *f) { return f->head && f->head->end != f->head->synced; }
 
 static void close_undo(struct file *f) {
     if (f->head) munmap(f->head, START);
     if (f->undo >= 0) real_close(f->undo);
+    if (f->lost >= 0) real_close(f->lost);
     if (f->reader >= 0) real_close(f->reader);
     f->head = NULL;
-    f->undo = f->reader = -1;
+    f->undo = f->lost = f->reader = -1;
 }
 
 static void forget(struct file *f) {                      /* under table_lock */
@@ -82,7 +96,7 @@ static void watch(int fd, int flags) {
     if (!f) {
         f = calloc(1, sizeof *f);
         if (!f) die("calloc");
-        f->dev = st.st_dev; f->ino = st.st_ino; f->undo = f->reader = -1; f->directory = S_ISDIR(st.st_mode);
+        f->dev = st.st_dev; f->ino = st.st_ino; f->undo = f->lost = f->reader = -1; f->directory = S_ISDIR(st.st_mode);
         pthread_mutex_init(&f->lock, NULL);
         f->next = *bucket(f->dev, f->ino);
         *bucket(f->dev, f->ino) = f;

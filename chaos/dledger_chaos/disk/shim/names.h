@@ -40,13 +40,11 @@ static void keep(const char *path, char *out) {
 
 static void drop_kept(const char *kept) {
     struct stat st;
-    char path[PATH_MAX + 64];
     pthread_mutex_lock(&table_lock);
-    if (!lstat(kept, &st) && st.st_nlink == 1) {  /* its number may soon be another file's */
+    if (!lstat(kept, &st) && st.st_nlink == 1) {
         struct file *f = find(st.st_dev, st.st_ino);
-        undo_path(&(struct file){.dev = st.st_dev, .ino = st.st_ino}, path, sizeof path);
         if (f) forget(f);
-        else real_unlinkat(AT_FDCWD, path, 0);    /* a process before this one wrote it */
+        drop_notes(&(struct file){.dev = st.st_dev, .ino = st.st_ino});  /* also those of a process before this one */
     }
     real_unlinkat(AT_FDCWD, kept, 0);
     pthread_mutex_unlock(&table_lock);

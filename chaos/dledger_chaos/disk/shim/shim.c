@@ -7,6 +7,7 @@
                  SHIM_IGNORE  names directly below SHIM_ROOT/NODE that are not watched, separated by colons
 
    STATE/NODE/undo/DEV-INO    what the unsynced writes of a file replaced, so that it can be taken back (see `undo.py`)
+   STATE/NODE/lost/DEV-INO    what a failed sync was to make durable, and will never be: later syncs do not write it
    STATE/NODE/names           creations, renames and removals, and which directories were synced since
    STATE/NODE/kept/N          a removed or replaced file, until its directory is synced
    STATE/NODE/control         4096 bytes, written by the rig while the process runs (see `control.py`):
@@ -20,6 +21,8 @@
    { i64 offset, size of the file before, bytes written, bytes kept, 1 if the kept bytes are zeros and left out }, bytes.
    Records below `synced` are of writes that are durable.  `end` below `synced` means that only what lies from 4096 to
    `end` counts.  A sync makes durable what was written before it *began*; one that fails makes nothing durable.
+   A lost file has records of the same form: those that a failed sync left, and, told by the number of bytes kept, what was
+   written since (-1) and syncs that did not fail (-2), each with where in the lost file it began as its offset.
 
    Not seen: mmap stores, io_uring, sendfile and copy_file_range, raw system calls, descriptors from dup and fcntl,
    links, and a second process that writes the same file. */
@@ -47,6 +50,8 @@
 #define MAGIC "DLSHIM1"
 #define COMPACT_BYTES (16 << 20)
 #define RULES 32
+#define REWRITTEN -1
+#define SYNCED -2
 
 struct header { char magic[8]; volatile uint64_t synced, end; };
 struct record { int64_t offset, old_size, written, kept, zeros; };
@@ -55,7 +60,7 @@ struct file {                     /* a watched file or directory; lives as long 
     struct file *next;
     dev_t dev;
     ino_t ino;
-    int refs, undo, reader, directory, dead;
+    int refs, undo, lost, reader, directory, dead;
     struct header *head;
     pthread_mutex_t lock;         /* over a record and the write that it belongs to */
     char *path;
@@ -150,6 +155,7 @@ __attribute__((constructor)) static void init(void) {
     mkdir(s, 0755);
     mkdir(state, 0755);
     snprintf(path, sizeof path, "%s/undo", state); mkdir(path, 0755);
+    snprintf(path, sizeof path, "%s/lost", state); mkdir(path, 0755);
     snprintf(path, sizeof path, "%s/kept", state); mkdir(path, 0755);
     snprintf(path, sizeof path, "%s/control", state);
     int fd = real_open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);

@@ -77,7 +77,9 @@ class DiskError:
 
         def matches(operation: str, path: str) -> bool:
             fails = operation == self.operation and path.startswith(self.prefix)
-            node.failing_disk = node.failing_disk or fails
+            if fails:
+                node.failing_disk = True
+                group.witness.happened["disk error met"] += 1
             return fails
 
         node.disk.fail(matches)
