@@ -34,6 +34,16 @@ def test_a_message_is_stored_with_its_body_tag_and_keys(two_groups, ali_ons):
     assert (found.body, found.tags, found.keys) == (b"hello", "greeting", ("k1",))
 
 
+def test_a_key_that_was_cut_within_an_emoji_is_stored_with_a_question_mark(two_groups, ali_ons):
+    """Its JSON has half of a surrogate pair, which Java reads, too."""
+    create_topic(two_groups, "AliCut")
+    assert (
+        ali_ons(two_groups.namesrv).call("send", topic="AliCut", body="hello", keys="cut\ud83d")["status"] == "SEND_OK"
+    )
+    (found,) = stored_messages(two_groups, "AliCut")
+    assert found.keys == ("cut?",)
+
+
 def test_sends_reach_both_groups(two_groups, ali_ons):
     create_topic(two_groups, "AliBoth")
     client = ali_ons(two_groups.namesrv)
