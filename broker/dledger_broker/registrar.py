@@ -150,7 +150,8 @@ class Registrar:
 
     def _node(self, broker_id: int) -> BrokerNodeHeader:
         config = self._config
-        return BrokerNodeHeader(config.broker_group, str(config.advertised), config.cluster, broker_id)
+        address, term = str(config.advertised), self._group.term
+        return BrokerNodeHeader(config.broker_group, address, config.cluster, broker_id, term)
 
     def _wake(self, *, urgent: bool) -> None:
         if not self._left:

@@ -16,6 +16,8 @@ SUBSCRIBE_ALL: Final = "*"
 _BLANKS: Final = "".join(map(chr, range(33)))
 """What Java's `String.trim` takes away; Python's `strip` also takes what may be part of a tag, such as U+3000."""
 MAX_EXPRESSION_CHARS: Final = 32_767
+SHORT_CHARS: Final = 1_024
+"""Fewer filters of longer expressions are kept: one may take a megabyte."""
 
 
 def java_hash(text: str) -> int:
@@ -52,7 +54,8 @@ class TagFilter(msgspec.Struct, frozen=True):
 
         Raises `SubscriptionParseFailed` if there is nothing between the bars or the text is too long.
         """
-        return _parse(expression or SUBSCRIBE_ALL)
+        parse = _parse_short if expression is None or len(expression) <= SHORT_CHARS else _parse_long
+        return parse(expression or SUBSCRIBE_ALL)
 
     @property
     def matches_all(self) -> bool:
@@ -64,7 +67,6 @@ class TagFilter(msgspec.Struct, frozen=True):
         return not self.tags or tag in self.tags
 
 
-@lru_cache(maxsize=1024)
 def _parse(expression: str) -> TagFilter:
     if len(expression) > MAX_EXPRESSION_CHARS:
         raise SubscriptionParseFailed(
@@ -76,3 +78,7 @@ def _parse(expression: str) -> TagFilter:
     if not tags:
         raise SubscriptionParseFailed(f"tag expression {expression!r} names no tag, expected 'a || b' or '*'")
     return TagFilter(tags, frozenset(map(tag_code, tags)))
+
+
+_parse_short: Final = lru_cache(maxsize=1024)(_parse)
+_parse_long: Final = lru_cache(maxsize=64)(_parse)

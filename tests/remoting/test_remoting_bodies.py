@@ -434,6 +434,15 @@ def test_a_filter_leaves_of_its_tags_what_java_leaves():
     assert consumer.subscription_data_set[0].tags_set == ["\u3000a"]
 
 
+def test_only_some_filters_of_long_expressions_are_kept():
+    long = ["||".join(f"{number}-{tag}" for tag in range(200)) for number in range(65)]
+    first = TagFilter.parse(long[0])
+    assert TagFilter.parse(long[0]) is first
+    for expression in long[1:]:
+        TagFilter.parse(expression)
+    assert TagFilter.parse(long[0]) is not first
+
+
 def test_a_filter_without_a_tag_is_refused():
     with pytest.raises(SubscriptionParseFailed, match="names no tag"):
         TagFilter.parse(" || ")

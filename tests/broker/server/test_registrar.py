@@ -301,6 +301,7 @@ async def test_leaving_unregisters_everywhere_and_stays_away(servers: list[FakeN
     for server in servers:
         request = await server.seen(lambda request: request.code == RequestCode.UNREGISTER_BROKER)
         assert (request.ext["brokerId"], request.ext["brokerAddr"]) == ("3", "127.0.0.1:10911")
+        assert request.ext["stateVersion"] == str(setup.group.term)
     setup.group.on_leadership(Leadership(4, NODE_ID, is_leader=True, ready=True))
     assert setup.registrar.registered == 0
     await setup.registrar.stop()
