@@ -77,6 +77,10 @@ _CHANGEABLE: Final = frozenset(
 _BLOCKED: Final = frozenset({"kvConfigPath", "configStorePath", "data"})
 
 
+MAX_WATCH_CHARS: Final = 256 << 10
+"""Room for two thousand topics; what a watch says stays in memory for as long as it waits."""
+
+
 class Processors:
     """The request processors of one name server, over its table, its stored values and its configuration."""
 
@@ -227,6 +231,11 @@ class Processors:
 
     async def _watch_routes(self, request: RemotingCommand) -> RemotingCommand:
         header = decode_ext(RouteWatchHeader, request.ext)
+        size = len(request.body) + sum(len(name) + len(value) for name, value in request.ext.items())
+        if size > MAX_WATCH_CHARS:
+            raise InvalidParameter(
+                f"a route watch of {size} characters cannot wait here, at most {MAX_WATCH_CHARS} can"
+            )
         topics = tuple(topic for topic in header.topics.split(",") if topic)
         timeout_ms = min(max(header.timeout_millis, 0), self.config.max_watch_ms)
         version = await self.watches.wait(topics, header.version, timeout_ms / 1000)

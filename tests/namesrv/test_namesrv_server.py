@@ -217,6 +217,15 @@ async def test_a_watch_waits_for_its_own_topics_only(server, client):
     assert (await client.receive()).opaque == watch
 
 
+async def test_a_watch_of_too_many_topics_does_not_wait(server, client):
+    await client.register()
+    version = server.table.version
+    for topics, body in ((",".join(["topic"] * 50_000), b""), ("T1", bytes(300_000))):
+        answer = await client.call(20001, RouteWatchHeader(topics, version, 60_000), body=body)
+        assert (answer.code, "cannot wait here" in answer.remark) == (29, True)
+    assert server.watch_count == 0
+
+
 async def test_a_watch_ends_at_its_time_with_the_version_it_had(client):
     await client.register()
     seen = (await client.call(20001, RouteWatchHeader("T1", 0, 60_000))).ext["version"]
