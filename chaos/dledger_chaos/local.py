@@ -104,6 +104,11 @@ class LocalTarget(SignalledNodes):
         ]
 
     @property
+    def other_logs(self) -> Sequence[Path]:
+        """See `Target.other_logs`."""
+        return sorted((self.data_dir / NAMESRV / "log").glob("*.log*"))
+
+    @property
     def capabilities(self) -> frozenset[str]:
         """See `Target.capabilities`."""
         return CAPABILITIES if self.with_shim else CAPABILITIES - {"disk", "power", "clock"}

@@ -107,6 +107,11 @@ class RocketmqTarget(SignalledNodes):
         ]
 
     @property
+    def other_logs(self) -> Sequence[Path]:
+        """See `Target.other_logs`: what RocketMQ prints is not judged."""
+        return ()
+
+    @property
     def mesh(self) -> Mesh:
         """See `Target.mesh`."""
         return self._proxies.mesh

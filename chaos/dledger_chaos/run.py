@@ -290,6 +290,7 @@ class _Trial:
             heal_ns=self._heal_ns,
             end_ns=time.monotonic_ns(),
             nodes=nodes,
+            other_logs=[str(path) for path in self._target.other_logs],
             versions={
                 "dledger-mq": version("dledger-mq"),
                 "toxiproxy": TOXIPROXY_VERSION,

@@ -44,6 +44,7 @@ class SubjectTarget(SignalledNodes):
     """
 
     namesrv = ""
+    other_logs: Sequence[Path] = ()
     stop_s = 20.0
 
     def __init__(

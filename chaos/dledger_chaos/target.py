@@ -67,6 +67,10 @@ class Target(Protocol):
         """All founding nodes, group by group."""
 
     @property
+    def other_logs(self) -> Sequence[Path]:
+        """What processes of the product print that are no nodes."""
+
+    @property
     def capabilities(self) -> frozenset[str]:
         """The classes of faults it can take, and what workloads may use besides."""
 

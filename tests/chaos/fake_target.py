@@ -63,6 +63,7 @@ class FakeTarget:
 
     namesrv = ""
     kind = "fake"
+    other_logs = ()
     capabilities = frozenset({"process", "network", "disk", "power", "clock", "membership"})
 
     def __init__(self, root: Path) -> None:

@@ -87,12 +87,13 @@ class History:
         self.events.append(Event(kind, time_ns, name, node, fields))
         return self
 
-    def run(self, directory=Path("nowhere"), files=(), target="local", faults=()) -> RunData:
+    def run(self, directory=Path("nowhere"), files=(), target="local", faults=(), other_logs=()) -> RunData:
         """The run, as its directory would have it; `files` is what the nodes left."""
         # Through JSON, as a run is read: tuples become lists.
         operations = msgspec.json.decode(msgspec.json.encode(self.operations), type=list[Operation])
         started = "2026-01-01T00:00:00+00:00"
         info = RunInfo(7, "dledger chaos run", target, [self.workload], list(faults), started, 0, 0, 10**9, list(files))
+        info = msgspec.structs.replace(info, other_logs=list(other_logs))
         return RunData(info, operations, self.events, directory)
 
 

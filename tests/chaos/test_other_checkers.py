@@ -318,6 +318,16 @@ def test_errors_need_a_fault_that_explains_them(tmp_path, text, kind, expected):
     assert verdict("errors", history.run(tmp_path, files=files)).result == expected
 
 
+@pytest.mark.parametrize(("level", "expected"), [("WARNING", "valid"), ("ERROR", "invalid")])
+def test_no_fault_explains_an_error_of_a_name_server(tmp_path, level, expected):
+    (tmp_path / "broker.log").write_text(LOG.format("INFO", "ready"))
+    (tmp_path / "namesrv.log").write_text(f"2026-01-01 00:00:00,000 {level} dledger.namesrv says something\n")
+    history = History().event("fault-begin", 1, "fsync-fails", id=1, nodes=[NODES[0]])
+    files = [NodeFiles(NODES[0], "broker-a", "n0", ["broker.log"])]
+    run = history.run(tmp_path, files=files, other_logs=["namesrv.log"])
+    assert verdict("errors", run).result == expected
+
+
 def test_what_hit_one_node_explains_no_error_of_another(tmp_path):
     (tmp_path / "broker.log").write_text(LOG.format("ERROR", "event=corruption start=1 end=2"))
     history = History().event("fault-begin", 1, "bit-rot", id=1, nodes=[NODES[0]])

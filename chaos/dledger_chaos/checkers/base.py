@@ -47,6 +47,8 @@ class RunInfo(msgspec.Struct, frozen=True):
     end_ns: int
     nodes: list[NodeFiles]
     versions: dict[str, str] = {}
+    other_logs: list[str] = []
+    """What processes printed that are no nodes: name servers."""
 
 
 @dataclass(frozen=True)

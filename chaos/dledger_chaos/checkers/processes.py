@@ -14,7 +14,7 @@ from .base import Findings, Judgement, RunData
 MAX_RESIDENT_BYTES: Final = 512 << 20
 MAX_OPEN_FILES: Final = 512
 
-_RECORD: Final = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} level=(\w+) ")
+_RECORD: Final = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?:level=)?(\w+) ")
 _BAD: Final = re.compile(
     r"Traceback \(most recent call last\)|^Exception ignored in|was never retrieved$|^Fatal Python"
 )
@@ -44,25 +44,25 @@ ALLOWED: Final = (
 
 
 def unexpected_errors(run: RunData) -> Judgement:
-    """No node prints an error or a traceback that no injected fault explains."""
+    """No node prints an error or a traceback that no injected fault explains, and no name server any."""
     findings, lines = Findings(), 0
     struck = [event for event in run.events if event.kind == "fault-begin"]
     for node in run.info.nodes:
         kinds = {event.name for event in struck if node.node_id in msgspec.convert(event.fields["nodes"], list[str])}
         readable = False
         for name in node.logs:
-            try:
-                text = run.path(name).read_text(encoding="utf-8", errors="replace")
-            except OSError as error:
-                findings.doubt(f"{name} cannot be read: {error.strerror}")
-                continue
-            for record in _log_records(text.splitlines()):
+            for record in _printed(run, name, findings):
                 lines += 1
                 readable = readable or _RECORD.match(record) is not None
                 if _is_bad(record) and not _is_allowed(record, kinds):
                     findings.violation(f"{node.node_id}: {record[:300]}")
         if not readable:
             findings.doubt(f"{node.node_id} left no line of the log's layout")
+    for name in run.info.other_logs:
+        for record in _printed(run, name, findings):
+            lines += 1
+            if _is_bad(record):
+                findings.violation(f"{name}: {record[:300]}")
     return findings.judged(lines, "log lines")
 
 
@@ -126,6 +126,16 @@ def _doubt_unseen(run: RunData, findings: Findings, seen: Iterable[str], why: st
     """Nothing is known of a node that the observer has not seen."""
     for node_id in sorted({node.node_id for node in run.info.nodes}.difference(seen)):
         findings.doubt(f"{node_id} {why}")
+
+
+def _printed(run: RunData, name: str, findings: Findings) -> list[str]:
+    """The records of a log file; none, and a doubt, if it cannot be read."""
+    try:
+        text = run.path(name).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        findings.doubt(f"{name} cannot be read: {error.strerror}")
+        return []
+    return list(_log_records(text.splitlines()))
 
 
 def _log_records(lines: Iterable[str]) -> Iterator[str]:
