@@ -13,17 +13,21 @@ SECONDS = 20.0
 SEEDS_TRIED = 20
 # Seeds that catch what the first ones do not; if the code has changed since, others are tried.
 KNOWN_SEEDS = {
-    "checkpoint-before-sync": 4,
-    "follower-moves-consumer": 6,
-    "forward-sent-again": 3,
-    "leader-counts-unsynced": 2,
+    "batch-torn": 2,
+    "checkpoint-before-sync": 3,
+    "expired-sends-indexed-first": 4,
+    "follower-denies": 4,
+    "follower-moves-consumer": 2,
+    "forward-sent-again": 6,
+    "leader-counts-unsynced": 3,
     "learners-count": 3,
-    "lost-send-refused": 32,
-    "mark-before-sync": 2,
+    "lost-send-refused": 14,
+    "mark-before-sync": 3,
     "old-segment-not-synced": 3,
-    "pins-ignored": 4,
-    "repetition-in-flight-stored": 8,
-    "sends-forgotten-at-failover": 2,
+    "pins-ignored": 9,
+    "request-fails": 4,
+    "sends-forgotten-at-failover": 3,
+    "sends-forgotten-early": 9,
 }
 
 WITHOUT_SCHEDULE = [name for name, mutant in MUTANTS.items() if mutant.schedule is None]

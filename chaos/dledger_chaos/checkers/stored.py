@@ -105,8 +105,8 @@ def idempotent(run: RunData) -> Judgement:
 
 def idempotence_is_promised(run: RunData) -> bool:
     """Brokers remember a send for minutes of the log's time, which a wall clock that jumps may end at once."""
-    clocks = any(event.kind == "fault-begin" and event.fields.get("class") == "clock" for event in run.events)
-    return not clocks and bool(run.of("append", "send-idempotent"))
+    jumps = any(event.kind == "fault-begin" and event.name == "clock-jump" for event in run.events)
+    return not jumps and bool(run.of("append", "send-idempotent"))
 
 
 def offset_given_twice(run: RunData) -> Judgement:
