@@ -5,18 +5,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
+import stories
 from cluster_checks import (
-    assert_offsets_unique_and_dense,
     bodies_of,
     create_topic,
-    dledger,
-    stop_and_compare_logs,
     stored_messages,
 )
 from stock_clients import JAVA_CLIENTS
@@ -24,11 +21,7 @@ from stock_clients import JAVA_CLIENTS
 from dledger_client.sync import SyncProducer
 from dledger_client.testing import LocalCluster
 
-ROUTE_PERIOD_SECONDS = 30
-"""How often the client asks for the route; it dials a dead leader until then."""
-
 REBALANCE_SECONDS = 45.0
-ENDLESS = 1_000_000
 ONLY_JAVA = pytest.mark.parametrize("program", JAVA_CLIENTS, indirect=True)
 
 _NUMBERS = count()
@@ -135,26 +128,7 @@ def test_every_member_of_a_broadcast_group_gets_everything(one_group, apache, to
 
 def test_two_members_share_the_queues_and_one_takes_over_what_the_other_leaves(one_group, apache, topic):
     members = [apache(one_group.namesrv), apache(one_group.namesrv)]
-    for number, member in enumerate(members):
-        member.call("push", name=f"member-{number}", group=f"{topic}-readers", topic=topic)
-
-    def send_until(enough):
-        deadline = time.monotonic() + REBALANCE_SECONDS
-        while time.monotonic() < deadline:
-            members[0].call("send", topic=topic, body="x")
-            if enough():
-                return True
-            time.sleep(0.02)  # a pace, not a wait: the client balances by a clock of its own
-        return False
-
-    assert send_until(lambda: all(member.received for member in members)), "both members get messages"
-    members[1].call("close_push", name="member-1")
-    seen = len(members[0].received)
-
-    def has_all_queues():
-        return {message["queue_id"] for message in members[0].received[seen:]} == {0, 1, 2, 3}
-
-    assert send_until(has_all_queues), "the member that stayed gets every queue"
+    stories.two_members(members, f"{topic}-readers", topic, REBALANCE_SECONDS)
 
 
 @ONLY_JAVA
@@ -182,49 +156,9 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
         yield started
 
 
-def begin(cluster, client, topic):
-    """Send without end from one thread while a push consumer reads."""
-    create_topic(cluster, topic)
-    client.call("push", name="reader", group=f"{topic}-readers", topic=topic)
-    client.begin("stream", topic=topic, prefix="", count=ENDLESS, pause_ms=5)
-    progress(client, 100)
-
-
-def progress(client, messages):
-    """Wait until this many more messages are acknowledged."""
-    target = len(client.sent) + messages
-    client.wait_for(lambda: len(client.sent) >= target, f"{messages} more", timeout=ROUTE_PERIOD_SECONDS + 15.0)
-
-
-def finish(cluster, client, topic):
-    """Stop sending; hold what was acknowledged against what is stored and what the push consumer got."""
-    client.call("stop_streams")
-    acknowledged = client.acknowledged()
-    client.wait_for(
-        lambda: acknowledged <= set(client.bodies("reader")), "all is consumed", timeout=ROUTE_PERIOD_SECONDS + 15.0
-    )
-    messages = stored_messages(cluster, topic)
-    assert_offsets_unique_and_dense(messages)
-    assert acknowledged <= set(bodies_of(messages))
-
-
 def test_it_goes_on_after_a_kill_of_the_leader_that_stays_away(cluster, apache):
-    client = apache(cluster.namesrv)
-    begin(cluster, client, "ApacheKill")
-    killed = cluster.kill_leader()
-    progress(client, 100)
-    finish(cluster, client, "ApacheKill")
-    cluster.restart(killed)
-    stop_and_compare_logs(cluster)
+    stories.leader_killed_for_good(cluster, apache(cluster.namesrv), "ApacheKill")
 
 
 def test_a_rolling_restart_of_all_nodes_fails_none_of_its_sends(cluster, apache):
-    client = apache(cluster.namesrv)
-    begin(cluster, client, "ApacheRolling")
-    for node_id in cluster.node_ids:
-        dledger("node", "stop", "--data", str(cluster.data_dir), node_id)
-        cluster.restart(node_id)
-        cluster.wait_ready()
-        progress(client, 100)
-    assert client.failed == []
-    finish(cluster, client, "ApacheRolling")
+    stories.rolling_restart(cluster, apache(cluster.namesrv), "ApacheRolling")

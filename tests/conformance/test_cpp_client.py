@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
+import stories
 from cluster_checks import assert_offsets_unique_and_dense, bodies_of, create_topic, stored_messages
 
 from dledger_client.sync import SyncAdmin, SyncProducer
@@ -110,26 +109,7 @@ def test_a_group_that_comes_back_goes_on_where_it_was(one_group, cpp):
 def test_two_members_share_the_queues_and_one_takes_over_what_the_other_leaves(one_group, cpp):
     create_topic(one_group, "CppShared")
     members = [cpp(one_group.namesrv), cpp(one_group.namesrv)]
-    for number, member in enumerate(members):
-        member.call("push", name=f"member-{number}", group="cpp-shared", topic="CppShared")
-
-    def send_until(enough):
-        deadline = time.monotonic() + REBALANCE_SECONDS
-        while time.monotonic() < deadline:
-            members[0].call("send", topic="CppShared", body="x")
-            if enough():
-                return True
-            time.sleep(0.02)  # a pace, not a wait: the client balances by a clock of its own
-        return False
-
-    assert send_until(lambda: all(member.received for member in members)), "both members get messages"
-    members[1].call("close_push", name="member-1")
-    seen = len(members[0].received)
-
-    def has_all_queues():
-        return {message["queue_id"] for message in members[0].received[seen:]} == {0, 1, 2, 3}
-
-    assert send_until(has_all_queues), "the member that stayed gets every queue"
+    stories.two_members(members, "cpp-shared", "CppShared", REBALANCE_SECONDS)
 
 
 def test_every_message_of_a_stream_has_an_offset_of_its_own(one_group, cpp):

@@ -4,33 +4,19 @@ import re
 from pathlib import Path
 from random import Random
 
-import pytest
-
 from dledger.net.transport import Lane
 from dledger.sim.campaign import judge
 from dledger.sim.cases import Case, strike_of
 from dledger.sim.faults import ClockDrift, Deposed, Drain, LongPause, RollingRestart, SlowClose, Throttle
-from dledger.sim.group import GroupSettings, SimGroup
+from dledger.sim.group import SimGroup
 from dledger.sim.nemesis import KINDS
 from dledger.sim.plan import draw_plan
-from dledger.sim.registers import serve_registers
 from dledger.sim.run import AWAKE_S
-from dledger.sim.scheduler import Scheduler
 from dledger_chaos.faults import KINDS as CHAOS_KINDS
 
 LAB = "dledger_broker.sim.lab"
 ROOT = Path(__file__).parents[2]
 EVERY_S = 0.01
-
-
-@pytest.fixture
-def group() -> SimGroup:
-    group = SimGroup(Scheduler(), Random(1), GroupSettings(clock_drift=0.0), serve_registers)
-    for name in group.nodes:
-        group.start(name)
-    group.scheduler.run_until(3.0)
-    assert group.healthy()
-    return group
 
 
 class Sending:

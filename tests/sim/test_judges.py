@@ -33,16 +33,6 @@ from dledger_remoting.record import MessageRecord, encode_record
 HOST = HostAddress("127.0.0.1", 10911)
 
 
-@pytest.fixture
-def group() -> SimGroup:
-    group = SimGroup(Scheduler(), Random(1), GroupSettings(clock_drift=0.0), serve_registers)
-    for name in group.nodes:
-        group.start(name)
-    group.scheduler.run_until(3.0)
-    assert group.healthy()
-    return group
-
-
 def test_a_node_whose_disk_was_damaged_must_hold_what_it_acknowledges_afterwards(group: SimGroup) -> None:
     for name in group.nodes:
         group.witness.amnesia(name)

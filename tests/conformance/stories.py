@@ -1,0 +1,96 @@
+"""What every client that others wrote, in `stock_clients`, has to come through."""
+
+from __future__ import annotations
+
+import time
+
+from cluster_checks import (
+    assert_offsets_unique_and_dense,
+    bodies_of,
+    create_topic,
+    dledger,
+    stop_and_compare_logs,
+    stored_messages,
+)
+from stock_clients import StockClient
+
+from dledger_client.testing import LocalCluster
+
+ROUTE_PERIOD_SECONDS = 30
+"""How often a stock client asks for the route; it dials a dead leader until then."""
+
+PATIENCE_SECONDS = ROUTE_PERIOD_SECONDS + 15.0
+ENDLESS = 1_000_000
+
+
+def leader_killed_for_good(cluster: LocalCluster, client: StockClient, topic: str) -> None:
+    """A leader that is killed and stays away costs no acknowledged message."""
+    _begin(cluster, client, topic)
+    killed = cluster.kill_leader()
+    _progress(client, 100)
+    _finish(cluster, client, topic)
+    cluster.restart(killed)
+    stop_and_compare_logs(cluster)
+
+
+def rolling_restart(cluster: LocalCluster, client: StockClient, topic: str) -> None:
+    """All nodes restarted one after the other fail no send."""
+    _begin(cluster, client, topic)
+    for node_id in cluster.node_ids:
+        dledger("node", "stop", "--data", str(cluster.data_dir), node_id)
+        cluster.restart(node_id)
+        cluster.wait_ready()
+        _progress(client, 100)
+    assert client.failed == []
+    _finish(cluster, client, topic)
+    stop_and_compare_logs(cluster)
+
+
+def two_members(members: list[StockClient], group: str, topic: str, patience_s: float) -> None:
+    """Two members of a group share the queues, and one takes over what the other leaves."""
+    for number, member in enumerate(members):
+        member.call("push", name=f"member-{number}", group=group, topic=topic)
+
+    def send_until(enough):
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            members[0].call("send", topic=topic, body="x")
+            if enough():
+                return True
+            time.sleep(0.02)  # a pace, not a wait: the client balances by a clock of its own
+        return False
+
+    assert send_until(lambda: all(member.received for member in members)), "both members get messages"
+    members[1].call("close_push", name="member-1")
+    seen = len(members[0].received)
+
+    def has_all_queues():
+        return {message["queue_id"] for message in members[0].received[seen:]} == {0, 1, 2, 3}
+
+    assert send_until(has_all_queues), "the member that stayed gets every queue"
+
+
+def _begin(cluster: LocalCluster, client: StockClient, topic: str) -> None:
+    """Send without end from one thread while a push consumer reads."""
+    create_topic(cluster, topic)
+    client.call("push", name="reader", group=f"{topic}-readers", topic=topic)
+    client.begin("stream", topic=topic, prefix="", count=ENDLESS, pause_ms=5)
+    _progress(client, 100)
+
+
+def _progress(client: StockClient, messages: int) -> None:
+    """Wait until this many more messages are acknowledged."""
+    target = len(client.sent) + messages
+    client.wait_for(lambda: len(client.sent) >= target, f"{messages} more acknowledged", timeout=PATIENCE_SECONDS)
+
+
+def _finish(cluster: LocalCluster, client: StockClient, topic: str) -> None:
+    """Stop sending; hold what was acknowledged against what is stored and what the push consumer got."""
+    client.call("stop_streams")
+    acknowledged = client.acknowledged()
+    client.wait_for(
+        lambda: acknowledged <= set(client.bodies("reader")), "everything is consumed", timeout=PATIENCE_SECONDS
+    )
+    messages = stored_messages(cluster, topic)
+    assert_offsets_unique_and_dense(messages)
+    assert acknowledged <= set(bodies_of(messages))

@@ -1,0 +1,19 @@
+"""A simulated group for tests that drive it by hand."""
+
+from random import Random
+
+import pytest
+
+from dledger.sim.group import GroupSettings, SimGroup
+from dledger.sim.registers import serve_registers
+from dledger.sim.scheduler import Scheduler
+
+
+@pytest.fixture
+def group() -> SimGroup:
+    group = SimGroup(Scheduler(), Random(1), GroupSettings(clock_drift=0.0), serve_registers)
+    for name in group.nodes:
+        group.start(name)
+    group.scheduler.run_until(3.0)
+    assert group.healthy()
+    return group
