@@ -76,6 +76,10 @@ class BrokerConfig:
       max_idempotent_keys        how many are remembered at a time, about 33 bytes of memory each; others are only
                                  stored
 
+    Reading the log
+      busy_range_bytes_per_s     what this node serves of ranges of the log, which Spark jobs read, while it takes in a
+                                 megabyte a second or more and has to wait for a core; 0 = reading never gives way
+
     Retention
       retention_hours            how long messages are kept at least, unless size or disk force more
       retention_bytes            largest log, 0 = no limit
@@ -138,6 +142,8 @@ class BrokerConfig:
 
     idempotent_window_ms: int = 120_000
     max_idempotent_keys: int = 5_000_000
+
+    busy_range_bytes_per_s: int = 10 * MIB
 
     retention_hours: int = 72
     retention_bytes: int = 0
@@ -282,6 +288,7 @@ _BOUNDS: Final[tuple[tuple[str, float, float], ...]] = (
     ("max_message_bytes", 1, 4 * MIB),
     ("idempotent_window_ms", 0, 3_600_000),
     ("max_idempotent_keys", 1, 1 << 30),
+    ("busy_range_bytes_per_s", 0, 1 << 40),
     ("retention_hours", 1, 24 * 365 * 100),
     ("retention_bytes", 0, 1 << 60),
     ("disk_max_used_ratio", 0.10, 0.95),

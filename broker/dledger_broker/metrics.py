@@ -25,6 +25,7 @@ HELP: Final[Mapping[str, str]] = {
     "cold_reads": "Pulls that waited for the disk because the page cache lacked what they wanted",
     "range_reads": "Range reads of the log, as Spark makes them, that were answered",
     "range_reads_refused": "Range reads refused because this node has not the role or the position asked for",
+    "range_reads_held": "Range reads that were held back because sends needed the cores; see busy_range_bytes_per_s",
     "range_bytes_leader": "Bytes of the log that range reads got while this node led",
     "range_bytes_follower": "Bytes of the log that range reads got while this node followed",
     "range_bytes_learner": "Bytes of the log that range reads got while this node was a learner",
@@ -90,6 +91,7 @@ class BrokerCounters:
     cold_reads: int = 0
     range_reads: int = 0
     range_reads_refused: int = 0
+    range_reads_held: int = 0
     range_bytes_leader: int = 0
     range_bytes_follower: int = 0
     range_bytes_learner: int = 0

@@ -34,6 +34,7 @@ MAX_COLD_BACKLOG = 1024
 """Works that may wait or run in the cold lane; one more is answered with `BusyError`."""
 CLOCK_OFFSET_VARIABLE = "DLEDGER_CLOCK_OFFSET_FILE"
 CLOCK_OFFSET_REREAD_S = 0.1
+_SCHEDULING_OF_THREAD: Final = Path("/proc/thread-self/schedstat")
 
 
 class Cancellable(Protocol):
@@ -64,6 +65,9 @@ class Environment(Protocol):
         Lanes `flush` and `hard_state` run one work at a time in the order given.  Lane `cold` runs up to
         `COLD_THREADS` at a time in any order, and answers `BusyError` beyond `MAX_COLD_BACKLOG`.
         """
+
+    def waited_for_core_s(self) -> float:
+        """For how long, in all, the event loop's thread was ready to run and had no core; 0 where nobody counts it."""
 
     def random(self) -> random.Random:
         """The source of all randomness of the replica."""
@@ -127,6 +131,13 @@ class AsyncioEnvironment:
     def run_blocking(self, lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """See `Environment.run_blocking`; threads start with their lane's first work."""
         self._lanes[lane].submit(work, done)
+
+    def waited_for_core_s(self) -> float:
+        """See `Environment.waited_for_core_s`; Linux counts it (its documentation's `scheduler/sched-stats`)."""
+        try:
+            return int(_SCHEDULING_OF_THREAD.read_bytes().split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            return 0.0
 
     def random(self) -> random.Random:
         """See `Environment.random`."""

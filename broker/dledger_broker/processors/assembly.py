@@ -21,6 +21,7 @@ from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.pins import PinProcessor
 from dledger_broker.processors.pull import LogBytes, PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
+from dledger_broker.processors.range_pace import RangePace
 from dledger_broker.processors.ranges import RangeLog, RangeProcessor
 from dledger_broker.processors.requests import ConfirmedReads, Requests
 from dledger_broker.processors.roles import MemberLog, Roles
@@ -87,6 +88,7 @@ def assemble(
     topics = TopicProcessor(machine, group, requests)
     queries = QueryProcessor(machine, requests)
     pins = PinProcessor(machine, env, group, requests, forwarder.pass_on)
-    ranges = RangeProcessor(machine, log, env, group, config.broker_group, counters, requests, pins, roles)
+    pace = RangePace(env, lambda: machine.applied_position, config.busy_range_bytes_per_s)
+    ranges = RangeProcessor(machine, log, env, group, config.broker_group, counters, requests, pins, roles, pace)
     requests.connect(forwarder, sends, pulls, routes(sends, pulls, offsets, membership, topics, queries, ranges, pins))
     return Processors(requests, forwarder, presence, sends, pulls, offsets)

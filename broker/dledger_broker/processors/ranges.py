@@ -2,7 +2,8 @@
 
 Every node serves what it has applied, in the role that it has. A read that its reader does not want from this role, or
 that this node cannot serve, is refused, so that the reader turns to another node. The disk is read on the cold lane,
-one range at a time, so that bulk readers leave room for others.
+one range at a time, so that bulk readers leave room for others, and no faster than leaves room for sends
+(`range_pace`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.pins import PinProcessor
+from dledger_broker.processors.range_pace import RangePace
 from dledger_broker.processors.requests import Requests
 from dledger_broker.processors.roles import Roles
 from dledger_broker.segment_ages import newest_store_time
@@ -86,6 +88,7 @@ class RangeProcessor:
         requests: Requests,
         pins: PinProcessor,
         roles: Roles,
+        pace: RangePace,
     ) -> None:
         self._machine = machine
         self._log = log
@@ -96,6 +99,7 @@ class RangeProcessor:
         self._requests = requests
         self._pins = pins
         self._roles = roles
+        self._pace = pace
         self._disk = asyncio.Semaphore(1)
         self._waiting = 0
 
@@ -147,10 +151,13 @@ class RangeProcessor:
         while not condition():
             if self._env.now() >= deadline:
                 return False
-            tick: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._env.call_later(POLL_S, partial(_resolve, tick))
-            await tick
+            await self._sleep(POLL_S)
         return True
+
+    async def _sleep(self, seconds: float) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._env.call_later(seconds, partial(_resolve, woken))
+        await woken
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
@@ -206,16 +213,20 @@ class RangeProcessor:
 
     async def _read(self, request: Request, header: ReadRangeHeader) -> None:
         await self._until_applied(max(header.min_commit, header.end))
+        turn = self._pace.turn(max(1, min(header.max_bytes, MAX_RANGE_BYTES)))
+        if turn.hold_s:
+            self._counters.range_reads_held += 1
+            await self._sleep(turn.hold_s)
         try:
             async with self._turn():
                 self._roles.require(header.roles)
-                max_bytes = max(1, min(header.max_bytes, MAX_RANGE_BYTES))
-                run = await self._log.read_run(header.start, header.end, max_bytes)
+                run = await self._log.read_run(header.start, header.end, turn.max_bytes)
         except TrimmedError as error:
             self._counters.range_reads_refused += 1
             raise ReadTrimmed(f"node {self._group.node_id} no longer keeps it: {error}") from error
         except ValueError as error:
             raise InvalidParameter(f"start: {error}") from error
+        self._pace.served(turn, len(run.data))
         role = self._roles.present
         self._counters.count_range_read(role, len(run.data))
         answer = ReadRangeResponseHeader(
@@ -239,6 +250,6 @@ def _planned(topic: TopicState) -> PlannedTopic:
     return PlannedTopic(topic.config.topic_name, topic.created_position, sorted(queues, key=lambda queue: queue.id))
 
 
-def _resolve(tick: asyncio.Future[None]) -> None:
-    if not tick.done():
-        tick.set_result(None)
+def _resolve(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

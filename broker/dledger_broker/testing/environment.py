@@ -32,6 +32,8 @@ class FakeEnvironment:
     """See `dledger.environment.Environment`.  Everything runs on the caller's thread, in the order given."""
 
     def __init__(self, seed: int = 0) -> None:
+        self.core_wait_s = 0.0
+        """What the event loop's thread has waited for a core so far."""
         self._now = 0.0
         self._ready: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[float, int, _Timer]] = []
@@ -59,6 +61,10 @@ class FakeEnvironment:
     def run_blocking(self, _lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """See `Environment.run_blocking`."""
         self._ready.append(partial(_run, work, done))
+
+    def waited_for_core_s(self) -> float:
+        """See `Environment.waited_for_core_s`; `core_wait_s`."""
+        return self.core_wait_s
 
     def random(self) -> random.Random:
         """See `Environment.random`."""

@@ -120,6 +120,10 @@ class SimEnvironment:
         """See `Environment.wall_ms`."""
         return WALL_EPOCH_MS + int(self._scheduler.now * 1000) + self.wall_offset_ms()
 
+    def waited_for_core_s(self) -> float:
+        """See `Environment.waited_for_core_s`; a pause is none of it, for a paused process is not ready to run."""
+        return 0.0
+
     def random(self) -> Random:
         """See `Environment.random`."""
         return self._random

@@ -146,3 +146,35 @@ def test_what_was_read_goes_to_the_socket_without_being_copied(broker: ServedBro
     monkeypatch.setattr(client, "answer", note)
     assert client.call_from_disk(20011, {"roles": "leader", "start": "0", "end": "100"}).body == data
     assert any(part is data for part in given)
+
+
+def test_ranges_are_held_back_and_cut_smaller_while_sends_need_the_cores(make_broker: MakeBroker):
+    least = 1 << 20
+    broker = founded(make_broker(busy_range_bytes_per_s=least))
+    client, env = broker.client(), broker.memory.env
+
+    def read_all() -> int:
+        """In how many answers everything came."""
+        end, position, answers = broker.memory.machine.applied_position, 0, 0
+        while position < end:
+            env.core_wait_s += 0.1
+            range_ = {"roles": "leader", "start": str(position), "end": str(end)}
+            position = int(client.call_from_disk(20011, range_).ext["end"])
+            answers += 1
+        return answers
+
+    for _ in range(20):
+        client.send_message("T1", bytes(200_000))
+        broker.advance(0.1)
+    few = read_all()
+    assert not broker.counters.range_reads_held, "nobody waited for a core while these came in"
+    for _ in range(20):
+        env.core_wait_s += 0.1
+        client.send_message("T1", bytes(200_000))
+        broker.advance(0.1)
+        client.call_from_disk(20011, {"roles": "leader", "start": "0", "end": "0"})
+    began = env.now()
+    many = read_all()
+    assert env.now() - began > 0.5, "held until the sends are a while ago"
+    assert many > 2 * few
+    assert broker.counters.range_reads_held > 2

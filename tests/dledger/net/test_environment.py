@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -156,3 +157,20 @@ def test_the_offset_is_read_again_but_not_for_every_call(tmp_path):
     assert offset.read_ms(CLOCK_OFFSET_REREAD_S) == 5
     path.write_text("not a number")
     assert offset.read_ms(3 * CLOCK_OFFSET_REREAD_S) == 5, "the last good one is kept"
+
+
+async def test_the_wait_for_a_core_is_what_the_kernel_counts_for_the_loops_thread(environment):
+    before = _waited_for_core_s()
+    assert before <= environment.waited_for_core_s() <= _waited_for_core_s()
+
+
+async def test_where_nobody_counts_it_the_wait_for_a_core_is_0(environment, monkeypatch, tmp_path):
+    monkeypatch.setattr("dledger.environment._SCHEDULING_OF_THREAD", tmp_path / "schedstat")
+    assert environment.waited_for_core_s() == 0
+    (tmp_path / "schedstat").write_text("")
+    assert environment.waited_for_core_s() == 0
+
+
+def _waited_for_core_s() -> float:
+    counted = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+    return int(counted.read_text().split()[1]) / 1e9 if counted.exists() else 0.0
