@@ -335,7 +335,7 @@ class BrokerMachine:
         A result that is `cold` was not read: ask `get_messages_later`.  May raise `StorageError`.
         """
         max_messages = max(max_messages, 1)
-        nothing = outside(offset, queue.min_offset, queue.max_offset)
+        nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.end)
         if nothing is not None:
             return nothing
         units = self.queues.read(queue, offset, units_to_read(max_messages, tag_filter))
@@ -354,7 +354,7 @@ class BrokerMachine:
     ) -> None:
         """As `get_messages`, reading units on a worker; `done` may get `CorruptionError`, `BusyError` or `OSError`."""
         max_messages = max(max_messages, 1)
-        nothing = outside(offset, queue.min_offset, queue.max_offset)
+        nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.end)
         if nothing is not None:
             done(nothing)
             return

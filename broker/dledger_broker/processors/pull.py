@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from dledger.environment import Environment, called_back
-from dledger.errors import TrimmedError
+from dledger.errors import NotLeaderError, TrimmedError
 from dledger_broker.config import BrokerConfig
 from dledger_broker.group import Group
 from dledger_broker.longpoll import HeldPull, LongPolls
@@ -29,6 +29,7 @@ from dledger_remoting.errors import (
     GroupNotExist,
     InvalidParameter,
     NoPermission,
+    ReadBehind,
     ServerError,
     SubscriptionNotExist,
     SubscriptionNotLatest,
@@ -256,6 +257,9 @@ class PullProcessor:
         if result.status is ReadStatus.FOUND:
             self._deliver(request, result, fields.queue_offset)
             return
+        if result.status is ReadStatus.NOT_REBUILT:
+            self._elsewhere(request, fields)
+            return
         code = _CODES[result.status]
         if result.status is ReadStatus.NO_MESSAGE_IN_QUEUE and fields.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
@@ -267,6 +271,13 @@ class PullProcessor:
             self.held.hold(HeldPull(request, fields, queue, fields.queue_offset, tag_filter, deadline))
         else:
             self._answer_nothing(request, code, result.next_begin, result)
+
+    def _elsewhere(self, request: Request, fields: PullFields) -> None:
+        """The leader answers; a reader that wants no answer of another node is refused. Raises `ReadBehind`."""
+        why = f"queue {fields.queue_id} of {fields.topic} is not rebuilt here up to offset {fields.queue_offset} yet"
+        if request.confirmed:
+            raise ReadBehind(f"{why}: ask another node, or later")
+        self._requests.fail(request, NotLeaderError(None, 0, why))
 
     def _may_wait(self, request: Request, fields: PullFields) -> bool:
         if not fields.sys_flag & PULL_SUSPEND or fields.suspend_timeout_millis <= 0 or not self.accepts_waiting:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from dledger.environment import called_back
-from dledger.errors import CorruptionError, TrimmedError
+from dledger.errors import CorruptionError, NotLeaderError, TrimmedError
 from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keysearch import KeySearch
@@ -30,7 +30,8 @@ class QueryResult(NamedTuple):
 class Queries:
     """Answers from what is applied on this replica.
 
-    Any call may raise `BusyError`, `CorruptionError` or `StorageError`.
+    Any call may raise `BusyError`, `CorruptionError` or `StorageError`, and `NotLeaderError` while what it needs of a
+    queue's files is being rebuilt: other nodes are to be asked.
     """
 
     def __init__(
@@ -140,6 +141,8 @@ class Queries:
         return await self._reader.store_timestamp(position)
 
     async def _unit(self, queue: QueueState, offset: int) -> tuple[int, int]:
+        if offset >= queue.view.end:
+            raise NotLeaderError(None, 0, f"this node has not rebuilt the files of {queue} beyond {queue.view.end} yet")
         unit = self._queues.read(queue, offset, 1)
         if unit is None:
             later: bytes = await called_back(lambda done: self._queues.read_later(queue, offset, 1, done))

@@ -16,7 +16,7 @@ MAX_SCANNED_UNITS: Final = 800
 
 
 class ReadStatus(StrEnum):
-    """Outcome of a read; names are those of RocketMQ's `GetMessageStatus`, except `COLD`."""
+    """Outcome of a read; names are those of RocketMQ's `GetMessageStatus`, except `COLD` and `NOT_REBUILT`."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -27,6 +27,8 @@ class ReadStatus(StrEnum):
     MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
     COLD = "COLD"
     """The units are not in the page cache: read again with `get_messages_later`."""
+    NOT_REBUILT = "NOT_REBUILT"
+    """The units were lost, and this node has not come to them yet after its start: others have them."""
 
 
 class GetResult(NamedTuple):
@@ -50,8 +52,11 @@ class GetResult(NamedTuple):
         return self.status is ReadStatus.COLD
 
 
-def outside(offset: int, min_offset: int, max_offset: int) -> GetResult | None:
-    """The result of a read at an offset where there is nothing, or None if there is something."""
+def outside(offset: int, min_offset: int, max_offset: int, view_end: int) -> GetResult | None:
+    """The result of a read at an offset where there is nothing, or None if there is something.
+
+    `view_end` is the offset up to which this node has units.
+    """
     if max_offset == 0:
         return GetResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, min_offset, max_offset, [])
     if offset < min_offset:
@@ -60,6 +65,8 @@ def outside(offset: int, min_offset: int, max_offset: int) -> GetResult | None:
         return GetResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, min_offset, max_offset, [])
     if offset > max_offset:
         return GetResult(ReadStatus.OFFSET_OVERFLOW_BADLY, max_offset, min_offset, max_offset, [])
+    if offset >= view_end:
+        return GetResult(ReadStatus.NOT_REBUILT, offset, min_offset, max_offset, [])
     return None
 
 

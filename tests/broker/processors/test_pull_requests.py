@@ -303,6 +303,25 @@ def test_a_follower_serves_what_it_has_and_passes_on_what_it_cannot_know(
     assert passed == [RequestCode.PULL_MESSAGE] * 3
 
 
+def test_what_a_node_has_not_rebuilt_yet_is_asked_of_others(
+    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: list[int] = []
+    monkeypatch.setattr(Forwarder, "pass_on", lambda _, request: passed.append(request.code))
+    client.pull("T1")
+    client.send_message("T1", b"known")
+    broker.memory.node.step_down()
+    broker.settle()
+    broker.memory.queue("T1").view.reset(0, 0)
+    client.send(11, pull_ext("T1"))
+    assert passed == [RequestCode.PULL_MESSAGE]
+    here = pull_ext("T1", roles="follower", minCommit="1")
+    refused = client.call(RequestCode.LITE_PULL_MESSAGE, here)
+    assert refused.code == 20111
+    assert "not rebuilt" in (refused.remark or "")
+    assert client.call(RequestCode.LITE_PULL_MESSAGE, here | {"queueOffset": "1"}).code == 19
+
+
 def test_that_messages_are_gone_is_said_by_a_confirmed_leader_only(
     broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

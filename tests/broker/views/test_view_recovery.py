@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dledger.errors import NotLeaderError
 from dledger.sim.disk import SimDisk
+from dledger_broker.machine import BrokerMachine
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message
 from dledger_broker.views.checkpoint import Checkpoint, TopicExtent, load_checkpoint, remove_checkpoint, save_checkpoint
 from dledger_broker.views.checkpointer import CHECKPOINT_SHARE
+from dledger_broker.views.reading import ReadStatus
 
 TOPICS = ("orders", "audits")
 
@@ -69,6 +72,38 @@ def test_whatever_view_is_deleted_everything_is_back_after_a_restart(loss):
     again.checkpoint()
     third = again.restart()
     assert contents(third) == before
+
+
+def test_what_is_not_rebuilt_yet_is_for_other_nodes_to_answer(monkeypatch):
+    broker = started()
+    fill(broker, 0, 90)
+    first, last = (broker.send("orders", 0, Message(body, keys="key")).extent[0] for body in (b"first", b"last"))
+    broker.node.snapshot()
+    broker.disk.rmtree("consumequeue")
+    lost, rebuild = [], BrokerMachine.rebuild
+    monkeypatch.setattr(BrokerMachine, "rebuild", lambda _machine, entries: lost.extend(entries))
+    again = broker.restart(lead=False)
+    queue, queries = again.queue("orders"), again.machine.queries
+    for entry in lost:
+        if entry.records_position == last:
+            break
+        rebuild(again.machine, [entry])
+    held = queue.view.end
+    assert 0 < held == queue.next_offset - 1
+    assert again.machine.get_messages(queue, held - 1, 5, 1 << 20).message_count == 1
+    results = [again.machine.get_messages(queue, held, 5, 1 << 20)]
+    again.machine.get_messages_later(queue, held, 5, 1 << 20, None, results.append)
+    assert [result.status for result in results] == [ReadStatus.NOT_REBUILT] * 2
+    assert again.run(queries.message_at(first)) is not None
+    for question in (
+        lambda: queries.message_at(last),
+        lambda: queries.query("orders", "key", 5, 0, 1 << 60, max_bytes=1 << 20),
+    ):
+        with pytest.raises(NotLeaderError, match="not rebuilt"):
+            again.run(question())
+    rebuild(again.machine, lost[lost.index(entry) :])
+    assert again.run(queries.message_at(last)) is not None
+    assert contents(again) == contents(broker)
 
 
 def test_an_intact_checkpoint_spares_the_log_below_the_snapshot(monkeypatch):
