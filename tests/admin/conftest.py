@@ -64,7 +64,8 @@ if is_broker:
 else:
     socketserver.ThreadingTCPServer.allow_reuse_address = True
     server = socketserver.ThreadingTCPServer(("127.0.0.1", config["port"]), Names)
-(data / "pid").write_text(f"{os.getpid()}\\n")
+if not (data / "hangs").exists():
+    (data / "pid").write_text(f"{os.getpid()}\\n")
 server.serve_forever()
 """
 

@@ -2,11 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from io import StringIO
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from dledger_admin.cluster import lifecycle, processes
 from dledger_admin.cluster.lifecycle import RunningCluster, services, wait_until
 from dledger_admin.cluster.live import show_changes, status_table
 from dledger_admin.cluster.manifest import read_manifest
+from dledger_admin.commands import up
 from dledger_admin.errors import StartError
 
 pytestmark = pytest.mark.usefixtures("stub_processes")
@@ -73,6 +75,22 @@ def test_up_waits_until_the_leader_says_that_name_servers_list_it_with_its_topic
     assert (dledger.data / "broker-a-n0" / "unready-answers").read_text() == "0"
 
 
+def test_up_waits_for_a_node_that_does_not_answer_yet(dledger, monkeypatch):
+    ask, rounds = lifecycle.fetch_all, []
+
+    def ask_early(places):
+        rounds.append(ask(places))
+        return rounds[-1] | ({"broker-a-n2": None} if len(rounds) == 1 else {})
+
+    dledger.up()
+    monkeypatch.setattr(lifecycle, "fetch_all", ask_early)
+    running = RunningCluster(read_manifest(dledger.data).layout(dledger.data))
+    assert list(running.await_leaders()) == ["broker-a"]
+    assert len(rounds) == 2
+    rounds.clear()
+    assert list(running.await_leaders(timeout_s=0.0)) == ["broker-a"]
+
+
 def test_a_start_that_takes_too_long_says_what_the_leader_waits_for(dledger):
     dledger.up()
     (dledger.data / "broker-a-n0" / "unready-answers").write_text("1")
@@ -95,14 +113,15 @@ def test_a_process_that_ignores_the_signals_is_killed_and_named(dledger, monkeyp
     assert service.pid() is None
 
 
-def test_a_process_that_is_ending_still_has_its_ports(monkeypatch):
+def test_a_process_that_is_ending_still_has_its_ports(tmp_path, monkeypatch):
+    service = processes.Service("broker-a-n0", "dledger_broker", tmp_path / "broker.toml")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         monkeypatch.setattr(processes, "command_line", lambda _: None)  # what a process loses first
-        assert processes._lives(child.pid, "broker.toml")
+        assert processes._lives(child.pid, service)
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert not processes._lives(child.pid, "broker.toml")
-    assert not processes._lives(child.pid, "broker.toml")
+        assert not processes._lives(child.pid, service)
+    assert not processes._lives(child.pid, service)
 
 
 def test_a_second_up_names_the_running_processes_and_changes_nothing(dledger):
@@ -154,6 +173,98 @@ def test_a_stale_pid_file_with_the_pid_of_another_process_is_no_running_node(dle
     assert again.exit_code == 0, again.output
 
 
+def test_an_up_that_was_overtaken_by_another_leaves_the_cluster_of_the_other_alone(dledger, monkeypatch):
+    @contextmanager
+    def another_up_first(data):
+        with monkeypatch.context() as this:
+            this.setattr(up, "up_lock", lifecycle.up_lock)
+            assert dledger.up().exit_code == 0
+        with lifecycle.up_lock(data):
+            yield
+
+    monkeypatch.setattr(up, "up_lock", another_up_first)
+    overtaken = dledger.up()
+    assert overtaken.exit_code == 1
+    assert "running already: namesrv" in overtaken.output
+    assert all(dledger.pids().values())
+
+
+def test_down_finds_processes_that_have_not_come_as_far_as_to_say_who_they_are(dledger):
+    dledger.up()
+    dledger("down", "--data", str(dledger.data))
+    for name in dledger.services():
+        (dledger.data / name / "hangs").touch()
+    RunningCluster(read_manifest(dledger.data).layout(dledger.data)).spawn()
+    stopped = dledger("down", "--data", str(dledger.data), "-o", "json")
+    assert json.loads(stopped.output)["stopped"] == sorted(dledger.services())
+
+
+def test_a_signal_in_the_middle_of_a_start_leaves_no_process(dledger, monkeypatch):
+    started = []
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    try:
+        assert dledger.up().exit_code == 1
+        assert started
+        assert all(process.poll() is not None for process in started)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def test_a_process_of_another_directory_whose_path_ends_alike_is_no_node_of_this_one(dledger):
+    """Somebody copied a running cluster from /srv/mq to /mq, pid files and all, and calls `down --data /mq`."""
+    dledger.up()
+    dledger("down", "--data", str(dledger.data))
+    service = dledger.services()["broker-a-n0"]
+    command = [sys.executable, "-c", "input()", "--config", f"/srv{service.config_file}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as original:
+        (service.directory / "pid").write_text(f"{original.pid}\n")
+        assert service.pid() is None
+        dledger("down", "--data", str(dledger.data))
+        assert original.poll() is None
+        original.kill()
+
+
+def test_status_of_a_stopped_cluster_does_not_show_another_one_on_its_ports(dledger):
+    dledger.up()
+    copy = dledger.data.with_name("copy")
+    shutil.copytree(dledger.data, copy)
+    shown = json.loads(dledger("status", "--data", str(copy), "-o", "json").output)
+    assert [(one["pid"], one["answers"], one.get("status")) for one in shown["processes"]] == [(None, False, None)] * 4
+    assert shown["others"] == []
+
+
+def test_a_node_does_not_start_with_the_configuration_of_the_directory_that_its_own_is_a_copy_of(dledger):
+    dledger.up()
+    dledger("down", "--data", str(dledger.data))
+    copy = dledger.data.with_name("copy")
+    shutil.copytree(dledger.data, copy)
+    for name in ("broker-a-n0", "namesrv"):
+        refused = dledger("node", "start", "--data", str(copy), name, "--detach")
+        assert refused.exit_code == 1
+        assert f"{copy / name} was moved or copied: its configuration is for {dledger.data / name}" in refused.output
+    assert not any(dledger.pids().values())
+    assert dledger("up", "--data", str(copy), "--detach").exit_code == 0
+    assert dledger("node", "stop", "--data", str(copy), "namesrv").exit_code == 0
+    assert dledger("node", "start", "--data", str(copy), "namesrv", "--detach").exit_code == 0
+    assert dledger("down", "--data", str(copy)).exit_code == 0
+
+
+def test_processes_do_not_import_what_lies_in_the_folder_that_the_user_is_in(dledger, tmp_path, monkeypatch):
+    (tmp_path / "socketserver.py").write_text("raise SystemExit('a file of mine')")
+    monkeypatch.chdir(tmp_path)
+    started = dledger.up()
+    assert started.exit_code == 0, started.output
+
+
 def test_status_shows_role_term_and_lag_of_each_node(dledger):
     dledger.up()
     shown = json.loads(dledger("status", "--data", str(dledger.data), "-o", "json").output)
@@ -181,8 +292,6 @@ def test_node_stop_drains_and_node_start_brings_it_back(dledger):
 
 
 def test_a_wiped_node_directory_gets_its_configuration_and_no_identity(dledger):
-    import shutil
-
     dledger.up()
     dledger("node", "stop", "--data", str(dledger.data), "broker-a-n1", "--now")
     shutil.rmtree(dledger.data / "broker-a-n1")

@@ -117,7 +117,8 @@ class RunningCluster:
         self, timeout_s: float = START_TIMEOUT_S, check: Callable[[], None] = lambda: None
     ) -> dict[str, NodeStatus]:
         """Wait until every group has a leader that accepts writes and that clients find, with the topics that a broker
-        has from the start; return the leaders by group.  `check` is called in every round and may raise.
+        has from the start; return the leaders by group.  A node that does not answer yet is waited for, and not missed
+        in the end.  `check` is called in every round and may raise.
 
         Raises `StartError` with the end of what the culprit printed: the name server ended, so many nodes of a group
         ended that it cannot elect, or the time is over.
@@ -127,12 +128,15 @@ class RunningCluster:
             check()
             exited = self.exited()
             self._check_electable(exited)
-            leaders = leaders_by_group(fetch_all(self.layout.places()))
+            statuses = fetch_all(self.layout.places())
+            leaders = leaders_by_group(statuses)
             obstacles = self._obstacles(leaders)
             listed = groups_clients_find(self.layout.namesrv_port) if not obstacles else set()
-            if listed >= set(self.layout.group_names()) and self._all_recorded(exited):
+            late = time.monotonic() >= deadline
+            starting = any(status is None and name not in exited for name, status in statuses.items())
+            if listed >= set(self.layout.group_names()) and (late or not starting):
                 return leaders
-            if time.monotonic() >= deadline:
+            if late:
                 missing = [group for group in self.layout.group_names() if group in obstacles or group not in listed]
                 found = "".join(f"{group}: {obstacle}; " for group, obstacle in obstacles.items())
                 raise StartError(
@@ -154,7 +158,7 @@ class RunningCluster:
         """Stop everything at once and return the names of processes that had to be killed."""
         killed = stop_at_once(services(self.layout))
         for process in self.processes.values():
-            # A process that has not got as far as its pid file is known only here.
+            # One whose pid file was taken away is known only here.
             if process.poll() is None:
                 process.kill()
             process.wait()
@@ -171,11 +175,6 @@ class RunningCluster:
                     f"{len(gone)} of {len(members)} nodes of {group} ended (exit code {exited[gone[0]]}): "
                     + self._words(gone)
                 )
-
-    def _all_recorded(self, exited: dict[str, int]) -> bool:
-        """Whether `down` would find every process: each wrote its pid file, or has ended."""
-        known = services(self.layout)
-        return all(name in exited or service.pid() for name, service in known.items())
 
     def _words(self, names: list[str]) -> str:
         known = services(self.layout)

@@ -49,7 +49,8 @@ class Service:
 
     def command(self) -> list[str]:
         """Return the argument list that starts it."""
-        return [sys.executable, "-m", self.module, "--config", str(self.config_file)]
+        # -P: a file of the user's that lies in the working directory is not to be taken for a module of Python's.
+        return [sys.executable, "-P", "-m", self.module, "--config", str(self.config_file)]
 
     def pid(self) -> int | None:
         """Return its process id while it runs, else None."""
@@ -57,15 +58,30 @@ class Service:
             pid = int((self.directory / PID_FILE).read_text(encoding="ascii").split()[0])
         except (OSError, ValueError, IndexError):
             return None
-        return pid if str(self.config_file) in (command_line(pid) or "") else None
+        return pid if self.is_run_by(command_line(pid) or "") else None
+
+    def is_run_by(self, command: str) -> bool:
+        """Tell whether a command line is that of its process."""
+        return f" --config {self.config_file}" in command
 
     def spawn(self) -> subprocess.Popen[bytes]:
-        """Start it in a session of its own, so that a Ctrl-C in this terminal does not reach it."""
+        """Start it in a session of its own, so that a Ctrl-C in this terminal does not reach it.
+
+        It writes its pid file once it serves; until then this one lets `down` find it. The file stays the same one, as
+        a name server locks it.
+        """
         self.stdout_file.parent.mkdir(parents=True, exist_ok=True)
         with self.stdout_file.open("ab") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
+        try:
+            (self.directory / PID_FILE).write_text(f"{process.pid}\n", encoding="ascii")
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        return process
 
     def last_words(self) -> str:
         """Return the last line that it printed, and where the others are."""
@@ -134,12 +150,12 @@ def _running(services: Mapping[str, Service]) -> dict[str, int]:
 
 def _still_running(services: Mapping[str, Service], pids: Mapping[str, int]) -> dict[str, int]:
     """Return those of `pids` that have not ended; a process removes its pid file and loses its command line before."""
-    return {name: pid for name, pid in pids.items() if _lives(pid, str(services[name].config_file))}
+    return {name: pid for name, pid in pids.items() if _lives(pid, services[name])}
 
 
-def _lives(pid: int, config_file: str) -> bool:
-    words = command_line(pid)
-    return config_file in words if words else not has_ended(pid)
+def _lives(pid: int, service: Service) -> bool:
+    command = command_line(pid)
+    return service.is_run_by(command) if command else not has_ended(pid)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 
 import click
@@ -60,6 +61,7 @@ def start(data: Path, node_id: str, detach: bool, output: str) -> None:
         )
     require_free((port, owner) for port, owner in layout.ports() if owner.endswith(f" {node_id}"))
     _write_missing_config(layout, manifest, service)
+    _require_own_directory(service)
     if not detach:
         os.execv(service.command()[0], service.command())  # noqa: S606 - an argument list without a shell is the point
     process = service.spawn()
@@ -169,6 +171,20 @@ def _write_missing_config(layout: ClusterLayout, manifest: Manifest, service: Se
         write_namesrv_config(layout, overrides)
     else:
         write_broker_config(layout, manifest, layout.place(service.name), overrides)
+
+
+def _require_own_directory(service: Service) -> None:
+    """Raise `AdminError` for the configuration of another directory, whose log the process would write to."""
+    try:
+        table = tomllib.loads(service.config_file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return  # the process says it better
+    named = table.get("data_dir", table.get("data", str(service.directory)))
+    if named != str(service.directory):
+        raise AdminError(
+            f"{service.directory} was moved or copied: its configuration is for {named}, "
+            "`dledger up` writes those of all processes anew"
+        )
 
 
 def _answers(layout: ClusterLayout, node_id: str) -> bool:

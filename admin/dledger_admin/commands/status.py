@@ -53,12 +53,12 @@ def status(data: Path, output: str) -> None:
 
 
 def cluster_status(layout: ClusterLayout) -> ClusterStatus:
-    """Ask every process how it is."""
-    known = services(layout)
+    """Ask every process that runs how it is; on the ports of one that does not, another cluster may answer."""
+    pids = {name: service.pid() for name, service in services(layout).items()}
     places = layout.places()
-    statuses = fetch_all(places)
+    statuses = {place.node_id: None for place in places} | fetch_all(place for place in places if pids[place.node_id])
     commits = group_commits(statuses)
-    name_server_pid = known[NAMESRV].pid()
+    name_server_pid = pids[NAMESRV]
     answers = name_server_pid is not None and answers_clients(layout.namesrv_port)
     processes = [ProcessStatus(name=NAMESRV, pid=name_server_pid, client_port=layout.namesrv_port, answers=answers)]
     for place in places:
@@ -66,7 +66,7 @@ def cluster_status(layout: ClusterLayout) -> ClusterStatus:
         processes.append(
             ProcessStatus(
                 name=place.node_id,
-                pid=known[place.node_id].pid(),
+                pid=pids[place.node_id],
                 client_port=place.client_port,
                 answers=answer is not None,
                 lag=None if answer is None else max(0, commits[place.group] - answer.applied_index),

@@ -74,12 +74,13 @@ def up(
         raise click.UsageError("-o json goes with --detach: in the foreground there is no result")
     require("broker", "aiohttp", "prometheus_client", "rich")
     options = UpOptions(data, groups, nodes, namesrv_port, base_port, config)
-    setup = ClusterSetup.prepare(options)
+    ClusterSetup.prepare(options)  # what is wrong is said before a directory is made
     with up_lock(data):
+        setup = ClusterSetup.prepare(options)  # another `up` may have come and gone
         if not detach:
             _run_in_foreground(setup)
             return
-        with _ended_by_signals() as check:
+        with _noted_signals() as check:
             cluster = setup.start()
             leaders = _await_leaders(cluster, check)
     for name, code in cluster.exited().items():
@@ -100,24 +101,23 @@ def down(data: Path, output: str) -> None:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[Callable[[], None]]:
-    """Let no signal end a start half-way: what has started is stopped.
+def _noted_signals() -> Iterator[Callable[[], None]]:
+    """Give a `check` that raises `KeyboardInterrupt` once a signal has come.
 
-    Gives a `check` that raises once more for a signal that came where Python ignores what is raised, as in a finalizer.
+    Raised by the signal itself it could come while a process is being started, of which nobody would know then.
     """
     interrupted = False
 
-    def interrupt(number: int, frame: object) -> None:
+    def note(number: int, frame: object) -> None:
         nonlocal interrupted
         del number, frame
         interrupted = True
-        raise KeyboardInterrupt
 
     def check() -> None:
         if interrupted:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in ending_signals()}
+    before = {number: signal.signal(number, note) for number in ending_signals()}
     try:
         yield check
     finally:
