@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import importlib
+import sys
+from io import TextIOWrapper
 from typing import Final
 
 import click
 
+from .commands.options import is_utf8
 from .errors import AdminError
 
 _COMMANDS: Final = {
@@ -48,17 +51,27 @@ class _LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(f"dledger_admin.commands.{module}"), attribute)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Split the arguments; raises `UsageError` for one that no file and no request could hold."""
+        for argument in args:
+            if not is_utf8(argument):
+                raise click.UsageError(f"{argument!r} is not UTF-8")
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; a file that cannot be used is said in one line. Raises `AdminError`."""
+        """Run the command; what the system refuses is said in one line. Raises `AdminError`."""
         try:
             return super().invoke(ctx)
         except OSError as error:
-            if error.filename is None or error.errno == errno.EPIPE:
+            if error.errno == errno.EPIPE:
                 raise
-            raise AdminError(f"{error.filename} cannot be used: {error.strerror}") from error
+            reason = error.strerror or str(error)
+            raise AdminError(f"{error.filename} cannot be used: {reason}" if error.filename else reason) from error
 
 
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dledger-mq", prog_name="dledger")
 def main() -> None:
     """RocketMQ's clients on a Raft-replicated commit log: run clusters, use topics, inspect logs."""
+    if isinstance(sys.stdout, TextIOWrapper):  # letters that a terminal does not know end no command
+        sys.stdout.reconfigure(errors="backslashreplace")

@@ -27,7 +27,7 @@ def output_option(command: Command) -> Command:
 def emit(result: Result, output: str, render: Callable[[Result], str]) -> None:
     """Print `result` (anything msgspec can encode) as JSON, or as `render` shows it."""
     if output == "json":
-        click.echo(msgspec.json.encode(result).decode())
+        click.echo(msgspec.json.encode(result))  # bytes: UTF-8 whatever the terminal's encoding is
         return
     text = render(result)
     if text:

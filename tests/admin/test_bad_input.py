@@ -1,7 +1,10 @@
 """Wrong input to `up` and `node` gives one line that says what to do, and changes nothing."""
 
 import errno
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,6 +105,71 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path, ports, monkeypatch):
     monkeypatch.setattr(Path, "mkdir", refuse)
     code, output = dledger("up", "--data", str(data), "--base-port", base_port, "--namesrv-port", namesrv_port)
     assert (code, output) == (1, f"Error: {data} cannot be used: Permission denied\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "streams", "words"),
+    [
+        (("topic", "create", "\udcff"), {}, r"'\udcff' is not UTF-8"),
+        (("up", "--data", "\udcff", "--detach"), {}, r"'\udcff' is not UTF-8"),
+        (("produce", "--topic", "t"), {"stdin": None}, "standard input is closed"),
+        (("consume", "--topic", "t"), {"stdout": None}, "standard output is closed"),
+    ],
+)
+def test_what_python_stumbles_over_is_said_in_one_line(tmp_path, monkeypatch, listener, arguments, streams, words):
+    program = (
+        "import sys; from dledger_admin.cli import main\n"
+        f"for name, stream in {streams!r}.items(): setattr(sys, name, stream)\n"
+        "main()"
+    )
+    monkeypatch.setenv("DLEDGER_NAMESRV", "{}:{}".format(*listener.getsockname()))
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode in {1, 2}
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cluster_is_not_founded_below_a_folder_whose_name_no_configuration_could_hold(tmp_path, monkeypatch):
+    folder = tmp_path / "\udcff"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    code, output = dledger("up", "--data", "mq", "--detach")
+    assert code == 2
+    assert "is not UTF-8: give another path" in output
+    assert not list(folder.iterdir())
+
+
+def test_a_result_that_does_not_fit_on_the_disk_is_an_error_in_one_line(founded):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "dledger_admin", "status", "--data", str(founded)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (1, "Error: No space left on device\n")
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_result_with_letters_that_the_output_does_not_know_is_printed_all_the_same(tmp_path, founded, output):
+    with_letters = tmp_path / "✓"
+    founded.rename(with_letters)
+    done = subprocess.run(
+        [sys.executable, "-m", "dledger_admin", "down", "--data", str(with_letters), "-o", output],
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    if output == "text":
+        assert b"\\u2713" in done.stdout
+    else:
+        assert json.loads(done.stdout) == {"stopped": [], "killed": []}
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

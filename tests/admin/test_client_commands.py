@@ -474,6 +474,21 @@ async def test_lines_are_cut_right_wherever_the_stream_breaks():
     assert [line async for lines in reader.batches() for line in lines] == [b"one", b"two", b"", b"end"]
 
 
+async def test_a_line_that_no_message_can_hold_is_refused_before_it_has_come_to_its_end():
+    came = []
+
+    def read(size):
+        came.append(size)
+        return b"one\ntwo\n" if len(came) == 1 else bytes(size) if len(came) < 1000 else b""
+
+    reader = produce.LineReader(read)
+    batches = reader.batches()
+    assert await anext(batches) == [b"one", b"two"]
+    with pytest.raises(AdminError, match=r"line 3 is longer than 4194304 bytes, more than a message holds"):
+        await anext(batches)
+    assert sum(came) <= 5 << 20
+
+
 def test_a_program_that_ends_does_not_wait_for_input_that_never_comes():
     came = threading.Event()
     rescue = threading.Timer(5, came.set)

@@ -13,6 +13,7 @@ import click
 
 from dledger_client import Admin, MessageQueue, PullConsumer, PushConsumer, ReceivedMessage
 
+from ..errors import AdminError
 from .client_calls import run
 from .message_format import TOKENS, formatter, json_line
 from .options import namesrv_option
@@ -65,6 +66,8 @@ def consume(
     Without --group all queues are read and nothing is committed. With it the queues are shared with the other members;
     with --exit-eof too, all queues are read without joining the group, and what was printed is committed.
     """
+    if sys.stdout is None:
+        raise AdminError("standard output is closed: the messages go there")
     show = json_line if output == "json" else formatter(pattern)
     source = _Source(namesrv, topic, group, tags, from_beginning, exit_eof, count)
     try:

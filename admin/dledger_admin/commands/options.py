@@ -19,8 +19,20 @@ class AbsolutePath(click.Path):
     """A path, made absolute: processes are recognised by the absolute path of their configuration."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the absolute path."""
-        return Path(str(super().convert(str(value), param, ctx))).resolve()
+        """Return the absolute path, which configuration files can hold."""
+        path = Path(str(super().convert(str(value), param, ctx))).resolve()
+        if not is_utf8(str(path)):
+            self.fail(f"{str(path)!r} is not UTF-8: give another path", param, ctx)
+        return path
+
+
+def is_utf8(text: str) -> bool:
+    """Tell whether an argument or a path came as UTF-8; Python keeps other bytes as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def time_ms(option: str, text: str, *, otherwise: str = "") -> int:

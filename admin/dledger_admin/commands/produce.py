@@ -14,6 +14,7 @@ import msgspec
 
 from dledger_client import InvalidArgumentError, Message, Producer, SendError
 from dledger_client.outgoing import OutgoingEncoder
+from dledger_remoting.record import MAX_MESSAGE_BYTES
 
 from ..errors import AdminError
 from ..output import emit, output_option
@@ -40,16 +41,28 @@ class LineReader:
     def __init__(self, read: Callable[[int], bytes]) -> None:
         self._read = read
         self._rest: list[bytes] = []
+        self._rest_bytes = 0
+        self._lines = 0
 
     async def batches(self) -> AsyncIterator[list[bytes]]:
-        """Yield the lines that have come, as soon as there are some."""
+        """Yield the lines that have come, as soon as there are some.
+
+        Raises `AdminError` for a line without an end as soon as it is longer than any message.
+        """
         while block := await _in_daemon_thread(partial(self._read, _READ_BYTES)):
             *complete, rest = block.split(b"\n")
             if complete:
                 complete[0] = b"".join((*self._rest, complete[0]))
                 self._rest.clear()
+                self._rest_bytes = 0
+                self._lines += len(complete)
                 yield complete
             self._rest.append(rest)
+            self._rest_bytes += len(rest)
+            if self._rest_bytes > MAX_MESSAGE_BYTES:
+                raise AdminError(
+                    f"line {self._lines + 1} is longer than {MAX_MESSAGE_BYTES} bytes, more than a message holds"
+                )
         last = b"".join(self._rest)
         if last:
             yield [last]
@@ -79,6 +92,8 @@ def produce(
     output: str,
 ) -> None:
     """Send each line of standard input as a message; returns when all are stored."""
+    if sys.stdin is None:
+        raise AdminError("standard input is closed: the messages come from there, one for each line")
     common = dict(_name_and_value(item) for item in properties) or None
 
     def message(line: bytes) -> Message:
@@ -112,9 +127,11 @@ def produce(
         click.echo(f"interrupted: the first {stored} lines are stored, the next {len(under_way)} perhaps", err=True)
         raise
     except AdminError as error:
-        if not under_way:
-            raise
-        raise _placed(error, topic, stored, under_way, ordered=ordered) from error
+        if under_way:
+            raise _placed(error, topic, stored, under_way, ordered=ordered) from error
+        if stored:
+            raise AdminError(f"{error.message}; {_before(stored)}") from error
+        raise
     emit(
         result,
         output,
@@ -137,8 +154,11 @@ def _placed(error: AdminError, topic: str, stored: int, under_way: list[Message]
             except InvalidArgumentError:
                 where = f"line {number}"
                 break
-    before = f"the first {stored} lines are stored" if stored else "no line is known to be stored"
-    return AdminError(f"{where}: {error.message}; {before}")
+    return AdminError(f"{where}: {error.message}; {_before(stored)}")
+
+
+def _before(stored: int) -> str:
+    return f"the first {stored} lines are stored" if stored else "no line is known to be stored"
 
 
 async def _in_daemon_thread(read: Callable[[], bytes]) -> bytes:
