@@ -143,7 +143,7 @@ class BrokerConfig:
     idempotent_window_ms: int = 120_000
     max_idempotent_keys: int = 5_000_000
 
-    busy_range_bytes_per_s: int = 10 * MIB
+    busy_range_bytes_per_s: int = 8 * MIB
 
     retention_hours: int = 72
     retention_bytes: int = 0

@@ -19,7 +19,7 @@ MIN_TAKEN_BYTES_PER_S: Final = 1 << 20
 """A node that takes in less than this does not have to be left alone."""
 MIN_WAITED_SHARE: Final = 0.05
 """The part of the time for which a node waits for a core if there are too few. With enough of them it is about 0.01."""
-SLOWER: Final = 0.25
+SLOWER: Final = 0.1
 """What becomes of the pace in a window in which reading has to give way."""
 FASTER: Final = 1.5
 """What becomes of it in any other."""
