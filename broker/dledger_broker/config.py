@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from ipaddress import ip_address
 from pathlib import Path
@@ -23,6 +23,8 @@ from dledger_remoting.topics import validate_topic
 
 DEFAULT_PORT: Final = 10911
 MIB: Final = 1 << 20
+_DIGITS: Final = "0123456789"
+_MAX_BROKER_ID: Final = 2**31 - 1
 
 
 class Address(NamedTuple):
@@ -46,7 +48,8 @@ class BrokerConfig:
                                  readers of several groups tell their queues apart by it, so no two have the same
       node_id                    name of this node, unique in its group
       broker_id_when_follower    broker id to register while another node leads; by default the number at the end of
-                                 `node_id` plus 1 (the leader always registers 0)
+                                 `node_id` plus 1, or the node's place among those of the group if those numbers are
+                                 the same or too large (the leader always registers 0)
       data_dir                   directory of log, state and views; belongs to this node alone
       secret_file                file with the secret that the group's nodes share
 
@@ -213,8 +216,7 @@ class BrokerConfig:
         if self.http_port == -1:
             self._set("http_port", self.port + 2)
         if self.broker_id_when_follower == 0:
-            digits = self.node_id[len(self.node_id.rstrip("0123456789")) :]
-            self._set("broker_id_when_follower", int(digits) + 1 if digits else 1)
+            self._set("broker_id_when_follower", _follower_broker_id(self.node_id, self.peers))
 
     def _check_names(self) -> None:
         for key in ("cluster", "broker_group", "node_id"):
@@ -275,7 +277,7 @@ class BrokerConfig:
 
 _DAY_MS: Final = 86_400_000
 _BOUNDS: Final[tuple[tuple[str, float, float], ...]] = (
-    ("broker_id_when_follower", 1, 2**31 - 1),
+    ("broker_id_when_follower", 1, _MAX_BROKER_ID),
     ("group_ordinal", 0, 32_767),
     ("segment_bytes", MIB, 1 << 40),
     ("heartbeat_ms", 10, 60_000),
@@ -318,6 +320,15 @@ _ORDERED: Final = (
     ("max_message_bytes", "max_frame_bytes", "the largest message would not fit into a frame"),
     ("pause_outgoing_bytes", "max_outgoing_bytes", "connections would be dropped before they are slowed down"),
 )
+
+
+def _follower_broker_id(node_id: str, peers: Iterable[str]) -> int:
+    """An id that no other node of the group takes by default: clients see only one node for each."""
+    nodes = sorted({node_id, *peers})
+    numbers = [int(node[len(node.rstrip(_DIGITS)) :] or 0) + 1 for node in nodes]
+    if len(set(numbers)) < len(nodes) or max(numbers) > _MAX_BROKER_ID:
+        return nodes.index(node_id) + 1
+    return numbers[nodes.index(node_id)]
 
 
 def load_config(path: Path) -> BrokerConfig:

@@ -141,3 +141,25 @@ def test_every_key_is_documented() -> None:
     documentation = BrokerConfig.__doc__ or ""
     for key in BrokerConfig.__dataclass_fields__:
         assert key in documentation or key == "advertised_port", key
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ids"),
+    [
+        (("broker-a-n0", "broker-a-n1", "broker-a-n2"), (1, 2, 3)),
+        (("a7", "a9", "b0"), (8, 10, 1)),
+        (("east", "north", "west"), (1, 2, 3)),
+        (("east-1", "north-1", "west-2"), (1, 2, 3)),
+        (("a0", "b"), (1, 2)),
+        (("n20261122103000", "n20261122103001", "n2"), (2, 3, 1)),
+    ],
+)
+def test_no_two_nodes_of_a_group_have_one_broker_id_by_default(tmp_path: Path, nodes: tuple[str, ...], ids) -> None:
+    found = []
+    for node in nodes:
+        peers = {other: Address("127.0.0.1", 1) for other in nodes if other != node}
+        config = BrokerConfig(
+            broker_group="g", node_id=node, data_dir=tmp_path, secret_file=tmp_path / "secret", peers=peers
+        )
+        found.append(config.broker_id_when_follower)
+    assert tuple(found) == ids
