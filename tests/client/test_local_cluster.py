@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -49,6 +56,120 @@ def test_the_remains_of_a_process_do_not_count_as_running():
     assert not _runs(process.pid)
     process.wait()
     assert not _runs(process.pid)
+
+
+STAND_IN = """
+import os, signal, subprocess, sys
+from pathlib import Path
+
+command, data = sys.argv[1], Path(sys.argv[sys.argv.index("--data") + 1])
+if command == "down":
+    sys.exit()
+node = data / "broker-a-n0"
+node.mkdir(parents=True, exist_ok=True)
+pause = "import signal; signal.pause()"
+arguments = [sys.executable, "-c", pause, "--config", f"{node}/broker.toml"]
+child = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+(data.parents[1] / "child").write_text(str(child.pid))
+if os.environ.get("BEHAVIOUR") == "hangs":
+    def stop(*_):
+        child.kill()
+        child.wait()
+        sys.exit(1)
+    signal.signal(signal.SIGTERM, stop)
+    (data.parents[1] / "hanging").touch()
+    while True:
+        signal.pause()
+(node / "pid").write_text(str(child.pid))
+os._exit(0)
+"""
+
+
+@pytest.fixture
+def child(tmp_path, monkeypatch):
+    """Let `dledger up` be a stand-in that starts one process; the pid of that, when there is one."""
+    package = tmp_path / "stubs" / "dledger_admin"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(STAND_IN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "stubs"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def pid() -> int:
+        return int((tmp_path / "child").read_text())
+
+    yield pid
+    with suppress(ProcessLookupError):
+        os.kill(pid(), signal.SIGKILL)
+
+
+def left_behind(tmp_path: Path) -> list[Path]:
+    return [path for path in tmp_path.iterdir() if path.name.startswith("dledger-")]
+
+
+def test_an_interrupt_in_the_middle_of_a_start_leaves_neither_processes_nor_files(child, tmp_path, monkeypatch):
+    monkeypatch.setenv("BEHAVIOUR", "hangs")
+
+    def press_ctrl_c() -> None:
+        while not (tmp_path / "hanging").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        Thread(target=press_ctrl_c).start()
+        with pytest.raises(KeyboardInterrupt), LocalCluster():
+            pass
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not _runs(child())
+    assert not left_behind(tmp_path)
+
+
+async def test_a_start_that_is_cancelled_leaves_neither_processes_nor_files(child, tmp_path):
+    async def use() -> None:
+        async with LocalCluster():
+            pytest.fail("it was cancelled before")
+
+    using = asyncio.create_task(use())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    using.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await using
+    assert not _runs(child())
+    assert not left_behind(tmp_path)
+
+
+def test_a_paused_node_that_somebody_killed_does_not_keep_the_others_running(child, tmp_path):
+    cluster = LocalCluster()
+    cluster.start()
+    cluster._paused.add("broker-a-n1")
+    cluster.stop()
+    assert not _runs(child())
+    assert not left_behind(tmp_path)
+
+
+def test_a_pid_file_that_outlived_its_process_kills_nobody(child, tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as somebody:
+        cluster = LocalCluster(data_dir=tmp_path / "kept" / "data")
+        cluster.start()
+        for name in ("broker-a-n1", "namesrv"):
+            (cluster.data_dir / name).mkdir()
+            (cluster.data_dir / name / "pid").write_text(str(somebody.pid))
+        assert cluster.pid("broker-a-n0") == child()
+        assert cluster.pid("broker-a-n1") is None
+        cluster.stop()
+        assert not _runs(child())
+        assert somebody.poll() is None
+        somebody.kill()
+
+
+def test_a_cluster_starts_wherever_the_tests_run(child, tmp_path, monkeypatch):
+    (tmp_path / "signal.py").write_text("raise SystemExit('a file of the tests')")
+    monkeypatch.chdir(tmp_path)
+    with LocalCluster() as cluster:
+        assert cluster.pid("broker-a-n0") == child()
 
 
 def test_a_cluster_that_was_not_started_says_so_and_stops_without_harm():

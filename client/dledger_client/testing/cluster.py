@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -109,25 +110,17 @@ class LocalCluster:
             self._scratch = Path(tempfile.mkdtemp(prefix="dledger-"))
         if self._data_dir is None:
             self._data_dir = self._scratch / "data"
-        for attempt in range(_START_ATTEMPTS):
-            if not self._base_port:
-                self._base_port = find_base_port(len(self.groups), self.nodes_per_group)
-            try:
-                self._command("up", *self._up_options(), seconds=START_SECONDS)
-            except ClusterError as error:
-                if attempt + 1 == _START_ATTEMPTS or "in use" not in str(error):
-                    self.stop()
-                    raise
-                self._base_port = 0
-            else:
-                return
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Stop everything, paused nodes included, and remove the temporary directory."""
         if self._data_dir is None or self._scratch is None:
             return
-        for node_id in list(self._paused):
-            self.resume(node_id)
+        self._paused.clear()
         try:
             self._command("down", "--data", str(self.data_dir), seconds=STOP_SECONDS)
         except ClusterError:
@@ -149,7 +142,14 @@ class LocalCluster:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.start)
+        starting = asyncio.ensure_future(asyncio.to_thread(self.start))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:  # of which the thread knows nothing
+            with suppress(ClusterError, OSError):
+                await starting
+            await asyncio.to_thread(self.stop)
+            raise
         return self
 
     async def __aexit__(
@@ -227,11 +227,25 @@ class LocalCluster:
 
     def pid(self, name: str) -> int | None:
         """The process of a node or of `"namesrv"`, None if it does not run."""
+        directory = self.data_dir / name
         try:
-            pid = int((self.data_dir / name / "pid").read_text().split()[0])
+            pid = int((directory / "pid").read_text().split()[0])
         except (OSError, ValueError, IndexError):
             return None
-        return pid if _runs(pid) else None
+        return pid if _runs(pid) and _may_be_of(pid, directory) else None
+
+    def _start(self) -> None:
+        for attempt in range(_START_ATTEMPTS):
+            if not self._base_port:
+                self._base_port = find_base_port(len(self.groups), self.nodes_per_group)
+            try:
+                self._command("up", *self._up_options(), seconds=START_SECONDS)
+            except ClusterError as error:
+                if attempt + 1 == _START_ATTEMPTS or "in use" not in str(error):
+                    raise
+                self._base_port = 0
+            else:
+                return
 
     def _up_options(self) -> list[str]:
         options = [
@@ -256,16 +270,25 @@ class LocalCluster:
         return status is not None and status.applied_index >= index
 
     def _command(self, *arguments: str, seconds: float) -> None:
-        command = [sys.executable, "-m", "dledger_admin", *arguments]
-        try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise ClusterError(f"`dledger {' '.join(arguments)}` took longer than {seconds:g} s") from error
-        if done.returncode != 0:
+        # -P: a file of the tests that lies in the working directory is not to be taken for a module of Python's.
+        command = [sys.executable, "-P", "-m", "dledger_admin", *arguments]
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                output, errors = process.communicate(timeout=seconds)
+            except BaseException as error:
+                process.terminate()  # lets `up` stop what it has started
+                try:
+                    process.communicate(timeout=STOP_SECONDS)
+                finally:
+                    process.kill()
+                if isinstance(error, subprocess.TimeoutExpired):
+                    raise ClusterError(f"`dledger {' '.join(arguments)}` took longer than {seconds:g} s") from error
+                raise
+        if process.returncode != 0:
             raise ClusterError(
-                f"`dledger {' '.join(arguments)}` ended with {done.returncode}: {(done.stderr or done.stdout).strip()}"
+                f"`dledger {' '.join(arguments)}` ended with {process.returncode}: {(errors or output).strip()}"
             )
 
     def _signal(self, name: str, number: signal.Signals) -> None:
@@ -277,7 +300,8 @@ class LocalCluster:
     def _kill(self, name: str) -> None:
         pid = self.pid(name)
         if pid is not None:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
             self._wait(lambda: not _runs(pid), STOP_SECONDS, f"{name} (pid {pid}) is still there")
 
     @staticmethod
@@ -287,6 +311,18 @@ class LocalCluster:
             if time.monotonic() >= deadline:
                 raise ClusterError(f"{otherwise} after {seconds:.0f} s")
             time.sleep(_POLL_SECONDS)
+
+
+def _may_be_of(pid: int, directory: Path) -> bool:
+    """Whether a process has the configuration in `directory`: a pid file that outlives its process may name another.
+
+    One that is ending has lost its arguments, and on some systems they cannot be read at all.
+    """
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
+    return not arguments or b"--config\0" + os.fsencode(directory.resolve()) + b"/" in arguments
 
 
 def _runs(pid: int) -> bool:
