@@ -5,6 +5,7 @@ from itertools import permutations
 
 import pytest
 
+from dledger.core.raft import Raft
 from dledger.invariants import InvariantError
 from dledger.sim.explore import state as explored_state
 from dledger.sim.explore.bounds import Bounds
@@ -12,7 +13,7 @@ from dledger.sim.explore.prefixes import PREFIXES
 from dledger.sim.explore.search import Found, search
 from dledger.sim.explore.state import put_together, take_apart
 from dledger.sim.explore.story import tell
-from dledger.sim.explore.tables import rename_envelope, rename_node
+from dledger.sim.explore.tables import rename_envelope, rename_history, rename_node
 from dledger.sim.explore.world import World, Worlds
 from dledger.sim.mutants import MUTANTS
 
@@ -125,24 +126,51 @@ def test_a_core_is_put_together_as_it_was_taken_apart() -> None:
         assert take_apart(raft, state, state.log) == state
 
 
-def test_worlds_that_differ_in_names_only_are_one() -> None:
-    worlds = Worlds(Bounds(crashes=1))
+def called_otherwise(worlds: Worlds, world: World, renaming: tuple[int, ...]) -> World:
+    """The world with node n called `renaming[n]`."""
     tables = worlds.tables
-    for world in some_worlds(worlds, 600)[::20]:
-        for renaming in permutations(range(3)):
-            nodes = [0, 0, 0]
-            for place, node in enumerate(world.nodes):
-                nodes[renaming[place]] = tables.nodes.of(rename_node(tables.nodes.values[node], renaming))
-            envelopes = (
-                tables.envelopes.of(rename_envelope(tables.envelopes.values[envelope], renaming))
-                for envelope in world.envelopes
-            )
-            leaders, committed = tables.histories.values[world.history]
-            renamed = tables.histories.values[world.history]._replace(
-                leaders=tuple(leader if leader < 0 else renaming[leader] for leader in leaders), committed=committed
-            )
-            other = World(tuple(nodes), tuple(sorted(envelopes)), tables.histories.of(renamed), world.budgets)
+    nodes = [0] * len(renaming)
+    for place, node in enumerate(world.nodes):
+        nodes[renaming[place]] = tables.nodes.of(rename_node(tables.nodes.values[node], renaming))
+    envelopes = (
+        tables.envelopes.of(rename_envelope(tables.envelopes.values[envelope], renaming))
+        for envelope in world.envelopes
+    )
+    history = tables.histories.of(rename_history(tables.histories.values[world.history], renaming))
+    return World(tuple(nodes), tuple(sorted(envelopes)), history, world.budgets)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        Bounds(crashes=1),
+        replace(ONE_TERM, crashes=1, prompt_syncs=False, prompt_syncs_at_last=True),
+        replace(ONE_TERM, transfers=1, membership=1, spare=1),
+        replace(PROMPT, entries=0, crashes=1, membership=2, spare=1),
+    ],
+    ids=str,
+)
+def test_worlds_that_differ_in_names_only_are_one_and_have_one_future(bounds: Bounds) -> None:
+    worlds = Worlds(bounds)
+
+    def future(world: World) -> set[int]:
+        return {worlds.canonical_hash(after) for _, after in worlds.successors(world)}
+
+    for world in some_worlds(worlds, 3_000)[::40]:
+        for renaming in permutations(range(bounds.nodes)):
+            other = called_otherwise(worlds, world, renaming)
             assert worlds.canonical_hash(other) == worlds.canonical_hash(world)
+            assert future(other) == future(world)
+
+
+def test_a_promise_that_a_step_breaks_before_it_changes_anything_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(raft: Raft, now: float) -> None:
+        raise InvariantError(f"{raft.me} cannot tell the time at {now}")
+
+    monkeypatch.setattr(Raft, "tick", fail)
+    found = search(ONE_TERM)
+    assert found.trail is not None
+    assert any("cannot tell the time" in line for line in tell(ONE_TERM, "", found.trail))
 
 
 def test_a_core_with_a_memory_unknown_to_the_explorer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ class Hashes:
         nodes, envelopes, histories = tables.nodes.values, tables.envelopes.values, tables.histories.values
         self.nodes = _Memory(lambda number: _digest(tuple(rename_node(nodes[number], renaming))))
         self.envelopes = _Memory(lambda number: _digest(rename_envelope(envelopes[number], renaming)))
-        self.histories = _Memory(lambda number: _digest(tuple(_rename_history(histories[number], renaming))))
+        self.histories = _Memory(lambda number: _digest(tuple(rename_history(histories[number], renaming))))
 
 
 def _digest(value: tuple[Any, ...]) -> int:
@@ -203,7 +203,8 @@ def rename_envelope(envelope: Envelope, renaming: Renaming) -> Envelope:
     return renaming[sender], renaming[to], kind, fields, _log(entries, renaming)
 
 
-def _rename_history(history: History, renaming: Renaming) -> History:
+def rename_history(history: History, renaming: Renaming) -> History:
+    """The history with the nodes called otherwise."""
     leaders, committed = history
     return History(
         tuple(_name(leader, renaming) for leader in leaders),

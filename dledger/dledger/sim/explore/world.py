@@ -70,21 +70,21 @@ class Worlds:
         """Everything that can happen next.  Raises `BrokenWorld`."""
         tables, budgets = self.tables, world.budgets
         left = budgets[CRASHES] > 0
-        nodes = enumerate(world.nodes)
-        urgent = next((place for place, node in nodes if tables.is_urgent(node, crashes_left=left)), None)
+        # With several, any may be first: what it sends may fill the network, and the names of nodes decide nothing.
+        urgent = {place for place, node in enumerate(world.nodes) if tables.is_urgent(node, crashes_left=left)}
         for place, node in enumerate(world.nodes):
-            if urgent not in (None, place):
+            if urgent and place not in urgent:
                 continue
             for move in tables.moves(node):
-                if urgent is not None and move.name not in ("save", "sync", "crash"):
+                if urgent and move.name not in ("save", "sync", "crash"):
                     continue
                 if move.budget == FREE or budgets[move.budget] > 0:
                     result = tables.step(node, move)
-                    if result.node != node or result.sent:
+                    if result.node != node or result.sent or result.broken:
                         step = Step(place, move)
                         for after in self._after(world, step, result, world.envelopes, move.budget):
                             yield step, after
-        for at, envelope in enumerate(world.envelopes if urgent is None else ()):
+        for at, envelope in enumerate(() if urgent else world.envelopes):
             place = tables.envelopes.values[envelope][1]
             node = world.nodes[place]
             result = tables.step(node, envelope)
