@@ -170,8 +170,8 @@ class ActiveIndexFile:
         self._file = disk.open(path, create=fresh)
         # Anonymous memory, not the file: its pages cost nothing until they are used.
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        self._slot_bytes = mmap.mmap(-1, SLOT_BYTES * layout.slots, flags=private)
-        self._slots: NDArray[np.int32] = np.frombuffer(self._slot_bytes, np.int32)
+        memory = mmap.mmap(-1, SLOT_BYTES * layout.slots, flags=private)
+        self._slots: NDArray[np.int32] = np.frombuffer(memory, np.int32)
         if fresh:
             self._file.pwrite(b"\0", layout.file_bytes - 1)
         else:
@@ -244,10 +244,9 @@ class ActiveIndexFile:
                 self._file.pwrite(piece.astype(">i4").tobytes(), HEADER_BYTES + SLOT_BYTES * begin)
 
     def close(self) -> None:
-        """Close the file and give the memory back."""
+        """Close the file and give the memory back, once nobody looks at it: an error may still know a piece of it."""
         self._file.close()
         self._slots = np.empty(0, np.int32)
-        self._slot_bytes.close()
 
     def _load_slots(self, slots_entries: int) -> None:
         if slots_entries > 1:

@@ -379,6 +379,18 @@ def test_a_failed_write_of_entries_leaves_no_gap_in_a_chain():
     assert list(file.positions(5, *FOREVER)) == [300, 200, 100]
 
 
+def test_a_file_can_be_closed_while_somebody_still_has_the_error_of_its_last_write():
+    """An error knows the variables of what failed, and so pieces of the file's memory."""
+    disk = SimDisk()
+    file = ActiveIndexFile(disk, "f", SMALL_LAYOUT, IndexHeader(), 1)
+    file.add(as_keys([(5, 100, 1000)]))
+    fail_writes(disk, "pwrite", "f")
+    with pytest.raises(OSError, match="No space") as kept:
+        file.write_slots()
+    file.close()
+    assert kept.value.errno == errno.ENOSPC
+
+
 def test_an_index_that_falls_behind_gets_more_of_a_core_up_to_an_idle_nodes_share():
     shares = [core_share(0.04, lag) for lag in range(0, 2 * FAR_BEHIND_BYTES, FAR_BEHIND_BYTES // 4)]
     assert shares == pytest.approx([0.04, 0.0925, 0.145, 0.1975, 0.25, 0.25, 0.25, 0.25])
