@@ -96,7 +96,7 @@ class BrokerConfig:
       register_timeout_ms        silence after which a name server drops this node
       offset_flush_ms            how long commits of consumer offsets are collected into one entry
 
-    Limits (each has a counter of the same name, see `metrics`)
+    Limits (each has a counter of that name, without `_ms`, see `metrics`)
       max_connections            clients at a time; one more is closed at once
       max_in_flight              unanswered requests of one connection; reading pauses beyond
       max_held_pulls             long polls of one connection; one more is answered at once

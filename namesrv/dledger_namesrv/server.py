@@ -231,8 +231,12 @@ class _DataDirectory:
             raise StartError(
                 f"data directory {path} is in use by process {holder or '?'}; stop it or choose another directory"
             ) from error
-        os.ftruncate(self._descriptor, 0)
-        os.write(self._descriptor, b"%d\n" % os.getpid())
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.write(self._descriptor, b"%d\n" % os.getpid())
+        except OSError as error:
+            self.release()
+            raise StartError(f"data directory {path} cannot be used: {error.strerror}") from error
 
     def release(self) -> None:
         """Remove the file and the lock; further calls do nothing."""

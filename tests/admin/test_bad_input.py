@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from dledger_admin.cli import main
-from dledger_admin.cluster.bootstrap import complete_bootstrap, founding_manifest
+from dledger_admin.cluster.bootstrap import check_data_dir, complete_bootstrap, founding_manifest
 from dledger_admin.cluster.layout import ClusterLayout
 from dledger_admin.cluster.lifecycle import up_lock
 from dledger_admin.cluster.ports import describe_listener
@@ -139,6 +139,18 @@ def test_a_cluster_is_not_founded_below_a_folder_whose_name_no_configuration_cou
     assert code == 2
     assert "is not UTF-8: give another path" in output
     assert not list(folder.iterdir())
+
+
+def test_a_founding_on_a_full_disk_names_the_file_and_is_completed_once_there_is_room(tmp_path, ports):
+    data = tmp_path / "cluster"
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); "
+    command = [sys.executable, "-c", limited + "from dledger_admin.cli import main; main()", "up", "--data", str(data)]
+    numbers = ["--base-port", str(ports[0]), "--namesrv-port", str(ports[1])]
+    done = subprocess.run([*command, *numbers], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (1, f"Error: {data}/cluster.json cannot be used: File too large\n")
+    layout = ClusterLayout(data, 1, 3, ports[1], ports[0])
+    check_data_dir(data)
+    assert complete_bootstrap(layout, founding_manifest(layout, None, 1 << 20)).complete
 
 
 def test_a_result_that_does_not_fit_on_the_disk_is_an_error_in_one_line(founded):

@@ -199,6 +199,15 @@ def test_down_finds_processes_that_have_not_come_as_far_as_to_say_who_they_are(d
     assert json.loads(stopped.output)["stopped"] == sorted(dledger.services())
 
 
+def test_a_start_that_another_one_has_overtaken_does_not_hide_the_process_that_runs(dledger):
+    dledger.up()
+    service = dledger.services()["broker-a-n1"]
+    runs = service.pid()
+    process = service.spawn()
+    assert service.pid() == runs
+    assert process.wait(timeout=20) != 0
+
+
 def test_a_signal_in_the_middle_of_a_start_leaves_no_process(dledger, monkeypatch):
     started = []
 

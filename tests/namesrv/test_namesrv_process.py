@@ -29,6 +29,22 @@ def run(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
+def test_a_directory_in_which_nothing_can_be_written_is_named(tmp_path):
+    """As when its disk is full: the file can be made, and nothing fits in."""
+    limited = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); "
+    program = limited + "runpy.run_module('dledger_namesrv', run_name='__main__', alter_sys=True)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--port", "0", "--data", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SEARCH_PATH},
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == f"namesrv: data directory {tmp_path} cannot be used: File too large\n"
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_when_it_serves_and_leaves_cleanly(tmp_path, signal_number):
     config = tmp_path / "namesrv.toml"

@@ -11,6 +11,7 @@ import pytest
 from dledger_broker.broker_conf import _WITHOUT_EFFECT
 from dledger_broker.broker_conf import ALIASES as CONF_ALIASES
 from dledger_broker.config import BrokerConfig
+from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.membership import LEADER_CHANGED_CODE
 from dledger_broker.processors.table import routes
 from dledger_namesrv.config import ALIASES, NameServerConfig
@@ -53,6 +54,12 @@ def test_every_configuration_key_stands_on_its_page_with_its_default(config, pag
         if field.name not in DERIVED_KEYS:
             expected = "required" if field.default is MISSING else shown(field.default)
             assert documented[field.name] == expected, field.name
+
+
+def test_every_limit_has_the_counter_that_the_page_names():
+    limits = BROKER_KEYS.split("\n### Limits\n")[1]
+    assert "`dledger_broker_` and the key's name, without `_ms`, and `_total`" in limits
+    assert {key.removesuffix("_ms") for key in keys_of(limits)} <= BrokerCounters().as_dict().keys()
 
 
 def test_every_alias_of_rocketmq_stands_on_the_page():

@@ -7,14 +7,17 @@ from pathlib import Path
 
 
 def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Replace `path` by `data`: temporary file, fsync, rename, fsync of the directory."""
+    """Replace `path` by `data`: temporary file, fsync, rename, fsync of the directory. An `OSError` names it."""
     temporary = path.with_name(f".{path.name}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     temporary.rename(path)
     sync_directory(path.parent)
 

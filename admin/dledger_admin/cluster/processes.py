@@ -67,8 +67,8 @@ class Service:
     def spawn(self) -> subprocess.Popen[bytes]:
         """Start it in a session of its own, so that a Ctrl-C in this terminal does not reach it.
 
-        It writes its pid file once it serves; until then this one lets `down` find it. The file stays the same one, as
-        a name server locks it.
+        It writes its pid file once it serves; until then this one lets `down` find it, unless another start was first,
+        which it will notice. The file stays the same one, as a name server locks it.
         """
         self.stdout_file.parent.mkdir(parents=True, exist_ok=True)
         with self.stdout_file.open("ab") as output:
@@ -76,7 +76,8 @@ class Service:
                 self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
         try:
-            (self.directory / PID_FILE).write_text(f"{process.pid}\n", encoding="ascii")
+            if self.pid() is None:
+                (self.directory / PID_FILE).write_text(f"{process.pid}\n", encoding="ascii")
         except BaseException:
             process.kill()
             process.wait()
