@@ -21,6 +21,7 @@ from dledger_admin.cluster.lifecycle import RunningCluster, services, wait_until
 from dledger_admin.cluster.live import show_changes, status_table
 from dledger_admin.cluster.manifest import read_manifest
 from dledger_admin.commands import up
+from dledger_admin.demo.run import _cluster
 from dledger_admin.errors import StartError
 
 pytestmark = pytest.mark.usefixtures("stub_processes")
@@ -208,7 +209,9 @@ def test_a_start_that_another_one_has_overtaken_does_not_hide_the_process_that_r
     assert process.wait(timeout=20) != 0
 
 
-def test_a_signal_in_the_middle_of_a_start_leaves_no_process(dledger, monkeypatch):
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Processes that were started, each with a Ctrl-C before anybody else could know of it."""
     started = []
 
     class Interrupted(subprocess.Popen):
@@ -218,14 +221,25 @@ def test_a_signal_in_the_middle_of_a_start_leaves_no_process(dledger, monkeypatc
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(subprocess, "Popen", Interrupted)
-    try:
-        assert dledger.up().exit_code == 1
-        assert started
-        assert all(process.poll() is not None for process in started)
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield started
+    signal.signal(signal.SIGINT, before)
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_signal_in_the_middle_of_a_start_leaves_no_process(dledger, interrupted):
+    assert dledger.up().exit_code == 1
+    assert interrupted
+    assert all(process.poll() is not None for process in interrupted)
+
+
+def test_a_signal_in_the_middle_of_the_start_of_a_demonstration_leaves_no_process(tmp_path, interrupted):
+    with pytest.raises(KeyboardInterrupt), _cluster(tmp_path):
+        pass
+    assert interrupted
+    assert all(process.poll() is not None for process in interrupted)
 
 
 def test_a_process_of_another_directory_whose_path_ends_alike_is_no_node_of_this_one(dledger):

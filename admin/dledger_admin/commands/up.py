@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -22,7 +21,7 @@ from ..cluster.manifest import require_manifest
 from ..cluster.processes import stop_at_once
 from ..extras import require
 from ..output import emit, output_option
-from ..signals import ending_signals
+from ..signals import ending_signals, noted_signals
 from .options import AbsolutePath, data_option
 
 
@@ -80,7 +79,7 @@ def up(
         if not detach:
             _run_in_foreground(setup)
             return
-        with _noted_signals() as check:
+        with noted_signals() as check:
             cluster = setup.start()
             leaders = _await_leaders(cluster, check)
     for name, code in cluster.exited().items():
@@ -98,31 +97,6 @@ def down(data: Path, output: str) -> None:
     running = sorted(name for name, service in services(layout).items() if service.pid() is not None)
     killed = stop_at_once(services(layout))
     emit(Stopped(running, killed), output, lambda result: _render_stopped(layout, result))
-
-
-@contextmanager
-def _noted_signals() -> Iterator[Callable[[], None]]:
-    """Give a `check` that raises `KeyboardInterrupt` once a signal has come.
-
-    Raised by the signal itself it could come while a process is being started, of which nobody would know then.
-    """
-    interrupted = False
-
-    def note(number: int, frame: object) -> None:
-        nonlocal interrupted
-        del number, frame
-        interrupted = True
-
-    def check() -> None:
-        if interrupted:
-            raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, note) for number in ending_signals()}
-    try:
-        yield check
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _await_leaders(cluster: RunningCluster, check: Callable[[], None]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from dledger_client.testing.ports import NAMESRV_OFFSET, find_base_port
 
 from ..cluster.lifecycle import ClusterSetup, RunningCluster, UpOptions, up_lock
 from ..errors import AdminError
+from ..signals import noted_signals
 from .bars import Bars
 from .corpus import SourceFile
 from .rebuilding import Rebuilder
@@ -75,8 +76,10 @@ def _cluster(work_dir: Path) -> Iterator[tuple[RunningCluster, float]]:
     setup = ClusterSetup.prepare(UpOptions(data_dir, 1, _NODES, base_port + NAMESRV_OFFSET, base_port, config))
     started_at = time.monotonic()
     with up_lock(data_dir):
-        cluster = setup.start()
+        with noted_signals() as check:
+            cluster = setup.start()
         try:
+            check()
             cluster.await_leaders()
             yield cluster, started_at
         finally:
