@@ -59,6 +59,15 @@ def two_commits(led_by, *, apart=False):
     return history.event("status", 15, node=led_by, role="leader")
 
 
+def three_commits(led_by):
+    """1 is committed through the leader or not, while 3 and 5 are on their way through other nodes; 3 is read."""
+    history = (
+        offsets().add("commit", KEY, 1, begin=8, end=30, node="n1").add("commit", KEY, 3, begin=9, end=29, node="n3")
+    )
+    history.add("commit", KEY, 5, begin=12, end=20, node="n2").add("committed", KEY, 3, begin=40, end=50)
+    return history.event("status", 15, node=led_by, role="leader")
+
+
 VALID = {
     "what was read is there": ("dirty-read", History("followers").send("a", 0).pull(["a"]).end(["a"])),
     "a late reader is sent to the first offset": (
@@ -92,6 +101,7 @@ VALID = {
         .add("committed", KEY, 5, begin=9, end=10),
     ),
     "two commits at once, of which the leader got the lower one itself": ("offset-back", two_commits(led_by="n1")),
+    "a commit passed on that raised what such a lower one had left": ("offset-back", three_commits(led_by="n1")),
     "everything delivered, some twice": (
         "undelivered", committed(deliver(consumers(), (0, "a"), (0, "a"), (1, "b")), 2),
     ),
@@ -160,6 +170,7 @@ INVALID = {
         .add("committed", KEY, 1, begin=4, end=10),
     ),
     "two commits at once, of which the lower one was passed on": ("offset-back", two_commits(led_by="n2")),
+    "three commits at once, of which both lower ones were passed on": ("offset-back", three_commits(led_by="n2")),
     "two commits, the lower one at the leader and long over": ("offset-back", two_commits(led_by="n1", apart=True)),
     "an offset read before it was committed": (
         "offset-back", offsets().add("committed", KEY, 1, begin=1, end=2).add("commit", KEY, 1, begin=3, end=4),

@@ -23,7 +23,7 @@ def offset_back(run: RunData) -> Judgement:
 
     Nor is anything read that nobody had committed. Whoever reads, and through whichever node, is judged alike. Of two
     commits under way at the same time the lower one may come last if it reached the leader itself: only one that was
-    passed on must not undo the higher one.
+    passed on must not undo the higher one. It may raise what such a lower one has left.
     """
     findings, checked = Findings(), 0
     leads = _Leads(run)
@@ -88,16 +88,21 @@ class _Offset:
         return begun_ns is not None and begun_ns < _ended_ns(read)
 
     def beside(self, known: Operation, read: Operation) -> list[Operation]:
-        """The commits of what was read that were under way when what is known, or something as high, was committed."""
+        """The commits of what was read that were under way when what is known, or something as high, was committed.
+
+        With them those of less, which one of them may have raised again.
+        """
+        if read.value is None:
+            return []
         begun = (one.invoke_ns for one in self._commits if _offset(one) >= _offset(known))
         floor = min(begun, default=known.invoke_ns)
-        return [
+        found = [
             one
             for one in self._commits
-            if read.value is not None
-            and _offset(one) == _offset(read)
-            and (one.outcome != "ok" or _ended_ns(one) > floor)
+            if _offset(one) == _offset(read) and (one.outcome != "ok" or _ended_ns(one) > floor)
         ]
+        lower = [one for one in self._commits if _offset(one) < _offset(read)]
+        return [*found, *(one for one in lower if one.complete_ns is None or one.complete_ns > floor)] if found else []
 
 
 class _Leads:
