@@ -291,7 +291,9 @@ class SyncConsumer:
             try:
                 self._received.extend(self.receive(_PREFETCH, timeout=1.0))
             except ClientClosedError:
-                raise StopIteration from None
+                if self._closed:
+                    raise StopIteration from None
+                raise
         if self._closed:
             raise StopIteration
         self._current = self._received.popleft()

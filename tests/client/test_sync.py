@@ -214,6 +214,21 @@ def test_a_forked_process_is_told_to_make_its_own_client(cluster):
         assert producer.send("T", b"x").queue_offset == 0
 
 
+def test_a_forked_process_does_not_take_a_consumer_that_is_not_its_own_for_one_at_its_end(cluster):
+    with SyncConsumer(cluster.namesrv, "CG", "T") as consumer:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            try:
+                next(consumer)
+            except ClientClosedError as error:
+                os._exit(0 if "make one in each process" in str(error) else 2)
+            except StopIteration:
+                os._exit(3)
+            os._exit(4)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_a_signal_handler_may_close_the_client_that_it_has_interrupted():
     script = """
 import asyncio, signal
