@@ -114,6 +114,20 @@ def test_a_process_that_ignores_the_signals_is_killed_and_named(dledger, monkeyp
     assert service.pid() is None
 
 
+def test_processes_of_another_user_are_named_by_who_may_not_stop_them(dledger, monkeypatch):
+    dledger.up()
+    pid = dledger.pids()["namesrv"]
+
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as another_user:
+        another_user.setattr(os, "kill", refuse)
+        refused = dledger("down", "--data", str(dledger.data))
+    assert refused.exit_code == 1
+    assert refused.output == f"Error: process {pid} belongs to another user: stop it as that one\n"
+
+
 def test_a_process_that_is_ending_still_has_its_ports(tmp_path, monkeypatch):
     service = processes.Service("broker-a-n0", "dledger_broker", tmp_path / "broker.toml")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:

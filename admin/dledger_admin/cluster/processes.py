@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import AdminError
 from .layout import NamesrvPlace, NodePlace
 from .ports import command_line, has_ended
 
@@ -164,3 +165,5 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         pass
+    except PermissionError as error:
+        raise AdminError(f"process {pid} belongs to another user: stop it as that one") from error
