@@ -5,8 +5,9 @@ from collections.abc import Callable
 from functools import partial
 
 from dledger.errors import BusyError, CorruptionError
-from dledger.format import HEADER_BYTES, seal
+from dledger.format import HEADER_BYTES, encode_command, seal
 from dledger.replica.applier import Applier
+from dledger.replica.commands import FIRST_SERVICE_KIND
 from dledger.replica.proposer import Contexts
 from dledger.replica.recent import RecentEntries
 from dledger.types import EntryKind
@@ -44,14 +45,17 @@ class Turns:
 
 
 class Log:
-    """A log whose entries are all on disk; `error` is raised instead of a read."""
+    """A log whose entries are all on disk; `error` is raised instead of a read.  `commands` are those of entries that
+    have any.
+    """
 
-    def __init__(self, count):
+    def __init__(self, count, commands):
         self.entries = []
         position = chain = 0
         for index in range(count):
-            data = bytearray(HEADER_BYTES + 10)
-            meta = seal(data, EntryKind.GROUP, index, 1, position, 0, chain)
+            section = commands.get(index, b"")
+            data = bytearray(HEADER_BYTES + 10) + section
+            meta = seal(data, EntryKind.GROUP, index, 1, position, len(section), chain)
             self.entries.append((meta, data))
             position, chain = meta.end, meta.chain_crc
         self.error = None
@@ -69,10 +73,11 @@ class Log:
 
 
 class Setup:
-    def __init__(self, count=5):
+    def __init__(self, count=5, commands=()):
         self.turns = Turns()
-        self.log = Log(count)
+        self.log = Log(count, dict(commands))
         self.applied = []
+        self.batches = []
         self.corrupt = []
         self.failures = []
         self.applier = Applier(
@@ -81,12 +86,16 @@ class Setup:
             RecentEntries(1 << 20),
             Contexts(),
             applied_index=-1,
-            deliver=lambda entries: self.applied.extend(entry.index for entry in entries),
-            log_commands=lambda meta, commands: None,
+            deliver=self.deliver,
+            log_commands=lambda meta, commands: self.batches.append(f"commands of {meta.index}"),
             progressed=lambda: None,
             corrupt=self.corrupt.append,
             failed=self.failures.append,
         )
+
+    def deliver(self, entries):
+        self.batches.append([entry.index for entry in entries])
+        self.applied += self.batches[-1]
 
     def finish(self):
         while self.turns.soon or self.turns.cold:
@@ -141,3 +150,11 @@ def test_what_stays_rotten_is_asked_for_again_at_each_retry_and_told_each_time()
         setup.turns.run_soon()
     setup.log.error = None
     assert setup.finish() == [0, 1, 2, 3, 4]
+
+
+def test_only_commands_of_the_logs_own_are_carried_out_between_entries():
+    own, services = encode_command(FIRST_SERVICE_KIND - 1, b"own"), encode_command(FIRST_SERVICE_KIND, b"another's")
+    setup = Setup(7, {1: services, 2: services, 4: services + own, 5: services})
+    setup.applier.advance(6)
+    assert setup.finish() == [0, 1, 2, 3, 4, 5, 6]
+    assert setup.batches == [[0, 1, 2, 3], "commands of 4", [4, 5, 6]]

@@ -8,6 +8,7 @@ from functools import partial
 from dledger.environment import COLD, Environment
 from dledger.errors import BusyError, CorruptionError, StorageError
 from dledger.format import HEADER_BYTES
+from dledger.replica.commands import has_own
 from dledger.replica.proposer import Contexts
 from dledger.replica.recent import Buffer, RecentEntries
 from dledger.statemachine import CommittedEntry
@@ -23,8 +24,9 @@ BUSY_PAUSE_S = 0.01
 class Applier:
     """Follows the commit index.
 
-    `deliver(entries)` gets groups to apply, `log_commands(meta, commands)` is asked first about every group that has
-    commands, and `progressed()` is called after every slice.  Entries that are not in memory are read on the cold lane.
+    `deliver(entries)` gets groups to apply; `log_commands(meta, commands)` is asked about every group that has commands
+    of the log's own, when those before it are applied and it is not; `progressed()` is called after every slice.
+    Entries that are not in memory are read on the cold lane.
     Where they do not verify applying stands still until `retry`, and `corrupt(index)` is told from where on.
     """
 
@@ -181,7 +183,7 @@ class Applier:
             view = memoryview(data)
             records_end = meta.size - meta.channel
             commands = view[records_end:]
-            if meta.channel:
+            if meta.channel and has_own(commands):
                 if groups:
                     self._hand_over(groups)
                     groups = []

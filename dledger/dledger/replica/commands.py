@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from dledger.format import iter_commands
+
 SNAPSHOT_MARK = 1
 """In the first entry of a segment: every replica snapshots its state before applying this entry.  No payload."""
 TRIM = 2
@@ -12,6 +14,11 @@ DIGEST = 3
 """What one replica's state amounted to at a snapshot mark.  Payload: `Digest`."""
 FIRST_SERVICE_KIND = 16
 """Kinds from here on belong to the state machine."""
+
+
+def has_own(section: memoryview) -> bool:
+    """Whether any command of a section is the log's own."""
+    return any(kind < FIRST_SERVICE_KIND for kind, _ in iter_commands(section))
 
 
 class Trim(msgspec.Struct, frozen=True, array_like=True):
