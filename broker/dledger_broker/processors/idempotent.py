@@ -11,11 +11,11 @@ is known to this leader only: a repetition waits for its outcome, and is looked 
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate, compress
+from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
 from dledger.environment import Environment
@@ -30,7 +30,7 @@ from dledger_broker.processors.send_targets import SendTarget
 from dledger_broker.processors.send_unit import PendingSend
 from dledger_broker.server.request import Request
 from dledger_broker.state.commands import RememberSends, encode
-from dledger_broker.state.rows import POSITION_BYTES, big_endian
+from dledger_broker.state.rows import POSITION_BYTES
 from dledger_remoting.checksum import crc32
 from dledger_remoting.errors import QuorumTimeout
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame
@@ -305,16 +305,17 @@ class IdempotentSends:
                 self.refused(remembered)
                 return bytearray()
             self._understood_by = membership
-        identities = big_endian(array("I", remembered.identities))
-        return bytearray(encode(RememberSends(identities, bytes(POSITION_BYTES * len(remembered.identities)))))
+        count = len(remembered.identities)
+        identities = _numbers("I", count).pack(*remembered.identities)
+        return bytearray(encode(RememberSends(identities, bytes(POSITION_BYTES * count))))
 
     def complete(self, command: bytearray, remembered: ToRemember, sends: Sequence[PendingSend], position: int) -> None:
         """Write the positions, which are the last bytes of the command; the first of the sends stands at `position`."""
-        positions = array("Q", accumulate([send[7] for send in sends], initial=position))
-        positions.pop()
+        positions: Iterable[int] = accumulate([send[7] for send in sends[:-1]], initial=position)
         if remembered.of_all is not None:
-            positions = array("Q", compress(positions, remembered.of_all))
-        command[-POSITION_BYTES * len(positions) :] = big_endian(positions)
+            positions = compress(positions, remembered.of_all)
+        count = len(remembered.identities)
+        _numbers("Q", count).pack_into(command, len(command) - POSITION_BYTES * count, *positions)
 
     def staged(self, position: int, remembered: ToRemember) -> None:
         """A unit whose first record is to stand at `position` was proposed."""
@@ -364,6 +365,11 @@ def _to_remember(identities: list[int]) -> ToRemember:
     if 0 in identities:
         return ToRemember([identity for identity in identities if identity], identities)
     return ToRemember(identities, None)
+
+
+@lru_cache(maxsize=1024)
+def _numbers(kind: str, count: int) -> Struct:
+    return Struct(f">{count}{kind}")
 
 
 @lru_cache(maxsize=1024)

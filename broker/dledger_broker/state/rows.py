@@ -3,9 +3,9 @@
 Rows are numbered in the order in which they were added and lie in *eras* of `ERA_ROWS` rows, which leave as a whole.
 The index is a hash table: the first bits of an identity name a place, which has the number of the newest row with these
 bits, and each indexed row has the number of the one before it. A number below the first kept row ends such a chain, so
-that nothing is ever taken out of the table. When there are more rows than it was made for, a larger one begins with the
-rows that follow, and the old one is let go with its last row: what is looked up costs one random access to memory most
-of the time, and a few for some minutes after a start.
+that nothing is ever taken out of the table. When there are more rows than it was made for, a larger one is made beside
+it, a slice at a time with the rows that are indexed meanwhile, and takes its place when it has all of them: what is
+looked up costs one random access to memory most of the time.
 
 Places and chains have the last 32 bits of numbers. 2^32 rows later an old number may seem to be that of a row which is
 kept; it leads to rows with other identities, which are passed over like all that share a place. Along a chain numbers
@@ -37,8 +37,10 @@ MAX_STEPS: Final = 1_000
 collide on purpose are more."""
 RUN_ROWS: Final = 4_096
 """Rows of a run in a snapshot."""
-MIN_COLUMN: Final = 16
-"""Fewer identities than this are not worth looking up as a column."""
+MIN_COLUMN: Final = 128
+"""Fewer identities than this are not worth looking up as a column: what that takes at once is not in the processor's
+caches when an entry of a few dozen sends needs it.
+"""
 
 _MASK: Final = 0xFFFFFFFF
 
@@ -51,14 +53,17 @@ class Run(NamedTuple):
 
 
 class _Era:
-    """Rows that were added one after the other; `before` is there for those of them that are indexed."""
+    """Rows that were added one after the other; `before` is there for those of them that are indexed, and
+    `before_in_next` for those that are in the next hash table.
+    """
 
-    __slots__ = ("before", "identities", "positions")
+    __slots__ = ("before", "before_in_next", "identities", "positions")
 
     def __init__(self) -> None:
         self.identities: array[int] = array("I")
         self.positions: array[int] = array("Q")
         self.before: array[int] = array("I")
+        self.before_in_next: array[int] = array("I")
 
 
 class _Heads:
@@ -97,15 +102,17 @@ class _Heads:
 class Rows:
     """See the module's description."""
 
-    __slots__ = ("_end", "_eras", "_first", "_heads", "_indexed")
+    __slots__ = ("_end", "_eras", "_first", "_heads", "_in_next", "_indexed", "_next_heads")
 
     def __init__(self, first_number: int) -> None:
         """No rows; `first_number`, above 0, is what the first one will have."""
         self._eras: list[_Era] = []
-        self._heads: list[_Heads] = []
+        self._heads: _Heads | None = None
+        self._next_heads: _Heads | None = None
         self._first = first_number
         self._end = first_number
         self._indexed = first_number
+        self._in_next = first_number
 
     def __len__(self) -> int:
         """Rows that are there, some below the number last given to `forget` included."""
@@ -131,63 +138,89 @@ class Rows:
             del self._eras[0]
             self._first += ERA_ROWS
         self._indexed = max(self._indexed, self._first)
-        self._heads = [heads for heads in self._heads if heads.end > first_number]
+        self._in_next = max(self._in_next, self._first)
+        if self._heads is not None and self._heads.end <= first_number:
+            self._let_go()
 
     # ---------------------------------------------------------------- the index
 
     def index(self, max_rows: int, most_rows: int) -> bool:
         """Index rows that are not, at most so many; False if there are more. `most_rows` is how many there may be."""
-        stop = min(self._end, self._indexed + max_rows)
-        while self._indexed < stop:
-            heads = self._roomy_heads(most_rows)
-            number, row = divmod(self._indexed - self._first, ERA_ROWS)
-            era = self._eras[number]
-            end = min(ERA_ROWS, row + stop - self._indexed)
-            identities = np.frombuffer(era.identities[row:end], np.uint32)
-            era.before.frombytes(heads.put(identities, self._indexed).tobytes())
-            self._indexed += end - row
+        places = self._places_for(most_rows)
+        heads = self._heads = self._heads or _Heads(places)
+        begin, self._indexed = self._indexed, min(self._end, self._indexed + max_rows)
+        for era, row, end, number in self._parts(begin, self._indexed):
+            era.before.frombytes(heads.put(np.frombuffer(era.identities[row:end], np.uint32), number).tobytes())
+        if self._next_heads is None and len(heads.numbers) < places:
+            self._next_heads, self._in_next = _Heads(places), self._first
+        if self._next_heads is not None:
+            self._fill_next(self._next_heads, GROWTH * (self._indexed - begin))
         return self._indexed == self._end
 
-    def _roomy_heads(self, most_rows: int) -> _Heads:
-        """A hash table with places enough for all rows, or for half of those that there may ever be."""
-        places, most_places = FIRST_PLACES, max(FIRST_PLACES, 2 << most_rows.bit_length())
+    def _fill_next(self, heads: _Heads, rows: int) -> None:
+        """Put some more rows into the next hash table, which takes the place of the present one when it has all."""
+        begin, self._in_next = self._in_next, min(self._indexed, self._in_next + rows)
+        for era, row, end, number in self._parts(begin, self._in_next):
+            before = heads.put(np.frombuffer(era.identities[row:end], np.uint32), number)
+            era.before_in_next.frombytes(before.tobytes())
+        if self._in_next == self._indexed:
+            self._heads, self._next_heads = heads, None
+            for era in self._eras:
+                era.before, era.before_in_next = era.before_in_next, array("I")
+
+    def _let_go(self) -> None:
+        """No row is indexed any more."""
+        self._heads = self._next_heads = None
+        for era in self._eras:
+            era.before_in_next = array("I")
+
+    def _parts(self, begin: int, end: int) -> Iterator[tuple[_Era, int, int, int]]:
+        """The eras of a range of numbers: each with its first row, the one behind its last, and the first's number."""
+        while begin < end:
+            place, row = divmod(begin - self._first, ERA_ROWS)
+            stop = min(ERA_ROWS, row + end - begin)
+            yield self._eras[place], row, stop, begin
+            begin += stop - row
+
+    def _places_for(self, most_rows: int) -> int:
+        """Places enough for all rows, or for half of those that there may ever be."""
+        places = FIRST_PLACES
         while places < GROWTH * len(self):
             places *= GROWTH
-        places = min(places, most_places)
-        if not self._heads or len(self._heads[-1].numbers) < places:
-            self._heads.append(_Heads(places))
-        return self._heads[-1]
+        return min(places, max(FIRST_PLACES, 2 << most_rows.bit_length()))
 
     def known(self, identities: Sequence[int], first_number: int) -> Sequence[int]:
         """Those of the identities that an indexed row from a number on has; all of them if that takes long."""
+        if self._heads is None:
+            return []
         rows, steps, found = self._indexed - first_number, 0, []
-        for heads in self._heads:
-            for identity, number in _looked_up(heads, identities, first_number, rows):
-                ahead, below = (number - first_number) & _MASK, rows
-                while ahead < below:
-                    era, row = self._place(first_number + ahead)
-                    if era.identities[row] == identity:
-                        found.append(identity)
-                        break
-                    ahead, below = (era.before[row] - first_number) & _MASK, ahead
-                    steps += 1
-                    if steps > MAX_STEPS:
-                        return identities
+        for identity, number in _looked_up(self._heads, identities, first_number, rows):
+            ahead, below = (number - first_number) & _MASK, rows
+            while ahead < below:
+                era, row = self._place(first_number + ahead)
+                if era.identities[row] == identity:
+                    found.append(identity)
+                    break
+                ahead, below = (era.before[row] - first_number) & _MASK, ahead
+                steps += 1
+                if steps > MAX_STEPS:
+                    return identities
         return found
 
     def find(self, identity: int, first_number: int) -> list[int]:
         """The positions of the indexed rows from a number on with this identity, newest first."""
         positions: list[int] = []
-        rows = self._indexed - first_number
-        for heads in reversed(self._heads):
-            ahead, below = (heads.view[identity >> heads.shift] - first_number) & _MASK, rows
-            for _ in range(MAX_STEPS):
-                if ahead >= below:
-                    break
-                era, row = self._place(first_number + ahead)
-                if era.identities[row] == identity:
-                    positions.append(era.positions[row])
-                ahead, below = (era.before[row] - first_number) & _MASK, ahead
+        heads, below = self._heads, self._indexed - first_number
+        if heads is None:
+            return positions
+        ahead = (heads.view[identity >> heads.shift] - first_number) & _MASK
+        for _ in range(MAX_STEPS):
+            if ahead >= below:
+                break
+            era, row = self._place(first_number + ahead)
+            if era.identities[row] == identity:
+                positions.append(era.positions[row])
+            ahead, below = (era.before[row] - first_number) & _MASK, ahead
         return positions
 
     def _place(self, number: int) -> tuple[_Era, int]:
@@ -206,8 +239,12 @@ class Rows:
 def _looked_up(heads: _Heads, identities: Sequence[int], first_number: int, rows: int) -> Iterable[tuple[int, int]]:
     """Identities with the number that their place has; at least those where it is a row's from a number on."""
     if len(identities) < MIN_COLUMN:
-        view, shift = heads.view, heads.shift
-        return [(identity, view[identity >> shift]) for identity in identities]
+        view, shift, first = heads.view, heads.shift, first_number & _MASK
+        return [
+            (identity, number)
+            for identity in identities
+            if ((number := view[identity >> shift]) - first) & _MASK < rows
+        ]
     numbers = heads.numbers.take(np.array(identities, np.uint32) >> heads.shift)
     (kept,) = (numbers - np.uint32(first_number & _MASK) < rows).nonzero()
     if not len(kept):

@@ -77,12 +77,18 @@ def test_rows_are_found_in_all_eras_and_hash_tables_whatever_the_slices(added_be
     table = RememberedSends.restored(summary, [Run(bytes(4), bytes(8))])
     rows = [rng.getrandbits(32) for _ in range(ERA_ROWS + 3000)]
     done = 0
-    for slice_rows, end in ((1000, 5000), (20_000, FIRST_PLACES // GROWTH), (50_000, len(rows))):
+    moving = 0
+    for slice_rows, end in ((1000, 5000), (20_000, FIRST_PLACES // GROWTH), (5000, len(rows))):
         for begin in range(done, end, 500):
             remember(table, rows[begin : min(begin + 500, end)], begin + 1, 1000)
         while not table.index(slice_rows):
-            pass
+            moving += table._rows._next_heads is not None
+            for begin in range(0, done, 977):
+                assert set(rows[begin : begin + 20]) <= set(table.known(rows[begin : begin + 20]))
         done = end
+    assert moving > 2, "lookups while a larger table is being made"
+    assert len(table._rows._heads.numbers) > FIRST_PLACES
+    assert table._rows._next_heads is None
     for place in (0, 4999, 5000, FIRST_PLACES // GROWTH, ERA_ROWS - 2, ERA_ROWS - 1, ERA_ROWS + 1500, len(rows) - 1):
         assert place + 1 in table.find(rows[place])
     for begin in range(0, len(rows), 64):
@@ -167,8 +173,12 @@ def test_a_snapshot_that_lacks_rows_is_refused():
 
 
 def held_bytes(table: RememberedSends) -> int:
-    numbers = [numbers for era in table._rows._eras for numbers in (era.identities, era.positions, era.before)]
-    return sum(map(sys.getsizeof, numbers)) + sum(heads.numbers.nbytes for heads in table._rows._heads)
+    rows = table._rows
+    numbers = [
+        numbers for era in rows._eras for numbers in (era.identities, era.positions, era.before, era.before_in_next)
+    ]
+    heads = [heads.numbers.nbytes for heads in (rows._heads, rows._next_heads) if heads is not None]
+    return sum(map(sys.getsizeof, numbers)) + sum(heads)
 
 
 def test_a_row_costs_at_most_32_bytes_of_memory_and_expired_ones_are_let_go():
