@@ -60,7 +60,7 @@ class Names(socketserver.BaseRequestHandler):
             self.request.sendall(struct.pack(">II", 4 + len(head) + len(body), len(head)) + head + body)
 
 if is_broker:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", config["http_port"]), Status)
+    server = http.server.ThreadingHTTPServer((config["host"], config["http_port"]), Status)
 else:
     socketserver.ThreadingTCPServer.allow_reuse_address = True
     server = socketserver.ThreadingTCPServer(("127.0.0.1", config["port"]), Names)

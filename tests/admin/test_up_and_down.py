@@ -302,6 +302,16 @@ def test_processes_do_not_import_what_lies_in_the_folder_that_the_user_is_in(dle
     assert started.exit_code == 0, started.output
 
 
+def test_a_node_that_listens_on_another_address_is_asked_there(dledger, tmp_path):
+    config = tmp_path / "config.toml"
+    everywhere = 'host = "0.0.0.0"\nadvertised_host = "127.0.0.1"'
+    config.write_text(f'[nodes.broker-a-n0]\nhost = "127.0.0.2"\n[nodes.broker-a-n1]\n{everywhere}\n')
+    started = dledger.up("--config", str(config))
+    assert started.exit_code == 0, started.output
+    shown = json.loads(dledger("status", "--data", str(dledger.data), "-o", "json").output)
+    assert all(one["answers"] for one in shown["processes"])
+
+
 def test_status_shows_role_term_and_lag_of_each_node(dledger):
     dledger.up()
     shown = json.loads(dledger("status", "--data", str(dledger.data), "-o", "json").output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import tomllib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,6 +23,7 @@ LEADER_BROKER_ID = 0
 _TIMEOUT_S = 1.0
 _RECEIVE_BYTES = 1 << 16
 _MAX_PARALLEL = 32
+_EVERYWHERE = ("", "0.0.0.0", "::")
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,13 +79,22 @@ def fetch_obstacle(place: NodePlace, timeout_s: float = _TIMEOUT_S) -> str | Non
 
 
 def _get(place: NodePlace, path: str, timeout_s: float) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(HOST, place.http_port, timeout=timeout_s)
+    connection = http.client.HTTPConnection(_host(place), place.http_port, timeout=timeout_s)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
         connection.close()
+
+
+def _host(place: NodePlace) -> str:
+    """Where a node listens: a file for `--config` may have given it an address of its own."""
+    try:
+        host = tomllib.loads(place.config_file.read_text(encoding="utf-8")).get("host")
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return HOST
+    return host if isinstance(host, str) and host not in _EVERYWHERE else HOST
 
 
 def fetch_all(places: Iterable[NodePlace]) -> dict[str, NodeStatus | None]:
