@@ -17,6 +17,7 @@ from dledger_admin.errors import AdminError
 from dledger_client import (
     ConnectError,
     ConnectionLostError,
+    InvalidArgumentError,
     MessageQueue,
     NoRouteError,
     NotFoundError,
@@ -551,6 +552,20 @@ def test_consume_ends_at_what_was_the_end_when_it_began(monkeypatch):
     shown = dledger("consume", "--topic", "orders", "--from-beginning", "--exit-eof")
     assert shown.split() == [str(offset) for offset in range(12)]
     assert FakePullConsumer.committed == []
+
+
+def test_a_topic_that_cannot_be_read_is_told_how_it_can(monkeypatch):
+    class Unreadable(FakePullConsumer):
+        async def queues(self, topic):
+            return ()
+
+        async def poll(self, limit, timeout):
+            raise InvalidArgumentError("no queue is assigned")
+
+    monkeypatch.setattr(consume, "PullConsumer", Unreadable)
+    result = CliRunner().invoke(main, ["consume", "--topic", "orders", "--exit-eof"])
+    assert result.exit_code == 1
+    assert "orders has no readable queues: `dledger topic create orders --permission read-write`" in result.output
 
 
 def test_consume_commits_what_it_printed_for_a_group(monkeypatch):

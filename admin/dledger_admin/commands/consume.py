@@ -110,6 +110,11 @@ async def _all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
     """Yield the messages of all queues; with a group, from its offsets, which follow."""
     async with PullConsumer(source.namesrv, source.group or _NO_GROUP, tags=source.tags) as consumer:
         queues = await consumer.queues(source.topic)
+        if not queues:
+            raise AdminError(
+                f"topic {source.topic} has no readable queues: `dledger topic create {source.topic} --permission "
+                "read-write` lets it be read"
+            )
         await consumer.assign(queues)
         ends: dict[MessageQueue, int] = {}
         if source.exit_eof:
