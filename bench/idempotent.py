@@ -1,9 +1,10 @@
 """`python -m bench.idempotent`: what idempotent sends cost.
 
 One cluster, two topics that differ in the attribute `idempotent` only, and the same load on each in turn, again and
-again, each first every other time, so that whatever else the machine does falls on both. The cost is in CPU per
-message, which such disturbances move little, and in throughput. What is remembered already (`--remembered`) is looked
-through with every send; it is forgotten two minutes later, so leave it at loads that are measured by then.
+again, each first every other time, so that whatever else the machine does falls on both, and neighbouring runs are
+compared. The cost is in CPU per message, which such disturbances move little, and in throughput. What is remembered
+already (`--remembered`) is looked through with every send; it is forgotten two minutes later, so leave it at loads that
+are measured by then.
 """
 
 import asyncio
@@ -80,8 +81,9 @@ def _compare(cluster: BenchCluster, program: Path, name: str, rounds: int, secon
         click.echo(
             f"{name}, {topic}: {median(rates[topic]):,.0f} msg/s, CPU of all nodes {median(costs[topic]):.1f} µs/msg"
         )
-    slower = 1 - median(rates["idempotent"]) / median(rates["ordinary"])
-    click.echo(f"{name}: {slower:+.1%} of the throughput")
+    slower = median(1 - after / before for before, after in zip(rates["ordinary"], rates["idempotent"], strict=True))
+    more = median(after / before - 1 for before, after in zip(costs["ordinary"], costs["idempotent"], strict=True))
+    click.echo(f"{name}, medians of neighbouring runs: {-slower:+.1%} of the throughput, {more:+.1%} of the CPU")
 
 
 if __name__ == "__main__":
