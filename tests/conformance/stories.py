@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from cluster_checks import (
     assert_offsets_unique_and_dense,
@@ -14,6 +15,7 @@ from cluster_checks import (
 )
 from stock_clients import StockClient
 
+from dledger_client import ReceivedMessage, SyncAdmin, SyncProducer
 from dledger_client.testing import LocalCluster
 
 ROUTE_PERIOD_SECONDS = 30
@@ -68,6 +70,44 @@ def two_members(members: list[StockClient], group: str, topic: str, patience_s: 
         return {message["queue_id"] for message in members[0].received[seen:]} == {0, 1, 2, 3}
 
     assert send_until(has_all_queues), "the member that stayed gets every queue"
+
+
+def comes_back(cluster: LocalCluster, first: StockClient, second: StockClient, group: str, topic: str) -> None:
+    """A group that comes back skips nothing, and goes back no further than to what it had committed.
+
+    A client may leave before it has noted all that its listener has had; both may be the same process.
+    """
+    _send(cluster, topic, range(20))
+    first.call("push", name="first", group=group, topic=topic)
+    first.wait_for(lambda: len(first.bodies("first")) >= 20, "20 messages")
+    first.call("close_push", name="first")
+    with SyncAdmin(cluster.namesrv) as admin:
+        first.wait_for(lambda: any(queue.committed for queue in admin.offsets(group, topic)), "a committed offset")
+        before = {queue.queue: queue for queue in admin.offsets(group, topic)}
+    _send(cluster, topic, range(20, 40))
+    second.call("push", name="second", group=group, topic=topic)
+    new = set(map(str, range(20, 40)))
+    second.wait_for(lambda: new <= set(second.bodies("second")), "20 more messages")
+    second.call("close_push", name="second")
+    places = {body: (message.queue, message.queue_offset) for body, message in _stored(cluster, topic).items()}
+    got = sorted(places[body] for body in second.bodies("second"))
+    for queue, known in before.items():
+        offsets = [offset for at, offset in got if at == queue]
+        stored = [offset for at, offset in places.values() if at == queue]
+        begin = min(offsets, default=known.end)
+        assert offsets == list(range(begin, len(stored))), queue
+        assert (known.committed or 0) <= begin <= known.end, queue
+
+
+def _send(cluster: LocalCluster, topic: str, numbers: Iterable[int]) -> None:
+    with SyncProducer(cluster.namesrv) as producer:
+        for number in numbers:
+            producer.send(topic, b"%d" % number)
+
+
+def _stored(cluster: LocalCluster, topic: str) -> dict[str, ReceivedMessage]:
+    messages = stored_messages(cluster, topic)
+    return dict(zip(bodies_of(messages), messages, strict=True))
 
 
 def _begin(cluster: LocalCluster, client: StockClient, topic: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import stories
 from cluster_checks import (
     assert_offsets_unique_and_dense,
     bodies_of,
@@ -78,18 +79,8 @@ def test_a_push_consumer_gets_what_its_tags_select_though_hashes_collide(two_gro
 
 def test_a_group_that_comes_back_goes_on_where_it_was(two_groups, ali_ons):
     create_topic(two_groups, "AliResume")
-    with SyncProducer(two_groups.namesrv) as producer:
-        for number in range(20):
-            producer.send("AliResume", b"%d" % number)
-        first, second = ali_ons(two_groups.namesrv), ali_ons(two_groups.namesrv)
-        first.call("push", name="reader", group="ali-resume", topic="AliResume")
-        first.wait_for(lambda: len(first.bodies("reader")) >= 20, "20 messages")
-        first.call("close_push", name="reader")
-        for number in range(20, 40):
-            producer.send("AliResume", b"%d" % number)
-        second.call("push", name="reader", group="ali-resume", topic="AliResume")
-        second.wait_for(lambda: len(second.bodies("reader")) >= 20, "20 more messages")
-    assert sorted(map(int, second.bodies("reader"))) == list(range(20, 40))
+    first, second = ali_ons(two_groups.namesrv), ali_ons(two_groups.namesrv)
+    stories.comes_back(two_groups, first, second, "ali-resume", "AliResume")
 
 
 @pytest.mark.slow

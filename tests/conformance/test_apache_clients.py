@@ -106,13 +106,7 @@ def test_a_push_consumer_gets_what_its_tags_select_though_hashes_collide(
 
 def test_a_group_that_comes_back_goes_on_where_it_was(one_group, apache, topic):
     client = apache(one_group.namesrv)
-    for name, first in (("first", 0), ("second", 10)):
-        for number in range(first, first + 10):
-            client.call("send", topic=topic, body=str(number))
-        client.call("push", name=name, group=f"{topic}-readers", topic=topic)
-        client.wait_for(lambda name=name: len(client.bodies(name)) >= 10, "10 messages")
-        client.call("close_push", name=name)
-    assert sorted(map(int, client.bodies("second"))) == list(range(10, 20))
+    stories.comes_back(one_group, client, client, f"{topic}-readers", topic)
 
 
 def test_every_member_of_a_broadcast_group_gets_everything(one_group, apache, topic):

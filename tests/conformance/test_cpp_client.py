@@ -94,16 +94,7 @@ def test_a_push_consumer_gets_what_its_tags_select_though_hashes_collide(one_gro
 def test_a_group_that_comes_back_goes_on_where_it_was(one_group, cpp):
     create_topic(one_group, "CppResume")
     client = cpp(one_group.namesrv)
-    for number in range(10):
-        client.call("send", topic="CppResume", body=str(number))
-    client.call("push", name="first", group="cpp-resume", topic="CppResume")
-    client.wait_for(lambda: len(client.bodies("first")) >= 10, "10 messages")
-    client.call("close_push", name="first")
-    for number in range(10, 20):
-        client.call("send", topic="CppResume", body=str(number))
-    client.call("push", name="second", group="cpp-resume", topic="CppResume")
-    client.wait_for(lambda: len(client.bodies("second")) >= 10, "10 more messages")
-    assert sorted(map(int, client.bodies("second"))) == list(range(10, 20))
+    stories.comes_back(one_group, client, client, "cpp-resume", "CppResume")
 
 
 def test_two_members_share_the_queues_and_one_takes_over_what_the_other_leaves(one_group, cpp):
