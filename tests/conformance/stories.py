@@ -30,7 +30,7 @@ def leader_killed_for_good(cluster: LocalCluster, client: StockClient, topic: st
     _begin(cluster, client, topic)
     killed = cluster.kill_leader()
     _progress(client, 100)
-    _finish(cluster, client, topic)
+    finish(cluster, client, topic)
     cluster.restart(killed)
     stop_and_compare_logs(cluster)
 
@@ -44,7 +44,7 @@ def rolling_restart(cluster: LocalCluster, client: StockClient, topic: str) -> N
         cluster.wait_ready()
         _progress(client, 100)
     assert client.failed == []
-    _finish(cluster, client, topic)
+    finish(cluster, client, topic)
     stop_and_compare_logs(cluster)
 
 
@@ -124,13 +124,11 @@ def _progress(client: StockClient, messages: int) -> None:
     client.wait_for(lambda: len(client.sent) >= target, f"{messages} more acknowledged", timeout=PATIENCE_SECONDS)
 
 
-def _finish(cluster: LocalCluster, client: StockClient, topic: str) -> None:
+def finish(cluster: LocalCluster, client: StockClient, topic: str, patience_s: float = PATIENCE_SECONDS) -> None:
     """Stop sending; hold what was acknowledged against what is stored and what the push consumer got."""
     client.call("stop_streams")
     acknowledged = client.acknowledged()
-    client.wait_for(
-        lambda: acknowledged <= set(client.bodies("reader")), "everything is consumed", timeout=PATIENCE_SECONDS
-    )
+    client.wait_for(lambda: acknowledged <= set(client.bodies("reader")), "everything is consumed", timeout=patience_s)
     messages = stored_messages(cluster, topic)
     assert_offsets_unique_and_dense(messages)
     assert acknowledged <= set(bodies_of(messages))

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import stories
 from cluster_checks import (
-    assert_offsets_unique_and_dense,
     bodies_of,
     create_topic,
     stop_and_compare_logs,
@@ -103,13 +102,6 @@ def test_it_goes_on_after_a_kill_of_a_leader_that_stays_away(tmp_path: Path, ali
         killed = cluster.kill_leader("broker-a")
         progress_of("broker-b", 50)
         progress_of("broker-a", 50)
-        client.call("stop_streams")
-        acknowledged = client.acknowledged()
-        client.wait_for(
-            lambda: acknowledged <= set(client.bodies("reader")), "everything is consumed", timeout=FAILOVER_SECONDS
-        )
-        messages = stored_messages(cluster, topic)
-        assert_offsets_unique_and_dense(messages)
-        assert acknowledged <= set(bodies_of(messages))
+        stories.finish(cluster, client, topic, FAILOVER_SECONDS)
         cluster.restart(killed)
         stop_and_compare_logs(cluster, "broker-a")

@@ -256,11 +256,11 @@ def _runs(eras: list[tuple[_Era, int]], skipped: int) -> Iterator[Run]:
     for era, count in eras:
         for begin in range(min(skipped, count), count, RUN_ROWS):
             end = min(begin + RUN_ROWS, count)
-            yield Run(big_endian(era.identities[begin:end]), big_endian(era.positions[begin:end]))
+            yield Run(_big_endian(era.identities[begin:end]), _big_endian(era.positions[begin:end]))
         skipped = max(0, skipped - count)
 
 
-def big_endian(numbers: array[int]) -> bytes:
+def _big_endian(numbers: array[int]) -> bytes:
     """The big-endian form of numbers of which nobody else knows."""
     if byteorder == "little":
         numbers.byteswap()

@@ -285,11 +285,17 @@ def test_early_answers_leave_no_deadlines_behind(broker: ServedBroker, client: F
 # ---- followers
 
 
+@pytest.fixture
+def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The codes of requests that were passed on to the leader."""
+    codes: list[int] = []
+    monkeypatch.setattr(Forwarder, "pass_on", lambda _, request: codes.append(request.code))
+    return codes
+
+
 def test_a_follower_serves_what_it_has_and_passes_on_what_it_cannot_know(
-    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+    broker: ServedBroker, client: FakeClient, passed: list[int]
 ) -> None:
-    passed: list[int] = []
-    monkeypatch.setattr(Forwarder, "pass_on", lambda _, request: passed.append(request.code))
     client.pull("T1")
     client.send_message("T1", b"known")
     broker.memory.node.step_down()
@@ -304,10 +310,8 @@ def test_a_follower_serves_what_it_has_and_passes_on_what_it_cannot_know(
 
 
 def test_what_a_node_has_not_rebuilt_yet_is_asked_of_others(
-    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+    broker: ServedBroker, client: FakeClient, passed: list[int]
 ) -> None:
-    passed: list[int] = []
-    monkeypatch.setattr(Forwarder, "pass_on", lambda _, request: passed.append(request.code))
     client.pull("T1")
     client.send_message("T1", b"known")
     broker.memory.node.step_down()
@@ -323,10 +327,8 @@ def test_what_a_node_has_not_rebuilt_yet_is_asked_of_others(
 
 
 def test_that_messages_are_gone_is_said_by_a_confirmed_leader_only(
-    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+    broker: ServedBroker, client: FakeClient, passed: list[int]
 ) -> None:
-    passed: list[int] = []
-    monkeypatch.setattr(Forwarder, "pass_on", lambda _, request: passed.append(request.code))
     for number in range(3):
         client.send_message("T1", b"%d" % number)
     third = client.pull("T1", offset=2)

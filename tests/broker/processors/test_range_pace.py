@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from dledger_broker.processors.range_pace import (
-    FREE_BYTES_PER_S,
     MAX_HOLD_S,
     MIN_READ_BYTES,
     MIN_TAKEN_BYTES_PER_S,
@@ -81,20 +82,13 @@ def test_nothing_is_held_back_if_nothing_is_configured():
         assert node.is_free
 
 
-def test_reading_is_free_again_soon_after_the_sends():
+@pytest.mark.parametrize("pass_time", [Node.serve, Node.pass_time], ids=["a job goes on", "another one comes later"])
+def test_reading_is_free_again_soon_after_the_sends(pass_time: Callable[[Node, float], object]):
     node = Node(*BUSY)
     node.serve(3.0)
     assert not node.is_free
     node.taken_per_s = 0
-    node.serve(2.0)
-    assert node.is_free
-
-
-def test_a_job_that_comes_long_after_the_last_one_does_not_start_at_its_pace():
-    node = Node(*BUSY)
-    node.serve(3.0)
-    node.taken_per_s = 0
-    node.pass_time(3600)
+    pass_time(node, 2.0)
     assert node.is_free
 
 
@@ -116,7 +110,3 @@ def test_an_entry_that_is_more_than_the_turn_is_made_up_for():
     turn = node.pace.turn(WANTED)
     node.pace.served(turn, LEAST // 2)
     assert node.pace.turn(WANTED).hold_s == pytest.approx(0.5, abs=0.01)
-
-
-def test_the_pace_of_a_free_node_is_more_than_a_machine_serves():
-    assert FREE_BYTES_PER_S >= 1 << 30
