@@ -90,6 +90,7 @@ class NodeConfig:
     max_uncommitted_bytes: int = 64 << 20
     recent_bytes: int = 8 << 20
     snapshot_interval_ms: int = 5_000
+    """Least time between two snapshots, more if they take long to write; 0: one at every segment's start."""
     scrub_interval_ms: int = 3_600_000
     reserve_bytes: int = RESERVE_BYTES
     bootstrap: bool = False

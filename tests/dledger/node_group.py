@@ -30,6 +30,7 @@ class Journal:
         self.lost: list[object] = []
         self.views_end: int | None = None
         """Where derived views end; None: they are whole."""
+        self.snapshots = 0
         self.rebuilt: list[int] = []
         self.applied: list[int] = []
         self.restored_from: SnapshotMeta | None = None
@@ -52,6 +53,7 @@ class Journal:
         self.leadership = leadership
 
     def snapshot(self) -> Iterator[bytes]:
+        self.snapshots += 1
         return iter([f"{self.count} {self.total}".encode()])
 
     def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
@@ -151,6 +153,25 @@ class Group:
                         break
                     except NotLeaderError:  # nothing was appended
                         await asyncio.sleep(0.005)
+
+    async def append_until_trimmable(self, positions: int) -> int:
+        """Append until every running node can trim to so many positions; returns how many entries that took.
+
+        A mark is passed over where the snapshot before it is still being written, so this waits for each.
+        """
+        count = 0
+        while len(self.trim_candidates()) < positions:
+            await self.append(50)
+            count += 50
+            await self.settled()
+            await until(self._are_snapshots_written, "the snapshots that were begun")
+        return count
+
+    def _are_snapshots_written(self) -> bool:
+        return all(
+            len(node.replica.snapshots.list()) >= self.machines[node_id].snapshots
+            for node_id, node in self.nodes.items()
+        )
 
     async def settled(self) -> None:
         """Wait until every running node has applied the same."""

@@ -12,8 +12,6 @@ from node_group import SEGMENT_BYTES, Group, Journal, until
 from dledger import Node
 from dledger.errors import CorruptionError
 from dledger.format import HEADER_BYTES
-from dledger.store.disk import OsDisk
-from dledger.store.snapshots import SnapshotStore
 from dledger.store.verify import compare
 
 
@@ -233,24 +231,22 @@ async def test_what_rots_below_the_state_and_is_trimmed_by_the_others_is_forgott
     await group.start()
     leader = await group.leader()
     victim, other = (node_id for node_id in group.ids if node_id != leader.config.node_id)
-    while len(group.nodes[victim].replica.snapshots.list()) < 3:
-        await group.append(10)
-    await group.settled()
+    await group.append_until_trimmable(3)
+    base = group.trim_candidates()[-1]
     await group.stop(victim)
     try:
-        *_, base = SnapshotStore.open(OsDisk(str(group.home(victim)))).list()
-        damaged = next(meta for meta in group.metas(victim) if meta.position > base.position - SEGMENT_BYTES // 2)
+        damaged = next(meta for meta in group.metas(victim) if meta.position > base - SEGMENT_BYTES // 2)
         group.flip_bit(victim, damaged.position + HEADER_BYTES + 7)
-        await until(lambda: leader.replica.propose_trim(base.position), "the leader has that snapshot, too")
+        assert (await group.leader()).trim(base)
         kept = (group.nodes[leader.config.node_id], group.nodes[other])
-        await until(lambda: all(node.first_position == base.position for node in kept), "the others have trimmed")
+        await until(lambda: all(node.first_position == base for node in kept), "the others have trimmed")
         machine = group.machines[victim] = Journal()
         machine.views_end = damaged.position
         node = group.nodes[victim] = Node(group.config(victim), machine)
         await node.start()
         await group.append(5)
         await group.settled()
-        assert (node.first_position, node.status().corrupt_bytes) == (base.position, 0)
+        assert (node.first_position, node.status().corrupt_bytes) == (base, 0)
         assert machine.rebuilt == []
         assert group.same_state()
     finally:
@@ -267,9 +263,9 @@ async def test_a_node_that_needs_a_snapshot_gets_another_one_if_the_leaders_firs
         leader = await group.leader()
         late = next(node_id for node_id in group.ids if group.nodes[node_id] is not leader)
         await group.stop(late)
-        await group.append(300)
-        await until(lambda: len(group.trim_candidates()) >= 2, "two snapshots")
+        await group.append_until_trimmable(2)
         position = group.trim_candidates()[0]
+        leader = await group.leader()
         assert leader.trim(position)
         await until(lambda: leader.first_position == position, "a trim")
         with (group.home(leader.config.node_id) / "snapshots" / f"{position:020d}").open("r+b") as file:

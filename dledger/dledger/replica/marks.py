@@ -77,10 +77,12 @@ class Marks:
     def wanted(self) -> bool:
         """Leader, at a segment start: whether to mark it.
 
-        The last mark is `interval_s` ago, and long enough for snapshots to take little of the time.
+        The last mark is `interval_s` ago, and long enough for snapshots to take little of the time; with no interval,
+        every segment is marked.
         """
         now = self._environment.now()
-        if now - self._last_mark_at < max(self._interval_s, self._snapshotter.took_s / SNAPSHOT_SHARE):
+        apart = max(self._interval_s, self._snapshotter.took_s / SNAPSHOT_SHARE) if self._interval_s else 0.0
+        if now - self._last_mark_at < apart:
             return False
         self._last_mark_at = now
         return True
