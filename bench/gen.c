@@ -7,7 +7,8 @@
  * with the brokers it measures.
  *
  *   send   SEND_MESSAGE_V2 (310), or SEND_BATCH_MESSAGE (320) with --batch k > 1; connection c writes queue c mod queues,
- *          with --spread 1 each frame in flight has the next queue instead
+ *          with --spread 1 each frame in flight has the next queue instead; with --other-topic, a second topic has every
+ *          other turn of 100 ms (in the order 1 2 2 1), so that whatever else the machine does falls on both
  *   pull   PULL_MESSAGE (11) without long polling; connection c reads the queues q with q mod connections = c, one pull
  *          in flight per queue, each from the nextBeginOffset of the one before; at the end of a queue it starts over at
  *          the queue's first offset, so that a backlog of any size fills the measured time
@@ -60,6 +61,8 @@ enum {
     SLOTS_MAX = 4096,
     CONNECTIONS_MAX = 4096,
     QUEUES_MAX = 65536,
+    TURN_NS = 100000000,
+    TURNS_MAX = 36100, /* an hour's, and those while it ends */
     SUB_BUCKET_BITS = 6,
     SUB_BUCKETS = 1 << SUB_BUCKET_BITS,
     BUCKETS = (64 - SUB_BUCKET_BITS + 1) * SUB_BUCKETS,
@@ -73,7 +76,12 @@ typedef struct {
     size_t frame_bytes;
     char *opaque_digits;  /* ten digits inside the frame */
     char **key_digits;    /* eight hex digits inside the frame, one pointer per message */
-    uint32_t opaque;      /* of the request in flight */
+} Form;
+
+typedef struct {
+    Form forms[2];        /* of the request to the one and to the other topic */
+    Form *form;           /* of the request in flight */
+    uint32_t opaque;
     uint64_t sent_ns;
     bool in_flight;
     int queue;            /* pull: the queue this slot reads */
@@ -95,7 +103,7 @@ typedef struct {
 } Connection;
 
 static struct {
-    const char *mode, *host, *topic, *group;
+    const char *mode, *host, *topic, *other_topic, *group;
     int port, connections, window, batch, queues, spread, body_bytes, max_messages_per_pull;
     double seconds, warmup;
     uint64_t messages;
@@ -105,7 +113,8 @@ static struct {
 };
 
 static struct {
-    uint64_t requests, messages, bytes_in, bytes_out, max_ns;
+    uint64_t begin_ns, requests, messages, bytes_in, bytes_out, max_ns;
+    uint64_t messages_of_turn[TURNS_MAX];
     uint64_t histogram[BUCKETS];
 } measured;
 static uint64_t errors[ERROR_KINDS];
@@ -180,7 +189,7 @@ static void fill_body(char *p, int bytes) {
     }
 }
 
-static void make_send_frame(Slot *slot, int queue, const char *key_prefix) {
+static void make_send_frame(Form *form, const char *topic, int queue, const char *key_prefix) {
     struct timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);
     bool batched = options.batch > 1;
@@ -191,18 +200,18 @@ static void make_send_frame(Slot *slot, int queue, const char *key_prefix) {
     size_t message_bytes = 20 + (size_t)options.body_bytes + 2 + (size_t)properties_bytes;
     size_t body_bytes = batched ? message_bytes * (size_t)options.batch : (size_t)options.body_bytes;
 
-    slot->frame = allocate(1, 1024 + strlen(options.topic) + strlen(options.group) + body_bytes);
-    slot->key_digits = allocate((size_t)options.batch, sizeof *slot->key_digits);
-    char *header = slot->frame + 8;
+    form->frame = allocate(1, 1024 + strlen(topic) + strlen(options.group) + body_bytes);
+    form->key_digits = allocate((size_t)options.batch, sizeof *form->key_digits);
+    char *header = form->frame + 8;
     int header_bytes = sprintf(
         header,
         "{\"code\":%d,\"extFields\":{\"a\":\"%s\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"%d\",\"e\":\"%d\",\"f\":\"0\","
         "\"g\":\"%" PRId64 "\",\"h\":\"0\",\"i\":\"%s\",\"j\":\"0\",\"k\":\"false\",\"m\":\"%s\"},\"flag\":0,"
         "\"language\":\"JAVA\",\"opaque\":%d,\"serializeTypeCurrentRPC\":\"JSON\",\"version\":435}",
-        batched ? CODE_SEND_BATCH : CODE_SEND_V2, options.group, options.topic, options.queues, queue,
+        batched ? CODE_SEND_BATCH : CODE_SEND_V2, options.group, topic, options.queues, queue,
         (int64_t)wall.tv_sec * 1000 + wall.tv_nsec / 1000000, batched ? "" : properties, batched ? "true" : "false",
         OPAQUE_BASE);
-    slot->opaque_digits = strstr(header, "\"opaque\":") + strlen("\"opaque\":");
+    form->opaque_digits = strstr(header, "\"opaque\":") + strlen("\"opaque\":");
     char *body = header + header_bytes;
     if (batched) {
         for (int i = 0; i < options.batch; i++, body += message_bytes) {
@@ -213,33 +222,33 @@ static void make_send_frame(Slot *slot, int queue, const char *key_prefix) {
             p += 20 + options.body_bytes;
             put_u16(p, (uint16_t)properties_bytes);
             memcpy(p + 2, batch_properties, (size_t)properties_bytes);
-            slot->key_digits[i] = p + 2 + strlen("UNIQ_KEY\x01") + strlen(key_prefix);
+            form->key_digits[i] = p + 2 + strlen("UNIQ_KEY\x01") + strlen(key_prefix);
         }
     } else {
         fill_body(body, options.body_bytes);
-        slot->key_digits[0] = strstr(header, "UNIQ_KEY\\u0001") + strlen("UNIQ_KEY\\u0001") + strlen(key_prefix);
+        form->key_digits[0] = strstr(header, "UNIQ_KEY\\u0001") + strlen("UNIQ_KEY\\u0001") + strlen(key_prefix);
     }
-    slot->frame_bytes = finish_frame(slot->frame, header_bytes, body_bytes);
+    form->frame_bytes = finish_frame(form->frame, header_bytes, body_bytes);
 }
 
 static void make_pull_frame(Slot *slot) {
     int header_bytes = sprintf(
-        slot->frame + 8,
+        slot->form->frame + 8,
         "{\"code\":%d,\"extFields\":{\"consumerGroup\":\"%s\",\"topic\":\"%s\",\"queueId\":\"%d\",\"queueOffset\":\"%" PRId64
         "\",\"maxMsgNums\":\"%d\",\"sysFlag\":\"4\",\"commitOffset\":\"0\",\"suspendTimeoutMillis\":\"0\","
         "\"subscription\":\"*\",\"subVersion\":\"0\",\"expressionType\":\"TAG\"},\"flag\":0,\"language\":\"JAVA\","
         "\"opaque\":%" PRIu32 ",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":435}",
         CODE_PULL, options.group, options.topic, slot->queue, slot->next_offset, options.max_messages_per_pull,
         slot->opaque);
-    slot->frame_bytes = finish_frame(slot->frame, header_bytes, 0);
+    slot->form->frame_bytes = finish_frame(slot->form->frame, header_bytes, 0);
 }
 
 static void patch_send_frame(Slot *slot) {
     uint32_t value = slot->opaque;
-    for (int i = 9; i >= 0; i--, value /= 10) slot->opaque_digits[i] = (char)('0' + value % 10);
+    for (int i = 9; i >= 0; i--, value /= 10) slot->form->opaque_digits[i] = (char)('0' + value % 10);
     for (int m = 0; m < options.batch; m++) {
         uint32_t key = key_counter++;
-        for (int i = 7; i >= 0; i--, key >>= 4) slot->key_digits[m][i] = "0123456789ABCDEF"[key & 15];
+        for (int i = 7; i >= 0; i--, key >>= 4) slot->form->key_digits[m][i] = "0123456789ABCDEF"[key & 15];
     }
 }
 
@@ -251,16 +260,20 @@ static void watch(Connection *c, int operation, bool wants_write) {
     c->wants_write = wants_write;
 }
 
+/* The turn at a time; those before the measured time are not told apart. */
+static uint64_t turn_at(uint64_t ns) { return measuring ? (ns - measured.begin_ns) / TURN_NS : 0; }
+
 /* Puts the slot's next request on the connection's list; flush_frames() sends what is there. */
 static void issue(Connection *c, int slot_index) {
     if (options.messages && !pulling && issued_total >= options.messages) return;
     Slot *slot = &c->slots[slot_index];
     uint32_t laps = OPAQUE_RANGE / SLOTS_MAX; /* the slot is told from the opaque, which is not reused for long */
     slot->opaque = OPAQUE_BASE + (c->sequence++ % laps) * SLOTS_MAX + (uint32_t)slot_index;
+    slot->sent_ns = now_ns();
+    slot->form = &slot->forms[options.other_topic ? (turn_at(slot->sent_ns) + 1) / 2 % 2 : 0];
     if (pulling) make_pull_frame(slot);
     else patch_send_frame(slot);
     slot->in_flight = true;
-    slot->sent_ns = now_ns();
     issued_total += (uint64_t)options.batch;
     c->unsent[(c->unsent_head + c->unsent_count++) % c->slot_count] = slot_index;
 }
@@ -270,9 +283,9 @@ static void flush_frames(Connection *c) {
         struct iovec parts[IOV_BATCH];
         int count = c->unsent_count < IOV_BATCH ? c->unsent_count : IOV_BATCH;
         for (int i = 0; i < count; i++) {
-            Slot *slot = &c->slots[c->unsent[(c->unsent_head + i) % c->slot_count]];
+            const Form *form = c->slots[c->unsent[(c->unsent_head + i) % c->slot_count]].form;
             size_t skip = i ? 0 : c->head_sent;
-            parts[i] = (struct iovec){slot->frame + skip, slot->frame_bytes - skip};
+            parts[i] = (struct iovec){form->frame + skip, form->frame_bytes - skip};
         }
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
         ssize_t sent = sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -285,7 +298,7 @@ static void flush_frames(Connection *c) {
         if (measuring) measured.bytes_out += (uint64_t)sent;
         c->head_sent += (size_t)sent;
         for (; c->unsent_count; c->unsent_count--) {
-            size_t frame_bytes = c->slots[c->unsent[c->unsent_head]].frame_bytes;
+            size_t frame_bytes = c->slots[c->unsent[c->unsent_head]].form->frame_bytes;
             if (c->head_sent < frame_bytes) break;
             c->head_sent -= frame_bytes;
             c->unsent_head = (c->unsent_head + 1) % c->slot_count;
@@ -368,6 +381,7 @@ static void on_frame(Connection *c, const char *frame, size_t frame_bytes, uint6
         uint64_t took = now - slot->sent_ns;
         measured.requests++;
         measured.messages += (uint64_t)messages;
+        if (slot->sent_ns >= measured.begin_ns) measured.messages_of_turn[turn_at(slot->sent_ns)] += (uint64_t)messages;
         measured.histogram[bucket_of(took)]++;
         if (took > measured.max_ns) measured.max_ns = took;
     }
@@ -413,9 +427,11 @@ static void open_connection(Connection *c, int index, const char *key_prefix) {
     for (int s = 0; s < c->slot_count; s++) {
         if (pulling) {
             c->slots[s].queue = index + s * options.connections;
-            c->slots[s].frame = allocate(1, 1024 + strlen(options.topic) + strlen(options.group));
+            c->slots[s].forms[0].frame = allocate(1, 1024 + strlen(options.topic) + strlen(options.group));
         } else {
-            make_send_frame(&c->slots[s], (options.spread ? index * options.window + s : index) % options.queues, key_prefix);
+            int queue = (options.spread ? index * options.window + s : index) % options.queues;
+            make_send_frame(&c->slots[s].forms[0], options.topic, queue, key_prefix);
+            if (options.other_topic) make_send_frame(&c->slots[s].forms[1], options.other_topic, queue, key_prefix);
         }
     }
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
@@ -456,7 +472,10 @@ static void report(double seconds, double cpu) {
         else printf("%s\"%d\":%" PRIu64, comma, kind, errors[kind]);
         comma = ",";
     }
-    printf("}}\n");
+    printf("},\"messages_of_turn\":[");
+    for (int turn = 0; options.other_topic && turn < (int)(options.seconds * 1e9 / TURN_NS); turn++)
+        printf("%s%" PRIu64, turn ? "," : "", measured.messages_of_turn[turn]);
+    printf("]}\n");
 }
 
 static int run(Connection *connections) {
@@ -470,7 +489,7 @@ static int run(Connection *connections) {
         uint64_t now = now_ns();
         if (!measuring && now >= measure_at) {
             measuring = true;
-            measure_at = now;
+            measured.begin_ns = measure_at = now;
             end_at = now + (uint64_t)(options.seconds * 1e9);
             cpu_before = cpu_seconds();
             announce("start");
@@ -508,6 +527,7 @@ static double number(const char *name, const char *text, double least, double mo
 static void parse_options(int argc, char **argv) {
     static const struct option names[] = {
         {"mode", 1, 0, 'm'},       {"host", 1, 0, 'h'},    {"port", 1, 0, 'p'},       {"topic", 1, 0, 't'},
+        {"other-topic", 1, 0, 'o'},
         {"group", 1, 0, 'g'},      {"queues", 1, 0, 'q'},  {"connections", 1, 0, 'c'}, {"window", 1, 0, 'w'},
         {"batch", 1, 0, 'b'},      {"body", 1, 0, 's'},    {"per-pull", 1, 0, 'n'},   {"seconds", 1, 0, 'd'},
         {"warmup", 1, 0, 'u'},     {"messages", 1, 0, 'k'}, {"spread", 1, 0, 'r'},
@@ -520,6 +540,7 @@ static void parse_options(int argc, char **argv) {
         case 'm': options.mode = optarg; break;
         case 'h': options.host = optarg; break;
         case 't': options.topic = optarg; break;
+        case 'o': options.other_topic = optarg; break;
         case 'g': options.group = optarg; break;
         case 'p': options.port = (int)number(name, optarg, 1, 65535); break;
         case 'q': options.queues = (int)number(name, optarg, 1, QUEUES_MAX); break;
@@ -539,6 +560,7 @@ static void parse_options(int argc, char **argv) {
     pulling = !strcmp(options.mode, "pull");
     if (!pulling && strcmp(options.mode, "send")) fail(2, "--mode must be send or pull");
     if (pulling && options.connections > options.queues) fail(2, "--connections: a puller without a queue does nothing");
+    if (pulling && options.other_topic) fail(2, "--other-topic: only sends take turns");
     if (pulling) options.batch = 1;
     if ((double)options.batch * (options.body_bytes + 128.0) > FRAME_MAX / 2) fail(2, "--batch × --body exceeds 8 MiB");
 }

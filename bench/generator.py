@@ -28,7 +28,8 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the generator measured after its warm-up; latencies are per request, from hand-over to answer.
 
     `errors` counts answers that were no success, by response code, or under `opaque` (an answer to nothing), `record`
-    (a malformed or out of order record) and `other`; unlike the rest it includes the warm-up.
+    (a malformed or out of order record) and `other`; unlike the rest it includes the warm-up. `messages_of_turn` are
+    those sent in each turn, if two topics took turns.
     """
 
     seconds: float
@@ -44,6 +45,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     max_us: float
     generator_cpu_s: float
     errors: dict[str, int]
+    messages_of_turn: list[int] = []
 
 
 class _Event(msgspec.Struct):
@@ -63,12 +65,14 @@ def run_load(
     seconds: float,
     warmup_s: float = 0.0,
     messages: int | None = None,
+    other_topic: str | None = None,
     on_start: Callable[[], None] = lambda: None,
     on_end: Callable[[], None] = lambda: None,
 ) -> LoadResult:
     """Put `load` on 127.0.0.1:`port` and return the result.
 
-    It ends after `warmup_s` + `seconds`, or as soon as `messages` have been acknowledged. `on_start` and `on_end` are
+    It ends after `warmup_s` + `seconds`, or as soon as `messages` have been acknowledged. Sends to `topic` and
+    `other_topic` take turns of 100 ms, in the order topic, other, other, topic. `on_start` and `on_end` are
     called at the edges of the measured time, to sample what the servers use meanwhile. Raises `GeneratorError` when a
     connection fails, nothing is answered, or not all of `messages` are.
     """
@@ -88,6 +92,8 @@ def run_load(
     }
     if messages is not None:
         arguments["messages"] = messages
+    if other_topic is not None:
+        arguments["other-topic"] = other_topic
     command = [str(program), *(f"--{name}={value}" for name, value in arguments.items())]
     last_line = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

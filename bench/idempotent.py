@@ -1,16 +1,15 @@
 """`python -m bench.idempotent`: what idempotent sends cost.
 
-One cluster, two topics that differ in the attribute `idempotent` only, and the same load on each in turn, again and
-again, each first every other time, so that whatever else the machine does falls on both, and neighbouring runs are
-compared. The cost is in CPU per message, which such disturbances move little, and in throughput. What is remembered
-already (`--remembered`) is looked through with every send; it is forgotten two minutes later, so leave it at loads that
-are measured by then.
+One cluster and two topics that differ in the attribute `idempotent` only. One load sends to them in turns of 100 ms, so
+that whatever else the machine does falls on both. What is remembered already (`--remembered`) is looked through with
+every send; it is forgotten two minutes later.
 """
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+from statistics import quantiles
 from tempfile import mkdtemp
 
 import click
@@ -19,22 +18,22 @@ from bench.cluster import BenchCluster, running_cluster
 from bench.compiler import build_generator
 from bench.generator import Load, run_load
 from bench.stopping import stop_on_sigterm
-from bench.usage import UsageMeter
 from dledger_client import Admin
 
 TOPICS = {"ordinary": None, "idempotent": "true"}
 LOADS = {"1x64": Load(), "64x1": Load(connections=64, window=1), "batches of 32": Load(batch=32)}
 
 BEFORE = Load(connections=4, window=256, body_bytes=16)
+PARTS = 10
+"""Parts of a run that are also looked at for themselves, to see how far they differ."""
 
 
 @click.command()
-@click.option("--rounds", default=5, show_default=True, help="Runs on each topic.")
-@click.option("--seconds", default=3.0, show_default=True, help="Length of a run.")
+@click.option("--seconds", default=30.0, show_default=True, help="Length of the run of each load.")
 @click.option("--flush", type=click.Choice(["sync", "async"]), default="sync", show_default=True)
 @click.option("--remembered", default=0, show_default=True, help="Idempotent sends before the first run.")
 @click.option("--load", "names", type=click.Choice(list(LOADS)), multiple=True, help="Default: all.")
-def main(rounds: int, seconds: float, flush: str, remembered: int, names: tuple[str, ...]) -> None:
+def main(seconds: float, flush: str, remembered: int, names: tuple[str, ...]) -> None:
     """Compare sends to an ordinary and to an idempotent topic."""
     stop_on_sigterm()
     program = build_generator()
@@ -42,11 +41,20 @@ def main(rounds: int, seconds: float, flush: str, remembered: int, names: tuple[
     try:
         with running_cluster(directory / "cluster", "async" if flush == "async" else "sync") as cluster:
             asyncio.run(_create_topics(cluster))
+            port = cluster.leader().client_port
             if remembered:
-                port = cluster.leader().client_port
                 run_load(program, BEFORE, port=port, topic="idempotent", seconds=300, messages=remembered)
             for name in names or LOADS:
-                _compare(cluster, program, name, rounds, seconds)
+                result = run_load(
+                    program,
+                    LOADS[name],
+                    port=port,
+                    topic="ordinary",
+                    other_topic="idempotent",
+                    seconds=seconds,
+                    warmup_s=1,
+                )
+                _report(name, result.messages_of_turn)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -57,33 +65,22 @@ async def _create_topics(cluster: BenchCluster) -> None:
             await admin.create_topic(topic, queues=4, attributes={"idempotent": value})
 
 
-def _compare(cluster: BenchCluster, program: Path, name: str, rounds: int, seconds: float) -> None:
-    rates: dict[str, list[float]] = {topic: [] for topic in TOPICS}
-    costs: dict[str, list[float]] = {topic: [] for topic in TOPICS}
-    leader = cluster.leader()
-    pids = [leader.pid(), *(node.pid() for node in cluster.nodes if node != leader)]
-    for number in range(rounds):
-        for topic in TOPICS if number % 2 == 0 else reversed(TOPICS):
-            meter = UsageMeter(pids)
-            result = run_load(
-                program,
-                LOADS[name],
-                port=leader.client_port,
-                topic=topic,
-                seconds=seconds,
-                warmup_s=0.5,
-                on_start=meter.begin,
-                on_end=meter.end,
-            )
-            rates[topic].append(result.messages_per_s)
-            costs[topic].append(sum(node.cpu_us_per_message for node in meter.nodes(result.messages)))
-    for topic in TOPICS:
-        click.echo(
-            f"{name}, {topic}: {median(rates[topic]):,.0f} msg/s, CPU of all nodes {median(costs[topic]):.1f} µs/msg"
-        )
-    slower = median(1 - after / before for before, after in zip(rates["ordinary"], rates["idempotent"], strict=True))
-    more = median(after / before - 1 for before, after in zip(costs["ordinary"], costs["idempotent"], strict=True))
-    click.echo(f"{name}, medians of neighbouring runs: {-slower:+.1%} of the throughput, {more:+.1%} of the CPU")
+def _report(name: str, messages_of_turn: Sequence[int]) -> None:
+    """Print the rates of both topics, and what the difference is in all of the run and in its parts."""
+    rounds = [messages_of_turn[begin : begin + 4] for begin in range(0, len(messages_of_turn) - 3, 4)]
+    ordinary = [first + last for first, _, _, last in rounds]
+    idempotent = [second + third for _, second, third, _ in rounds]
+    per_part = max(1, len(rounds) // PARTS)
+    parts = [
+        sum(idempotent[begin : begin + per_part]) / max(1, sum(ordinary[begin : begin + per_part])) - 1
+        for begin in range(0, len(rounds), per_part)
+    ]
+    lower, _, upper = quantiles(parts)
+    seconds = len(rounds) * 0.2
+    click.echo(
+        f"{name}: {sum(ordinary) / seconds:,.0f} msg/s ordinary, {sum(idempotent) / seconds:,.0f} idempotent: "
+        f"{sum(idempotent) / sum(ordinary) - 1:+.1%} (half of {len(parts)} parts between {lower:+.1%} and {upper:+.1%})"
+    )
 
 
 if __name__ == "__main__":
