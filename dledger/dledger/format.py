@@ -44,6 +44,7 @@ _TAIL = struct.Struct(">II")
 _U32 = struct.Struct(">I")
 _BLANK = struct.Struct(">II")
 _COMMAND = struct.Struct(">HI")
+COMMAND_HEADER_BYTES = _COMMAND.size
 _KINDS = frozenset(int(kind) for kind in EntryKind)
 _decode_membership = msgspec.msgpack.Decoder(Membership).decode
 

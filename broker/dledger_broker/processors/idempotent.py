@@ -14,23 +14,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import lru_cache, partial
-from itertools import accumulate, compress
+from itertools import accumulate, compress, islice
+from operator import itemgetter
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from dledger.environment import Environment
 from dledger.errors import LogError, TrimmedError
+from dledger.format import COMMAND_HEADER_BYTES
 from dledger.statemachine import Leadership
 from dledger.types import Membership
 from dledger_broker.config import BrokerConfig
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.processors.record_tails import MessageParts, cluster_property
-from dledger_broker.processors.send_targets import SendTarget
+from dledger_broker.processors.record_tails import MessageParts
 from dledger_broker.processors.send_unit import PendingSend
 from dledger_broker.server.request import Request
-from dledger_broker.state.commands import RememberSends, encode
-from dledger_broker.state.rows import POSITION_BYTES
+from dledger_broker.state.commands import REMEMBER_SENDS, RememberSends
+from dledger_broker.state.rows import ROW_BYTES
 from dledger_remoting.checksum import crc32
 from dledger_remoting.errors import QuorumTimeout
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame
@@ -41,29 +42,25 @@ WAIT_S: Final = 0.01
 """How often a repetition looks whether the first one has its outcome."""
 MAX_CANDIDATES: Final = 64
 """Stored sends of one identity with which a send is compared, the newest ones."""
-MAX_APPLIED: Final = 1_024
-"""Sends that may count as in flight although they are applied: they are indexed together."""
+MAX_APPLIED: Final = 2_048
+"""Sends that may count as in flight although they are applied: they are indexed together, when others were answered."""
+MAX_IN_FLIGHT: Final = 8 * MAX_APPLIED
+"""With more of them there are looks before every unit for those that are applied."""
 ROWS_PER_SLICE: Final = 4_096
 """Remembered sends indexed at a time, in half a millisecond, and in some more as long as the index meets new memory."""
 
+_SIZE: Final = itemgetter(7)
+_IDENTITY: Final = itemgetter(8)
+"""Of a `PendingSend`."""
 _UNIQUE_KEY_MARK: Final = UNIQUE_KEY.encode() + b"\x01"
-
-
-class ToRemember(NamedTuple):
-    """What the entry of a unit is to remember: the identities of some of its sends.
-
-    `of_all` has those of all its sends, 0 for the others, or is None if there are no others.
-    """
-
-    identities: list[int]
-    of_all: list[int] | None
-
-
-NOTHING: Final = ToRemember([], None)
 
 
 class StoredLog(Protocol):
     """What comparing needs of `dledger.node.Node`."""
+
+    @property
+    def membership(self) -> Membership:
+        """The group's members."""
 
     @property
     def segment_bytes(self) -> int:
@@ -103,17 +100,17 @@ class IdempotentSends:
         self._timeout_s = config.quorum_timeout_ms / 1000
         self._timeout_ms = config.quorum_timeout_ms
         self._counters = counters
-        self._end_with_own_key = cluster_property(config.cluster)
         self._resume = resume
         self._spawn = spawn
         self._fail = fail
         self._in_flight: set[int] = set()
-        self._staged: deque[tuple[int, list[int]]] = deque()
+        self._staged: deque[tuple[int, Sequence[int]]] = deque()
         self._fetched: dict[int, bytes] = {}
         self._room = 0
         self._understood_by: Membership | None = None
         self._term = 0
         self._is_indexed = False
+        self._tidies = False
         self._closed = False
         machine.on_leadership_changed.append(self._on_leadership)
         machine.on_features_changed.append(self._on_features)
@@ -124,65 +121,41 @@ class IdempotentSends:
 
     # ---------------------------------------------------------------- a send comes
 
-    def admit(self, sends: list[PendingSend]) -> tuple[list[PendingSend], ToRemember]:
-        """Those of the sends of a unit that are to be stored, and what is to be remembered of them.
+    def admit(self, sends: list[PendingSend]) -> tuple[list[PendingSend], list[int]]:
+        """Those of the sends of a unit that are to be stored, and the numbers under which they are to be remembered, 0
+        for those that are not; none at all if nothing is remembered.
 
         The others are repetitions, and are or will be answered.
         """
         table = self._machine.state.remembered
         if not table.window_ms:
-            return sends, NOTHING
+            return sends, []
         identities = self._identities(sends)
         if not self._is_indexed and not self._index_some():
-            return self._hold_opted_in(sends, identities), NOTHING
-        remembered = _to_remember(identities)
-        in_flight = self._in_flight
-        if len(in_flight) > MAX_APPLIED:
+            return self._hold_opted_in(sends, identities), []
+        opted_in = [identity for identity in identities if identity] if 0 in identities else identities
+        if len(self._in_flight) > MAX_IN_FLIGHT:
             self._forget_applied()
-        expected = len(in_flight) + len(remembered.identities)
-        in_flight.update(remembered.identities)
+        in_flight = self._in_flight
+        expected = len(in_flight) + len(opted_in)
+        in_flight.update(opted_in)
         if (
             len(in_flight) == expected <= self._room  # none of them was in flight, and none is there twice
-            and not table.known(remembered.identities)
+            and not table.known(opted_in)
         ):
-            return sends, remembered
-        self._forget_applied()
-        self._in_flight = set().union(*(staged for _, staged in self._staged))
-        return self._admit_each(sends, identities, set(table.known(remembered.identities)))
+            return sends, identities
+        self._forget_applied()  # and what this unit has added
+        return self._admit_each(sends, identities, set(table.known(opted_in)))
 
     def _identities(self, sends: Sequence[PendingSend]) -> list[int]:
-        """For each send the number under which it is remembered, or 0: not opted in, without a unique key of its own,
-        or to a topic that is not only clients'.
-
-        It is a checksum of the producer group, the number of messages and the first one's tail, which has topic, unique
-        key and properties. Sends that have a number in common by chance cost a comparison, one in a thousand of them at
-        four million remembered ones.
+        """For each send the number under which it is remembered, or 0: it is not opted in, or came without a unique
+        key.
         """
-        end, identities = self._end_with_own_key, []
-        target: SendTarget | None = None
-        by_topic = by_clients = False
-        group, seed = "", _seed("", 1)
-        for _, fields, its_target, _, messages, _, sizes, _ in sends:
-            if its_target is not target:
-                target = its_target
-                by_topic, by_clients = target.idempotent, target.written_by_clients_only
-            if not by_clients or not (by_topic or fields.idempotent):
-                identities.append(0)
-            elif sizes is None:  # no batch
-                if fields.producer_group != group:
-                    group = fields.producer_group
-                    seed = _seed(group, 1)
-                tail = messages[0][1]
-                identities.append(crc32(tail, seed) if tail.endswith(end) else 0)
-            elif all(tail.endswith(end) for _, tail, _, _ in messages):
-                identities.append(crc32(messages[0][1], _seed(fields.producer_group, len(messages))))
-            else:
-                identities.append(0)
-        return identities
+        return list(map(_IDENTITY, sends))
 
     def _admit_each(
         self, sends: Sequence[PendingSend], identities: Sequence[int], known: set[int]
-    ) -> tuple[list[PendingSend], ToRemember]:
+    ) -> tuple[list[PendingSend], list[int]]:
         """As `admit`, for sends among which there may be repetitions, of what is in flight or of stored ones with a
         `known` identity.
         """
@@ -208,7 +181,7 @@ class IdempotentSends:
                 remembered.append(identity)
                 if identity:
                     in_flight.add(identity)
-        return kept, _to_remember(remembered)
+        return kept, remembered
 
     def _hold_opted_in(self, sends: Sequence[PendingSend], identities: Sequence[int]) -> list[PendingSend]:
         """Look at sends again while not all rows are indexed, as after a change of leadership; returns the others."""
@@ -241,7 +214,7 @@ class IdempotentSends:
 
         `candidates` are the positions of stored sends of the same identity, newest first.
         """
-        request, fields, target, _, messages, _, _, size = send
+        request, fields, target, _, messages, _, _, size, _ = send
         kept_from = max(target.created_position, self._log.first_position)
         for position in candidates[:MAX_CANDIDATES]:
             end = position + size
@@ -292,44 +265,59 @@ class IdempotentSends:
 
     # ---------------------------------------------------------------- a unit goes into the log
 
-    def command(self, remembered: ToRemember) -> bytearray:
-        """The command that remembers sends, to be completed by `complete` when their positions are known.
+    def command(self, identities: Sequence[int]) -> bytearray:
+        """Room for the command that remembers sends, to be written by `complete` when their positions are known.
 
         Empty if there is nothing to remember, or if not every member understands it: then they are stored only.
         """
-        if not remembered.identities:
+        count = len(identities) - identities.count(0)
+        if not count:
             return bytearray()
-        membership = self._machine.log.membership
+        membership = self._log.membership
         if membership is not self._understood_by:
             if not self._machine.understood_by_all(RememberSends):
-                self.refused(remembered)
+                self.refused(identities)
                 return bytearray()
             self._understood_by = membership
-        count = len(remembered.identities)
-        identities = _numbers("I", count).pack(*remembered.identities)
-        return bytearray(encode(RememberSends(identities, bytes(POSITION_BYTES * count))))
+        return bytearray(_command(count).size)
 
-    def complete(self, command: bytearray, remembered: ToRemember, sends: Sequence[PendingSend], position: int) -> None:
-        """Write the positions, which are the last bytes of the command; the first of the sends stands at `position`."""
-        positions: Iterable[int] = accumulate([send[7] for send in sends[:-1]], initial=position)
-        if remembered.of_all is not None:
-            positions = compress(positions, remembered.of_all)
-        count = len(remembered.identities)
-        _numbers("Q", count).pack_into(command, len(command) - POSITION_BYTES * count, *positions)
+    def complete(
+        self, command: bytearray, identities: Sequence[int], sends: Sequence[PendingSend], position: int
+    ) -> None:
+        """Write the command; the first of the sends stands at `position`."""
+        positions: Iterable[int] = islice(accumulate(map(_SIZE, sends), initial=position), len(sends))
+        count = (len(command) - COMMAND_HEADER_BYTES) // ROW_BYTES
+        if count != len(identities):
+            positions = compress(positions, identities)
+            identities = [identity for identity in identities if identity]
+        _command(count).pack_into(command, 0, REMEMBER_SENDS, ROW_BYTES * count, *identities, *positions)
 
-    def staged(self, position: int, remembered: ToRemember) -> None:
+    def staged(self, position: int, identities: Sequence[int]) -> None:
         """A unit whose first record is to stand at `position` was proposed."""
-        self._staged.append((position, remembered.identities))
+        self._staged.append((position, identities))
 
-    def refused(self, remembered: ToRemember) -> None:
+    def applied(self) -> None:
+        """A unit was applied and answered."""
+        if len(self._in_flight) > MAX_APPLIED and not self._tidies:
+            self._tidies = True
+            self._env.call_soon(self._tidy)
+
+    def _tidy(self) -> None:
+        self._tidies = False
+        if self._is_indexed and not self._closed:
+            self._forget_applied()
+
+    def refused(self, identities: Iterable[int]) -> None:
         """These sends were not proposed."""
-        self._in_flight.difference_update(remembered.identities)
+        self._in_flight.difference_update(identities)
 
     def _forget_applied(self) -> None:
         """What is applied is known to the state, where it is indexed now."""
         staged, applied_position = self._staged, self._machine.applied_position
         while staged and staged[0][0] < applied_position:
-            self._in_flight.difference_update(staged.popleft()[1])
+            staged.popleft()
+        self._in_flight = set().union(*[identities for _, identities in staged])
+        self._in_flight.discard(0)
         table = self._machine.state.remembered
         while not table.index(ROWS_PER_SLICE):
             pass  # those that have expired since are the first to be indexed
@@ -360,22 +348,25 @@ class IdempotentSends:
         return self._is_indexed
 
 
-def _to_remember(identities: list[int]) -> ToRemember:
-    """What is to be remembered of sends with these identities."""
-    if 0 in identities:
-        return ToRemember([identity for identity in identities if identity], identities)
-    return ToRemember(identities, None)
+@lru_cache(maxsize=1024)
+def _command(count: int) -> Struct:
+    """A command of so many rows (`dledger.format.iter_commands`, `state.commands.remembered_rows`)."""
+    return Struct(f">HI{count}I{count}Q")
+
+
+def identity_of(group: str, messages: Sequence[MessageParts]) -> int:
+    """The number under which a producer group's send is remembered."""
+    return crc32(messages[0][1], identity_seed(group, len(messages)))
 
 
 @lru_cache(maxsize=1024)
-def _numbers(kind: str, count: int) -> Struct:
-    return Struct(f">{count}{kind}")
+def identity_seed(group: str, messages: int) -> int:
+    """The checksum of a producer group and a number of messages, which that of the first message's tail continues to
+    the number under which a send is remembered. The tail has topic, unique key and properties.
 
-
-@lru_cache(maxsize=1024)
-def _seed(group: str, messages: int) -> int:
-    """The checksum with which that of a send begins. Records do not show how many messages were sent as one batch: the
-    same first message gets another number in a batch of another size.
+    Records do not show how many messages were sent as one batch: the same first message gets another number in a batch
+    of another size. Sends that have a number in common by chance cost a comparison, one in a thousand of them at four
+    million remembered ones.
     """
     return crc32(b"%d" % messages, crc32(group.encode()))
 

@@ -40,16 +40,14 @@ MessageParts: TypeAlias = tuple[bytes, bytes, int, int]
 """A message ready to be stored: its body; the record's part behind it; the user's flag; its tag code."""
 
 
-def cluster_property(cluster: str) -> bytes:
-    """What the broker adds to all properties; the unique key of a message that came without one stands behind it."""
-    return f"{CLUSTER}\x01{cluster}\x02".encode()
-
-
 class RecordTails:
-    """Makes them; `wall_ms` is the clock of the unique keys that messages without one get."""
+    """Makes them; `wall_ms` is the clock of the unique keys that messages without one get.
+
+    `end_with_own_key` is how the tail of a message ends that came with a unique key.
+    """
 
     def __init__(self, cluster: str, unique_keys: UniqueKeyGenerator, wall_ms: Callable[[], int]) -> None:
-        self._cluster = cluster_property(cluster)
+        self.end_with_own_key = self._cluster = f"{CLUSTER}\x01{cluster}\x02".encode()
         self._cluster_after_open_end = b"\x02" + self._cluster
         self._unique_keys = unique_keys
         self._wall_ms = wall_ms
@@ -101,8 +99,8 @@ class RecordTails:
             target.layouts[len(properties)] = PropertiesLayout(before, behind, key_end, head, added, tag_code)
         return head + properties + added, unique_key, tag_code
 
-    def batch(self, body: bytes, target: SendTarget) -> list[MessageParts]:
-        """The messages in a batch's body. Raises `MessageIllegal`."""
+    def batch(self, body: bytes, target: SendTarget) -> tuple[list[MessageParts], bool]:
+        """The messages in a batch's body, and whether each came with a unique key. Raises `MessageIllegal`."""
         if target.retry_group is not None:
             raise MessageIllegal(f"a batch cannot go to the retry topic {target.topic}: send its messages one by one")
         split = split_batch(body)
@@ -119,12 +117,13 @@ class RecordTails:
                 and properties[key_start:key_end].isalnum()
             ]
             if len(messages) == len(split):
-                return messages
-        messages = []
+                return messages, True
+        messages, with_own_keys = [], True
         for flag, message_body, properties in split:
             tail, _, tag_code = self.complete(properties, target)
             messages.append((message_body, tail, flag, tag_code))
-        return messages
+            with_own_keys = with_own_keys and tail.endswith(self.end_with_own_key)
+        return messages, with_own_keys
 
     def _tag_code(self, properties: bytes) -> int:
         """`tag_code_of`, which decides on every replica; most messages carry a tag that was seen before."""

@@ -23,11 +23,12 @@ from dledger.errors import LogError
 from dledger_broker.config import BrokerConfig
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.processors.idempotent import NOTHING, IdempotentSends
+from dledger_broker.processors.idempotent import IdempotentSends, identity_of, identity_seed
 from dledger_broker.processors.record_tails import MessageParts, RecordTails
 from dledger_broker.processors.send_targets import SendTargets
 from dledger_broker.processors.send_unit import PendingSend, SendUnit, message_sizes
 from dledger_broker.server.request import Read, Request
+from dledger_remoting.checksum import crc32
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
     InvalidParameter,
@@ -141,9 +142,10 @@ class SendProcessor:
         The node leads and is ready.
         """
         known, complete = self._targets.known, self._tails.complete
-        max_body_bytes = self._limits.max_message_bytes
+        max_body_bytes, end_with_own_key = self._limits.max_message_bytes, self._tails.end_with_own_key
         pending, pending_bytes = self._pending, self._pending_bytes
         topic, target = "", None
+        group, seed = "", identity_seed("", 1)
         taken = 0
         try:
             while number < len(reads):
@@ -176,7 +178,8 @@ class SendProcessor:
                     sizes: list[int] | None
                     try:
                         if is_batch:
-                            unique_key, messages = b"", self._tails.batch(body, target)
+                            unique_key = b""
+                            messages, with_own_keys = self._tails.batch(body, target)
                             sizes = message_sizes(messages)
                             size = sum(sizes)
                         else:
@@ -195,10 +198,20 @@ class SendProcessor:
                         self._pending_bytes = pending_bytes
                         self.flush()
                         pending, pending_bytes = self._pending, 0
-                    pending.append((request, fields, target, target.queue(queue_id), messages, unique_key, sizes, size))
-                    pending_bytes += size
-                    if fields.idempotent or target.idempotent:
+                    identity = 0
+                    if target.idempotent or (fields.idempotent and target.may_be_idempotent):
                         self._opted_in = True
+                        if sizes is not None:
+                            if with_own_keys:
+                                identity = identity_of(fields.producer_group, messages)
+                        elif tail.endswith(end_with_own_key):
+                            if fields.producer_group != group:
+                                group = fields.producer_group
+                                seed = identity_seed(group, 1)
+                            identity = crc32(tail, seed)
+                    queue = target.queue(queue_id)
+                    pending.append((request, fields, target, queue, messages, unique_key, sizes, size, identity))
+                    pending_bytes += size
                 number, place = number + 1, 0
             return number, place
         finally:
@@ -229,19 +242,22 @@ class SendProcessor:
         messages: Sequence[MessageParts]
         sizes: list[int] | None = None
         if is_batch:
-            messages = self._tails.batch(body, target)
+            messages, with_own_keys = self._tails.batch(body, target)
             sizes = message_sizes(messages)
             size = sum(sizes)
         else:
             tail, unique_key, tag_code = self._tails.complete(fields.properties.encode(), target)
             messages = ((body, tail, fields.user_flag, tag_code),)
             size = RECORD_HEAD_BYTES + len(body) + len(tail)
+            with_own_keys = tail.endswith(self._tails.end_with_own_key)
+        opted_in = target.idempotent or (fields.idempotent and target.may_be_idempotent)
+        identity = identity_of(fields.producer_group, messages) if opted_in and with_own_keys else 0
         if self._pending_bytes + size > MAX_UNIT_BYTES:
             self.flush()
         queue = target.queue(queue_id)
-        self._pending.append((request, fields, target, queue, messages, unique_key, sizes, size))
+        self._pending.append((request, fields, target, queue, messages, unique_key, sizes, size, identity))
         self._pending_bytes += size
-        if fields.idempotent or target.idempotent:
+        if identity:
             self._opted_in = True
 
     def flush_later(self) -> None:
@@ -265,9 +281,9 @@ class SendProcessor:
         if any(entry[3].dropped or deleting(entry[3].topic) for entry in pending):
             pending = self._without_deleted(pending)
             size = _bytes(pending)
-        remembered = NOTHING
+        identities: list[int] = []
         if opted_in:
-            taken, remembered = self._idempotent.admit(pending)
+            taken, identities = self._idempotent.admit(pending)
             if taken is not pending:
                 pending, size = taken, _bytes(taken)
         if not pending:
@@ -276,22 +292,22 @@ class SendProcessor:
         deadline = self._env.now() + self._limits.quorum_timeout_ms / 1000
         unit = SendUnit(pending, deadline, self._on_applied, self._fail)
 
-        commands = self._idempotent.command(remembered) if remembered.identities else bytearray()
+        commands = self._idempotent.command(identities)
 
         def fill(position: int) -> list[bytes]:
             if commands:
-                self._idempotent.complete(commands, remembered, pending, position)
+                self._idempotent.complete(commands, identities, pending, position)
             return unit.encode(position, now_ms, self._store_host, self._id_prefix)
 
         try:
             begin = self._node.stage(size, fill, commands=commands, context=unit)
         except LogError as error:
-            self._idempotent.refused(remembered)
+            self._idempotent.refused(identities)
             for entry in pending:
                 self._fail(entry[0], error)
             return
         if commands:
-            self._idempotent.staged(begin, remembered)
+            self._idempotent.staged(begin, identities)
         self._counters.bytes_in += size
         self._flying.append(unit)
         if self._sweep is None:
@@ -318,6 +334,7 @@ class SendProcessor:
         flying = self._flying
         while flying and flying[0].settled:
             flying.popleft()
+        self._idempotent.applied()
 
     def _on_sweep(self) -> None:
         """Report writes that have waited too long for a majority."""

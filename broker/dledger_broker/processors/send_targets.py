@@ -55,9 +55,9 @@ class SendTarget:
     """A topic that takes messages; all that encoding needs of it. Valid until topics or leadership change.
 
     `retry_group` is the consumer group of a retry topic. `redirected` says that this is another topic than the client
-    named, so that its queue number means nothing; `idempotent` that all sends to the topic are opted in;
-    `written_by_clients_only` that the broker makes no records for it. `layouts` holds, for each length of properties,
-    what they lately looked like.
+    named, so that its queue number means nothing; `may_be_idempotent` that the broker makes no records for the topic,
+    so that sends to it can opt in; `idempotent` that they all do. `layouts` holds, for each length of properties, what
+    they lately looked like.
     """
 
     __slots__ = (
@@ -67,13 +67,13 @@ class SendTarget:
         "idempotent",
         "layouts",
         "magic",
+        "may_be_idempotent",
         "queues",
         "redirected",
         "retry_group",
         "topic",
         "topic_field",
         "write_queues",
-        "written_by_clients_only",
     )
 
     def __init__(self, state: TopicState, retry_group: str | None = None, *, redirected: bool = False) -> None:
@@ -85,10 +85,10 @@ class SendTarget:
         self.queues = state.queue_count
         self.write_queues = max(1, config.write_queue_nums)
         self.created_position = state.created_position
-        self.idempotent = config.attributes.get(IDEMPOTENT_ATTRIBUTE) == "true"
-        self.written_by_clients_only = not (
+        self.may_be_idempotent = not (
             retry_group is not None or self.topic.startswith(DLQ_PREFIX) or is_system_topic(self.topic)
         )
+        self.idempotent = self.may_be_idempotent and config.attributes.get(IDEMPOTENT_ATTRIBUTE) == "true"
         self.retry_group = retry_group
         self.redirected = redirected
         self.layouts: dict[int, PropertiesLayout] = {}

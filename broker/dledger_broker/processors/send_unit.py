@@ -38,10 +38,11 @@ _pack_around: Final = RECORD_HEAD_AROUND.pack
 _pack_unit: Final = UNIT.pack
 
 PendingSend: TypeAlias = tuple[
-    Request, SendV2Fields, SendTarget, QueueState, Sequence[MessageParts], bytes, list[int] | None, int
+    Request, SendV2Fields, SendTarget, QueueState, Sequence[MessageParts], bytes, list[int] | None, int, int
 ]
 """One request's messages, checked: request, its fields, where they go, the messages, the unique key of a single one,
-the size of each record of a batch (None if it is none), the size of all records."""
+the size of each record of a batch (None if it is none), the size of all records, the number under which the send is
+remembered (0 if it is not)."""
 
 
 def message_sizes(messages: Sequence[MessageParts]) -> list[int]:
@@ -83,7 +84,7 @@ class SendUnit:
         origin: Origin | None = None
         answers: list[bytes] = []
         begin = position
-        for request, fields, target, queue, messages, unique_key, sizes, _ in self._pending:
+        for request, fields, target, queue, messages, unique_key, sizes, _, _ in self._pending:
             if request.origin is not origin:
                 origin = request.origin
                 answers = []

@@ -34,6 +34,7 @@ from dledger_broker.state.commands import (
     TrimQueues,
     decode,
 )
+from dledger_broker.state.rows import IDENTITY_BYTES, ROW_BYTES
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
 
@@ -142,7 +143,8 @@ class Truth:
         commands = [decode(kind, payload) for kind, payload in iter_commands(entry.commands) if kind in KINDS]
         for command in commands:
             if isinstance(command, RememberSends):
-                positions = [position for (position,) in struct.iter_unpack(">Q", command.positions)]
+                identities_end = len(command.rows) // ROW_BYTES * IDENTITY_BYTES
+                positions = [position for (position,) in struct.iter_unpack(">Q", command.rows[identities_end:])]
                 self._remembered.update(positions)
                 self.happened["send remembered"] += len(positions)
         if len(entry.records):

@@ -6,6 +6,7 @@ from dledger.format import iter_commands
 from dledger.statemachine import CommittedEntry
 from dledger_broker.state.commands import (
     KINDS,
+    REMEMBER_SENDS,
     CommitOffsets,
     DeleteGroup,
     DeleteOffsets,
@@ -16,10 +17,10 @@ from dledger_broker.state.commands import (
     PutGroup,
     PutPin,
     PutTopic,
-    RememberSends,
     SetOrdinal,
     TrimQueues,
     decode,
+    remembered_rows,
 )
 from dledger_broker.state.pins import Pin
 from dledger_broker.state.tables import BrokerState, TopicState
@@ -45,9 +46,10 @@ def apply_commands(state: BrokerState, entry: CommittedEntry, applied: Applied) 
     for kind, payload in iter_commands(entry.commands):
         if kind < FIRST_KIND:
             continue
+        if kind == REMEMBER_SENDS:  # the only one that comes with ordinary entries: it takes the short way
+            state.remembered.remember(remembered_rows(payload), store_timestamp_of(entry))
+            continue
         match decode(kind, payload):
-            case RememberSends(identities=identities, positions=positions):
-                state.remembered.remember(identities, positions, store_timestamp_of(entry))
             case CommitOffsets(offsets=offsets):
                 for group, topic, queue_id, offset in offsets:
                     state.offsets.commit(group, topic, queue_id, offset)

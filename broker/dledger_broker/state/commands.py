@@ -29,6 +29,7 @@ import msgspec
 
 from dledger.errors import CorruptionError
 from dledger.format import encode_command
+from dledger_broker.state.rows import ROW_BYTES
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 
@@ -113,10 +114,11 @@ class DeletePins(msgspec.Struct, frozen=True):
 
 
 class RememberSends(msgspec.Struct, frozen=True):
-    """Sends whose records stand in the same entry: 4 and 8 bytes for each, big-endian, see `remembered`."""
+    """Sends whose records stand in the same entry: `remembered_rows`.  The payload is that, and no MessagePack: this
+    command comes with every entry of opted-in sends.
+    """
 
-    identities: bytes
-    positions: bytes
+    rows: bytes
 
 
 class LimitSends(msgspec.Struct, frozen=True):
@@ -142,6 +144,8 @@ Command: TypeAlias = (
     | LimitSends
 )
 
+REMEMBER_SENDS: Final = 27
+
 KINDS: Final[dict[int, type[Command]]] = {
     16: PutTopic,
     17: DeleteTopic,
@@ -154,7 +158,7 @@ KINDS: Final[dict[int, type[Command]]] = {
     24: SetOrdinal,
     25: PutPin,
     26: DeletePins,
-    27: RememberSends,
+    REMEMBER_SENDS: RememberSends,
     28: LimitSends,
 }
 """Every kind that this version understands."""
@@ -187,7 +191,18 @@ def understood_kinds() -> tuple[int, ...]:
 
 def encode(command: Command) -> bytes:
     """The command as it stands in an entry's command section."""
-    return encode_command(kind_of(command), _encode(command))
+    payload = command.rows if isinstance(command, RememberSends) else _encode(command)
+    return encode_command(kind_of(command), payload)
+
+
+def remembered_rows(payload: bytes | memoryview) -> bytes:
+    """The rows in the payload of `REMEMBER_SENDS`: all identities, then all positions, 4 and 8 bytes, big-endian.
+
+    Raises `CorruptionError` for a payload that holds something else.
+    """
+    if not payload or len(payload) % ROW_BYTES:
+        raise CorruptionError(f"state command of kind {REMEMBER_SENDS}: {len(payload)} bytes are no rows")
+    return bytes(payload)
 
 
 def decode(kind: int, payload: bytes | memoryview) -> Command:
@@ -196,6 +211,8 @@ def decode(kind: int, payload: bytes | memoryview) -> Command:
     Raises `CorruptionError` for a kind that this version does not know or a payload that does not fit: the replica must
     not go on without it.
     """
+    if kind == REMEMBER_SENDS:
+        return RememberSends(remembered_rows(payload))
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise CorruptionError(

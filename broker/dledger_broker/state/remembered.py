@@ -23,7 +23,7 @@ import msgspec
 
 from dledger.errors import CorruptionError
 from dledger_broker.state.digest import mix
-from dledger_broker.state.rows import IDENTITY_BYTES, POSITION_BYTES, Rows, Run
+from dledger_broker.state.rows import IDENTITY_BYTES, POSITION_BYTES, ROW_BYTES, Rows, Run
 
 MAX_WAITING_ROWS: Final = 16_384
 """Rows that wait to be put away together."""
@@ -76,7 +76,7 @@ class RememberedSends:
         self._highest_ms = 0
         self._added = 0
         self._checksums = (0, 0)
-        self._waiting: list[tuple[bytes, bytes, int]] = []
+        self._waiting: list[tuple[bytes, int]] = []
         self._waiting_rows = 0
 
     def __len__(self) -> int:
@@ -104,13 +104,13 @@ class RememberedSends:
         self.window_ms = window_ms
         self.max_rows = max_rows
 
-    def remember(self, identities: bytes, positions: bytes, store_ms: int) -> None:
+    def remember(self, rows: bytes, store_ms: int) -> None:
         """Add rows, whose positions ascend and lie above all before, of an entry with this store time.
 
-        Both are big-endian numbers, of `IDENTITY_BYTES` and `POSITION_BYTES`.
+        They are given as all identities, then all positions, in big-endian numbers.
         """
-        self._waiting.append((identities, positions, store_ms))
-        self._waiting_rows += len(identities) // IDENTITY_BYTES
+        self._waiting.append((rows, store_ms))
+        self._waiting_rows += len(rows) // ROW_BYTES
         if self._waiting_rows >= MAX_WAITING_ROWS:
             self._put_away()
 
@@ -120,13 +120,13 @@ class RememberedSends:
         return self._rows.index(max_rows, self.max_rows)
 
     def known(self, identities: Sequence[int]) -> Sequence[int]:
-        """Those of the identities that an indexed row has; all of them if it takes long to find out."""
-        return self._rows.known(identities, self._first_number)
+        """Those of the identities that an indexed row has; if it takes long to tell, perhaps more."""
+        return self._rows.known(identities)
 
     def find(self, identity: int) -> list[int]:
         """The positions of the indexed rows with this identity, newest first."""
         self._put_away()
-        return self._rows.find(identity, self._first_number)
+        return self._rows.find(identity)
 
     def _put_away(self) -> None:
         """Add the rows that wait."""
@@ -134,11 +134,16 @@ class RememberedSends:
         self._waiting_rows = 0
         if not waiting:
             return
-        for identities, positions, store_ms in waiting:
-            self._pass_time(store_ms, int.from_bytes(positions[:POSITION_BYTES], "big"))
-            self._added += len(identities) // IDENTITY_BYTES
-        all_identities = b"".join([identities for identities, _, _ in waiting])
-        all_positions = b"".join([positions for _, positions, _ in waiting])
+        identities: list[bytes] = []
+        positions: list[bytes] = []
+        for rows, store_ms in waiting:
+            count = len(rows) // ROW_BYTES
+            identities_end = count * IDENTITY_BYTES
+            identities.append(rows[:identities_end])
+            positions.append(rows[identities_end:])
+            self._pass_time(store_ms, int.from_bytes(rows[identities_end : identities_end + POSITION_BYTES], "big"))
+            self._added += count
+        all_identities, all_positions = b"".join(identities), b"".join(positions)
         self._rows.add(all_identities, all_positions)
         of_identities, of_positions = self._checksums
         self._checksums = (crc32(all_identities, of_identities), crc32(all_positions, of_positions))

@@ -15,7 +15,7 @@ fall, or it ends.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from mmap import mmap
 from sys import byteorder
 from typing import Final, NamedTuple
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 IDENTITY_BYTES: Final = 4
 POSITION_BYTES: Final = 8
+ROW_BYTES: Final = IDENTITY_BYTES + POSITION_BYTES
 PLACE_BYTES: Final = 4
 ERA_BITS: Final = 18
 ERA_ROWS: Final = 1 << ERA_BITS
@@ -102,7 +103,7 @@ class _Heads:
 class Rows:
     """See the module's description."""
 
-    __slots__ = ("_end", "_eras", "_first", "_heads", "_in_next", "_indexed", "_next_heads")
+    __slots__ = ("_end", "_eras", "_first", "_heads", "_in_next", "_indexed", "_kept_from", "_next_heads")
 
     def __init__(self, first_number: int) -> None:
         """No rows; `first_number`, above 0, is what the first one will have."""
@@ -111,11 +112,12 @@ class Rows:
         self._next_heads: _Heads | None = None
         self._first = first_number
         self._end = first_number
+        self._kept_from = first_number
         self._indexed = first_number
         self._in_next = first_number
 
     def __len__(self) -> int:
-        """Rows that are there, some below the number last given to `forget` included."""
+        """Rows that are there, some included that were to be forgotten."""
         return self._end - self._first
 
     def add(self, identities: bytes, positions: bytes) -> None:
@@ -133,7 +135,8 @@ class Rows:
             begin = end
 
     def forget(self, first_number: int) -> None:
-        """Let go of what is below a number, era by era."""
+        """Find nothing below a number any more, and let go of it era by era."""
+        self._kept_from = first_number
         while self._first + ERA_ROWS <= first_number and self._eras:
             del self._eras[0]
             self._first += ERA_ROWS
@@ -189,13 +192,30 @@ class Rows:
             places *= GROWTH
         return min(places, max(FIRST_PLACES, 2 << most_rows.bit_length()))
 
-    def known(self, identities: Sequence[int], first_number: int) -> Sequence[int]:
-        """Those of the identities that an indexed row from a number on has; all of them if that takes long."""
-        if self._heads is None:
+    def known(self, identities: Sequence[int]) -> Sequence[int]:
+        """Those of the identities that an indexed row has which is not forgotten, and perhaps more if that takes long
+        to tell.
+        """
+        heads = self._heads
+        if heads is None:
             return []
+        first, candidates = self._kept_from & _MASK, identities
+        if first + self._indexed - self._kept_from > _MASK:
+            pass  # numbers begin again at 0
+        elif len(identities) < MIN_COLUMN:
+            view, shift = heads.view, heads.shift
+            candidates = [identity for identity in identities if view[identity >> shift] >= first]
+        else:
+            (kept,) = (heads.numbers.take(np.array(identities, np.uint32) >> heads.shift) >= first).nonzero()
+            candidates = [identities[place] for place in kept.tolist()]
+        return self._known(heads, candidates) if candidates else []
+
+    def _known(self, heads: _Heads, candidates: Sequence[int]) -> Sequence[int]:
+        """As `known`, where most candidates share their place with a row."""
+        first_number = self._kept_from
         rows, steps, found = self._indexed - first_number, 0, []
-        for identity, number in _looked_up(self._heads, identities, first_number, rows):
-            ahead, below = (number - first_number) & _MASK, rows
+        for identity in candidates:
+            ahead, below = (heads.view[identity >> heads.shift] - first_number) & _MASK, rows
             while ahead < below:
                 era, row = self._place(first_number + ahead)
                 if era.identities[row] == identity:
@@ -204,13 +224,14 @@ class Rows:
                 ahead, below = (era.before[row] - first_number) & _MASK, ahead
                 steps += 1
                 if steps > MAX_STEPS:
-                    return identities
+                    return candidates
         return found
 
-    def find(self, identity: int, first_number: int) -> list[int]:
-        """The positions of the indexed rows from a number on with this identity, newest first."""
+    def find(self, identity: int) -> list[int]:
+        """The positions of the indexed rows with this identity that are not forgotten, newest first."""
         positions: list[int] = []
-        heads, below = self._heads, self._indexed - first_number
+        heads, first_number = self._heads, self._kept_from
+        below = self._indexed - first_number
         if heads is None:
             return positions
         ahead = (heads.view[identity >> heads.shift] - first_number) & _MASK
@@ -234,22 +255,6 @@ class Rows:
         """Yields the rows from a number on as they are now, in runs; later rows are left out."""
         eras = [(era, len(era.identities)) for era in self._eras]
         return _runs(eras, first_number - self._first)
-
-
-def _looked_up(heads: _Heads, identities: Sequence[int], first_number: int, rows: int) -> Iterable[tuple[int, int]]:
-    """Identities with the number that their place has; at least those where it is a row's from a number on."""
-    if len(identities) < MIN_COLUMN:
-        view, shift, first = heads.view, heads.shift, first_number & _MASK
-        return [
-            (identity, number)
-            for identity in identities
-            if ((number := view[identity >> shift]) - first) & _MASK < rows
-        ]
-    numbers = heads.numbers.take(np.array(identities, np.uint32) >> heads.shift)
-    (kept,) = (numbers - np.uint32(first_number & _MASK) < rows).nonzero()
-    if not len(kept):
-        return ()
-    return zip([identities[place] for place in kept.tolist()], numbers[kept].tolist(), strict=True)
 
 
 def _runs(eras: list[tuple[_Era, int]], skipped: int) -> Iterator[Run]:

@@ -128,6 +128,22 @@ def test_a_repetition_waits_for_the_outcome_of_what_is_in_flight(broker: ServedB
     assert broker.counters.idempotent_waits == 2
 
 
+def test_other_sends_do_not_wait_for_what_is_in_flight(broker: ServedBroker):
+    node = broker.memory.node
+    node.commit = lambda: None  # not yet
+    broker.client().send(310, send_ext("T1", properties=ONE, idempotent="true"), b"x")
+    broker.client().send(310, send_ext("T1", properties="UNIQ_KEY\x01K2\x02"), b"not opted in")
+    broker.settle()
+    broker.client().send(310, send_ext("T1", properties=ONE, idempotent="true"), b"x")
+    other = broker.client()
+    opaque = other.send(310, send_ext("T1", properties="UNIQ_KEY\x01K3\x02"), b"not opted in")
+    broker.settle()
+    del node.commit
+    node.commit()
+    assert place(other.answered(opaque))[2] == "2"
+    assert broker.counters.idempotent_waits == 1
+
+
 def test_a_repetition_of_what_never_gets_its_outcome_says_that_it_is_not_known(broker: ServedBroker):
     client, other = broker.client(), broker.client()
     machine, node = broker.memory.machine, broker.memory.node

@@ -8,6 +8,7 @@ from dledger.format import encode_command, iter_commands
 from dledger_broker.state.commands import (
     KINDS,
     LAST_BASE_KIND,
+    REMEMBER_SENDS,
     CommitOffsets,
     DeleteGroup,
     DeleteOffsets,
@@ -38,7 +39,7 @@ COMMANDS = [
     SetOrdinal(3),
     PutPin("job", 1 << 40, 3_600_000, 1_700_000_000_000),
     DeletePins(("job", "other")),
-    RememberSends(bytes(range(8)), bytes(range(16))),
+    RememberSends(bytes(range(24))),
     LimitSends(120_000, 5_000_000),
 ]
 
@@ -47,6 +48,12 @@ COMMANDS = [
 def test_a_command_comes_out_of_an_entry_as_it_went_in(command):
     section = encode(command) + encode(DeleteTopic("other"))
     assert [decode(kind, payload) for kind, payload in iter_commands(section)] == [command, DeleteTopic("other")]
+
+
+@pytest.mark.parametrize("size", [0, 11, 13])
+def test_remembered_rows_that_are_none_stop_the_replica(size: int):
+    with pytest.raises(CorruptionError, match=f"{size} bytes are no rows"):
+        decode(REMEMBER_SENDS, bytes(size))
 
 
 def test_kinds_follow_those_of_the_log_without_a_gap():

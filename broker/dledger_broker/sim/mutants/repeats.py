@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from dledger.sim.mutants.catalogue import Catalogue
 from dledger.statemachine import Leadership
 from dledger_broker.processors import idempotent
-from dledger_broker.processors.idempotent import IdempotentSends, ToRemember
+from dledger_broker.processors.idempotent import IdempotentSends
 from dledger_broker.processors.send_unit import PendingSend
 from dledger_broker.state.remembered import RememberedSends
 
@@ -46,7 +46,7 @@ CATALOGUE.add(
 )
 
 
-def _admit_what_is_in_flight(self: IdempotentSends, sends: list[PendingSend]) -> tuple[list[PendingSend], ToRemember]:
+def _admit_what_is_in_flight(self: IdempotentSends, sends: list[PendingSend]) -> tuple[list[PendingSend], list[int]]:
     self._in_flight.clear()
     return _real_admit(self, sends)
 
