@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dledger import CommittedEntry, Leadership, Membership, Node, NodeConfig, ReplicaId, SnapshotMeta
 from dledger.checksum import crc32
-from dledger.errors import NotLeaderError
+from dledger.errors import NotLeaderError, OutcomeUnknownError
 from dledger.store.disk import OsDisk
 from dledger.store.identity import Identity, write_identity
 from dledger.store.verify import VerifyReport, inspect, verify
@@ -143,16 +143,35 @@ class Group:
         return max(self.leaders, key=lambda node: node.term)
 
     async def append(self, count: int, size: int = 1000) -> None:
-        """Append entries of one unit each, through whoever leads: one whose disk is slow hands over."""
-        for number in range(count):
-            async with asyncio.timeout(DEADLINE_S):
-                while True:
-                    leader = await self.leader()
-                    try:
-                        await leader.append(bytes([number % 251]) * size)
-                        break
-                    except NotLeaderError:  # nothing was appended
-                        await asyncio.sleep(0.005)
+        """Append entries of one unit each, through whoever leads: one whose disk is slow hands over.
+
+        Nobody else appends meanwhile: whether an entry is there whose leader was lost is told by how many there are.
+        """
+        before, number = await self._count(), 0
+        async with asyncio.timeout(DEADLINE_S):
+            while number < count:
+                leader = await self.leader()
+                try:
+                    await leader.append(bytes([number % 251]) * size)
+                except NotLeaderError:  # nothing was appended
+                    await asyncio.sleep(0.005)
+                    continue
+                except OutcomeUnknownError:
+                    if await self._count() == before + number:
+                        continue
+                number += 1
+
+    async def _count(self) -> int:
+        """How many entries with records there are."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                leader = await self.leader()
+                try:
+                    await leader.read_barrier()
+                except NotLeaderError:
+                    await asyncio.sleep(0.005)
+                else:
+                    return self.machines[leader.config.node_id].count
 
     async def append_until_trimmable(self, positions: int) -> int:
         """Append until every running node can trim to so many positions; returns how many entries that took.
@@ -175,9 +194,8 @@ class Group:
 
     async def settled(self) -> None:
         """Wait until every running node has applied the same."""
-        leader = await self.leader()
-        await leader.read_barrier()
-        index = leader.applied_index
+        await self._count()
+        index = max(node.applied_index for node in self.nodes.values())
         await until(lambda: all(node.applied_index >= index for node in self.nodes.values()), "all have applied")
 
     def trim_candidates(self) -> list[int]:
