@@ -145,8 +145,8 @@ class SendProcessor:
         max_body_bytes, end_with_own_key = self._limits.max_message_bytes, self._tails.end_with_own_key
         pending, pending_bytes = self._pending, self._pending_bytes
         topic, target = "", None
-        group, seed = "", identity_seed("", 1)
-        taken = 0
+        group: str | None = None
+        seed = taken = 0
         try:
             while number < len(reads):
                 origin, data, frames = reads[number]
