@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
+import os
 import sys
 from io import TextIOWrapper
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -58,15 +58,28 @@ class _LazyGroup(click.Group):
                 raise click.UsageError(f"{argument!r} is not UTF-8")
         return super().parse_args(ctx, args)
 
-    def invoke(self, ctx: click.Context) -> object:
-        """Run the command; what the system refuses is said in one line. Raises `AdminError`."""
+    def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - as click has it
+        """As click's; what the system refuses is said in one line."""
         try:
-            return super().invoke(ctx)
-        except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise
+            return super().main(*args, **extra)
+        except OSError as error:  # but a closed pipe, which click ends quietly with
+            _let_go_of_output()
             reason = error.strerror or str(error)
-            raise AdminError(f"{error.filename} cannot be used: {reason}" if error.filename else reason) from error
+            failure = AdminError(f"{error.filename} cannot be used: {reason}" if error.filename else reason)
+            failure.show()
+            sys.exit(failure.exit_code)
+
+
+def _let_go_of_output() -> None:
+    """What could not be written is written nowhere: Python would try once more when it ends, and tell of it."""
+    if sys.stdout is None:  # it is closed
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

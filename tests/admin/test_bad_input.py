@@ -153,12 +153,21 @@ def test_a_founding_on_a_full_disk_names_the_file_and_is_completed_once_there_is
     assert complete_bootstrap(layout, founding_manifest(layout, None, 1 << 20)).complete
 
 
-def test_a_result_that_does_not_fit_on_the_disk_is_an_error_in_one_line(founded):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["status", "--version"])
+def test_a_result_that_does_not_fit_on_the_disk_is_an_error_in_one_line(founded, command, unbuffered):
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "dledger_admin", "status", "--data", str(founded)],
+            [
+                sys.executable,
+                "-m",
+                "dledger_admin",
+                command,
+                *(["--data", str(founded)] if command == "status" else []),
+            ],
             stdout=full,
             stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
             text=True,
             check=False,
             timeout=60,

@@ -390,9 +390,10 @@ def up_in_a_process(dledger, tmp_path, *options):
     """`up` as a process of its own, once all that it starts runs; and what it prints."""
     arguments = [*dledger._up[:-1], "--data", str(dledger.data), *options]
     # The stand-ins come first on the path of what `up` starts, last on its own.  What starts the tests may have SIGINT
-    # ignored, as shells do for what they run in the background; who presses Ctrl-C has not.
+    # ignored, as shells do for what they run in the background, and SIGHUP, as nohup does; who sends them has not.
     program = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL); "
         f"sys.path[:0] = {[path for path in sys.path if path]}; from dledger_admin.cli import main; main()"
     )
     shown = tmp_path / "shown"

@@ -23,7 +23,12 @@ def test_a_demo_that_a_signal_ends_leaves_no_process(tmp_path, number):
     text = tmp_path / "input"
     text.mkdir()
     (text / "long.py").write_text("x = 1\n" * 2_000_000)
-    command = [sys.executable, "-m", "dledger_admin", "demo", "--input", str(text)]
+    # What starts the tests may have signals ignored: SIGINT as shells do in the background, SIGHUP as nohup does.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL); from dledger_admin.cli import main; main()"
+    )
+    command = [sys.executable, "-c", program, "demo", "--input", str(text)]
     with (
         (tmp_path / "shown").open("w+") as shown,
         subprocess.Popen(command, stdout=shown, stderr=shown, env={**os.environ, "TMPDIR": str(tmp_path)}) as process,
