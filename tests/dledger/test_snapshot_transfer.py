@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dledger.core.messages import InstallSnapshot
-from dledger.errors import CorruptionError
+from dledger.errors import CorruptionError, LogFullError
 from dledger.replica.transfer import SNAPSHOT_CHANNEL, SnapshotReceiver, SnapshotSender
 from dledger.sim.disk import SimDisk
 from dledger.store.snapshots import SnapshotStore
@@ -20,8 +20,11 @@ class AtOnce:
     """The environment and the transport of a sender: what it hands over has arrived."""
 
     def __init__(self, target: SnapshotStore) -> None:
-        self.receiver = SnapshotReceiver(self, target)
+        self.receiver = SnapshotReceiver(self, target, self.prepare)
         self.answers: list[SnapshotMeta | BaseException] = []
+
+    def prepare(self, meta: SnapshotMeta) -> None:
+        """There is space."""
 
     def now(self) -> float:
         return 0.0
@@ -32,7 +35,7 @@ class AtOnce:
     def run_blocking(self, lane, work, done) -> None:
         try:
             result = work()
-        except CorruptionError as error:
+        except (CorruptionError, LogFullError) as error:
             result = error
         done(result)
 
@@ -77,6 +80,19 @@ def test_a_snapshot_that_rots_as_it_is_written_is_not_listed():
     target = SnapshotStore.open(disk)
     assert isinstance(transfer(target), CorruptionError)
     assert target.list() == SnapshotStore.open(disk).list() == []
+
+
+def test_a_snapshot_that_could_not_be_installed_for_lack_of_space_is_not_listed(monkeypatch):
+    """A reset of the log that has begun cannot be refused any more, so what it needs is taken before."""
+
+    def prepare(_wire: AtOnce, meta: SnapshotMeta) -> None:
+        assert meta == META
+        raise LogFullError("no space to reset the log")
+
+    monkeypatch.setattr(AtOnce, "prepare", prepare)
+    target = SnapshotStore.open(SimDisk())
+    assert isinstance(transfer(target), LogFullError)
+    assert target.list() == []
 
 
 @pytest.mark.parametrize("field", ["last_index", "last_term"])

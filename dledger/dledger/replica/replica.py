@@ -116,7 +116,7 @@ class Replica:
         )
         self._marks = self._make_marks(state_machine)
         self._leading = self._make_leading(state_machine)
-        self._receiver = SnapshotReceiver(environment, self.snapshots)
+        self._receiver = SnapshotReceiver(environment, self.snapshots, self.store.prepare_reset)
         self._inbox = Inbox(
             environment, self.store, self._receiver, lambda: self.engine, run=self._run, failed=self.fail
         )

@@ -128,9 +128,13 @@ class SnapshotSender:
 class SnapshotReceiver:
     """Takes one transfer in; a newer BEGIN replaces what was there, unless that is being made durable."""
 
-    def __init__(self, environment: Environment, snapshots: SnapshotStore) -> None:
+    def __init__(
+        self, environment: Environment, snapshots: SnapshotStore, prepare: Callable[[SnapshotMeta], None]
+    ) -> None:
+        """`prepare`, called on a worker thread, takes the space that installing the snapshot needs beside its file."""
         self._environment = environment
         self._snapshots = snapshots
+        self._prepare = prepare
         self._writer: SnapshotWriter | None = None
         self._sender: ReplicaId | None = None
         self._number = 0
@@ -184,6 +188,7 @@ class SnapshotReceiver:
         def work() -> SnapshotMeta:
             if (writer.meta.last_index, writer.meta.last_term) != (message.last_index, message.last_term):
                 raise CorruptionError(f"the snapshot at {message.position} is not the one announced: {writer.meta}")
+            self._prepare(writer.meta)
             meta = writer.commit()
             try:
                 self._snapshots.verify(meta)

@@ -23,7 +23,7 @@ from dledger.store.mark import DurableMark, MarkValue
 from dledger.store.reader import LogReader, Pin, SegmentInfo
 from dledger.store.recovery import Recovered, Recovery, recover
 from dledger.store.repair import Repaired, Scrubber, Spool, repair
-from dledger.store.reset import announce_reset, pending_reset, perform_reset
+from dledger.store.reset import announce_reset, pending_reset, perform_reset, prepare_reset
 from dledger.store.scan import Cursor
 from dledger.store.segments import DIRECTORY, Segment, SegmentTable, list_positions, segment_path
 from dledger.store.snapshots import SnapshotStore
@@ -500,6 +500,18 @@ class LogStore(LogReader):
         self.first_position, self.first_index = first.start, first.first_index
         self._terms.trim(self.first_index)
         self._damage.keep_from(self.first_position)
+
+    def prepare_reset(self, base: SnapshotMeta) -> None:
+        """Take the space that `reset` to this snapshot needs; changes nothing else.  Blocks; may run on a worker thread.
+
+        Raises `LogFullError`, `StorageError`.
+        """
+        try:
+            prepare_reset(self._disk, base)
+        except OSError as error:
+            if error.errno in FULL:
+                raise LogFullError(f"no space to reset the log to {base.position}: {error}") from error
+            raise StorageError(f"preparing to reset the log to {base.position} failed: {error}") from error
 
     def reset(self, base: SnapshotMeta) -> None:
         """Delete the whole log and go on, empty, behind a durable snapshot.  Blocks; survives a crash at any point."""

@@ -1,7 +1,8 @@
 """Replaces the whole log by the position of a snapshot.
 
 The intent, `raft/reset` (MessagePack of the `SnapshotMeta`), is made durable first; whoever finds it after a crash
-carries the reset out again.  The snapshot itself is durable before.
+carries the reset out again.  The snapshot itself is durable before.  The intent is written as `raft/reset.tmp` while the
+snapshot can still be refused, for announcing it must not fail on a full disk; a file that was not announced says nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import msgspec
 
 from dledger.errors import CorruptionError
 from dledger.store.commit import SavedCommit
-from dledger.store.disk import Disk, write_file_durably
+from dledger.store.disk import Disk
 from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
 from dledger.store.mark import DurableMark, MarkValue
 from dledger.store.segments import DIRECTORY
@@ -18,6 +19,7 @@ from dledger.store.snapshots import SnapshotStore
 from dledger.types import SnapshotMeta
 
 PATH = "raft/reset"
+_PREPARED = f"{PATH}.tmp"
 
 _decode = msgspec.msgpack.Decoder(SnapshotMeta).decode
 
@@ -25,22 +27,45 @@ _decode = msgspec.msgpack.Decoder(SnapshotMeta).decode
 def pending_reset(disk: Disk) -> SnapshotMeta | None:
     """The snapshot that an interrupted reset was to start from, or None."""
     try:
-        file = disk.open(PATH)
-    except FileNotFoundError:
-        return None
-    try:
-        return _decode(file.pread(file.size(), 0))
+        return _read(disk, PATH)
     except msgspec.MsgspecError as error:
         raise CorruptionError(
             f"{PATH} is not readable: {error}; empty the directory so that the node rejoins"
         ) from error
+
+
+def _read(disk: Disk, path: str) -> SnapshotMeta | None:
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return _decode(file.pread(file.size(), 0))
+    finally:
+        file.close()
+
+
+def prepare_reset(disk: Disk, base: SnapshotMeta) -> None:
+    """Write the intent without announcing it: a later `announce_reset` takes no space."""
+    disk.unlink(_PREPARED)
+    file = disk.open(_PREPARED, create=True)
+    try:
+        file.pwrite(msgspec.msgpack.encode(base), 0)
+        file.datasync()
     finally:
         file.close()
 
 
 def announce_reset(disk: Disk, base: SnapshotMeta) -> None:
-    """Make the intent durable."""
-    write_file_durably(disk, PATH, msgspec.msgpack.encode(base))
+    """Make the intent durable; writes it if the last one that was prepared is another one."""
+    try:
+        prepared = _read(disk, _PREPARED)
+    except msgspec.MsgspecError:
+        prepared = None
+    if prepared != base:
+        prepare_reset(disk, base)
+    disk.rename(_PREPARED, PATH)
+    disk.sync_dir("raft")
 
 
 def perform_reset(

@@ -357,6 +357,28 @@ def test_an_interrupted_reset_is_carried_out_at_the_next_start():
     pytest.fail("the reset never came through")
 
 
+def test_a_reset_that_was_prepared_takes_no_space():
+    disk = SimDisk(random.Random(1))
+    model = LoggedModel(disk)
+    model.fill(random.Random(6), 60)
+    model.sync()
+    base = SnapshotMeta(50 * SEGMENT_BYTES, 999, 9, 1234, MEMBERS)
+    other = SnapshotMeta(40 * SEGMENT_BYTES, 799, 9, 1234, MEMBERS)
+    for prepared in (other, base):  # the newest counts
+        model.log.prepare_reset(prepared)
+    model.snapshots.begin(base).commit()
+    disk.fill_up()
+    with pytest.raises(LogFullError, match="no space to reset the log"):
+        model.log.prepare_reset(other)
+    disk.make_room()
+    model.log.prepare_reset(base)
+    disk.fill_up()
+    model.log.reset(base)
+    assert (model.log.first_index, model.log.end_position) == (1000, base.position)
+    disk.crash(random.Random(2))
+    assert model.open().base == base
+
+
 def full_model(spare_blocks: int = 0) -> tuple[SimDisk, LoggedModel]:
     disk = SimDisk(random.Random(1))
     model = LoggedModel(disk, segment_bytes=1 << 20, reserve_bytes=1 << 16)
