@@ -502,7 +502,7 @@ class LogStore(LogReader):
         self._damage.keep_from(self.first_position)
 
     def prepare_reset(self, base: SnapshotMeta) -> None:
-        """Take the space that `reset` to this snapshot needs; changes nothing else.  Blocks; may run on a worker thread.
+        """Take the space that `reset` to this snapshot needs; changes nothing else.  Blocks; may run on any thread.
 
         Raises `LogFullError`, `StorageError`.
         """

@@ -1,8 +1,8 @@
 """Replaces the whole log by the position of a snapshot.
 
 The intent, `raft/reset` (MessagePack of the `SnapshotMeta`), is made durable first; whoever finds it after a crash
-carries the reset out again.  The snapshot itself is durable before.  The intent is written as `raft/reset.tmp` while the
-snapshot can still be refused, for announcing it must not fail on a full disk; a file that was not announced says nothing.
+carries the reset out again.  The snapshot itself is durable before.  The intent is written as `raft/reset.tmp` while
+the snapshot can still be refused, for announcing it must not fail on a full disk; what is not announced says nothing.
 """
 
 from __future__ import annotations
