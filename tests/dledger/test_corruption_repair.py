@@ -226,13 +226,15 @@ async def test_views_that_stand_inside_a_lost_stretch_have_it_healed_without_wai
     assert_equal_and_whole(group)
 
 
-async def test_what_rots_below_the_state_and_is_trimmed_by_the_others_is_forgotten(tmp_path: Path):
+@pytest.mark.parametrize("begins_at", [0, -1])
+async def test_what_rots_below_the_state_and_is_trimmed_by_the_others_is_forgotten(tmp_path: Path, begins_at: int):
+    """Also where the others still have what lies below the snapshot that the state came from."""
     group = Group(tmp_path, reserve_bytes=1 << 20)
     await group.start()
     leader = await group.leader()
     victim, other = (node_id for node_id in group.ids if node_id != leader.config.node_id)
     await group.append_until_trimmable(3)
-    base = group.trim_candidates()[-1]
+    base = group.trim_candidates()[begins_at]
     await group.stop(victim)
     try:
         damaged = next(meta for meta in group.metas(victim) if meta.position > base - SEGMENT_BYTES // 2)

@@ -516,21 +516,37 @@ class Replica:
         self._applier.retry()
 
     def _begin_behind(self, damaged: CorruptRange, trimmed_to: int) -> bool:
-        """Begin at the snapshot that the state came from, if views cannot be rebuilt up to it: a range below it is
-        corrupt, and the group has trimmed it.
+        """Begin at a snapshot, if views cannot be rebuilt from below it: a range there is corrupt, and the group has
+        trimmed it.
+
+        Of those up to `trimmed_to` it is the newest that is not newer than the state, which goes back to it.
         """
-        state_index = self._feed.state_index
-        base = next((meta for meta in self.snapshots.list() if meta.last_index == state_index), None)
-        if base is None or not damaged.end <= base.position <= trimmed_to or self.applied_index >= state_index:
+        snapshots = self.snapshots.list()
+        state = next((meta for meta in snapshots if meta.last_index == self._feed.state_index), None)
+        if state is None or self.applied_index >= state.last_index:
+            return False
+        limit = min(trimmed_to, state.position)
+        candidates = [meta for meta in reversed(snapshots) if damaged.end <= meta.position <= limit]
+        base = next(filter(self._is_intact, candidates), None)
+        if base is None:
             return False
         self.store.trim(base.position)
         if self.store.first_position != base.position:
             return False
         self._snapshotter.abandon()
+        self._marks.restored(base.last_index)
         self._feed.reset(base)
         self._applier.restart(base.last_index, base.position)
         self._trimmed(base)
         self._applier.advance(self.engine.commit_index)
+        return True
+
+    def _is_intact(self, base: SnapshotMeta) -> bool:
+        try:
+            self.snapshots.verify(base)
+        except CorruptionError:
+            self.snapshots.forget(base.position)
+            return False
         return True
 
     def _trimmed(self, base: SnapshotMeta) -> None:
