@@ -150,6 +150,29 @@ def test_a_paused_node_that_somebody_killed_does_not_keep_the_others_running(chi
     assert not left_behind(tmp_path)
 
 
+def test_a_second_start_of_what_runs_is_refused_and_harms_nothing(child, tmp_path):
+    kept = tmp_path / "kept" / "data"
+    for data_dir in (None, kept):
+        with LocalCluster(data_dir=data_dir) as cluster:
+            for again in (cluster, *([LocalCluster(data_dir=kept)] if data_dir else [])):
+                with pytest.raises(ClusterError, match="broker-a-n0 of the cluster run: stop it first"):
+                    again.start()
+            assert cluster.pid("broker-a-n0") == child()
+            assert (cluster.data_dir / "broker-a-n0").is_dir()
+            cluster.kill("broker-a-n0")
+            cluster.start()
+            assert cluster.pid("broker-a-n0") == child()
+
+
+def test_a_second_start_that_fails_keeps_the_data(child, tmp_path, monkeypatch):
+    with LocalCluster() as cluster:
+        cluster.kill("broker-a-n0")
+        monkeypatch.setattr(sys, "executable", "/bin/false")
+        with pytest.raises(ClusterError, match="ended with 1"):
+            cluster.start()
+        assert (cluster.data_dir / "broker-a-n0").is_dir()
+
+
 def test_a_pid_file_that_outlived_its_process_kills_nobody(child, tmp_path):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as somebody:
         cluster = LocalCluster(data_dir=tmp_path / "kept" / "data")

@@ -105,28 +105,31 @@ class LocalCluster:
         return f"127.0.0.1:{self._client_port(node_id)}"
 
     def start(self) -> None:
-        """Start all processes and wait until every group takes messages; the second start keeps ports and data."""
+        """Start all processes and wait until every group takes messages; the second start keeps ports and data.
+
+        Raises `ClusterError` if that fails, and at once if any of them runs.
+        """
+        if self._data_dir is not None:
+            running = [name for name in self._processes if self.pid(name) is not None]
+            if running:
+                raise ClusterError(f"{', '.join(running)} of the cluster run: stop it first, or restart single nodes")
+        give_up = self._stop_processes
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="dledger-"))
+            give_up = self.stop
         if self._data_dir is None:
             self._data_dir = self._scratch / "data"
         try:
             self._start()
         except BaseException:
-            self.stop()
+            give_up()
             raise
 
     def stop(self) -> None:
         """Stop everything, paused nodes included, and remove the temporary directory."""
         if self._data_dir is None or self._scratch is None:
             return
-        self._paused.clear()
-        try:
-            self._command("down", "--data", str(self.data_dir), seconds=STOP_SECONDS)
-        except ClusterError:
-            pass  # whatever did not stop is killed here
-        for name in (*self.node_ids, _NAMESRV):
-            self._kill(name)
+        self._stop_processes()
         if self._data_dir.is_relative_to(self._scratch):
             self._data_dir = None
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -233,6 +236,19 @@ class LocalCluster:
         except (OSError, ValueError, IndexError):
             return None
         return pid if _runs(pid) and _may_be_of(pid, directory) else None
+
+    @property
+    def _processes(self) -> tuple[str, ...]:
+        return (*self.node_ids, _NAMESRV)
+
+    def _stop_processes(self) -> None:
+        self._paused.clear()
+        try:
+            self._command("down", "--data", str(self.data_dir), seconds=STOP_SECONDS)
+        except ClusterError:
+            pass  # whatever did not stop is killed here
+        for name in self._processes:
+            self._kill(name)
 
     def _start(self) -> None:
         for attempt in range(_START_ATTEMPTS):
