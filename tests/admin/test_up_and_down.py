@@ -249,6 +249,18 @@ def test_a_signal_in_the_middle_of_a_start_leaves_no_process(dledger, interrupte
     assert all(process.poll() is not None for process in interrupted)
 
 
+def test_a_signal_in_the_middle_of_the_start_of_a_node_leaves_no_process(dledger, request):
+    dledger.up()
+    data = ("--data", str(dledger.data))
+    dledger("node", "stop", *data, "broker-a-n1", "--now")
+    started = request.getfixturevalue("interrupted")
+    assert dledger("node", "start", *data, "broker-a-n1", "--detach").exit_code == 1
+    (process,) = started
+    assert process.poll() is not None
+    assert dledger.pids()["broker-a-n1"] is None
+    assert dledger.pids()["broker-a-n0"]
+
+
 def test_a_signal_in_the_middle_of_the_start_of_a_demonstration_leaves_no_process(tmp_path, interrupted):
     with pytest.raises(KeyboardInterrupt), _cluster(tmp_path):
         pass

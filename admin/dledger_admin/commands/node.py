@@ -18,6 +18,7 @@ from ..cluster.probes import fetch_status
 from ..cluster.processes import NAMESRV, Service, stop_at_once, stop_gracefully
 from ..errors import AdminError, LayoutError, StartError
 from ..output import emit, output_option
+from ..signals import noted_signals
 from .options import data_option
 from .status import cluster_status
 from .status import render as render_status
@@ -64,8 +65,18 @@ def start(data: Path, node_id: str, detach: bool, output: str) -> None:
     _require_own_directory(service)
     if not detach:
         os.execv(service.command()[0], service.command())  # noqa: S606 - an argument list without a shell is the point
-    process = service.spawn()
-    answered = wait_until(lambda: process.poll() is not None or _answers(layout, node_id), START_TIMEOUT_S)
+    with noted_signals() as check:
+        process = service.spawn()
+
+        def is_decided() -> bool:
+            check()
+            return process.poll() is not None or _answers(layout, node_id)
+
+        try:
+            answered = wait_until(is_decided, START_TIMEOUT_S)
+        except KeyboardInterrupt:
+            stop_at_once({node_id: service})
+            raise
     if process.poll() is not None:
         raise StartError(f"{node_id} ended with exit code {process.returncode}: {service.last_words()}")
     if not answered:
