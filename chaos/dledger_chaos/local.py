@@ -104,6 +104,11 @@ class LocalTarget(SignalledNodes):
         ]
 
     @property
+    def others(self) -> Sequence[str]:
+        """See `Target.others`."""
+        return (NAMESRV,)
+
+    @property
     def other_logs(self) -> Sequence[Path]:
         """See `Target.other_logs`."""
         return sorted((self.data_dir / NAMESRV / "log").glob("*.log*"))

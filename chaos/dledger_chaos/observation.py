@@ -21,6 +21,10 @@ USAGE_EVERY: Final = 10
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
+def _never(_name: str, _started_s: float) -> bool:
+    return False
+
+
 class Observer:
     """Writes samples as events until it is cancelled.
 
@@ -46,8 +50,10 @@ class Observer:
     async def sample(self, *, usage: bool) -> None:
         """Write one sample of every node that runs."""
         names = [node.node_id for node in self._target.nodes]
-        for node_id in names:
-            self._note_process(node_id)
+        for name in names:
+            self._note_process(name, self._may_end)
+        for name in self._target.others:
+            self._note_process(name, _never)
         views = await asyncio.gather(*map(self._target.status, names))
         for view in views:
             if view is None:
@@ -64,12 +70,12 @@ class Observer:
             for node_id in names:
                 self._note_usage(node_id)
 
-    def _note_process(self, node_id: str) -> None:
+    def _note_process(self, node_id: str, may_end: Callable[[str, float], bool]) -> None:
         pid, before = self._target.pid(node_id), self._pids.get(node_id)
         if pid == before:
             return
         if before is not None:
-            expected = self._target.was_stopped(before) or self._may_end(node_id, self._started_s[node_id])
+            expected = self._target.was_stopped(before) or may_end(node_id, self._started_s[node_id])
             self._recorder.event("process", "ended", node=node_id, pid=before, expected=expected)
         if pid is not None:
             self._started_s[node_id] = asyncio.get_running_loop().time()

@@ -107,6 +107,11 @@ class RocketmqTarget(SignalledNodes):
         ]
 
     @property
+    def others(self) -> Sequence[str]:
+        """See `Target.others`: only the brokers are judged."""
+        return ()
+
+    @property
     def other_logs(self) -> Sequence[Path]:
         """See `Target.other_logs`: what RocketMQ prints is not judged."""
         return ()

@@ -44,6 +44,7 @@ class SubjectTarget(SignalledNodes):
     """
 
     namesrv = ""
+    others: Sequence[str] = ()
     other_logs: Sequence[Path] = ()
     stop_s = 20.0
 

@@ -67,6 +67,10 @@ class Target(Protocol):
         """All founding nodes, group by group."""
 
     @property
+    def others(self) -> Sequence[str]:
+        """Processes of the product that are no nodes, which no fault ends; `pid` knows them."""
+
+    @property
     def other_logs(self) -> Sequence[Path]:
         """What processes of the product print that are no nodes."""
 
@@ -82,7 +86,7 @@ class Target(Protocol):
         """A node's disk and clock; only for a target that can take such faults."""
 
     def pid(self, node_id: str) -> int | None:
-        """The process of a node, None if it does not run."""
+        """The process of a node, or of one of `others`; None if it does not run."""
 
     def was_stopped(self, pid: int) -> bool:
         """Whether the rig ended this process of a node: everything else that ends has a reason of its own."""

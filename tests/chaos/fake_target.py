@@ -63,6 +63,7 @@ class FakeTarget:
 
     namesrv = ""
     kind = "fake"
+    others = ()
     other_logs = ()
     capabilities = frozenset({"process", "network", "disk", "power", "clock", "membership"})
 

@@ -52,6 +52,23 @@ async def test_a_node_that_ends_by_itself_is_told_from_one_that_was_stopped(tmp_
     assert (found.result, found.figures["checked"]) == ("invalid", 5)
 
 
+async def test_no_fault_lets_a_name_server_end(tmp_path):
+    target = Watched(tmp_path / "target")
+    target.others = ("namesrv",)
+    target.pids["namesrv"] = 7
+    with Recorder(tmp_path / "run") as recorder:
+        observer = Observer(target, recorder, lambda *_: True)
+        await observer.sample(usage=True)
+        target.pids = {**dict.fromkeys(MEMBERS), "namesrv": None}
+        await observer.sample(usage=False)
+    history = History()
+    history.events = read_events(tmp_path / "run")
+    found = verdict("ended", history.run())
+    assert (found.result, found.figures["checked"]) == ("invalid", len(MEMBERS) + 1)
+    (violation,) = found.examples
+    assert violation.startswith("namesrv (process 7) ended by itself")
+
+
 async def test_a_run_that_nobody_watched_is_unknown(tmp_path):
     with Recorder(tmp_path / "run") as recorder:
         observer = Observer(Watched(tmp_path / "target", KeyError("role")), recorder, lambda *_: False)

@@ -67,7 +67,9 @@ def unexpected_errors(run: RunData) -> Judgement:
 
 
 def ended(run: RunData) -> Judgement:
-    """A node's process ends only if it is told to, or if a fault is in force over which it may stop by itself."""
+    """A node's process ends only if it is told to, or if a fault is in force over which it may stop by itself; a name
+    server's never does.
+    """
     findings = Findings()
     for event in run.events:
         if event.kind == "process" and event.name == "ended" and not event.fields.get("expected"):

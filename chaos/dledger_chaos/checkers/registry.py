@@ -84,7 +84,12 @@ CHECKS: Final[tuple[Check, ...]] = (
         recovery.failover_measured,
     ),
     Check("recovered", "once faults are healed, a group is whole again within 90 s", processes.recovered),
-    Check("ended", "a node ends only if it is told to, or its disk fails", processes.ended, targets=_OUR_NODES),
+    Check(
+        "ended",
+        "a node ends only if it is told to, or its disk fails, a name server never",
+        processes.ended,
+        targets=_OUR_NODES,
+    ),
     Check(
         "resources", "a node uses at most 512 MiB of memory and 512 open files", processes.resources, targets=_OUR_NODES
     ),
