@@ -67,7 +67,7 @@ def message(number: int) -> Message:
 
 
 def send(cluster: LocalCluster, topic: str, numbers: range) -> None:
-    with SyncProducer(cluster.namesrv, group="jobs") as producer:
+    with SyncProducer(cluster.namesrv, group="jobs", idempotent=True) as producer:
         for start in range(numbers.start, numbers.stop, 100):
             part = range(start, min(start + 100, numbers.stop))
             producer.send_batch(topic, [message(number) for number in part])

@@ -30,7 +30,7 @@ def run(*arguments: str) -> Result:
 def namesrv(spark: SparkSession, cluster: LocalCluster) -> str:
     """The name server of a cluster that has a topic; the session of the other tests runs the jobs."""
     assert SparkSession.getActiveSession() is spark
-    with SyncAdmin(cluster.namesrv) as admin, SyncProducer(cluster.namesrv, group="cli") as producer:
+    with SyncAdmin(cluster.namesrv) as admin, SyncProducer(cluster.namesrv, group="cli", idempotent=True) as producer:
         admin.create_topic(TOPIC, queues=1)
         admin.create_topic("cli-target", queues=1)
         producer.send_batch(TOPIC, [b"%03d" % number for number in range(100)])

@@ -31,7 +31,10 @@ COMPARED = [
 
 @pytest.fixture(scope="module", autouse=True)
 def topics(cluster: LocalCluster) -> None:
-    with SyncAdmin(cluster.namesrv) as admin, SyncProducer(cluster.namesrv, group="filler") as producer:
+    with (
+        SyncAdmin(cluster.namesrv) as admin,
+        SyncProducer(cluster.namesrv, group="filler", idempotent=True) as producer,
+    ):
         admin.create_topic("orders", queues=4)
         admin.create_topic("again", queues=2)
         producer.send_batch("again", [b"of the deleted topic %d" % number for number in range(50)])
@@ -285,10 +288,12 @@ def test_reads_survive_the_death_of_any_node(spark: SparkSession, cluster: Local
         follower = next(node for node in cluster.members("broker-b") if node != cluster.leader("broker-b"))
         killed = [cluster.kill_leader("broker-a"), follower]
         cluster.kill(follower)
-        frame = read(spark, cluster, subscribe="orders", mode=mode)
-        found = [(row.topic, row.partition, row.offset) for row in frame.collect()]
+        try:
+            frame = read(spark, cluster, subscribe="orders", mode=mode)
+            found = [(row.topic, row.partition, row.offset) for row in frame.collect()]
+        finally:
+            for node_id in killed:
+                cluster.restart(node_id)
         assert len(found) == ORDERS
         assert set(found) == expected
-        for node_id in killed:
-            cluster.restart(node_id)
         cluster.wait_ready()

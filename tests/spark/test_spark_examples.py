@@ -33,7 +33,7 @@ def test_the_stream_example(cluster: LocalCluster) -> None:
 
 
 def test_the_example_of_the_readme(cluster: LocalCluster, tmp_path: Path) -> None:
-    with SyncProducer(cluster.namesrv) as producer:
+    with SyncProducer(cluster.namesrv, idempotent=True) as producer:
         producer.send("greetings", b"hello")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     [example] = [block for block in blocks if "spark_session" in block]

@@ -128,7 +128,7 @@ def test_a_stream_copies_a_topic_exactly_once_while_its_leader_dies(
     sent = [b"%06d" % number for number in range(1000)]
     with SyncAdmin(cluster.namesrv) as admin:
         admin.create_topic("copied", queues=2)
-    with SyncProducer(cluster.namesrv, group="sink") as producer:
+    with SyncProducer(cluster.namesrv, group="sink", idempotent=True) as producer:
         producer.send_batch("copied", sent[:500])
         producer.send_batch("copied", sent[500:])
     killed: list[str] = []

@@ -43,7 +43,7 @@ class Stream:
 @pytest.fixture
 def send(cluster: LocalCluster) -> Callable[..., list[str]]:
     def send_values(topic: str, values: list[str], queue: MessageQueue | None = None) -> list[str]:
-        with SyncProducer(cluster.namesrv, group="streams") as producer:
+        with SyncProducer(cluster.namesrv, group="streams", idempotent=True) as producer:
             producer.send_batch(topic, [value.encode() for value in values], queue=queue)
         return values
 
