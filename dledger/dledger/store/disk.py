@@ -99,6 +99,12 @@ class Disk(Protocol):
 
 def write_file_durably(disk: Disk, path: str, data: bytes) -> None:
     """Replace a small file as a whole: a crash leaves the old content or the new, never a mixture."""
+    prepare_file(disk, path, data)
+    publish_prepared(disk, path)
+
+
+def prepare_file(disk: Disk, path: str, data: bytes) -> None:
+    """Write what is to replace a small file, under a name of its own: `path` and `.tmp`."""
     temporary = path + ".tmp"
     disk.unlink(temporary)
     file = disk.open(temporary, create=True)
@@ -107,7 +113,11 @@ def write_file_durably(disk: Disk, path: str, data: bytes) -> None:
         file.datasync()
     finally:
         file.close()
-    disk.rename(temporary, path)
+
+
+def publish_prepared(disk: Disk, path: str) -> None:
+    """Put in place what `prepare_file` wrote; takes no space for data."""
+    disk.rename(path + ".tmp", path)
     disk.sync_dir(os.path.dirname(path))
 
 

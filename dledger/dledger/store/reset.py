@@ -11,7 +11,7 @@ import msgspec
 
 from dledger.errors import CorruptionError
 from dledger.store.commit import SavedCommit
-from dledger.store.disk import Disk
+from dledger.store.disk import Disk, prepare_file, publish_prepared
 from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
 from dledger.store.mark import DurableMark, MarkValue
 from dledger.store.segments import DIRECTORY
@@ -19,7 +19,6 @@ from dledger.store.snapshots import SnapshotStore
 from dledger.types import SnapshotMeta
 
 PATH = "raft/reset"
-_PREPARED = f"{PATH}.tmp"
 
 _decode = msgspec.msgpack.Decoder(SnapshotMeta).decode
 
@@ -47,25 +46,18 @@ def _read(disk: Disk, path: str) -> SnapshotMeta | None:
 
 def prepare_reset(disk: Disk, base: SnapshotMeta) -> None:
     """Write the intent without announcing it: a later `announce_reset` takes no space."""
-    disk.unlink(_PREPARED)
-    file = disk.open(_PREPARED, create=True)
-    try:
-        file.pwrite(msgspec.msgpack.encode(base), 0)
-        file.datasync()
-    finally:
-        file.close()
+    prepare_file(disk, PATH, msgspec.msgpack.encode(base))
 
 
 def announce_reset(disk: Disk, base: SnapshotMeta) -> None:
     """Make the intent durable; writes it if the last one that was prepared is another one."""
     try:
-        prepared = _read(disk, _PREPARED)
+        prepared = _read(disk, f"{PATH}.tmp")
     except msgspec.MsgspecError:
         prepared = None
     if prepared != base:
         prepare_reset(disk, base)
-    disk.rename(_PREPARED, PATH)
-    disk.sync_dir("raft")
+    publish_prepared(disk, PATH)
 
 
 def perform_reset(
