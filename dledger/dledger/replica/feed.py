@@ -32,15 +32,18 @@ class MachineFeed:
         return min(self._last_before(position), self.state_index)
 
     def _last_before(self, position: int) -> int:
-        """The last entry that ends at or before a position; of a corrupt range, the last one before that."""
+        """The last entry that ends at or before a position, or an earlier one; of a corrupt range, the one before."""
         store = self._store
         if position >= store.end_position:
             return store.last_index
-        index = store.index_at(position)
+        try:
+            index = store.index_at(position)
+        except CorruptionError:
+            return store.first_index_of_segment(position) - 1
         try:
             return index if store.meta(index).end <= position else index - 1
         except CorruptionError:
-            return index - 1
+            return (index if store.is_in_line(index) else store.first_index_of_segment(position)) - 1
 
     def reset(self, base: SnapshotMeta) -> None:
         """Give the machine an installed snapshot, behind which the log is empty."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 from threading import Lock
 from typing import NamedTuple
 
@@ -18,11 +18,16 @@ class CorruptRange(NamedTuple):
     next_index: int
 
 
-def joined(ranges: Iterable[CorruptRange]) -> list[CorruptRange]:
-    """The same in order, those that touch as one: none of them can be told right without what it joins."""
+def joined(ranges: Iterable[CorruptRange], borders: Container[int]) -> list[CorruptRange]:
+    """The same in order, those that touch as one: none of them can be told right without what it joins.
+
+    But where a snapshot stands, at one of the `borders`, it tells that: there they stay apart, for the state goes on
+    there, and others may have trimmed what lies before.
+    """
     result: list[CorruptRange] = []
     for each in sorted(ranges):
-        if result and result[-1].end >= each.start:
+        touches = result and result[-1].end == each.start
+        if (touches and each.start not in borders) or (result and result[-1].end > each.start):
             last = result.pop()
             result.append(
                 CorruptRange(
@@ -37,16 +42,18 @@ def joined(ranges: Iterable[CorruptRange]) -> list[CorruptRange]:
 class Damage:
     """The known corrupt ranges.  Changes replace the tuple: readers on other threads see a consistent one."""
 
-    __slots__ = ("_lock", "ranges")
+    __slots__ = ("_borders", "_lock", "ranges")
 
-    def __init__(self, ranges: Iterable[CorruptRange] = ()) -> None:
+    def __init__(self, ranges: Iterable[CorruptRange], borders: Callable[[], Container[int]]) -> None:
+        """`borders` are the positions of the snapshots, see `joined`."""
         self._lock = Lock()
+        self._borders = borders
         self.ranges: tuple[CorruptRange, ...] = tuple(ranges)
 
     def add(self, found: CorruptRange) -> None:
         """Add a range, joined with those that it touches."""
         with self._lock:
-            self.ranges = tuple(joined((*self.ranges, found)))
+            self.ranges = tuple(joined((*self.ranges, found), self._borders()))
 
     def remove(self, healed: CorruptRange) -> None:
         """A range verifies again."""

@@ -94,7 +94,7 @@ class LogStore(LogReader):
         self._segment_end = self._current.start + self.segment_bytes
         self._recent = RecentWindow(found.last_index + 1, recovered.recent)
         self._terms = TermTable(list(found.term_runs))
-        self._damage = Damage(found.corrupt_ranges)
+        self._damage = Damage(found.corrupt_ranges, self.snapshots.positions)
         self._scrubber = Scrubber(self._table, self._index, self._damage, self.snapshots)
         self._unindexed: list[EntryMeta] = []
         self._directories_dirty = False
@@ -359,13 +359,26 @@ class LogStore(LogReader):
         """
         if index > self.last_index:
             return self.end_position, self.last_term, self.last_chain
-        for base in self.snapshots.list():
-            if base.last_index == index - 1:
-                return base.position, base.last_term, base.chain_crc
+        base = self._snapshot_before(index)
+        if base is not None:
+            return base.position, base.last_term, base.chain_crc
         if index > self.first_index:
             previous = self.meta(index - 1)
             return previous.end, previous.term, previous.chain_crc
         return (0, 0, 0) if self.first_position == 0 else None
+
+    def _snapshot_before(self, index: int) -> SnapshotMeta | None:
+        """The snapshot that ends before a kept entry and stands where that does.
+
+        One that was received may have the same last entry and stand elsewhere, where its log goes on and this one, with
+        an entry that nobody else has, does not.
+        """
+        try:
+            position = self.position_at(index)
+        except CorruptionError:
+            return None
+        here = (meta for meta in self.snapshots.list() if meta.position == position)
+        return next((meta for meta in here if meta.last_index == index - 1), None)
 
     def _cut(self, first_index: int, end: int) -> None:
         last = self._table.overlapping(end, end)[0]
@@ -551,9 +564,18 @@ class LogStore(LogReader):
         if damaged is None or damaged.start != position:
             raise CorruptionError(f"no corrupt range starts at {position}; known are {self._damage.ranges}")
         before = self._cursor_at(position, damaged.first_index)
-        behind = self.meta(damaged.next_index) if damaged.next_index <= self.last_index else None
+        behind, last_chain = None, self.last_chain
+        if self._damage.holding(damaged.next_index) is not None:  # ranges that touch are two where a snapshot stands
+            base = self._snapshot_before(damaged.next_index)
+            if base is None:
+                raise CorruptionError(
+                    f"what joins the corrupt range {damaged} is corrupt as well, and no snapshot tells"
+                )
+            last_chain = base.chain_crc
+        elif damaged.next_index <= self.last_index:
+            behind = self.meta(damaged.next_index)
         try:
-            repaired = repair(self._table, self._index, damaged, data, before, behind, self.last_chain)
+            repaired = repair(self._table, self._index, damaged, data, before, behind, last_chain)
         except OSError as error:
             if error.errno in FULL:
                 raise LogFullError(f"the disk is full: {error}") from error

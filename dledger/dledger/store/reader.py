@@ -137,6 +137,22 @@ class LogReader:
                 high = middle - 1
         return low
 
+    def is_in_line(self, index: int) -> bool:
+        """Whether an entry that cannot be read is where the index has it: behind the one before it in its segment.
+
+        Where a corrupt range begins is known.
+        """
+        if self._damage.holding(index) is not None:
+            return True
+        segment, unit = self._unit(index)
+        if index == segment.first_index:
+            return unit.position == segment.start
+        return self._unit(index - 1)[1].end == unit.position
+
+    def first_index_of_segment(self, position: int) -> int:
+        """The first index in the segment that holds a position.  Raises `TrimmedError` below the first."""
+        return self._table.containing(position).first_index
+
     def _last_index_of(self, segment: Segment) -> int:
         following = (other.first_index for other in self._table.segments if other.start > segment.start)
         return next(following, self.last_index + 1) - 1

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from dledger.errors import CorruptionError, IdentityError
 from dledger.format import HEADER_BYTES, link
@@ -154,7 +155,7 @@ class _Recoverer:
             first_position=self.segments[0].start,
             end_position=end,
             durable_index=cursor.index - 1,
-            corrupt_ranges=joined(self.corrupt),
+            corrupt_ranges=joined(self.corrupt, self.snapshots.positions()),
             notes=self.notes,
             mark_valid=self.mark_valid,
             clean=self.mark.clean,
@@ -328,7 +329,7 @@ class _Recoverer:
         start = position - self.segment_bytes
         while start >= 0:
             if start in self.starts:
-                segment = self.trusted(start, next_index) or self.rebuilt(start, next_index)
+                segment = self.indexed(start, next_index) or self.rebuilt(start, next_index)
             else:
                 segment = self.lost(start, next_index)
             if segment is None:
@@ -356,10 +357,24 @@ class _Recoverer:
             base is not None and base.position == segment.start and base.last_index + 1 == segment.first_index
         )
 
-    def trusted(self, start: int, next_index: int) -> Segment | None:
-        """A segment whose index file reaches from its start to the entry before `next_index`, else None."""
+    def indexed(self, start: int, next_index: int) -> Segment | None:
+        """A segment whose index file reaches from its start to the entry before `next_index`, else None.
+
+        What is read of that file is compared with the entries; where they differ it is made anew if they verify.
+        """
         first_index = self.indexed_from(start, next_index)
-        return None if first_index is None else Segment(self.disk, start, first_index)
+        if first_index is None:
+            return None
+        segment = Segment(self.disk, start, first_index)
+        try:
+            _term_runs(first_index, next_index - first_index, partial(self.written_term, segment))
+        except CorruptionError as error:
+            self.notes.append(str(error))
+            rebuilt = self.rebuilt(start, next_index)
+            if rebuilt is not None:
+                segment.retire()
+                return rebuilt
+        return segment
 
     def lost(self, start: int, next_index: int) -> Segment | None:
         """A segment of which such an index file is all that is left: an empty file, to be repaired; else None."""
@@ -399,6 +414,16 @@ class _Recoverer:
         self.index.write(segment, 0, b"".join(into.units))
         self.index.sync(start)
         return segment
+
+    def written_term(self, segment: Segment, index: int) -> int:
+        """The term of an entry of a closed segment. Raises `CorruptionError` if its index file and the entry differ."""
+        unit = self.index.read(segment.start, index - segment.first_index)
+        found = None if unit is None else header_at(segment.file, segment.start, unit.position)
+        if unit is None or found is None or (found.index, found.term, found.size) != (index, unit.term, unit.size):
+            raise CorruptionError(
+                f"the index of {segment_path(segment.start)} has another entry {index} than the segment"
+            )
+        return unit.term
 
     def term_reader(self, segment: Segment) -> Callable[[int], int]:
         def term_at(index: int) -> int:

@@ -169,7 +169,8 @@ class SegmentTable:
         starts, segments = self._starts
         at = bisect_right(starts, position) - 1
         if at < 0:
-            raise TrimmedError(f"position {position} is below the first kept position {starts[0]}")
+            first = starts[0] if starts else "of a log that is being replaced"
+            raise TrimmedError(f"position {position} is below the first kept position {first}")
         segment = segments[at]
         invariant(position < segment.start + self.segment_bytes, "a position lies in the log", position=position)
         return segment
@@ -179,7 +180,8 @@ class SegmentTable:
         segments = self.segments
         at = bisect_right(segments, index, key=lambda segment: segment.first_index) - 1
         if at < 0:
-            raise TrimmedError(f"index {index} is below the first kept index {segments[0].first_index}")
+            first = segments[0].first_index if segments else "of a log that is being replaced"
+            raise TrimmedError(f"index {index} is below the first kept index {first}")
         return segments[at]
 
     def overlapping(self, begin: int, end: int) -> list[Segment]:

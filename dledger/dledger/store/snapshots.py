@@ -181,6 +181,10 @@ class SnapshotStore:
         """All, by ascending position."""
         return sorted(self._metas.values(), key=lambda meta: meta.position)
 
+    def positions(self) -> frozenset[int]:
+        """Where they stand."""
+        return frozenset(self._metas)
+
     def latest(self) -> SnapshotMeta | None:
         """The one at the highest position."""
         return next(reversed(self.list()), None)
