@@ -24,18 +24,24 @@ class BootRecord(msgspec.Struct, frozen=True):
 def note_boot(disk: Disk, now: BootRecord, *, clean: bool) -> bool:
     """Record this start; False if acknowledged entries may have been lost since the one before.
 
-    An `accept_loss` counts for one start, whether it was needed or not.
+    Then it is not recorded: `record_boot` is to do it once a leader has made them good. An `accept_loss` counts for one
+    start, whether it was needed or not.
     """
     before = _read(disk)
     lost = before is not None and before.flush == "async" and before.boot_id != now.boot_id and not clean
     if lost and not disk.exists(ACCEPT_LOSS_PATH):
         return False
-    if before != now:
-        write_file_durably(disk, PATH, msgspec.json.encode(now))
+    if before is None or before.flush != now.flush or (now.flush == "async" and before != now):
+        record_boot(disk, now)
     if disk.exists(ACCEPT_LOSS_PATH):
         disk.unlink(ACCEPT_LOSS_PATH)
         disk.sync_dir("raft")
     return True
+
+
+def record_boot(disk: Disk, now: BootRecord) -> None:
+    """Everything acknowledged is here in this run of the operating system."""
+    write_file_durably(disk, PATH, msgspec.json.encode(now))
 
 
 def accept_loss(disk: Disk) -> None:

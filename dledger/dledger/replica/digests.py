@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from enum import Enum
 
 from dledger.replica.commands import Digest
@@ -25,8 +26,7 @@ class DigestVotes:
 
     def __init__(self) -> None:
         self._marks: dict[int, dict[ReplicaId, int]] = {}
-        self.disagree = False
-        """All voters of the newest complete mark spoke and no majority agrees."""
+        self._disputed: int | None = None
 
     def record(self, digest: Digest, membership: Membership, me: ReplicaId) -> Verdict:
         """Count one digest in; only voters' count."""
@@ -34,19 +34,34 @@ class DigestVotes:
         mark[ReplicaId(digest.node_id, digest.incarnation)] = digest.digest
         while len(self._marks) > KEPT_MARKS:
             del self._marks[min(self._marks)]
-        votes = Counter(value for replica, value in mark.items() if replica in membership.voters)
+        votes = _votes(mark, membership)
         if not votes:
             return Verdict.OPEN
         value, count = votes.most_common(1)[0]
         if count >= membership.quorum:
-            self.disagree = False
+            self._disputed = None
             return Verdict.SELF_DIFFERS if mark.get(me, value) != value else Verdict.AGREED
         if votes.total() == len(membership.voters):
-            self.disagree = True
+            self._disputed = digest.position
             return Verdict.NO_MAJORITY
         return Verdict.OPEN
 
+    def disagree(self, membership: Membership) -> bool:
+        """All voters of a mark spoke and no majority agreed, nor does one of those who are voters now."""
+        if self._disputed is None:
+            return False
+        votes = _votes(self._marks.get(self._disputed, {}), membership)
+        if votes and votes.most_common(1)[0][1] >= membership.quorum:
+            self._disputed = None
+        return self._disputed is not None
+
     def knows(self, digest: Digest) -> bool:
-        """Whether this very digest was applied."""
+        """Whether this very digest was applied, or is of a mark that is too old to be counted."""
+        if len(self._marks) == KEPT_MARKS and digest.position < min(self._marks):
+            return True
         replica = ReplicaId(digest.node_id, digest.incarnation)
         return self._marks.get(digest.position, {}).get(replica) == digest.digest
+
+
+def _votes(mark: Mapping[ReplicaId, int], membership: Membership) -> Counter[int]:
+    return Counter(value for replica, value in mark.items() if replica in membership.voters)

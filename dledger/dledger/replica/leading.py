@@ -72,16 +72,24 @@ class Leading:
         )
 
     def stage(
-        self, size: int, fill: Fill | None, commands: bytes | bytearray, context: object, *, privileged: bool = False
+        self,
+        size: int,
+        fill: Fill | None,
+        commands: bytes | bytearray,
+        context: object,
+        *,
+        privileged: bool = False,
+        own: bool = False,
     ) -> int:
         """Put a unit into this turn's entry; see `dledger.node.Node.stage`.
 
-        `privileged` units may use the space that is kept back for when the disk is full.
+        `privileged` units may use the space that is kept back for when the disk is full. Digests, which are the log's
+        `own`, are taken although states differ: they tell when that is over.
         """
         if not self._is_ready():
             raise self.not_leader()
         check_room(self._store.end_position - self._committed_end(), self._config.max_uncommitted_bytes)
-        if self._marks.disagree:
+        if self._marks.disagree and not own:
             raise LogFullError("the replicas' states differ and no majority agrees: writes are stopped, restore a node")
         position = self._proposer.stage(self._engine().term, size, fill, commands, context, privileged=privileged)
         if not self._seal_scheduled:

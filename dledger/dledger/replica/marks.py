@@ -72,7 +72,7 @@ class Marks:
     @property
     def disagree(self) -> bool:
         """No majority computed the same state: nothing may be built on any of them."""
-        return self._votes.disagree
+        return self._votes.disagree(self._engine().table.membership)
 
     def wanted(self) -> bool:
         """Leader, at a segment start: whether to mark it.

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from dledger.config import ReplicaConfig
 from dledger.core.log_table import LogTable
 from dledger.engines import Engine, EngineFactory
 from dledger.environment import Environment
 from dledger.errors import IdentityError
-from dledger.replica.boot import BootRecord, note_boot
+from dledger.replica.boot import BootRecord, note_boot, record_boot
 from dledger.store.disk import Disk
 from dledger.store.hardstate import HardStateFile
 from dledger.store.identity import Identity, check_identity, read_identity, write_identity
@@ -46,6 +47,8 @@ class Opened:
     base_term: int
     commit_index: int
     may_vote: bool
+    made_good: Callable[[], None]
+    """To be called when one that may not vote has everything from a leader.  Raises `OSError`."""
     notes: list[str]
 
     def make_engine(self, make: EngineFactory, config: ReplicaConfig, environment: Environment) -> Engine:
@@ -137,7 +140,8 @@ def open_directory(
     if fresh:
         disk.open(STARTED, create=True).close()
         disk.sync_dir(".")
-    may_vote = note_boot(disk, BootRecord(boot_id, config.flush), clean=recovery.clean or fresh)
+    boot = BootRecord(boot_id, config.flush)
+    may_vote = note_boot(disk, boot, clean=recovery.clean or fresh)
     if not may_vote:
         notes.append(
             "with flush = async the host went down without a clean stop: acknowledged messages may be missing here, so"
@@ -170,6 +174,7 @@ def open_directory(
         base_term,
         commit_index,
         may_vote,
+        partial(record_boot, disk, boot),
         notes,
     )
 

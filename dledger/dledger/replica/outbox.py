@@ -24,6 +24,8 @@ from dledger.types import EntryMeta, ReplicaId
 
 Send = SendMessage | SendEntries | SendCatchUp
 
+HAND_OVER_EVERY_S = 30.0
+
 logger = logging.getLogger(__name__)
 
 
@@ -31,6 +33,7 @@ class Outbox:
     """`connected` maps node ids to the incarnation at the other end; others are not sent to.
 
     `corrupt(index)` is told from where on a read did not verify: those entries are sent once they can be read again.
+    `hand_over()` is called where all snapshots have rotted and a peer needs one: another voter may have it whole.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Outbox:
         *,
         pump: Callable[[], None],
         corrupt: Callable[[int], None],
+        hand_over: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._environment = environment
@@ -54,10 +58,12 @@ class Outbox:
         self._engine = engine
         self._pump = pump
         self._corrupt = corrupt
+        self._hand_over = hand_over
         self._failed = failed
         self._reading: dict[ReplicaId, deque[Send]] = {}
         self._snapshot_senders: dict[ReplicaId, SnapshotSender] = {}
         self._rotten_snapshots: set[int] = set()
+        self._hand_over_at = 0.0
         self.connected: dict[str, ReplicaId] = {}
 
     def connect(self, peer: ReplicaId) -> None:
@@ -166,6 +172,9 @@ class Outbox:
         meta = next((meta for meta in usable if meta.position >= self._store.first_position), None)
         if meta is None or self.connected.get(to.node_id) != to:
             self._engine().peer_disconnected(to)
+            if meta is None and self._rotten_snapshots and self._environment.now() >= self._hand_over_at:
+                self._hand_over_at = self._environment.now() + HAND_OVER_EVERY_S
+                self._environment.call_soon(self._hand_over)
             return
 
         def still_wanted() -> bool:

@@ -132,10 +132,15 @@ class Repairer:
                 self._ask_next_peer(attempt)
         elif self._suspect is not None:
             self._examine(self._suspect)
-        elif now >= self._retry_at and self._store.corrupt_ranges:
+        elif now >= self._retry_at and self._certain():
             self._begin()
         elif now >= self._scrub_at:
             self._scrub()
+
+    def _certain(self) -> list[CorruptRange]:
+        """The corrupt ranges of committed entries: others may be truncated, and replaced, while a repair writes."""
+        next_index = self._committed() + 1
+        return [bad for bad in self._store.corrupt_ranges if bad.next_index <= next_index]
 
     def suspect(self, index: int) -> None:
         """A read from entry `index` on failed: find out what is corrupt there, unless that is known."""
@@ -223,7 +228,7 @@ class Repairer:
     # ---------------------------------------------------------------- healing
 
     def _begin(self) -> None:
-        ranges = self._store.corrupt_ranges
+        ranges = self._certain()
         damaged = next((bad for bad in ranges if bad.start > self._tried), ranges[0])
         self._tried = damaged.start
         try:

@@ -120,7 +120,7 @@ class Replica:
         self._inbox = Inbox(
             environment, self.store, self._receiver, lambda: self.engine, run=self._run, failed=self.fail
         )
-        self._housekeeper = self._make_housekeeper(opened.commit_index)
+        self._housekeeper = self._make_housekeeper(opened)
         self._feed = MachineFeed(state_machine, self.store, self.snapshots)
         applied_index = self._feed.restore(opened.recovery.base)
         self._marks.restored(self._feed.state_index)
@@ -138,6 +138,7 @@ class Replica:
             lambda: self.engine,
             pump=self._pump,
             corrupt=self._suspect,
+            hand_over=lambda: self._guarded(self._hand_over),
             failed=self.fail,
         )
 
@@ -167,7 +168,7 @@ class Replica:
             lambda: self.engine,
             interval_s=self.config.snapshot_interval_ms / 1000,
             is_ready=lambda: self.is_ready,
-            propose=lambda commands: self.stage(0, None, commands),
+            propose=lambda commands: self._leading.stage(0, None, commands, None, own=True),
             propose_privileged=lambda commands: self._leading.stage(0, None, commands, None, privileged=True),
         )
 
@@ -187,7 +188,7 @@ class Replica:
             failed=self.fail,
         )
 
-    def _make_housekeeper(self, saved_commit: int) -> Housekeeping:
+    def _make_housekeeper(self, opened: Opened) -> Housekeeping:
         config = self.config
         return Housekeeping(
             self.environment,
@@ -198,7 +199,8 @@ class Replica:
             Concerns(config.node_id, config.peers),
             self._outbox.connected,
             lambda: self.engine,
-            saved_commit=saved_commit,
+            saved_commit=opened.commit_index,
+            made_good=None if opened.may_vote else opened.made_good,
             is_ready=lambda: self.is_ready,
             failed=self.fail,
         )
@@ -241,7 +243,7 @@ class Replica:
     def close(self, *, clean: bool) -> None:
         """Close the files of a stopped replica."""
         if clean:
-            self.store.save_commit(self.engine.commit_index)
+            self.store.save_commit(min(self.engine.commit_index, self.store.durable))
         self.repairer.close()
         self.store.close(clean=clean)
         self._saver.close()
@@ -333,6 +335,9 @@ class Replica:
         started = self._leading.transfer(to)
         self._pump()
         return started
+
+    def _hand_over(self) -> None:
+        self.transfer(None)
 
     # ---------------------------------------------------------------- effects
 

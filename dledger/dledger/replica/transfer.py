@@ -21,7 +21,7 @@ import msgspec
 
 from dledger.core.messages import InstallSnapshot
 from dledger.environment import COLD, Environment
-from dledger.errors import CorruptionError, LogFullError
+from dledger.errors import CorruptionError, LogFullError, StorageError
 from dledger.net.transport import Lane, Transport
 from dledger.store.snapshots import SnapshotStore, SnapshotWriter
 from dledger.types import ReplicaId, SnapshotMeta
@@ -91,7 +91,7 @@ class SnapshotSender:
         if not self._still_wanted():
             return
         if isinstance(chunk, BaseException):
-            if isinstance(chunk, CorruptionError):
+            if isinstance(chunk, CorruptionError | StorageError):
                 self._rotten()
             self._broken()
             return
