@@ -34,15 +34,15 @@ def test_the_odd_one_finds_out_whatever_the_order():
 def test_without_a_majority_all_disagree_until_one_comes():
     votes = DigestVotes()
     assert verdicts(votes, A, digest(A, 1), digest(B, 2), digest(C, 3))[-1] is Verdict.NO_MAJORITY
-    assert votes.disagree
+    assert votes.disagree(GROUP)
     verdicts(votes, A, digest(A, 5, 2000), digest(B, 5, 2000))
-    assert not votes.disagree
+    assert not votes.disagree(GROUP)
 
 
 def test_a_silent_voter_leaves_the_question_open():
     votes = DigestVotes()
     assert verdicts(votes, A, digest(A, 1), digest(B, 2)) == [Verdict.OPEN, Verdict.OPEN]
-    assert not votes.disagree
+    assert not votes.disagree(GROUP)
 
 
 def test_learners_and_former_incarnations_do_not_count_but_learners_find_out():

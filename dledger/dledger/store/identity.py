@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 
 import msgspec
 
@@ -118,8 +119,10 @@ class DirectoryLock:
             raise IdentityError(
                 f"{path} is in use by the live process {holder}; stop that one first or name another data directory"
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % pid, 0)
+        written = b"%d\n" % pid
+        with suppress(OSError):  # a full disk: it is locked nevertheless
+            os.pwrite(descriptor, written, 0)
+            os.ftruncate(descriptor, len(written))
         return cls(descriptor)
 
     def release(self) -> None:

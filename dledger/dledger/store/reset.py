@@ -65,8 +65,10 @@ def perform_reset(
 ) -> None:
     """Delete the log and every other snapshot, set the mark to the snapshot, and drop the intent."""
     for directory in (DIRECTORY, INDEX_DIRECTORY):
-        disk.rmtree(directory)
-        disk.mkdir(directory)
+        disk.mkdir(directory)  # if it was removed: to make one anew could take space that is no longer there
+        for name in disk.listdir(directory):
+            disk.unlink(f"{directory}/{name}")
+        disk.sync_dir(directory)
     disk.sync_dir("")
     for meta in snapshots.list():
         if meta.position != base.position:
