@@ -152,7 +152,7 @@ class Replica:
             rest_s=self.config.scrub_interval_ms / 1000,
             committed=lambda: self.engine.commit_index,
             repaired=self._on_repaired,
-            forget=self._begin_behind,
+            forget=self._forget,
             failed=self.fail,
         )
 
@@ -519,6 +519,13 @@ class Replica:
         self.store.learn_terms(healed, found.term_runs)
         self._run(lambda: self.engine.repaired(first, following, found.memberships, found.term_runs))
         self._applier.retry()
+
+    def _forget(self, damaged: CorruptRange, trimmed_to: int) -> bool:
+        try:
+            return self._begin_behind(damaged, trimmed_to)
+        except Exception as error:  # half of it may be done
+            self.fail(error)
+            return False
 
     def _begin_behind(self, damaged: CorruptRange, trimmed_to: int) -> bool:
         """Begin at a snapshot, if views cannot be rebuilt from below it: a range there is corrupt, and the group has
