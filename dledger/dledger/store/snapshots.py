@@ -24,6 +24,7 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -114,6 +115,8 @@ class SnapshotWriter:
             self._disk.rename(self._temporary, _path(self.meta.position))
             self._disk.sync_dir(DIRECTORY)
         except OSError as error:
+            with suppress(OSError):
+                self._disk.unlink(self._temporary)
             raise self._error("committing", error) from error
         self._store.add(self.meta)
         return self.meta

@@ -134,14 +134,14 @@ def test_a_disk_without_room_for_a_snapshots_beginning_is_full_and_keeps_nothing
     put(store, 200, b"abc")
 
 
-def test_a_failed_sync_is_said():
+def test_a_failed_sync_is_said_and_leaves_nothing():
     disk = SimDisk()
     store = SnapshotStore.open(disk)
     writer = store.begin(meta_at(100))
     disk.fail(lambda operation, path: operation in {"datasync", "truncate"}, once=False)
     with pytest.raises(StorageError, match="100"):
         writer.commit()
-    assert store.list() == []
+    assert (store.list(), disk.listdir("snapshots")) == ([], [])
 
 
 def test_a_snapshot_may_be_deleted_while_it_is_read(disk: Disk):
