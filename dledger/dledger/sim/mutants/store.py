@@ -12,7 +12,7 @@ from dledger.store.mark import DurableMark, MarkValue
 from dledger.store.recovery import _Recoverer
 from dledger.store.slots import SlotFile
 from dledger.store.sync import SyncTicket
-from dledger.types import EntryMeta, HardState
+from dledger.types import EntryMeta, HardState, SnapshotMeta
 
 CATALOGUE = Catalogue("log")
 
@@ -73,6 +73,18 @@ CATALOGUE.add(
     "the durable mark is lowered before a truncation",
     (DurableMark, "lower", _lower_in_memory),
     schedule=disk_schedules.mark_below_a_truncation,
+)
+
+
+def _snapshot_with_the_same_last_entry(self: LogStore, index: int) -> SnapshotMeta | None:
+    return next((meta for meta in self.snapshots.list() if meta.last_index == index - 1), None)
+
+
+CATALOGUE.add(
+    "truncation-believes-any-snapshot",
+    "where the log ends after a truncation its own entries tell, unless a snapshot stands right there",
+    (LogStore, "_snapshot_before", _snapshot_with_the_same_last_entry),
+    schedule=disk_schedules.truncation_before_a_received_snapshot,
 )
 
 

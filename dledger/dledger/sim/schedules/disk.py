@@ -10,7 +10,7 @@ from dledger.store.hardstate import HardStateFile
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore
 from dledger.testing.cores import replica
-from dledger.types import EntryKind, HardState
+from dledger.types import EntryKind, HardState, Membership, SnapshotMeta
 
 SEGMENT_BYTES = 4096
 
@@ -117,9 +117,34 @@ def truncation_on_a_full_disk() -> None:
     log.sync()
 
 
+def truncation_before_a_received_snapshot() -> None:
+    """What replaces an entry that nobody else had survives a power loss, though a snapshot was received meanwhile that
+    has the same last entry, and stands where its log goes on: behind the one that is cut off here.
+    """
+    log = _Log(SimDisk(Random(1)))
+    while log.store.end_position < SEGMENT_BYTES - 400:
+        log.append(1, term=1)
+    shared = log.store.meta(log.store.last_index)
+    log.append(1, term=1)
+    log.sync()
+    log.store.sync_mark()
+    assert log.store.end_position < SEGMENT_BYTES
+    snapshot = SnapshotMeta(SEGMENT_BYTES, shared.index, shared.term, shared.chain_crc, Membership())
+    log.store.snapshots.begin(snapshot).commit()
+    log.store.truncate(shared.index + 1)
+    log.append(1, term=2, body_bytes=1000)
+    assert log.store.meta(shared.index + 1).position == SEGMENT_BYTES
+    log.sync()
+    log.disk.crash(Random(1), "none")
+    log.open()
+    assert (log.recovery.last_index, log.recovery.last_term) == (shared.index + 1, 2)
+    assert log.recovery.corrupt_ranges == []
+
+
 DISK_SCHEDULES = (
     cache_after_a_failed_sync,
     mark_below_a_truncation,
+    truncation_before_a_received_snapshot,
     truncation_on_a_full_disk,
     vote_after_power_loss,
 )
