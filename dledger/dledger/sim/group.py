@@ -226,11 +226,15 @@ class SimGroup:
             self.trace(f"{self.scheduler.now:9.4f} {text}")
 
     def start(self, name: str) -> bool:
-        """Start a node; False if its directory cannot be opened for a reason that was injected."""
+        """Start a node; False if its directory cannot be opened for a reason that was injected.
+
+        What has rotted may keep a directory from being opened, but no replica of one that was.
+        """
         node = self.nodes[name]
         if node.life is not None:
             return True
         node.lives += 1
+        opened: Opened | None = None
         try:
             opened = open_directory(node.disk, node.config, self._mint, name=name)
             life = self._live(node, opened)
@@ -240,7 +244,7 @@ class SimGroup:
                 return False
             node.disk.kill()
             failing = (node.disk.is_full or node.failing_disk) and isinstance(error, DISK_ERRORS)
-            if failing or (isinstance(error, LogError) and node.rotten):
+            if failing or (isinstance(error, LogError) and node.rotten and opened is None):
                 self.say(f"{name} cannot start: {error}")
                 return False
             raise Violation("a node starts after any crash", f"{name}: {error!r}") from error
