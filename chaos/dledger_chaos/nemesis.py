@@ -100,14 +100,14 @@ class Nemesis:
         self._troubles: list[_DiskTrouble] = []
         self._slots = asyncio.Semaphore(max_overlap)
 
-    def may_end(self, node_id: str, started_s: float) -> bool:
-        """Whether a fault is in force, or was a moment ago, over which a node that started then may stop by itself.
+    def may_end(self, node_id: str, served_s: float) -> bool:
+        """Whether a fault is in force, or was a moment ago, over which a node that serves since then may stop by itself.
 
-        `started_s` is a time of the event loop's clock.
+        `served_s` is a time of the event loop's clock, infinity for a node that is still starting.
         """
         now = asyncio.get_running_loop().time()
         return any(
-            node_id in trouble.nodes and now < trouble.until_s and (trouble.fails or started_s >= trouble.since_s)
+            node_id in trouble.nodes and now < trouble.until_s and (trouble.fails or served_s >= trouble.since_s)
             for trouble in self._troubles
         )
 

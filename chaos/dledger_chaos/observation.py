@@ -6,6 +6,7 @@ Status comes over HTTP, which no fault cuts; memory and files from `/proc`.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -21,15 +22,15 @@ USAGE_EVERY: Final = 10
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-def _never(_name: str, _started_s: float) -> bool:
+def _never(_name: str, _served_s: float) -> bool:
     return False
 
 
 class Observer:
     """Writes samples as events until it is cancelled.
 
-    `may_end(node, started_s)` says whether a fault is in force over which a node that was started then, by the event
-    loop's clock, may stop by itself.
+    `may_end(node, served_s)` says whether a fault is in force over which a node may stop by itself whose process was
+    first seen to serve then, by the event loop's clock, or not at all (infinity).
     """
 
     def __init__(self, target: Target, recorder: Recorder, may_end: Callable[[str, float], bool]) -> None:
@@ -37,7 +38,7 @@ class Observer:
         self._recorder = recorder
         self._may_end = may_end
         self._pids: dict[str, int | None] = {}
-        self._started_s: dict[str, float] = {}
+        self._served_s: dict[str, float] = {}
 
     async def run(self) -> None:
         """Sample for ever."""
@@ -58,6 +59,8 @@ class Observer:
         for view in views:
             if view is None:
                 continue
+            if self._served_s.get(view.node_id) == math.inf:
+                self._served_s[view.node_id] = asyncio.get_running_loop().time()
             self._recorder.event(
                 "status",
                 node=view.node_id,
@@ -75,10 +78,10 @@ class Observer:
         if pid == before:
             return
         if before is not None:
-            expected = self._target.was_stopped(before) or may_end(node_id, self._started_s[node_id])
+            expected = self._target.was_stopped(before) or may_end(node_id, self._served_s[node_id])
             self._recorder.event("process", "ended", node=node_id, pid=before, expected=expected)
         if pid is not None:
-            self._started_s[node_id] = asyncio.get_running_loop().time()
+            self._served_s[node_id] = math.inf
             self._recorder.event("process", "started", node=node_id, pid=pid)
         self._pids[node_id] = pid
 
