@@ -68,6 +68,19 @@ class Journal:
         return (self.count << 32 | self.total) + self.digest_error
 
 
+class JournalService:
+    """A life of a simulated node that runs a journal: its log holds what the test puts there, and nothing else."""
+
+    def __init__(self, *_: object) -> None:
+        self.machine = Journal()
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    def stop(self, done: Callable[[], None]) -> None:
+        done()
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that nothing listened on a moment ago."""
     sockets = [socket.socket() for _ in range(count)]

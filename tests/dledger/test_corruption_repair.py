@@ -256,6 +256,66 @@ async def test_what_rots_below_the_state_and_is_trimmed_by_the_others_is_forgott
     assert_equal_and_whole(group)
 
 
+async def stop_a_follower(group: Group) -> tuple[str, int]:
+    """Of a group with snapshots; returns where its newest one stands, too."""
+    await group.start()
+    leader = await group.leader()
+    victim = next(node_id for node_id in group.ids if node_id != leader.config.node_id)
+    await group.append_until_trimmable(3)
+    await group.append(10)
+    await group.settled()
+    await group.stop(victim)
+    return victim, max(int(path.name) for path in (group.home(victim) / "snapshots").iterdir())
+
+
+async def comes_back_and_heals(group: Group, victim: str, machine: Journal) -> None:
+    group.machines[victim] = machine
+    node = group.nodes[victim] = Node(group.config(victim), machine)
+    await node.start()
+    await group.append(5)
+    await group.settled()
+    await until(lambda: node.status().corrupt_bytes == 0, "everything is healed or forgotten")
+    assert group.same_state()
+
+
+@pytest.mark.parametrize("lost", [(0,), (-1,), (-1, 0), None], ids=["behind", "before", "both", "all"])
+async def test_a_node_that_lost_the_segments_around_its_snapshot_starts_and_heals(
+    tmp_path: Path, lost: tuple[int, ...] | None
+):
+    group = Group(tmp_path)
+    try:
+        victim, base = await stop_a_follower(group)
+        segments = group.home(victim) / "commitlog"
+        starts = [int(path.name) for path in segments.glob("0*")]
+        for start in starts if lost is None else [base + number * SEGMENT_BYTES for number in lost]:
+            (segments / f"{start:020d}").unlink()
+        await comes_back_and_heals(group, victim, Journal())
+    finally:
+        await group.stop()
+    assert_equal_and_whole(group)
+
+
+async def test_of_segments_lost_around_a_snapshot_what_the_others_keep_is_healed_and_what_they_trimmed_is_forgotten(
+    tmp_path: Path,
+):
+    group = Group(tmp_path, reserve_bytes=1 << 20)
+    try:
+        victim, base = await stop_a_follower(group)
+        for start in (base - SEGMENT_BYTES, base):
+            (group.home(victim) / "commitlog" / f"{start:020d}").unlink()
+        assert (await group.leader()).trim(base)
+        await until(
+            lambda: all(node.first_position == base for node in group.nodes.values()), "the others have trimmed"
+        )
+        machine = Journal()
+        machine.views_end = base - SEGMENT_BYTES
+        await comes_back_and_heals(group, victim, machine)
+        assert group.nodes[victim].first_position == base
+    finally:
+        await group.stop()
+    assert_equal_and_whole(group)
+
+
 async def test_a_node_that_needs_a_snapshot_gets_another_one_if_the_leaders_first_has_rotted(tmp_path: Path):
     group = Group(tmp_path)
     try:

@@ -39,6 +39,23 @@ def test_without_a_majority_all_disagree_until_one_comes():
     assert not votes.disagree(GROUP)
 
 
+def test_a_dispute_ends_when_one_who_agrees_with_another_becomes_a_voter():
+    votes, two = DigestVotes(), Membership((A, B), (C,))
+    for each in (digest(C, 2), digest(A, 1), digest(B, 2)):
+        votes.record(each, two, A)
+    assert votes.disagree(two)
+    assert not votes.disagree(GROUP)
+
+
+def test_a_dispute_ends_when_the_digest_of_a_new_voter_makes_a_majority():
+    votes = DigestVotes()
+    for each in (digest(A, 1), digest(B, 2)):
+        votes.record(each, Membership((A, B)), A)
+    assert votes.disagree(GROUP), "the third one has not spoken"
+    votes.record(digest(C, 1), GROUP, A)
+    assert not votes.disagree(GROUP)
+
+
 def test_a_silent_voter_leaves_the_question_open():
     votes = DigestVotes()
     assert verdicts(votes, A, digest(A, 1), digest(B, 2)) == [Verdict.OPEN, Verdict.OPEN]
@@ -56,12 +73,22 @@ def test_marks_are_compared_with_themselves_only():
     assert set(verdicts(DigestVotes(), A, digest(A, 1, 1000), digest(B, 1, 2000), digest(C, 1, 3000))) == {Verdict.OPEN}
 
 
-def test_what_was_recorded_is_known_while_its_mark_is_kept():
+def test_what_was_recorded_is_known():
     votes = DigestVotes()
     votes.record(digest(A, 1), GROUP, A)
     assert votes.knows(digest(A, 1))
     assert not votes.knows(digest(A, 2))
     assert not votes.knows(digest(B, 1))
-    for mark in range(KEPT_MARKS):
-        votes.record(digest(A, 1, 2000 + mark), GROUP, A)
-    assert not votes.knows(digest(A, 1))
+
+
+def test_a_digest_of_a_mark_older_than_the_kept_ones_counts_as_known_and_is_not_asked_for_again():
+    votes = DigestVotes()
+    for number in range(KEPT_MARKS):
+        assert not votes.knows(digest(B, 1, 1000))
+        votes.record(digest(A, 1, 2000 + number), GROUP, A)
+    for late in (digest(B, 1, 1000), digest(B, 2, 1000)):
+        assert votes.knows(late)
+        votes.record(late, GROUP, A)
+        assert votes.knows(late)
+    assert not votes.knows(digest(B, 1, 2000))
+    assert not votes.knows(digest(B, 1, 9000))

@@ -19,6 +19,7 @@ from dledger.errors import (
     ConfigError,
     IdentityError,
     LogError,
+    LogFullError,
     NotLeaderError,
     OutcomeUnknownError,
     StorageError,
@@ -375,6 +376,34 @@ async def test_a_replica_whose_state_differs_stops_and_is_installed_anew(group: 
     await group.start(odd)
     assert group.nodes[odd].status().incarnation != incarnation
     assert not group.nodes[odd].status().voter
+
+
+async def test_writes_that_two_who_differ_have_stopped_go_on_once_a_third_voter_makes_a_majority(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("dledger.replica.joining.REPLACE_AFTER_S", 1.0)
+    await group.start()
+    await group.append(5)
+    await group.settled()
+    leader = await group.leader()
+    odd, third = (node_id for node_id in group.ids if node_id != leader.config.node_id)
+    await group.stop(third)
+    leader.remove(third)
+    await until(lambda: len(leader.membership.voters) == 2)
+    group.machines[odd].digest_error = 1
+    with pytest.raises(LogFullError, match="states differ"):
+        await group.append(1000)
+    await group.start(third)
+    await until(lambda: any(len(node.membership.voters) == 3 for node in group.nodes.values()), "the third one votes")
+
+    written = False
+    async with asyncio.timeout(DEADLINE_S):
+        while not written:
+            try:
+                await (await group.leader()).append(b"x")
+                written = True
+            except LogError:
+                await asyncio.sleep(0.005)
 
 
 # ---------------------------------------------------------------- what a node refuses

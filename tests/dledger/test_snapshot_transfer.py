@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+from node_group import Group, until
 
 from dledger.core.messages import InstallSnapshot
-from dledger.errors import CorruptionError, LogFullError
+from dledger.errors import CorruptionError, LogFullError, StorageError
 from dledger.replica.transfer import SNAPSHOT_CHANNEL, SnapshotReceiver, SnapshotSender
 from dledger.sim.disk import SimDisk
+from dledger.store import snapshots
+from dledger.store.disk import OsDisk
 from dledger.store.snapshots import SnapshotStore
 from dledger.types import Membership, ReplicaId, SnapshotMeta
 
@@ -106,3 +113,36 @@ def test_a_snapshot_that_is_not_the_one_announced_is_not_listed(monkeypatch, fie
     target = SnapshotStore.open(SimDisk())
     assert isinstance(transfer(target), CorruptionError)
     assert target.list() == []
+
+
+async def test_a_node_gets_another_snapshot_if_the_leaders_first_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    group = Group(tmp_path)
+    try:
+        await group.start()
+        await group.append(10)
+        await group.settled()
+        leader = await group.leader()
+        late = next(node_id for node_id in group.ids if group.nodes[node_id] is not leader)
+        await group.stop(late)
+        await group.append_until_trimmable(2)
+        position = group.trim_candidates()[0]
+        leader = await group.leader()
+        assert leader.trim(position)
+        await until(lambda: leader.first_position == position, "a trim")
+        home, read_data = str(group.home(leader.config.node_id)), snapshots._read_data
+
+        def fail_to_read(disk: OsDisk, meta: SnapshotMeta) -> Iterator[memoryview]:
+            if (disk.root, meta.position) == (home, position):
+                raise StorageError(f"reading failed: {OSError(errno.EIO, 'Input/output error')}")
+            yield from read_data(disk, meta)
+
+        monkeypatch.setattr(snapshots, "_read_data", fail_to_read)
+        await group.start(late)
+        await group.settled()
+        assert group.nodes[late].first_position > position
+        assert group.same_state()
+        assert leader.status().failure is None
+    finally:
+        await group.stop()

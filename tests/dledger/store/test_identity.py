@@ -1,4 +1,6 @@
+import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -82,3 +84,62 @@ def test_a_directory_in_use_names_the_process(tmp_path: Path):
 def test_a_released_lock_is_free(tmp_path: Path):
     for _ in range(2):
         DirectoryLock.acquire(str(tmp_path), 1).release()
+
+
+def test_a_directory_can_be_locked_where_there_is_no_space_to_say_by_whom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    lock = DirectoryLock.acquire(str(tmp_path), 1)
+    with pytest.raises(IdentityError, match="in use"):
+        DirectoryLock.acquire(str(tmp_path), 2)
+    lock.release()
+
+
+_ON_A_SMALL_DISK = """
+import os, pytest, sys
+from dledger.store.identity import DirectoryLock
+
+root, others = sys.argv[1:]
+DirectoryLock.acquire(root, 12345678).release()
+
+def fill_the_disk():
+    with pytest.raises(OSError), open(root + "/other", "ab", buffering=0) as other:
+        while other.write(bytes(4096)) == 4096:
+            pass
+
+fill_the_disk()
+truncate = os.ftruncate
+def truncate_and_lose_what_was_given_back(descriptor, size):
+    truncate(descriptor, size)
+    fill_the_disk()
+if others == "busy":
+    os.ftruncate = truncate_and_lose_what_was_given_back
+DirectoryLock.acquire(root, 4321).release()
+with open(root + "/lock") as file:
+    print("locked by", file.read(), end="")
+"""
+
+
+@pytest.mark.parametrize("others", ["quiet", "busy"])
+def test_a_directory_can_be_locked_again_on_a_real_disk_that_is_full(tmp_path: Path, others: str):
+    unshare = shutil.which("unshare")
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    inside = [str(unshare), "--user", "--map-root-user", "--mount", "sh", "-c"]
+    mount = f"mount -t tmpfs -o size=1m tmpfs {mounted}"
+    if unshare is None or subprocess.run([*inside, mount], capture_output=True, check=False).returncode:
+        pytest.skip("this machine allows no file system of one's own (unshare --user --mount)")
+    script = tmp_path / "script.py"
+    script.write_text(_ON_A_SMALL_DISK)
+    done = subprocess.run(
+        [*inside, f"{mount} && exec {sys.executable} {script} {mounted} {others}"],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "locked by 4321\n", done.stdout + done.stderr

@@ -1,3 +1,4 @@
+import errno
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from dledger.store import space
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.index import UNIT_BYTES
 from dledger.store.log import LogStore
+from dledger.store.segments import Segment, SegmentTable
 from dledger.store.snapshots import SnapshotStore
 from dledger.types import EntryKind, SnapshotMeta
 
@@ -377,6 +379,38 @@ def test_a_reset_that_was_prepared_takes_no_space():
     assert (model.log.first_index, model.log.end_position) == (1000, base.position)
     disk.crash(random.Random(2))
     assert model.open().base == base
+
+
+def test_a_reset_that_was_prepared_makes_no_directory_anew():
+    """A new one has a block of its own, and others have taken what was given back."""
+
+    class DiskWhoseDirectoriesTakeABlock(SimDisk):
+        def mkdir(self, path: str) -> None:
+            if self.is_full and not self.exists(path):
+                raise OSError(errno.ENOSPC, "No space left on device", path)
+            super().mkdir(path)
+
+    disk = DiskWhoseDirectoriesTakeABlock(random.Random(1))
+    model = LoggedModel(disk)
+    model.fill(random.Random(6), 60)
+    model.sync()
+    base = SnapshotMeta(50 * SEGMENT_BYTES, 999, 9, 1234, MEMBERS)
+    model.snapshots.begin(base).commit()
+    model.log.prepare_reset(base)
+    disk.fill_up()
+    model.log.reset(base)
+    disk.kill()
+    assert model.open().base == base
+
+
+def test_who_reads_a_log_that_is_being_reset_is_told_that_it_is_trimmed():
+    """Other threads meet the table as it is between the old segments and the new one."""
+    table = SegmentTable(SEGMENT_BYTES, [Segment(SimDisk(), 0, 0)])
+    table.clear()
+    with pytest.raises(TrimmedError, match="position 5"):
+        table.containing(5)
+    with pytest.raises(TrimmedError, match="index 7"):
+        table.of_index(7)
 
 
 def full_model(spare_blocks: int = 0) -> tuple[SimDisk, LoggedModel]:

@@ -1,10 +1,12 @@
 import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from store_model import SEGMENT_BYTES, LoggedModel
+from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel
 
 from dledger.errors import CorruptionError, LogFullError
+from dledger.replica.repair import REPAIR_CHANNEL, Repairer
 from dledger.sim.disk import SimDisk
 from dledger.store import repair
 from dledger.types import EntryMeta
@@ -223,3 +225,50 @@ def test_a_lost_segment_waits_for_space_and_is_healed_then():
     assert model.log.corrupt_ranges == (lost,)
     disk.make_room()
     heal_all(model)
+
+
+class Asked:
+    """The environment and the transport of a repairer: requests go nowhere."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+
+    def now(self) -> float:
+        return 0.0
+
+    def run_blocking(self, lane: str, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        done(work())
+
+    def send_data(self, to: str, channel: int, data: Sequence[bytes]) -> bool:
+        assert channel == REPAIR_CHANNEL
+        self.requests.append(to)
+        return True
+
+
+def test_no_peer_is_asked_for_an_entry_before_it_is_committed():
+    """The leader may replace it, while the event loop knows nothing of a repair that is writing."""
+    model = closed_log()
+    flip(model, model.entries[59][0], 20)
+    model.open()
+    (damaged,) = model.log.corrupt_ranges
+    assert (damaged.first_index, damaged.next_index) == (59, 60)
+    asked, committed = Asked(), 58
+    repairer = Repairer(
+        "n0",
+        asked,
+        asked,
+        model.log,
+        {"n1": MEMBERS.voters[1]},
+        rest_s=60.0,
+        committed=lambda: committed,
+        repaired=lambda healed, found: None,
+        forget=lambda damaged, trimmed_to: False,
+        failed=pytest.fail,
+    )
+    for _ in range(5):
+        repairer.tick()
+    assert asked.requests == []
+    committed = 59
+    repairer.tick()
+    assert asked.requests == ["n1"]
+    repairer.close()

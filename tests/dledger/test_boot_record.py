@@ -1,0 +1,54 @@
+"""`raft/boot` says in which run of the operating system everything acknowledged was last here."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from node_group import Group, until
+
+import dledger.node
+from dledger.config import ReplicaConfig
+from dledger.replica.boot import PATH as BOOT_PATH
+from dledger.replica.opening import open_directory
+from dledger.replica.replica import Replica
+from dledger.sim.disk import SimDisk
+
+
+async def test_killed_processes_elect_a_leader_although_each_host_once_went_down_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    boot = "monday"
+    monkeypatch.setattr(dledger.node, "_boot_id", lambda: boot)
+    close = Replica.close
+    monkeypatch.setattr(Replica, "close", lambda self, *, clean: close(self, clean=False))
+    group = Group(tmp_path, flush="async")
+    try:
+        await group.start()
+        await group.append(5)
+        await group.settled()
+        boot = "tuesday"
+        for node_id in group.ids:
+            await group.stop(node_id)
+            await group.append(2)
+            await group.start(node_id)
+            node = group.nodes[node_id]
+            await group.append(2)
+            await group.settled()
+            await until(lambda node=node: node.replica.engine.may_vote, "a vote again")
+        await until(lambda: all(b"tuesday" in (group.home(n) / BOOT_PATH).read_bytes() for n in group.ids), "a record")
+        await group.stop()
+        await group.start()
+        assert all(node.replica.engine.may_vote for node in group.nodes.values())
+        await group.append(1)
+    finally:
+        await group.stop()
+
+
+def test_a_node_starts_on_a_full_disk_after_its_host_was_rebooted():
+    disk = SimDisk(Random(1))
+    config = ReplicaConfig("c", "g", "n0", frozenset(["n0"]), segment_bytes=64 << 10)
+    open_directory(disk, config, lambda: "x" * 32, boot_id="monday", bootstrap=True).store.close(clean=True)
+    disk.fill_up()
+    disk.kill()
+    opened = open_directory(disk, config, lambda: "y" * 32, boot_id="tuesday")
+    assert opened.may_vote
