@@ -101,7 +101,7 @@ class Nemesis:
         self._slots = asyncio.Semaphore(max_overlap)
 
     def may_end(self, node_id: str, served_s: float) -> bool:
-        """Whether a fault is in force, or was a moment ago, over which a node that serves since then may stop by itself.
+        """Whether a fault is in force, or was a moment ago, over which a node that serves since then may end by itself.
 
         `served_s` is a time of the event loop's clock, infinity for a node that is still starting.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from functools import partial
 
 from fake_target import MEMBERS, FakeTarget
@@ -21,6 +22,7 @@ class Watched(FakeTarget):
         self.pids = dict.fromkeys(MEMBERS, 1)
         self.stopped = set()
         self.broken = broken
+        self.silent = False
 
     def pid(self, node_id):
         return self.pids[node_id]
@@ -31,7 +33,7 @@ class Watched(FakeTarget):
     async def status(self, node_id):
         if self.broken is not None:
             raise self.broken
-        return await super().status(node_id)
+        return None if self.silent else await super().status(node_id)
 
 
 async def test_a_node_that_ends_by_itself_is_told_from_one_that_was_stopped(tmp_path):
@@ -50,6 +52,28 @@ async def test_a_node_that_ends_by_itself_is_told_from_one_that_was_stopped(tmp_
     ended = [(one.node, one.fields["pid"], one.fields["expected"]) for one in history.events if one.name == "ended"]
     assert ended == [(MEMBERS[0], 1, False), (MEMBERS[1], 1, False), (MEMBERS[0], 2, True)]
     assert (found.result, found.figures["checked"]) == ("invalid", 5)
+
+
+async def test_a_node_serves_from_its_first_answer_on(tmp_path):
+    target = Watched(tmp_path / "target")
+    told = []
+
+    def may_end(node, served_s):
+        told.append((node, served_s))
+        return True
+
+    with Recorder(tmp_path / "run") as recorder:
+        observer = Observer(target, recorder, may_end)
+        target.silent = True
+        await observer.sample(usage=False)
+        target.silent = False
+        target.pids[MEMBERS[0]] = 2
+        await observer.sample(usage=False)
+        target.pids[MEMBERS[0]] = None
+        await observer.sample(usage=False)
+    assert [node for node, _ in told] == [MEMBERS[0]] * 2
+    (_, never), (_, served_s) = told
+    assert never == math.inf > served_s
 
 
 async def test_no_fault_lets_a_name_server_end(tmp_path):

@@ -44,11 +44,13 @@ async def test_killed_processes_elect_a_leader_although_each_host_once_went_down
         await group.stop()
 
 
-def test_a_node_starts_on_a_full_disk_after_its_host_was_rebooted():
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_node_starts_on_a_full_disk_after_its_host_was_rebooted(flush: str):
     disk = SimDisk(Random(1))
-    config = ReplicaConfig("c", "g", "n0", frozenset(["n0"]), segment_bytes=64 << 10)
+    config = ReplicaConfig("c", "g", "n0", frozenset(["n0"]), segment_bytes=64 << 10, flush=flush)
     open_directory(disk, config, lambda: "x" * 32, boot_id="monday", bootstrap=True).store.close(clean=True)
     disk.fill_up()
     disk.kill()
     opened = open_directory(disk, config, lambda: "y" * 32, boot_id="tuesday")
     assert opened.may_vote
+    assert (opened.record_start is None) == (flush == "sync")

@@ -6,9 +6,11 @@ host that goes down may.  `raft/boot` keeps which run of the operating system wr
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
-from dledger.store.disk import Disk, write_file_durably
+from dledger.store.disk import FULL, Disk, write_file_durably
 
 PATH = "raft/boot"
 ACCEPT_LOSS_PATH = "raft/accept-loss"
@@ -21,22 +23,34 @@ class BootRecord(msgspec.Struct, frozen=True):
     flush: str
 
 
-def note_boot(disk: Disk, now: BootRecord, *, clean: bool) -> bool:
-    """Record this start; False if acknowledged entries may have been lost since the one before.
+class Start(NamedTuple):
+    """`may_vote` is False if acknowledged entries may have been lost since the start before.
 
-    Then it is not recorded: `record_boot` is to do it once a leader has made them good. An `accept_loss` counts for one
-    start, whether it was needed or not.
+    Then, or if the disk is full, it is not `recorded`: `record_boot` is to do that once this replica may vote.
     """
+
+    may_vote: bool
+    recorded: bool
+
+
+def note_boot(disk: Disk, now: BootRecord, *, clean: bool) -> Start:
+    """Record this start.  An `accept_loss` counts for one start, whether it was needed or not.  Raises `OSError`."""
     before = _read(disk)
     lost = before is not None and before.flush == "async" and before.boot_id != now.boot_id and not clean
     if lost and not disk.exists(ACCEPT_LOSS_PATH):
-        return False
-    if before is None or before.flush != now.flush or (now.flush == "async" and before != now):
-        record_boot(disk, now)
+        return Start(may_vote=False, recorded=False)
+    recorded = before is not None and before.flush == now.flush and (now.flush == "sync" or before == now)
+    if not recorded:
+        try:
+            record_boot(disk, now)
+            recorded = True
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
     if disk.exists(ACCEPT_LOSS_PATH):
         disk.unlink(ACCEPT_LOSS_PATH)
         disk.sync_dir("raft")
-    return True
+    return Start(may_vote=True, recorded=recorded)
 
 
 def record_boot(disk: Disk, now: BootRecord) -> None:

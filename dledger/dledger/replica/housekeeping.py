@@ -24,7 +24,7 @@ PREPARE_STEP_BYTES = 16 << 20
 class Housekeeping:
     """`saved_commit` is the commit index that the directory holds; `failed` is told what ends this replica.
 
-    `made_good()` is called once a replica that started without its vote has got it from a leader; None if it had it.
+    `record_start()`, unless it is None, is called once this replica may vote and there is room for what it writes.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Housekeeping:
         engine: Callable[[], Engine],
         *,
         saved_commit: int,
-        made_good: Callable[[], None] | None,
+        record_start: Callable[[], None] | None,
         is_ready: Callable[[], bool],
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -52,7 +52,7 @@ class Housekeeping:
         self._connected = connected
         self._engine = engine
         self._saved_commit = saved_commit
-        self._made_good = made_good
+        self._record_start = record_start
         self._is_ready = is_ready
         self._failed = failed
         self._preparing = False
@@ -65,8 +65,8 @@ class Housekeeping:
         engine.disk_used = min(int(store.disk_ratio() * DISK_FULL), DISK_FULL - 1) if has_room else DISK_FULL
         engine.wall_ms = self._environment.wall_ms()
         self._save_commit(engine.commit_index)
-        if self._made_good is not None and engine.may_vote and has_room:
-            self._note_good(self._made_good)
+        if self._record_start is not None and engine.may_vote and has_room:
+            self._record(self._record_start)
         if not has_room or store.end_position != self._prepared_end:
             self._prepare_ahead()
         self._marks.offer_digest()
@@ -85,14 +85,14 @@ class Housekeeping:
                 except LogFullError:
                     pass  # it is due again in a moment
 
-    def _note_good(self, made_good: Callable[[], None]) -> None:
+    def _record(self, start: Callable[[], None]) -> None:
         try:
-            made_good()
+            start()
         except OSError as error:
             if error.errno not in FULL:
-                raise StorageError(f"writing that this node is whole again failed: {error}") from error
+                raise StorageError(f"recording this start failed: {error}") from error
         else:
-            self._made_good = None
+            self._record_start = None
 
     def _save_commit(self, commit_index: int) -> None:
         """As far as it is durable here: else a torn end would look like damage below the commit index."""

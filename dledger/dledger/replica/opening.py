@@ -47,8 +47,8 @@ class Opened:
     base_term: int
     commit_index: int
     may_vote: bool
-    made_good: Callable[[], None]
-    """To be called when one that may not vote has everything from a leader.  Raises `OSError`."""
+    record_start: Callable[[], None] | None
+    """To be called once this replica may vote, or None.  Raises `OSError`."""
     notes: list[str]
 
     def make_engine(self, make: EngineFactory, config: ReplicaConfig, environment: Environment) -> Engine:
@@ -141,7 +141,7 @@ def open_directory(
         disk.open(STARTED, create=True).close()
         disk.sync_dir(".")
     boot = BootRecord(boot_id, config.flush)
-    may_vote = note_boot(disk, boot, clean=recovery.clean or fresh)
+    may_vote, recorded = note_boot(disk, boot, clean=recovery.clean or fresh)
     if not may_vote:
         notes.append(
             "with flush = async the host went down without a clean stop: acknowledged messages may be missing here, so"
@@ -174,7 +174,7 @@ def open_directory(
         base_term,
         commit_index,
         may_vote,
-        partial(record_boot, disk, boot),
+        None if recorded else partial(record_boot, disk, boot),
         notes,
     )
 

@@ -200,7 +200,7 @@ class Replica:
             self._outbox.connected,
             lambda: self.engine,
             saved_commit=opened.commit_index,
-            made_good=None if opened.may_vote else opened.made_good,
+            record_start=opened.record_start,
             is_ready=lambda: self.is_ready,
             failed=self.fail,
         )
