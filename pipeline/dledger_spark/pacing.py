@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 
 PIECES_PER_SECOND: Final = 10
 """Rows are let through in pieces of a tenth of a second's, so that they do not come in bursts."""
+BURST_S: Final = 0.5
+"""So much time in which no rows came is made up for."""
 
 
 class Pace:
-    """Holds rows back so that from the first one on at most `rows_per_second` go through; None lets all through."""
+    """Holds rows back so that at most `rows_per_second` go through; None lets all through."""
 
     def __init__(
         self,
@@ -26,8 +28,7 @@ class Pace:
         self._rows_per_second = rows_per_second
         self._clock = clock
         self._sleep = sleep
-        self._began: float | None = None
-        self._rows = 0
+        self._due: float | None = None
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """A batch in pieces, before each of which `wait` is to be called."""
@@ -43,9 +44,7 @@ class Pace:
         if self._rows_per_second is None:
             return
         now = self._clock()
-        if self._began is None:
-            self._began = now
-        ahead_s = self._began + self._rows / self._rows_per_second - now
-        self._rows += rows
-        if ahead_s > 0:
-            await self._sleep(ahead_s)
+        due = now if self._due is None else max(self._due, now - BURST_S)
+        self._due = due + rows / self._rows_per_second
+        if due > now:
+            await self._sleep(due - now)

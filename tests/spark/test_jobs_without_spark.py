@@ -16,7 +16,7 @@ from dledger_spark.jobs.verification import Replica, compare, log_ranges, queue_
 from dledger_spark.nodes import NameServers
 from dledger_spark.offsets import Queue
 from dledger_spark.options import read_options
-from dledger_spark.pacing import Pace
+from dledger_spark.pacing import BURST_S, Pace
 from dledger_spark.plans import Cut, GroupPlan, QueueBounds
 
 MESSAGES = [[("a", b"one"), ("b", b"two")], [("a", b"three")], [("a", b"four"), ("a", b"five"), ("b", b"six")]]
@@ -250,6 +250,28 @@ def test_rows_are_let_through_at_the_rate_that_was_told():
     asyncio.run(send_all())
     assert [(at, len(rows)) for at, rows in went] == [(0.0, 10), (0.1, 10), (0.2, 10), (0.3, 5)]
     assert [row for _, rows in went for row in rows] == list(range(35))
+
+
+def test_a_pause_is_not_made_up_for_all_at_once():
+    now, went = [0.0], []
+
+    async def sleep(seconds):
+        now[0] += seconds
+
+    async def send(pace, rows):
+        for piece in pace.pieces(pa.RecordBatch.from_pydict({"value": list(range(rows))})):
+            await pace.wait(piece.num_rows)
+            went.append((now[0], piece.num_rows))
+
+    async def send_with_a_pause():
+        pace = Pace(100, clock=lambda: now[0], sleep=sleep)
+        await send(pace, 100)
+        now[0] += 60
+        await send(pace, 1000)
+
+    asyncio.run(send_with_a_pause())
+    busiest = max(sum(rows for at, rows in went if begin <= at < begin + 1) for begin, _ in went)
+    assert busiest <= 100 * (1 + BURST_S) + 10
 
 
 def test_without_a_rate_batches_go_as_they_are():
