@@ -76,6 +76,12 @@ class NameServers:
             for name, data in sorted(table.items())
         }
 
+    def own_topics(self) -> set[str]:
+        """The topics that brokers have for themselves, named after groups and clusters."""
+        table = self._document(GET_CLUSTER, {})
+        clusters = list(table["clusterAddrTable"])
+        return {*table["brokerAddrTable"], *clusters, *(f"{name}_REPLY_TOPIC" for name in clusters)}
+
     def _document(self, code: int, ext: Mapping[str, str]) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(self._ask(code, ext).check().body)
         return document

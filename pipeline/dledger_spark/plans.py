@@ -134,7 +134,12 @@ class Cluster:
         if subscription.pattern is not None:
             pattern = re.compile(subscription.pattern)
             names = self._name_servers.topics()
-            topics = [name for name in names if pattern.fullmatch(name) and _SYSTEM_TOPIC.fullmatch(name) is None]
+            own = self._name_servers.own_topics()
+            topics = [
+                name
+                for name in names
+                if pattern.fullmatch(name) and name not in own and _SYSTEM_TOPIC.fullmatch(name) is None
+            ]
         queues: list[Queue] = []
         for topic in topics:
             found = self._of_topic(topic)

@@ -20,6 +20,7 @@ from dledger_spark.filters import PushedFilters
 from dledger_spark.options import read_options
 from dledger_spark.partitions import LogSlice, QueueRange
 from dledger_spark.planning import BatchPlanner
+from dledger_spark.plans import Cluster
 from dledger_spark.reading import read_partition
 
 ORDERS = 3000
@@ -103,6 +104,16 @@ def test_a_topic_that_was_made_again_shows_its_new_messages_only(spark: SparkSes
 def planned(cluster: LocalCluster, pushed: PushedFilters | None = None, **options: str) -> list[LogSlice | QueueRange]:
     given = {"namesrv": cluster.namesrv} | options
     return list(BatchPlanner(read_options(given, "batch"), pushed or PushedFilters()).partitions())
+
+
+def test_a_pattern_leaves_out_the_topics_of_the_service(cluster: LocalCluster) -> None:
+    options = read_options({"namesrv": cluster.namesrv, "subscribePattern": ".*"}, "batch")
+    found = {queue.topic for queue in Cluster(options).queues()}
+    with SyncAdmin(cluster.namesrv) as admin:
+        info = admin.cluster_info()
+    assert {"orders", "again"} <= found
+    assert not found & {*info.broker_addr_table, *info.cluster_addr_table}
+    assert not [topic for topic in found if topic.endswith("_REPLY_TOPIC")]
 
 
 def test_filters_narrow_what_is_planned(cluster: LocalCluster) -> None:
