@@ -33,6 +33,8 @@ _ROLES: Final = {
     "any": "follower,learner,leader",
     "leader": "leader",
 }
+JAVA_BLANKS: Final = "".join(map(chr, range(33)))
+"""What brokers take away around a tag: less than `str.strip` does."""
 MAX_TIMEOUT_S: Final = 86_400.0
 DEFAULT_MIN_BYTES_PER_SECOND: Final = 100_000
 """Far below what any usable link gives, and enough to tell a replica that only dribbles."""
@@ -446,7 +448,7 @@ def _tags(given: _Given) -> frozenset[str] | None:
     text = given.text("tags")
     if text is None or text.strip() in ("", "*"):
         return None
-    tags = frozenset(tag for part in text.split("||") if (tag := part.strip()))
+    tags = frozenset(tag for part in text.split("||") if (tag := part.strip(JAVA_BLANKS)))
     if not tags:
         raise given.error("tags", "names no tag, expected 'a || b' or '*'")
     return tags

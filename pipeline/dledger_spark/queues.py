@@ -97,6 +97,11 @@ def _pull(queue: Queue, offset: int, messages: int, expression: str, roles: str,
     }
 
 
+def _can_be_asked_for(tag: str) -> bool:
+    """Whether a broker takes this text between two bars for this tag; it trims as Java does."""
+    return bool(tag) and tag != "*" and "||" not in tag and tag[0] > " " and tag[-1] > " "
+
+
 class _RangeReader:
     """Goes through a range, answer by answer; each body holds records."""
 
@@ -106,7 +111,7 @@ class _RangeReader:
         self._offset = part.start
         self._read_bytes = Throttle(part.source.max_bytes_per_second).request_bytes(_MAX_BYTES)
         tags = part.source.row_filter.tags
-        self._expression = "*" if tags is None else " || ".join(sorted(tags))
+        self._expression = "*" if tags is None or not all(map(_can_be_asked_for, tags)) else " || ".join(sorted(tags))
 
     def __iter__(self) -> Iterator[bytes]:
         if self._part.source.row_filter.tags == frozenset():

@@ -22,11 +22,13 @@ class Topic:
     """A topic of one queue; its first `before` messages lie below the planned commit, the others behind it."""
 
     def __init__(self, before: int, messages: int = 6) -> None:
+        self.asked: list[str] = []
         self._positions = [FIRST_POSITION + 100 * n if n < before else COMMIT + 100 * n for n in range(messages)]
 
     def __call__(self, node: FakeNode, request: RemotingCommand) -> RemotingCommand:
         if request.code != PULL:
             return request
+        self.asked.append(request.ext["subscription"])
         start = int(request.ext["queueOffset"])
         offsets = range(start, min(start + PER_ANSWER, len(self._positions)))
         body = b"".join(map(self._record, offsets))
@@ -48,10 +50,18 @@ class Topic:
         )
 
 
-def values(topic: Topic, *, fail_on_data_loss: bool) -> list[bytes]:
+def values(topic: Topic, *, fail_on_data_loss: bool, tags: frozenset[str] | None = None) -> list[bytes]:
     with served(FakeNode(FakeLog([]), "leader"), FakeNode(FakeLog([]), misbehave=topic)) as namesrv:
         source = Source(
-            (namesrv,), GROUP, 0, "follower", "follower", 2.0, fail_on_data_loss, ("value", "offset"), RowFilter()
+            (namesrv,),
+            GROUP,
+            0,
+            "follower",
+            "follower",
+            2.0,
+            fail_on_data_loss,
+            ("value", "offset"),
+            RowFilter(tags=tags),
         )
         part = QueueRange(source, Queue("t", GROUP, 0), 0, 6, FIRST_POSITION, COMMIT, 0)
         return [row["value"] for batch in read_range(part) for row in batch.to_pylist()]
@@ -69,3 +79,13 @@ def test_the_messages_of_a_later_topic_of_the_same_name_fail_the_read_or_are_lef
         values(Topic(before=read_before), fail_on_data_loss=True)
     found = values(Topic(before=read_before), fail_on_data_loss=False)
     assert found == [b"%d" % n for n in range(read_before)]
+
+
+@pytest.mark.parametrize(
+    ("tags", "asked"),
+    [({"a", "b"}, "a || b"), ({"a\u3000"}, "a\u3000"), ({" a"}, "*"), ({"a", "*"}, "*"), ({"a||b"}, "*"), ({""}, "*")],
+)
+def test_a_broker_is_asked_for_tags_only_if_it_takes_them_for_what_they_are(tags: set[str], asked: str) -> None:
+    topic = Topic(before=6)
+    values(topic, fail_on_data_loss=True, tags=frozenset(tags))
+    assert set(topic.asked) == {asked}
