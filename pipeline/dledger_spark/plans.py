@@ -125,11 +125,14 @@ class Cluster:
         """All broker groups that are registered."""
         return list(self._name_servers.groups())
 
-    def queues(self) -> list[Queue]:
-        """The queues that the subscription means, sorted. Raises `OptionError` if it names what does not exist."""
+    def queues(self, *, all_exist: bool = True) -> list[Queue]:
+        """The queues that the subscription means, sorted; those that exist, unless `all_exist` is to be.
+
+        Raises `OptionError` if it names what does not exist, or what is ambiguous.
+        """
         subscription = self._options.subscription
         if subscription.assigned is not None:
-            return sorted(self._assigned(subscription.assigned))
+            return sorted(self._assigned(subscription.assigned, all_exist=all_exist))
         topics: Iterable[str] = subscription.topics
         if subscription.pattern is not None:
             pattern = re.compile(subscription.pattern)
@@ -143,7 +146,7 @@ class Cluster:
         queues: list[Queue] = []
         for topic in topics:
             found = self._of_topic(topic)
-            if not found and subscription.pattern is None:
+            if not found and all_exist and subscription.pattern is None:
                 raise OptionError("subscribe", ",".join(subscription.topics), f"topic {topic!r} does not exist")
             queues += found
         return sorted(queues)
@@ -152,11 +155,13 @@ class Cluster:
         groups = self._name_servers.queues(topic)
         return [Queue(topic, group, queue_id) for group, count in groups.items() for queue_id in range(count)]
 
-    def _assigned(self, assigned: Mapping[str, Any]) -> Iterable[Queue]:
+    def _assigned(self, assigned: Mapping[str, Any], *, all_exist: bool) -> Iterable[Queue]:
         text = json.dumps(assigned)
         for topic, value in assigned.items():
             existing = set(self._of_topic(topic))
             groups = sorted({queue.group for queue in existing})
+            if not existing and not all_exist:
+                continue
             if not existing:
                 raise OptionError("assign", text, f"topic {topic!r} does not exist")
             if not isinstance(value, dict):
@@ -170,9 +175,10 @@ class Cluster:
             for group, numbers in value.items():
                 for number in dict.fromkeys(numbers):
                     queue = Queue(topic, group, number)
-                    if queue not in existing:
+                    if queue in existing:
+                        yield queue
+                    elif all_exist:
                         raise OptionError("assign", text, f"there is no queue {queue}")
-                    yield queue
 
     def commit(self, group: str) -> int:
         """The position below which everything is that was acknowledged before."""

@@ -45,6 +45,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._cluster: Cluster | None = None
         self._queues: list[Queue] = []
+        self._must_exist = options.fail_on_data_loss
+        """Whether a query that starts anew or again ends over a topic that does not exist."""
         self._plans: dict[str, GroupPlan] = {}
         self._planned_at = self._discovered_at = float("-inf")
         self._last_batch_at = time.monotonic()
@@ -58,6 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query without a checkpoint begins."""
         from .planning import check_start, starting_offsets
 
+        self._must_exist = True
         bounds = self._look()
         starts = starting_offsets(self._options, self._asked(), bounds)
         for queue, (first, end) in bounds.items():
@@ -172,11 +175,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _discover(self, cluster: Cluster) -> None:
-        """Learn which queues there are, as far as name servers know."""
+        """Learn which queues there are, as far as name servers know.
+
+        Whether one that was there is gone, its broker tells: name servers may have started just now.
+        """
         try:
-            # A group that no name server lists, as after the start of a name server, has lost none of its topics.
             if {queue.group for queue in self._queues} <= set(cluster.groups()):
-                self._queues = cluster.queues()
+                found = cluster.queues(all_exist=self._must_exist and not self._queues)
+                self._queues = sorted({*self._queues, *found})
         except NoNameServerError as error:
             if not self._queues:
                 raise

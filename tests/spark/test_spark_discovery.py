@@ -21,12 +21,17 @@ QUEUE = Queue("t", "broker-a", 0)
 
 
 class MadeUpCluster:
-    """One queue; `listed` says whether name servers know its group, `away` whether they cannot be reached, `topics`
-    which topics there are.
+    """One queue.
+
+    `listed` says whether name servers know its group, `leaderless` whether they know no leader of it, who tells its
+    topics, `away` whether they cannot be reached; `topics` which topics there are, `is_named` that the subscription
+    names them.
     """
 
     def __init__(self) -> None:
         self.listed = True
+        self.leaderless = False
+        self.is_named = False
         self.away = False
         self.topics = {"t"}
         self.end = 5
@@ -38,10 +43,12 @@ class MadeUpCluster:
             raise NoNameServerError("no name server answered")
         return ["broker-a"] if self.listed else []
 
-    def queues(self) -> list[Queue]:
-        if not self.listed:
+    def queues(self, *, all_exist: bool = True) -> list[Queue]:
+        if self.listed and not self.leaderless and "t" in self.topics:
+            return [QUEUE]
+        if all_exist and self.is_named:
             raise OptionError("subscribe", "t", "topic 't' does not exist")
-        return [QUEUE] if "t" in self.topics else []
+        return []
 
     def plan(self, group: str, topics: Iterable[str]) -> GroupPlan:
         created = dict.fromkeys(self.topics.intersection(topics), self.created)
@@ -67,6 +74,28 @@ def test_a_name_server_that_does_not_list_a_group_yet_ends_no_stream(monkeypatch
     cluster.listed = False
     cluster.end = 9
     assert stream.latestOffset(start, ReadAllAvailable()) == to_json({QUEUE: 9})
+
+
+def test_a_name_server_that_does_not_know_a_groups_leader_yet_ends_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = MadeUpCluster()
+    cluster.is_named = True
+    stream = reader(cluster, monkeypatch)
+    start = stream.initialOffset()
+    cluster.leaderless = True
+    cluster.end = 9
+    assert stream.latestOffset(start, ReadAllAvailable()) == to_json({QUEUE: 9})
+
+
+def test_a_topic_that_is_gone_ends_a_restarted_stream_unless_loss_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = MadeUpCluster()
+    cluster.is_named = True
+    start = reader(cluster, monkeypatch).initialOffset()
+    cluster.topics.clear()
+    assert reader(cluster, monkeypatch, failOnDataLoss="false").latestOffset(start, ReadAllAvailable()) == start
+    with pytest.raises(OptionError):
+        reader(cluster, monkeypatch).latestOffset(start, ReadAllAvailable())
+    with pytest.raises(OptionError):
+        reader(cluster, monkeypatch, failOnDataLoss="false").initialOffset()
 
 
 def test_a_stream_goes_on_while_no_name_server_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
