@@ -24,7 +24,7 @@ from .assignments import Assignments
 from .connection import Connection
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, DeadlineError, InvalidArgumentError
-from .fetcher import PullLimits, QueueFetcher, Subscription, being_cancelled
+from .fetcher import Delivery, PullLimits, QueueFetcher, Subscription, being_cancelled
 from .membership import Membership, heartbeat_of
 from .messages import MessageQueue, ReceivedMessage, Settlement
 from .nameservers import parse_addresses
@@ -255,7 +255,7 @@ class PushConsumer:
                 continue
             message = fetcher.buffer.popleft()
             if self._orderly:
-                fetcher.in_work, fetcher.listed = message.queue_offset, False
+                fetcher.in_work, fetcher.listed = _delivery(message), False
             elif fetcher.buffer:
                 self._with_work.append(fetcher)
             else:
@@ -339,6 +339,8 @@ class PushConsumer:
         held = running.assignments.holds(fetcher) and not running.core.is_closed
         if not held or message.queue_offset in fetcher.retrying:
             return
+        if self._orderly and fetcher.in_work != _delivery(message):
+            return  # settled before; the message may have been handed out again since
         if settlement is Settlement.DONE or self._strategy is None:
             self._done(fetcher, message)
         else:
@@ -347,7 +349,7 @@ class PushConsumer:
 
     def _done(self, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
         fetcher.acknowledge(message.queue_offset)
-        if fetcher.in_work == message.queue_offset:
+        if fetcher.in_work == _delivery(message):
             fetcher.in_work = None
             self._offer(fetcher)
 
@@ -355,10 +357,10 @@ class PushConsumer:
         if self._orderly and message.reconsume_times < self._max_reconsume_times:
             await asyncio.sleep(pause_seconds(message.reconsume_times))
             fetcher.retrying.discard(message.queue_offset)
+            fetcher.in_work = None
             if not fetcher.revoked:
                 again = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
                 fetcher.buffer.appendleft(again)
-                fetcher.in_work = None
                 self._offer(fetcher)
             return
         await running.retries.give_back(message, lambda: running.assignments.holds(fetcher))
@@ -382,6 +384,10 @@ class PushConsumer:
         if self._running is None:
             raise ClientClosedError("the consumer is not started: use 'async with PushConsumer(...)'")
         return self._running
+
+
+def _delivery(message: ReceivedMessage) -> Delivery:
+    return Delivery(message.queue_offset, message.reconsume_times)
 
 
 def _parse_subscriptions(

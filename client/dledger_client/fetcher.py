@@ -20,7 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -73,6 +73,13 @@ class PullLimits(msgspec.Struct, frozen=True):
     max_messages: int = 32
     suspend_seconds: float = 15.0
     max_outstanding: int = 1000
+
+
+class Delivery(NamedTuple):
+    """A message of one queue, and how often it had been delivered before."""
+
+    queue_offset: int
+    reconsume_times: int
 
 
 class PullResult(msgspec.Struct, frozen=True):
@@ -155,7 +162,7 @@ class QueueFetcher:
 
     `find_start` gives the offset to begin with, `on_messages` is called when the buffer has got messages, `settle` when
     the application has ended its work on one. The fields without underscore are the consumer's: `buffer`,
-    `saved_offset`, `in_work` (the offset of an orderly queue's message that is handed out), `listed` (the fetcher
+    `saved_offset`, `in_work` (which delivery of which message an orderly queue has handed out), `listed` (the fetcher
     stands in the consumer's list of queues with work), `retrying` (offsets that are on their way to the retry topic).
     """
 
@@ -176,7 +183,7 @@ class QueueFetcher:
         self.progress: QueueProgress | None = None
         self.saved_offset: int | None = None
         self.revoked = False
-        self.in_work: int | None = None
+        self.in_work: Delivery | None = None
         self.listed = False
         self.retrying: set[int] = set()
         self._core = core

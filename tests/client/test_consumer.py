@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from client_fakes import HandClock, fake_cluster, until
 
+import dledger_client.consumer
 from dledger_client import (
     ClientClosedError,
     DeadlineError,
@@ -233,6 +234,45 @@ async def test_an_orderly_consumer_repeats_a_failed_message_before_its_successor
                 await finished.wait()
         assert seen == [0, 1, 1, 1, 2, 3]
         assert cluster.group.offsets["CG", "T", 0] == 4
+
+
+async def test_a_handler_that_gives_a_message_back_and_returns_has_not_acknowledged_its_next_delivery(monkeypatch):
+    monkeypatch.setattr(dledger_client.consumer, "pause_seconds", lambda _failures: 0.0)
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 3)
+        ended, again = [], asyncio.Event()
+
+        async def handler(message):
+            if message.queue_offset == 0 and message.reconsume_times == 0:
+                message.retry()
+                await again.wait()
+            elif message.queue_offset == 0:
+                again.set()
+                await asyncio.sleep(0.05)
+            ended.append((message.queue_offset, message.reconsume_times))
+
+        async with PushConsumer(cluster.namesrv, "CG", "T", handler, orderly=True, concurrency=4):
+            await until(lambda: len(ended) == 4)
+        assert ended == [(0, 0), (0, 1), (1, 0), (2, 0)]
+
+
+async def test_an_iterated_message_that_was_given_back_is_not_acknowledged_by_asking_for_the_next_one(monkeypatch):
+    monkeypatch.setattr(dledger_client.consumer, "pause_seconds", lambda _failures: 0.0)
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 3)
+        with pytest.raises(ZeroDivisionError):
+            await give_one_back_and_fail_at_the_next(cluster)
+        assert cluster.group.offsets.get(("CG", "T", 0), 0) == 0
+
+
+async def give_one_back_and_fail_at_the_next(cluster):
+    async with PushConsumer(cluster.namesrv, "CG", "T", orderly=True) as consumer:
+        async for message in consumer:
+            if message.reconsume_times == 1:
+                raise ZeroDivisionError
+            assert message.queue_offset == 0
+            message.retry()
+            await until(lambda: consumer._with_work)
 
 
 async def test_an_orderly_consumer_goes_on_when_its_queue_begins_anew():

@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from client_fakes import fake_cluster
 
+import dledger_client.consumer
 from dledger_client import (
     Admin,
     ClientClosedError,
@@ -72,6 +74,26 @@ def test_messages_may_be_acknowledged_from_any_thread(cluster):
             thread.join()
         consumer.commit()
         assert cluster.group.offsets["CG", "T", 0] == 8
+
+
+def test_a_message_that_was_given_back_is_not_acknowledged_by_asking_for_the_next_one(cluster, monkeypatch):
+    monkeypatch.setattr(dledger_client.consumer, "pause_seconds", lambda _failures: 0.0)
+    with SyncProducer(cluster.namesrv) as producer:
+        producer.send_batch("T", [b"x"] * 3)
+    with pytest.raises(ZeroDivisionError):
+        give_one_back_and_fail_at_the_next(cluster)
+    assert cluster.group.offsets.get(("CG", "T", 0), 0) == 0
+
+
+def give_one_back_and_fail_at_the_next(cluster):
+    with SyncConsumer(cluster.namesrv, "CG", "T", orderly=True) as consumer:
+        for message in consumer:
+            if message.reconsume_times == 1:
+                raise ZeroDivisionError
+            assert message.queue_offset == 0
+            message.retry()
+            while not consumer._consumer._with_work:
+                time.sleep(0.001)
 
 
 def test_many_threads_may_send_at_the_same_time(cluster):
