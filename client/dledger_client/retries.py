@@ -115,5 +115,6 @@ class RetrySender:
             (message.message_id,),
             reconsume_times=deliveries,
             max_reconsume_times=self._max_reconsume_times,
+            flag=message.flag,
         )
         await self._sender.deliver(outgoing, self._sender.next_queue, self._core.loop.time() + ATTEMPT_SECONDS)

@@ -23,7 +23,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A message or batch as it goes over the wire, whichever queue it will go to.
 
     `properties` is the property text; `unique_keys` has one key per message; `idempotent` asks the broker group to
-    answer a repetition as the first send.
+    answer a repetition as the first send; `flag` is the application's own number, which other clients can set.
     """
 
     topic: str
@@ -36,6 +36,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
     idempotent: bool = False
+    flag: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -86,7 +87,7 @@ def send_frame(outgoing: Outgoing, producer_group: str, queue_id: int, opaque: i
         e=queue_id,
         f=outgoing.sys_flag,
         g=outgoing.born_timestamp_ms,
-        h=0,
+        h=outgoing.flag,
         i=outgoing.properties,
         j=outgoing.reconsume_times,
         k=False,

@@ -232,7 +232,16 @@ class FakeGroup:
             for writer in node.notified:
                 writer.write(encode_command(notice))
 
-    def store(self, topic: str, queue_id: int, body: bytes, properties: bytes, sys_flag: int = 0, reconsume: int = 0):
+    def store(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        sys_flag: int = 0,
+        reconsume: int = 0,
+        flag: int = 0,
+    ):
         records = self.queues[topic, queue_id]
         now_ms = int(time.time() * 1000)
         record = MessageRecord(
@@ -248,6 +257,7 @@ class FakeGroup:
             store_timestamp=now_ms,
             store_host=HostAddress("127.0.0.1", self.nodes[0].port),
             reconsume_times=reconsume,
+            flag=flag,
         )
         records.append(record)
         event, self.arrived = self.arrived, asyncio.Event()
@@ -361,6 +371,7 @@ class FakeNode(FakeServer):
                     properties,
                     header.sys_flag,
                     header.reconsume_times or 0,
+                    header.flag,
                 )
             ]
         ids = ",".join(offset_message_id(record.store_host, record.physical_offset) for record in records)

@@ -185,6 +185,21 @@ async def test_a_failed_message_goes_to_the_retry_topic_and_comes_back():
         assert (properties["RETRY_TOPIC"], properties["RECONSUME_TIME"], properties["KEYS"]) == ("T", "2", "k")
 
 
+async def test_a_message_that_comes_back_has_the_flag_that_it_was_sent_with():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        cluster.group.store("T", 0, b"x", b"", flag=7)
+        flags = []
+
+        async def handler(message):
+            flags.append(message.flag)
+            if len(flags) == 1:
+                raise ValueError("not yet")
+
+        async with PushConsumer(cluster.namesrv, "CG", "T", handler):
+            await until(lambda: len(flags) == 2)
+        assert flags == [7, 7]
+
+
 async def test_a_broker_that_takes_messages_back_is_asked_to():
     async with fake_cluster(topics={"T": 1}) as cluster:
         fill(cluster, 1)
