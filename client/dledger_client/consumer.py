@@ -319,7 +319,9 @@ class PushConsumer:
         while (message := await self._next_message()) is not None:
             try:
                 await handler(message)
-            except (Exception, asyncio.CancelledError):
+            except (KeyboardInterrupt, SystemExit, GeneratorExit):
+                raise
+            except BaseException:  # cancellations of others, and panics of extensions, which are no `Exception`
                 if being_cancelled():
                     raise
                 logger.exception("handler failed for message %s of %s", message.message_id, message.queue)

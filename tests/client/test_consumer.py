@@ -333,6 +333,24 @@ async def test_a_handler_that_lets_a_cancellation_out_has_failed_like_any_other(
         assert cluster.group.offsets["CG", "T", 0] == 5
 
 
+async def test_a_handler_whose_extension_panics_has_failed_like_any_other():
+    class Panic(BaseException):
+        """As `pyo3_runtime.PanicException`, which a panic in Rust becomes."""
+
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 5)
+        seen = []
+
+        async def handler(message):
+            seen.append((message.body, message.reconsume_times))
+            if message.body == b"0001" and message.reconsume_times == 0:
+                raise Panic
+
+        async with PushConsumer(cluster.namesrv, "CG", "T", handler, concurrency=1, close_timeout=0.1):
+            await until(lambda: (b"0001", 1) in seen)
+        assert [body for body, _ in seen] == [b"0000", b"0001", b"0002", b"0003", b"0004", b"0001"]
+
+
 async def test_a_program_that_gives_up_waiting_for_its_handlers_still_commits_their_work_and_leaves():
     async with fake_cluster(topics={"T": 1}) as cluster:
         fill(cluster, 5)
