@@ -7,7 +7,7 @@ is avoided in the next attempt.
 |---|---|
 | 0 | the messages that match the tags exactly go into the buffer |
 | 19, 20 | nothing (new, or matching); on with the offset that the answer names |
-| 21 | the offset lies outside the queue: on with the offset that the answer names, which is logged |
+| 21 | the offset lies outside the queue, which is logged: on with the queue's first message |
 | 14, 2 | another node, after a short pause |
 | 24, 25 | the broker does not know the subscription: a heartbeat brings it |
 | 17, others; an unreadable message | logged; the route is looked up; a pause of 1 s, doubled up to 16 s |
@@ -140,8 +140,15 @@ def _pull_result(
     tags: TagFilter,
     settle: Callable[[ReceivedMessage, Settlement], None] | None,
 ) -> PullResult:
-    """What an answer holds, up to the first message that cannot be read. Raises `BodyError` if that is at `offset`."""
-    next_offset = decode_ext(PullResponseHeader, response.ext).next_begin_offset
+    """What an answer holds, up to the first message that cannot be read. Raises `BodyError` if that is at `offset`.
+
+    A queue that ends before `offset` belongs to a topic that was deleted and made again: all of it is new, whatever
+    offset the answer names to go on with.
+    """
+    header = decode_ext(PullResponseHeader, response.ext)
+    next_offset = header.next_begin_offset
+    if response.code == ResponseCode.PULL_OFFSET_MOVED and offset > header.max_offset:
+        next_offset = header.min_offset
     messages: list[ReceivedMessage] = []
     for record in iter_records(response.body):
         if record.queue_offset < offset:

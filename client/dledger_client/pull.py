@@ -140,7 +140,7 @@ class PullConsumer:
         return dict(self._positions)
 
     def seek(self, queue: tuple[str, str, int], offset: int) -> None:
-        """Read a queue from `offset` on; one outside the queue is moved into it by the next poll."""
+        """Read a queue from `offset` on; outside it, the next poll begins at the first message."""
         self._move(self._assigned(queue), offset)
 
     async def seek_to_time(self, timestamp_ms: int, queues: Iterable[tuple[str, str, int]] | None = None) -> None:

@@ -207,6 +207,7 @@ class FakeGroup:
         self.leader: FakeNode | None = self.nodes[0]
         self.term = 1
         self.queues: dict[tuple[str, int], list[MessageRecord]] = defaultdict(list)
+        self.first_offsets: dict[tuple[str, int], int] = defaultdict(int)
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.members: dict[str, dict[str, asyncio.StreamWriter]] = defaultdict(dict)
         self.arrived = asyncio.Event()
@@ -333,7 +334,9 @@ class FakeNode(FakeServer):
                 end = len(self.group.queues[header.topic, header.queue_id])
                 return make_response(command, 0, ext={"offset": str(end)})
             case RequestCode.GET_MIN_OFFSET:
-                return make_response(command, 0, ext={"offset": "0"})
+                header = decode_ext(QueueHeader, command.ext)
+                first = self.group.first_offsets[header.topic, header.queue_id]
+                return make_response(command, 0, ext={"offset": str(first)})
             case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
                 header = decode_ext(SearchOffsetHeader, command.ext)
                 records = self.group.queues[header.topic, header.queue_id]
@@ -389,15 +392,17 @@ class FakeNode(FakeServer):
                     await arrived.wait()
             except TimeoutError:
                 break
+        first = self.group.first_offsets[header.topic, header.queue_id]
         found = records[header.queue_offset : header.queue_offset + header.max_msg_nums]
         code = ResponseCode.SUCCESS if found else ResponseCode.PULL_NOT_FOUND
         next_offset = header.queue_offset + len(found)
-        if header.queue_offset > len(records):
-            code, next_offset = ResponseCode.PULL_OFFSET_MOVED, len(records)
+        if not first <= header.queue_offset <= len(records):
+            end = first if header.queue_offset < first else len(records)
+            code, next_offset, found = ResponseCode.PULL_OFFSET_MOVED, end, []
         ext = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(next_offset),
-            "minOffset": "0",
+            "minOffset": str(first),
             "maxOffset": str(len(records)),
         }
         return make_response(command, code, ext=ext, body=b"".join(map(encode_record, found)))

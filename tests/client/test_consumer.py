@@ -306,12 +306,12 @@ async def test_an_orderly_consumer_goes_on_when_its_queue_begins_anew():
             received = cluster.group.nodes[0].received
             await until(lambda: any(is_pull_of(command, 40) for command in received))
             cluster.group.queues["T", 0].clear()
-            cluster.group.store("T", 0, b"the broker moves readers behind it", b"")
-            await until(lambda: any(is_pull_of(command, 1) for command in received))
+            cluster.group.store("T", 0, b"first", b"")
             cluster.group.store("T", 0, b"new", b"")
+            await until(lambda: any(is_pull_of(command, 2) for command in received))
             finish.set()
-            await until(lambda: len(seen) == 2)
-        assert seen == [b"0000", b"new"]
+            await until(lambda: len(seen) == 3)
+        assert seen == [b"0000", b"first", b"new"]
         assert cluster.group.offsets["CG", "T", 0] == 2
 
 
@@ -528,16 +528,28 @@ async def test_a_new_leader_is_followed_at_once_and_nothing_is_lost_or_repeated(
         assert cluster.group.offsets["CG", "T", 0] == 100
 
 
-async def test_an_offset_outside_the_queue_is_moved_to_where_the_broker_says():
+@pytest.mark.parametrize("committed", [0, 1, 70])
+async def test_an_offset_outside_the_queue_is_moved_to_the_first_that_is_kept(committed):
     async with fake_cluster(topics={"T": 1}) as cluster:
         fill(cluster, 5)
-        cluster.group.offsets["CG", "T", 0] = 70
+        cluster.group.first_offsets["T", 0] = 2
+        cluster.group.offsets["CG", "T", 0] = committed
         async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
-            await until(
-                lambda: any(command.ext.get("queueOffset") == "5" for command in cluster.group.nodes[0].received)
-            )
-            cluster.group.store("T", 0, b"new", b"")
-            assert [message.body for message in await take(consumer, 1)] == [b"new"]
+            assert [message.queue_offset for message in await take(consumer, 3)] == [2, 3, 4]
+        assert cluster.group.offsets["CG", "T", 0] == 5
+
+
+async def test_a_topic_that_was_deleted_and_made_again_is_read_from_its_first_message():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 100)
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            await take(consumer, 100)
+            received = cluster.group.nodes[0].received
+            await until(lambda: any(is_pull_of(command, 100) for command in received))
+            cluster.group.queues["T", 0].clear()
+            fill(cluster, 50)
+            assert [message.queue_offset for message in await take(consumer, 50)] == list(range(50))
+        assert cluster.group.offsets["CG", "T", 0] == 50
 
 
 async def test_a_topic_that_is_gone_is_asked_for_less_and_less():
