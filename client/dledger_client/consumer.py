@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
 import msgspec
 
@@ -34,6 +34,9 @@ from .retries import RetrySender, pause_seconds
 
 logger = logging.getLogger(__name__)
 
+_ORDERLY_RECONSUME_TIMES: Final = 16
+"""How often an orderly consumer tries a message again that fails, if it is not told; no broker takes part in that."""
+
 Handler: TypeAlias = Callable[[ReceivedMessage], Awaitable[None]]
 """Processes one message; an exception means that it must come back later."""
 
@@ -56,8 +59,9 @@ class PushConsumer:
 
     `subscriptions` is a topic, several topics, or topics with tag expressions (`"a || b"`, `"*"`). With a `handler`,
     `concurrency` messages are handled at the same time; an exception gives the message back, to come again later, at
-    most `max_reconsume_times` times, then it goes to the topic `%DLQ%<group>`. With `orderly`, messages of one queue
-    are handled one after the other, and a failed one is tried again before its successors.
+    most `max_reconsume_times` times, or as often as the group's settings say, then it goes to the topic `%DLQ%<group>`.
+    With `orderly`, messages of one queue are handled one after the other, and a failed one is tried again before its
+    successors, by default 16 times.
 
     A message is acknowledged when the handler returns, or when the iterator is asked for the next one; with
     `auto_ack=False` only by `message.ack()` (or `message.retry()`). What is committed for a queue, every 5 s and at the
@@ -83,7 +87,7 @@ class PushConsumer:
         strategy: StrategyName | Strategy = "average",
         broadcast: bool = False,
         offset_file: Path | None = None,
-        max_reconsume_times: int = 16,
+        max_reconsume_times: int | None = None,
         pull_batch_size: int = 32,
         max_outstanding: int = 1000,
         close_timeout: float = 5.0,
@@ -356,7 +360,8 @@ class PushConsumer:
             self._offer(fetcher)
 
     async def _retry(self, running: _Running, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
-        if self._orderly and message.reconsume_times < self._max_reconsume_times:
+        limit = _ORDERLY_RECONSUME_TIMES if self._max_reconsume_times is None else self._max_reconsume_times
+        if self._orderly and message.reconsume_times < limit:
             await asyncio.sleep(pause_seconds(message.reconsume_times))
             fetcher.retrying.discard(message.queue_offset)
             fetcher.in_work = None

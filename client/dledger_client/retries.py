@@ -1,9 +1,9 @@
 """Giving back a message that could not be processed, so that the group gets it again later.
 
 The broker does it (CONSUMER_SEND_MSG_BACK, 36): it stores a copy in the group's retry topic, later and later, and after
-`max_reconsume_times` deliveries in the dead letter topic. A broker that answers code 3 leaves it to the client, which
-then waits and sends the copy to the retry topic itself, as RocketMQ's clients do; the broker redirects one that was
-delivered too often.
+`max_reconsume_times` deliveries, or as many as its settings of the group say, in the dead letter topic. A broker that
+answers code 3 leaves it to the client, which then waits and sends the copy to the retry topic itself, as RocketMQ's
+clients do; the broker redirects one that was delivered too often.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def pause_seconds(failures: int) -> float:
 class RetrySender:
     """Gives messages of one consumer group back."""
 
-    def __init__(self, core: ClientCore, consumer_group: str, max_reconsume_times: int) -> None:
+    def __init__(self, core: ClientCore, consumer_group: str, max_reconsume_times: int | None) -> None:
         self._core = core
         self._consumer_group = consumer_group
         self._max_reconsume_times = max_reconsume_times
@@ -100,9 +100,10 @@ class RetrySender:
             names.RETRY_TOPIC: message.topic,
             names.ORIGIN_MESSAGE_ID: message.properties.get(names.ORIGIN_MESSAGE_ID, message.offset_message_id),
             names.RECONSUME_TIME: str(deliveries),
-            names.MAX_RECONSUME_TIMES: str(self._max_reconsume_times),
             names.DELAY: str(_FIRST_RETRY_DELAY_LEVEL + message.reconsume_times),
         }
+        if self._max_reconsume_times is not None:
+            properties[names.MAX_RECONSUME_TIMES] = str(self._max_reconsume_times)
         body, sys_flag = message.body, 0
         if len(body) > COMPRESS_OVER_BYTES:
             body, sys_flag = compress(body)

@@ -64,7 +64,7 @@ class ConsumerOptions(TypedDict, total=False):
     strategy: StrategyName | Strategy
     broadcast: bool
     offset_file: Path | None
-    max_reconsume_times: int
+    max_reconsume_times: int | None
     pull_batch_size: int
     max_outstanding: int
     client_id: str | None

@@ -210,6 +210,7 @@ class FakeGroup:
         self.first_offsets: dict[tuple[str, int], int] = defaultdict(int)
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.members: dict[str, dict[str, asyncio.StreamWriter]] = defaultdict(dict)
+        self.retry_max_times = 16
         self.arrived = asyncio.Event()
         name_server.groups.append(self)
 
@@ -359,8 +360,10 @@ class FakeNode(FakeServer):
             topics[header.topic] = header.default_topic_queue_nums
             self.group.name_server.changed()
         topic = header.topic
-        if topic.startswith("%RETRY%") and header.reconsume_times > header.max_reconsume_times:
-            topic = topic.replace("%RETRY%", "%DLQ%")
+        if topic.startswith("%RETRY%"):
+            limit = header.max_reconsume_times
+            if header.reconsume_times > (self.group.retry_max_times if limit is None else limit):
+                topic = topic.replace("%RETRY%", "%DLQ%")
         if header.batch:
             messages = decode_batch(command.body)
             records = [self.group.store(topic, header.queue_id, m.body, m.properties) for m in messages]

@@ -209,26 +209,30 @@ async def test_a_broker_that_takes_messages_back_is_asked_to():
         async def handler(_message):
             raise ValueError("never")
 
-        async with PushConsumer(cluster.namesrv, "CG", "T", handler) as consumer:
+        async with PushConsumer(cluster.namesrv, "CG", "T", handler, max_reconsume_times=5) as consumer:
             await until(lambda: RequestCode.CONSUMER_SEND_MSG_BACK in leader.codes())
             while cluster.group.offsets.get(("CG", "T", 0)) != 1:
                 await consumer.commit()
         [command] = [command for command in leader.received if command.code == RequestCode.CONSUMER_SEND_MSG_BACK]
-        assert (command.ext["group"], command.ext["originTopic"], command.ext["maxReconsumeTimes"]) == ("CG", "T", "16")
+        assert (command.ext["group"], command.ext["originTopic"], command.ext["maxReconsumeTimes"]) == ("CG", "T", "5")
         assert RequestCode.SEND_MESSAGE_V2 not in leader.codes()
 
 
-async def test_a_message_that_failed_too_often_ends_in_the_dead_letter_topic():
+@pytest.mark.parametrize(("of_the_group", "options"), [(16, {"max_reconsume_times": 1}), (1, {})])
+async def test_a_message_that_failed_too_often_ends_in_the_dead_letter_topic(of_the_group, options):
     async with fake_cluster(topics={"T": 1}) as cluster:
         fill(cluster, 1)
+        cluster.group.retry_max_times = of_the_group
+        tries = []
 
-        async def handler(_message):
+        async def handler(message):
+            tries.append(message.reconsume_times)
             raise ValueError("never")
 
-        async with PushConsumer(cluster.namesrv, "CG", "T", handler, max_reconsume_times=1):
-            while not cluster.group.bodies("%DLQ%CG"):
-                await cluster.group.arrived.wait()
+        async with PushConsumer(cluster.namesrv, "CG", "T", handler, **options):
+            await until(lambda: cluster.group.bodies("%DLQ%CG"))
         assert cluster.group.bodies("%DLQ%CG") == [b"0000"]
+        assert tries == [0, 1]
 
 
 async def test_an_orderly_consumer_repeats_a_failed_message_before_its_successors():
