@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import sys
 import threading
 from typing import ClassVar
 
@@ -419,6 +421,29 @@ def test_each_line_is_a_message(monkeypatch):
     output = dledger(*arguments, stdin="one\n\ntwo without end")
     assert json.loads(output) == {"topic": "T", "messages": 3, "body_bytes": 18}
     assert FakeProducer.sent == [(body, None, "x", {"a": "b=c"}, None) for body in (b"one", b"", b"two without end")]
+
+
+def test_a_standard_input_that_does_not_block_is_read_to_its_end(monkeypatch, capsys):
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+
+    def write_the_rest():
+        os.write(writing, b"3\n")
+        os.close(writing)
+
+    class SlowlyFed(FakeProducer):
+        async def send_batch(self, topic, messages, *, ordering_key=None):
+            await super().send_batch(topic, messages)
+            if len(self.sent) == 2:
+                threading.Timer(0.1, write_the_rest).start()
+
+    monkeypatch.setattr(produce, "Producer", SlowlyFed)
+    os.write(writing, b"1\n2\n")
+    with open(reading) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        main(["produce", "--topic", "T"], standalone_mode=False)
+    assert capsys.readouterr().out.startswith("3 messages")
+    assert [one[0] for one in SlowlyFed.sent] == [b"1", b"2", b"3"]
 
 
 class FailingProducer(FakeProducer):

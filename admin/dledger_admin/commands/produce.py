@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
+from io import RawIOBase
 from threading import Thread
+from typing import BinaryIO
 
 import click
 import msgspec
@@ -109,9 +112,9 @@ def produce(
     async def send_all() -> Produced:
         nonlocal stored, under_way
         size = 0
-        stdin = sys.stdin.buffer
         # Unbuffered: an interpreter that ends waits for the lock of a buffer that a thread still reads into.
-        reader = LineReader(getattr(stdin, "raw", stdin).read)
+        stdin = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
+        reader = LineReader(partial(_read, stdin))
         async with Producer(namesrv) as producer:
             async for lines in reader.batches():
                 under_way = [message(line) for line in lines]
@@ -159,6 +162,15 @@ def _placed(error: AdminError, topic: str, stored: int, under_way: list[Message]
 
 def _before(stored: int) -> str:
     return f"the first {stored} lines are stored" if stored else "no line is known to be stored"
+
+
+def _read(stream: RawIOBase | BinaryIO, size: int) -> bytes:
+    """Read what is there, and wait for it even where another program has set the stream not to block."""
+    while (block := stream.read(size)) is None:
+        waiting = select.poll()
+        waiting.register(stream, select.POLLIN)
+        waiting.poll()
+    return block
 
 
 async def _in_daemon_thread(read: Callable[[], bytes]) -> bytes:
