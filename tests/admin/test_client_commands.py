@@ -485,6 +485,19 @@ def test_keys_come_from_the_line_and_order_it(monkeypatch):
     ]
 
 
+@pytest.mark.parametrize(
+    ("read_bytes", "stored", "said"), [(1000, [], ""), (4, [b"1"], "; the first 1 lines are stored")]
+)
+def test_keys_that_are_not_utf8_are_refused_and_none_becomes_another(monkeypatch, read_bytes, stored, said):
+    monkeypatch.setattr(produce, "Producer", FakeProducer)
+    monkeypatch.setattr(produce, "_READ_BYTES", read_bytes)
+    stdin = b"a:1\ncaf\xe9:2\ncaf\xe8:3\n"
+    refused = CliRunner().invoke(main, ["produce", "--topic", "T", "--key-delimiter", ":"], input=stdin)
+    assert refused.exit_code == 1
+    assert refused.output == f"Error: line 2: the key b'caf\\xe9' is not UTF-8{said}\n"
+    assert [one[0] for one in FakeProducer.sent] == stored
+
+
 class Blocks:
     """A stream that gives out its blocks one by one."""
 

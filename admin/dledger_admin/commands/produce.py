@@ -99,11 +99,14 @@ def produce(
         raise AdminError("standard input is closed: the messages come from there, one for each line")
     common = dict(_name_and_value(item) for item in properties) or None
 
-    def message(line: bytes) -> Message:
+    def message(line: bytes, number: int) -> Message:
         own_key = key
         if key_delimiter and key_delimiter.encode() in line:
             head, _, line = line.partition(key_delimiter.encode())
-            own_key = head.decode(errors="replace")
+            try:
+                own_key = head.decode()
+            except UnicodeDecodeError as error:
+                raise AdminError(f"line {number}: the key {head!r} is not UTF-8") from error
         return Message(line, own_key, tag, common)
 
     stored = 0
@@ -117,7 +120,7 @@ def produce(
         reader = LineReader(partial(_read, stdin))
         async with Producer(namesrv) as producer:
             async for lines in reader.batches():
-                under_way = [message(line) for line in lines]
+                under_way = [message(line, number) for number, line in enumerate(lines, stored + 1)]
                 await _send(producer, topic, under_way, ordered=ordered)
                 stored += len(under_way)
                 size += sum(len(one.body) for one in under_way)
