@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 import threading
 from typing import ClassVar
@@ -616,3 +617,18 @@ def test_consume_commits_what_it_printed_for_a_group(monkeypatch):
 def test_consume_ends_after_the_messages_asked_for(monkeypatch):
     monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
     assert dledger("consume", "--topic", "orders", "--count", "2", "--format", "%o ") == "10 11 "
+
+
+@pytest.mark.parametrize(("number", "early"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("options", "bounded"), [((), False), (("--exit-eof",), True), (("--count", "100"), True)])
+def test_consume_that_a_signal_ends_says_whether_it_came_to_its_end(monkeypatch, number, early, options, bounded):
+    class Interrupted(FakePullConsumer):
+        async def poll(self, limit, timeout):
+            signal.raise_signal(number)
+            await asyncio.sleep(10)
+
+    monkeypatch.setattr(consume, "PullConsumer", Interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    result = CliRunner().invoke(main, ["consume", "--topic", "orders", "--from-beginning", *options])
+    signal.signal(signal.SIGINT, before)
+    assert (result.exit_code, result.output) == (early if bounded else 0, "")

@@ -65,6 +65,9 @@ def consume(
 
     Without --group all queues are read and nothing is committed. With it the queues are shared with the other members;
     with --exit-eof too, all queues are read without joining the group, and what was printed is committed.
+
+    A signal ends the command well, unless it comes before the end that --exit-eof or --count set: the exit code is then
+    128 and the signal's number.
     """
     if sys.stdout is None:
         raise AdminError("standard output is closed: the messages go there")
@@ -72,8 +75,10 @@ def consume(
     source = _Source(namesrv, topic, group, tags, from_beginning, exit_eof, count)
     try:
         run(lambda: _print_all(source, show), namesrv)
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        return
+    except (KeyboardInterrupt, asyncio.CancelledError) as ended:
+        if exit_eof or count is not None:
+            number = signal.SIGINT if isinstance(ended, KeyboardInterrupt) else signal.SIGTERM
+            click.get_current_context().exit(128 + number)
 
 
 async def _print_all(source: _Source, show: Callable[[ReceivedMessage], bytes]) -> None:
