@@ -140,11 +140,15 @@ class Admin:
         perm: int = PERM_READ_WRITE,
         broker_groups: Sequence[str] | None = None,
         attributes: Mapping[str, str | None] | None = None,
+        order: bool = False,
+        filter_type: str = "SINGLE_TAG",
+        sys_flag: int = 0,
     ) -> None:
         """Create a topic with `queues` queues on each broker group (all by default), or change its configuration.
 
         `attributes` are set, or taken away where the value is None; others stay. `{"idempotent": "true"}` makes all
-        sends to the topic idempotent.
+        sends to the topic idempotent. Everything else becomes what it is here: name what `topic_config` shows to keep
+        it. The service makes nothing of the last three, other clients may.
 
         Returns when the leaders have stored it and the name server shows it.
         """
@@ -155,9 +159,9 @@ class Admin:
             read_queue_nums=queues,
             write_queue_nums=queues,
             perm=perm,
-            topic_filter_type="SINGLE_TAG",
-            topic_sys_flag=0,
-            order=False,
+            topic_filter_type=filter_type,
+            topic_sys_flag=sys_flag,
+            order=order,
             attributes=",".join(
                 f"-{name}" if value is None else f"+{name}={value}" for name, value in (attributes or {}).items()
             ),

@@ -354,11 +354,21 @@ class SyncAdmin:
         perm: int = PERM_READ_WRITE,
         broker_groups: Sequence[str] | None = None,
         attributes: Mapping[str, str | None] | None = None,
+        order: bool = False,
+        filter_type: str = "SINGLE_TAG",
+        sys_flag: int = 0,
     ) -> None:
         """See `Admin.create_topic`."""
         self._blocking.run(
             self._admin.create_topic(
-                topic, queues=queues, perm=perm, broker_groups=broker_groups, attributes=attributes
+                topic,
+                queues=queues,
+                perm=perm,
+                broker_groups=broker_groups,
+                attributes=attributes,
+                order=order,
+                filter_type=filter_type,
+                sys_flag=sys_flag,
             )
         )
 

@@ -74,7 +74,7 @@ class FakeAdmin:
     async def __aexit__(self, *error):
         return None
 
-    async def create_topic(self, topic, *, queues, perm, broker_groups, attributes):
+    async def create_topic(self, topic, *, queues, perm, broker_groups, attributes, **_kept):
         self.calls.append(("create", topic, queues, perm, broker_groups, attributes))
 
     async def delete_topic(self, topic):
@@ -187,10 +187,14 @@ def test_topics_are_created_deleted_listed_and_described():
     assert "broker-a" in dledger("topic", "describe", "orders")
 
 
-def test_settings_that_are_not_given_stay_as_they_are():
+def test_settings_that_are_not_given_stay_as_they_are(monkeypatch):
+    async def broker_groups(self):
+        return {"broker-a": BrokerData("c", "broker-a", {}), "broker-b": BrokerData("c", "broker-b", {})}
+
     assert as_json("topic", "create", "orders", "--idempotent")["state"] == "changed"
     dledger("topic", "create", "orders", "--permission", "read")
     dledger("topic", "create", "orders", "--queues", "3")
+    monkeypatch.setattr(FakeAdmin, "broker_groups", broker_groups)
     on_both = ("--broker-group", "broker-a", "--broker-group", "broker-b")
     dledger("topic", "create", "orders", "--no-idempotent", *on_both)
     assert FakeAdmin.calls == [
@@ -200,6 +204,30 @@ def test_settings_that_are_not_given_stay_as_they_are():
         ("create", "orders", 2, 6, ["broker-a"], {"idempotent": None}),
         ("create", "orders", 8, 6, ["broker-b"], {"idempotent": None}),
     ]
+
+
+def test_settings_that_other_clients_have_made_stay_as_they_are(monkeypatch):
+    made = {}
+
+    async def topic_config(self, topic):
+        return {"broker-a": TopicConfig(topic, order=True, topic_filter_type="MULTI_TAG", topic_sys_flag=1)}
+
+    async def create_topic(self, topic, **settings):
+        made.update(settings)
+
+    monkeypatch.setattr(FakeAdmin, "topic_config", topic_config)
+    monkeypatch.setattr(FakeAdmin, "create_topic", create_topic)
+    dledger("topic", "create", "orders", "--queues", "16")
+    assert (made["order"], made["filter_type"], made["sys_flag"]) == (True, "MULTI_TAG", 1)
+
+
+def test_a_mistyped_broker_group_changes_nothing_on_the_others():
+    options = ["--broker-group", "broker-a", "--broker-group", "broker-z"]
+    for name in ("orders", "new"):
+        refused = CliRunner().invoke(main, ["topic", "create", name, "--permission", "read", *options])
+        assert refused.exit_code == 1
+        assert refused.output == "Error: broker group 'broker-z' is not registered, there are broker-a\n"
+    assert not FakeAdmin.calls
 
 
 def test_queues_that_a_change_takes_away_are_named():

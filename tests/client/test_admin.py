@@ -178,6 +178,15 @@ async def test_bad_names_are_refused_before_anything_is_asked():
             await admin.create_topic("orders", broker_groups=["broker-z"])
 
 
+async def test_a_topic_is_sent_with_the_settings_that_other_clients_make_something_of():
+    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
+        await admin.create_topic("orders", order=True, filter_type="MULTI_TAG", sys_flag=1)
+        sent = next(
+            one.ext for one in cluster.group.nodes[0].received if one.code == RequestCode.UPDATE_AND_CREATE_TOPIC
+        )
+        assert (sent["order"], sent["topicFilterType"], sent["topicSysFlag"]) == ("true", "MULTI_TAG", "1")
+
+
 async def test_a_topic_that_was_changed_is_shown_with_its_new_queues():
     async with fake_cluster(topics={"T": 4}) as cluster, Admin(cluster.namesrv) as admin:
         registering = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import click
 import msgspec
 
@@ -101,17 +103,21 @@ def create(
             configs = await admin.topic_config(name)
         except NotFoundError:
             configs = {}
-        wanted: dict[tuple[int, int], list[str]] = {}
+        registered = sorted(await admin.broker_groups())
+        wanted: dict[_Settings, list[str]] = {}
         shrinking: list[str] = []
-        for group in groups or sorted(await admin.broker_groups()):
+        for group in groups or registered:
+            if group not in registered:
+                raise AdminError(f"broker group {group!r} is not registered, there are {', '.join(registered)}")
             settings = _settings(group, configs.get(group), queues, permission)
             wanted.setdefault(settings, []).append(group)
             before = configs[group].read_queue_nums if group in configs else 0
-            if settings[0] < before:
-                gone = f"queue {before - 1}" if settings[0] + 1 == before else f"queues {settings[0]} to {before - 1}"
+            after = settings.queues
+            if after < before:
+                gone = f"queue {before - 1}" if after + 1 == before else f"queues {after} to {before - 1}"
                 shrinking.append(f"{gone} of {name} on {group}")
-        for (number, perm), names in wanted.items():
-            await admin.create_topic(name, queues=number, perm=perm, broker_groups=names, attributes=attributes)
+        for settings, names in wanted.items():
+            await admin.create_topic(name, broker_groups=names, attributes=attributes, **settings._asdict())
         for gone in shrinking:
             click.echo(f"warning: {gone} cannot be read until it has as many queues again", err=True)
         return TopicChange(name, "changed" if configs else "created")
@@ -119,18 +125,34 @@ def create(
     emit(with_admin(namesrv, work), output, _render_change)
 
 
-def _settings(group: str, now: TopicConfig | None, queues: int | None, permission: str | None) -> tuple[int, int]:
-    """Return number of queues and permission for a broker group: what is asked for, else what is there, else defaults.
+class _Settings(NamedTuple):
+    """What `Admin.create_topic` sets on a broker group beside attributes."""
+
+    queues: int
+    perm: int
+    order: bool
+    filter_type: str
+    sys_flag: int
+
+
+def _settings(group: str, now: TopicConfig | None, queues: int | None, permission: str | None) -> _Settings:
+    """Return the settings for a broker group: what is asked for, else what is there, else defaults.
 
     Raises `AdminError` if there are other queues to read than to write, which one number cannot keep.
     """
-    perm = _PERMISSIONS[permission] if permission else now.perm if now else PERM_READ_WRITE
     if queues is None and now and now.read_queue_nums != now.write_queue_nums:
         raise AdminError(
             f"{now.topic_name} has {now.read_queue_nums} queues to read and {now.write_queue_nums} to write on {group}"
             ", say with --queues how many it shall have"
         )
-    return queues or (now.write_queue_nums if now else _DEFAULT_QUEUES), perm
+    base = now or TopicConfig("", write_queue_nums=_DEFAULT_QUEUES)
+    return _Settings(
+        queues=queues or base.write_queue_nums,
+        perm=_PERMISSIONS[permission] if permission else base.perm,
+        order=base.order,
+        filter_type=base.topic_filter_type,
+        sys_flag=base.topic_sys_flag,
+    )
 
 
 @topic.command()
