@@ -18,6 +18,7 @@ from dledger_admin.cli import main
 from dledger_admin.commands.spark_progress import job_progress, tasks_done
 from dledger_client import SyncAdmin, SyncProducer
 from dledger_client.testing import LocalCluster
+from dledger_remoting.topics import SubscriptionGroupConfig
 
 TOPIC = "cli-source"
 
@@ -33,6 +34,7 @@ def namesrv(spark: SparkSession, cluster: LocalCluster) -> str:
     with SyncAdmin(cluster.namesrv) as admin, SyncProducer(cluster.namesrv, group="cli", idempotent=True) as producer:
         admin.create_topic(TOPIC, queues=1)
         admin.create_topic("cli-target", queues=1)
+        admin.create_group(SubscriptionGroupConfig("nobody"))
         producer.send_batch(TOPIC, [b"%03d" % number for number in range(100)])
     return cluster.namesrv
 
@@ -99,6 +101,7 @@ def test_a_program_of_its_own_prints_its_result_alone_and_nothing_of_sparks_logg
         (["stats", "--topics", "no-such-topic"], "topic 'no-such-topic' does not exist"),
         (["stats", "--topics", TOPIC, "--from", "noon"], "'noon' is no time"),
         (["stats", "--topics", TOPIC, "--conf", "spark"], "--conf 'spark': KEY=VALUE is expected"),
+        (["lag", "--group", "typo", "--topics", TOPIC], "there is no consumer group 'typo'"),
         (["replay", "--to-topic", "x", "--job-id", "j"], "nothing to replay"),
         (["replay", "--topics", TOPIC, "--to-topic", TOPIC, "--job-id", "j"], "would be replayed into itself"),
         (["replay", "--archive", "nowhere", "--to-topic", "x", "--job-id", "j"], "there is no archive at"),

@@ -10,6 +10,7 @@ from fake_log import FIRST_POSITION, GROUP, FakeLog, FakeNode, served
 from dledger_client import MessageQueue, NoBrokerError, QueueStatus
 from dledger_spark.entries import Span
 from dledger_spark.errors import CorruptDataError
+from dledger_spark.jobs.errors import JobError
 from dledger_spark.jobs.lags import sample
 from dledger_spark.jobs.log_checks import LogRange, QueueRun, RangeCheck, RecordCheck, TopicBounds, check_range
 from dledger_spark.jobs.verification import Replica, compare, log_ranges, queue_gaps
@@ -211,6 +212,12 @@ def test_named_groups_and_topics_are_in_the_samples_even_without_a_commit():
     source = Offsets()
     found = sample(source, ["idle"], ["quiet"], 1, 10.0, clock=source.clock, wait=source.wait)
     assert [(one.committed, one.lag) for one in found.samples] == [(None, 30)]
+
+
+def test_a_group_that_does_not_exist_is_not_behind_but_an_error():
+    source = Offsets()
+    with pytest.raises(JobError, match="there is no consumer group 'typo'"):
+        sample(source, ["busy", "typo"], ["orders"], 1, 10.0, clock=source.clock, wait=source.wait)
 
 
 def test_a_sample_that_fails_takes_no_other_with_it(monkeypatch):

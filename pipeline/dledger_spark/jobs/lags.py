@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from dledger_client import ClientError, SyncAdmin
+from dledger_remoting.topics import is_system_group
 
 from .errors import JobError
 from .inputs import OnPhase, silent, topic_list
@@ -92,8 +93,8 @@ def lag(
     """Sample the committed offsets of groups beside the ends of their queues, `samples` times, `interval_s` apart.
 
     Without `groups` or `topics` all of them are looked at; pairs without any commit are left out. One sample asks twice
-    for every group, topic and queue: name them where there are many. Raises `JobError` if the first sample fails; a
-    later one that fails is `missed`.
+    for every group, topic and queue: name them where there are many. Raises `JobError` if the first sample fails, also
+    for a named group that does not exist; a later one that fails is `missed`.
     """
     try:
         with SyncAdmin(namesrv) as admin:
@@ -116,6 +117,10 @@ def sample(
     """`lag`, with the offsets' source, the clock and the waiting given."""
     found: list[LagSample] = []
     missed: list[tuple[int, str]] = []
+    known = admin.groups() if groups else {}
+    for group in groups:  # one that was mistyped would seem to be behind by all that there is
+        if group not in known and not is_system_group(group):
+            raise JobError(f"there is no consumer group {group!r}: `dledger group list` shows those that there are")
     due = clock()
     for number in range(samples):
         if number:
