@@ -302,15 +302,25 @@ def test_groups_are_listed_described_and_reset(monkeypatch):
 
 @pytest.mark.parametrize(
     ("text", "target"),
-    [("first", "first"), ("last", "last"), ("12", 12), ("1970-01-01T00:00:01+00:00", 1000)],
+    [
+        ("first", "first"),
+        ("last", "last"),
+        ("1700000000000", 1_700_000_000_000),
+        ("1970-01-01T00:00:01+00:00", 1000),
+    ],
 )
 def test_a_start_point_is_a_word_a_number_or_a_time(text, target):
     assert group.start_point(text) == target
 
 
-def test_a_start_point_that_is_none_names_what_is():
-    with pytest.raises(AdminError, match="--to 'soon' is no time: first, last, milliseconds"):
-        group.start_point("soon")
+@pytest.mark.parametrize("text", ["soon", "12", "202601", "1700000000", "20261331", "20260131112"])
+def test_a_start_point_that_is_none_names_what_is(text):
+    with pytest.raises(AdminError, match=f"--to '{text}' is no time: first, last, milliseconds.* or 20260131 is"):
+        group.start_point(text)
+
+
+def test_a_date_without_hyphens_is_no_number_of_milliseconds():
+    assert group.start_point("20260131") == group.start_point("2026-01-31")
 
 
 def test_a_group_that_does_not_exist_is_not_described():

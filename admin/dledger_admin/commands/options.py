@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import click
 
@@ -13,6 +13,9 @@ from ..cluster.layout import DEFAULT_NAMESRV_PORT, HOST
 from ..errors import AdminError
 
 Command = TypeVar("Command", bound=Callable[..., object])
+
+_LEAST_MS: Final = 10**11
+"""In 1973: what is below was meant as a date or in seconds."""
 
 
 class AbsolutePath(click.Path):
@@ -40,15 +43,18 @@ def time_ms(option: str, text: str, *, otherwise: str = "") -> int:
 
     Raises `AdminError`, which says that `otherwise` and times are expected.
     """
-    if text.isascii() and text.isdecimal():
+    refused = AdminError(
+        f"{option} {text!r} is no time: {otherwise}milliseconds since 1970, at least {_LEAST_MS}, or a time such as "
+        "2026-01-31T12:00 or 20260131 is expected"
+    )
+    if text.isascii() and text.isdecimal() and len(text) != len("20260131"):
+        if int(text) < _LEAST_MS:
+            raise refused
         return int(text)
     try:
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
-        raise AdminError(
-            f"{option} {text!r} is no time: {otherwise}milliseconds since 1970, or a time such as 2026-01-31T12:00 is "
-            "expected"
-        ) from None
+        raise refused from None
 
 
 def data_option(command: Command) -> Command:
