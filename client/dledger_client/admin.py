@@ -57,6 +57,9 @@ BodyT = TypeVar("BodyT")
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 MAX_TIMESTAMP_MS: Final = 2**63 - 1
+MAX_MESSAGES_BY_KEY: Final = 64
+"""How many messages with a key a broker gives at most, whatever it is asked for."""
+
 _NOT_FOUND: Final = frozenset({int(ResponseCode.QUERY_NOT_FOUND)})
 _NO_SUCH_RECORD: Final = frozenset({int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.QUERY_NOT_FOUND)})
 _TOPIC_NOT_FOUND: Final = frozenset({int(ResponseCode.TOPIC_NOT_EXIST)})
@@ -341,8 +344,11 @@ class Admin:
     ) -> list[ReceivedMessage]:
         """The messages of a topic with a key, or with a unique key, stored between two times, oldest first.
 
-        If there are more than `max_messages`, the newest of them.
+        If there are more than `max_messages`, the newest of them. Brokers give at most 64 (`MAX_MESSAGES_BY_KEY`):
+        raises `InvalidArgumentError` for a `max_messages` above. For more, ask again with an earlier `end_ms`.
         """
+        if not 1 <= max_messages <= MAX_MESSAGES_BY_KEY:
+            raise InvalidArgumentError(f"max_messages {max_messages} is not between 1 and {MAX_MESSAGES_BY_KEY}")
         route = await self.topic_route(topic)
         header = QueryMessageHeader(
             topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms

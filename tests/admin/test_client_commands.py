@@ -349,6 +349,15 @@ def test_a_message_is_found_by_id_or_key():
     assert "exactly one of" in wrong.output
 
 
+def test_more_messages_with_a_key_than_brokers_give_are_not_asked_for():
+    by_key = ["message", "get", "--topic", "orders", "--key", "k1", "--max"]
+    assert CliRunner().invoke(main, [*by_key, "64"]).exit_code == 0
+    assert FakeAdmin.calls[-1][-1] == 64
+    refused = CliRunner().invoke(main, [*by_key, "65"])
+    assert refused.exit_code == 2
+    assert "65 is not in the range 1<=x<=64" in refused.output
+
+
 def fails_in_one_line(*arguments: str) -> str:
     result = CliRunner().invoke(main, list(arguments))
     assert result.exit_code == 1

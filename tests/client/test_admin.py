@@ -178,6 +178,13 @@ async def test_bad_names_are_refused_before_anything_is_asked():
             await admin.create_topic("orders", broker_groups=["broker-z"])
 
 
+@pytest.mark.parametrize("number", [0, 65])
+async def test_a_number_of_messages_that_brokers_do_not_give_is_refused(number):
+    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
+        with pytest.raises(InvalidArgumentError, match=f"max_messages {number} is not between 1 and 64"):
+            await admin.messages_by_key("T", "k", max_messages=number)
+
+
 async def test_a_topic_is_sent_with_the_settings_that_other_clients_make_something_of():
     async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
         await admin.create_topic("orders", order=True, filter_type="MULTI_TAG", sys_flag=1)

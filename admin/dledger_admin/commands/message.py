@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import click
 
 from dledger_client import Admin, NotFoundError, ReceivedMessage
+from dledger_client.admin import MAX_MESSAGES_BY_KEY
 
 from ..errors import AdminError
 from ..output import emit, output_option
@@ -29,7 +30,7 @@ def message() -> None:
 @click.option(
     "--max",
     "limit",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=MAX_MESSAGES_BY_KEY),
     default=32,
     show_default=True,
     help="Most messages to show: the newest.",
