@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from dledger_spark.errors import DataLossError
+from dledger_spark.jobs import archives
 from dledger_spark.jobs.archives import Archive
 from dledger_spark.jobs.archiving import KeptQueue, Range, at_most, check_same_topics, mode_for, wanted_ranges
-from dledger_spark.jobs.compaction import worthwhile
+from dledger_spark.jobs.compaction import compact, worthwhile
 from dledger_spark.jobs.errors import JobError
 from dledger_spark.jobs.manifest import EMPTY, ArchivedFile, ArchivedQueue, Manifest, Manifests
 from dledger_spark.jobs.storage import LocalStorage
@@ -98,6 +99,13 @@ def test_small_files_of_one_day_are_compacted_and_large_ones_are_left():
     files = [file("a"), file("b"), file("c"), file("large", size_bytes=900), file("else", day="2026-01-02")]
     small = [one for one in files if one.path in ("a", "b", "c")]
     assert worthwhile([*small, file("large", size_bytes=60_000)], 100_000) == small
+
+
+def test_a_path_without_an_archive_is_not_compacted(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "open_storage", lambda _spark, path: LocalStorage(path))
+    with pytest.raises(JobError, match="there is no archive at"):
+        compact(None, path=tmp_path / "typo")
+    assert not (tmp_path / "typo").exists()
 
 
 def test_what_compaction_has_written_is_not_compacted_again():

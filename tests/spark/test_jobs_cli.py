@@ -34,6 +34,7 @@ def namesrv(spark: SparkSession, cluster: LocalCluster) -> str:
     with SyncAdmin(cluster.namesrv) as admin, SyncProducer(cluster.namesrv, group="cli", idempotent=True) as producer:
         admin.create_topic(TOPIC, queues=1)
         admin.create_topic("cli-target", queues=1)
+        admin.create_topic("cli-empty", queues=1)
         admin.create_group(SubscriptionGroupConfig("nobody"))
         producer.send_batch(TOPIC, [b"%03d" % number for number in range(100)])
     return cluster.namesrv
@@ -68,6 +69,14 @@ def test_a_cluster_is_verified_measured_and_watched(namesrv: str) -> None:
     assert watched.exit_code == 0, watched.output
     assert watched.stdout.splitlines()[-1].split()[-3:] == ["nobody", TOPIC, "100"]
     assert watched.stderr == "sample 1 of 1\n"
+
+
+def test_where_nothing_is_to_be_archived_nothing_is_compacted(namesrv: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "empty")
+    done = run("archive", "--namesrv", namesrv, "--topics", "cli-empty", "--path", path, "--compact", "-o", "json")
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert (result["archive"]["total_rows"], result["compaction"]) == (0, None)
 
 
 def test_a_program_of_its_own_prints_its_result_alone_and_nothing_of_sparks_logging(

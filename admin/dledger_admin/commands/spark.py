@@ -139,7 +139,8 @@ def archive(
             fail_on_data_loss=not allow_data_loss,
             on_phase=on_phase,
         )
-        compacted = jobs.compact(session, path=path, on_phase=on_phase) if compact else None
+        # Without a version there is no archive yet: the topics are empty.
+        compacted = jobs.compact(session, path=path, on_phase=on_phase) if compact and result.version else None
     emit({"archive": result, "compaction": compacted}, run.output, lambda _: tables.archive(result, compacted))
 
 

@@ -40,10 +40,11 @@ def compact(
     """Rewrite small files into files of about `target_bytes`, sorted by queue and offset, under a new manifest.
 
     Rows stay the same. Readers of the version before go on reading its files, which are deleted `keep_seconds` after
-    they were replaced, by this job and by `archive`. Raises `JobError` if another job changes the archive meanwhile.
+    they were replaced, by this job and by `archive`. Raises `JobError` if another job changes the archive meanwhile,
+    and where no archive is.
     """
     archived = Archive(spark, path)
-    before = latest = archived.manifests.read()
+    before = latest = archived.existing()
     small = worthwhile(before.files, target_bytes)
     if small:
         on_phase(f"compacting {len(small):,} files of {len(before.files):,}")
