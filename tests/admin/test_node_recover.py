@@ -33,7 +33,7 @@ def recover(data, *arguments: str) -> tuple[int, str]:
 
 
 def votes(data, boot_id: str) -> bool:
-    return note_boot(OsDisk(str(data / NODE)), BootRecord(boot_id, "async"), clean=False)
+    return note_boot(OsDisk(str(data / NODE)), BootRecord(boot_id, "async"), clean=False).may_vote
 
 
 def test_the_next_start_votes_and_only_that_one(cluster):
