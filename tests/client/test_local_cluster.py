@@ -68,7 +68,7 @@ if command == "down":
 node = data / "broker-a-n0"
 node.mkdir(parents=True, exist_ok=True)
 pause = "import signal; signal.pause()"
-arguments = [sys.executable, "-c", pause, "--config", f"{node}/broker.toml"]
+arguments = [sys.executable, "-P", "-c", pause, "--config", f"{node}/broker.toml"]
 child = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 (data.parents[1] / "child").write_text(str(child.pid))
 if os.environ.get("BEHAVIOUR") == "hangs":
