@@ -15,9 +15,11 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import InvalidParameter, RemotingError, error_from_response
 from dledger_remoting.headers import (
+    BrokerNameHeader,
     CreateTopicHeader,
     DeleteSubscriptionGroupHeader,
     DeleteTopicHeader,
+    IncludeAbsentHeader,
     PinHeader,
     PinNameHeader,
     PinResponseHeader,
@@ -60,6 +62,7 @@ MAX_TIMESTAMP_MS: Final = 2**63 - 1
 MAX_MESSAGES_BY_KEY: Final = 64
 """How many messages with a key a broker gives at most, whatever it is asked for."""
 
+_INCLUDE_ABSENT: Final = encode_ext(IncludeAbsentHeader(include_absent=True))
 _NOT_FOUND: Final = frozenset({int(ResponseCode.QUERY_NOT_FOUND)})
 _NO_SUCH_RECORD: Final = frozenset({int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.QUERY_NOT_FOUND)})
 _TOPIC_NOT_FOUND: Final = frozenset({int(ResponseCode.TOPIC_NOT_EXIST)})
@@ -94,6 +97,9 @@ class Admin:
     Requests are repeated until `timeout` seconds are over. All of them may be repeated without harm. They raise
     `RefusedError` (`NotFoundError` for what does not exist), `NoRouteError` for unknown topics, `NoBrokerError` and
     `DeadlineError`.
+
+    What concerns all broker groups is refused with `NoBrokerError`, and nothing done, while one of them is *absent*: it
+    has been registered, and none of its nodes is now. If it is gone for good, `forget_group` says so.
     """
 
     def __init__(self, name_servers: str | Sequence[str], *, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> None:
@@ -125,13 +131,28 @@ class Admin:
     # Cluster.
 
     async def cluster_info(self) -> ClusterInfo:
-        """All broker groups with the addresses of their nodes (id 0 is the leader), and their names by cluster."""
-        response = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        """All broker groups with the addresses of their nodes (id 0 is the leader), and their names by cluster.
+
+        An absent group has no address.
+        """
+        response = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, _INCLUDE_ABSENT)
         return _decode(ClusterInfo, response.body)
 
     async def broker_groups(self) -> dict[str, BrokerData]:
         """The broker groups by name."""
         return (await self.cluster_info()).broker_addr_table
+
+    async def forget_group(self, name: str) -> None:
+        """Tell all name servers that an absent broker group is gone for good, with all that it held.
+
+        Keys whose queues it had go to others from then on. Raises `RefusedError` if it has registered nodes,
+        `NotFoundError` if no name server knows it.
+        """
+        header = encode_ext(BrokerNameHeader(broker_name=name))
+        answers = await self._tell_name_servers(RequestCode.DLEDGER_FORGET_GROUP, header)
+        found = [answer for answer in answers if answer.code != ResponseCode.QUERY_NOT_FOUND]
+        for answer in found or answers[:1]:
+            check_response(answer)
 
     # Topics.
 
@@ -182,28 +203,28 @@ class Admin:
         await self._ask_leaders(await self._group_names(None), RequestCode.DELETE_TOPIC_IN_BROKER, header)
         core = self._started()
         core.routes.forget(topic)
-        command_ext = encode_ext(TopicInClusterHeader(topic=topic))
-        answers = await asyncio.gather(
-            *(
-                core.call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, command_ext, deadline=self._deadline())
-                for address in core.name_servers.addresses
-            ),
-            return_exceptions=True,
-        )
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
+        for answer in await self._tell_name_servers(
+            RequestCode.DELETE_TOPIC_IN_NAMESRV, encode_ext(TopicInClusterHeader(topic=topic))
+        ):
             check_response(answer)
 
     async def topics(self, *, include_system: bool = False) -> list[str]:
         """The names of all topics, sorted; those of the service itself only on demand."""
-        response = await self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+        response = await self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, _INCLUDE_ABSENT)
         names = _decode(TopicList, response.body).topic_list
         return sorted(name for name in names if include_system or not is_system_topic(name))
 
     async def topic_route(self, topic: str) -> TopicRoute:
         """The readable and writable queues of a topic as they are now."""
         return await self._started().routes.refresh(topic, self._deadline())
+
+    async def _whole_route(self, topic: str) -> TopicRoute:
+        """The route of a topic that no absent broker group has a part of. Raises `NoBrokerError`."""
+        route = await self.topic_route(topic)
+        absent = {queue.broker_group for queue in route.absent_readable}
+        if absent:
+            raise NoBrokerError(_absence(sorted(absent)))
+        return route
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
         """A topic's configuration by broker group."""
@@ -249,7 +270,7 @@ class Admin:
 
     async def offsets(self, group: str, topic: str) -> list[QueueStatus]:
         """First, end and committed offset of every readable queue of a topic, sorted by queue."""
-        route = await self.topic_route(topic)
+        route = await self._whole_route(topic)
         return list(await asyncio.gather(*(self._queue_status(group, queue) for queue in route.readable)))
 
     async def set_offset(self, group: str, queue: tuple[str, str, int], offset: int) -> None:
@@ -267,7 +288,7 @@ class Admin:
         them: stop them first.
         """
         check_start(to)
-        route = await self.topic_route(topic)
+        route = await self._whole_route(topic)
         offsets = self._queue_offsets()
         wanted = {queue: await offsets.at(queue, to, self._deadline()) for queue in route.readable}
         for queue, offset in wanted.items():
@@ -325,11 +346,14 @@ class Admin:
         groups = await self.broker_groups()
         names = [name for name, group in groups.items() if str(host) in group.broker_addrs.values()] or list(groups)
         ext = encode_ext(ViewMessageHeader(offset=physical_offset))
-        for name in await self._group_names(names):
+        absent = [name for name in names if not groups[name].broker_addrs]
+        for name in await self._group_names([name for name in names if name not in absent]):
             answers = await self._ask_leaders([name], RequestCode.VIEW_MESSAGE_BY_ID, ext, accept=_NO_SUCH_RECORD)
             found = _messages(answers[name], name)
             if found and found[0].offset_message_id == offset_message_id.upper():
                 return found[0]
+        if absent:
+            raise NoBrokerError(_absence(absent))
         raise _not_found(f"no message has the offset message id {offset_message_id}")
 
     async def messages_by_key(
@@ -349,7 +373,7 @@ class Admin:
         """
         if not 1 <= max_messages <= MAX_MESSAGES_BY_KEY:
             raise InvalidArgumentError(f"max_messages {max_messages} is not between 1 and {MAX_MESSAGES_BY_KEY}")
-        route = await self.topic_route(topic)
+        route = await self._whole_route(topic)
         header = QueryMessageHeader(
             topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
         )
@@ -364,6 +388,20 @@ class Admin:
     async def _ask_name_server(self, code: int, ext: Mapping[str, str]) -> RemotingCommand:
         command = RemotingCommand(code, ext=dict(ext))
         return check_response(await self._started().name_servers.call(command, self._deadline()))
+
+    async def _tell_name_servers(self, code: int, ext: Mapping[str, str]) -> list[RemotingCommand]:
+        """The answers of all name servers. All are told, then the first that could not be told is an error."""
+        core = self._started()
+        answers = await asyncio.gather(
+            *(core.call(address, code, ext, deadline=self._deadline()) for address in core.name_servers.addresses),
+            return_exceptions=True,
+        )
+        told: list[RemotingCommand] = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            told.append(answer)
+        return told
 
     async def _ask_leaders(
         self,
@@ -396,6 +434,9 @@ class Admin:
             core.routes.group(name).update_from_route(groups[name].cluster, groups[name].broker_addrs)
         if not names:
             raise NoBrokerError("no broker group is registered with the name server")
+        absent = [name for name in names if not groups[name].broker_addrs]
+        if absent:
+            raise NoBrokerError(_absence(absent))
         return names
 
     async def _await_route(self, topic: str, names: Sequence[str], readable: int, writable: int) -> None:
@@ -441,6 +482,14 @@ class Admin:
         if self._core is None:
             raise ClientClosedError("the admin is not started: use 'async with Admin(...)'")
         return self._core
+
+
+def _absence(groups: Sequence[str]) -> str:
+    """Say that no node of these broker groups is registered, and what to do."""
+    return (
+        f"no node of broker group {', '.join(groups)} is registered: start one, "
+        "or use `dledger cluster forget` if the group is gone for good"
+    )
 
 
 def _validate(check: Callable[[str], None], name: str) -> None:

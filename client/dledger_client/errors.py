@@ -47,7 +47,7 @@ class NoRouteError(ClientError):
 
 
 class NoBrokerError(ClientError):
-    """No broker group is registered with the name server, so that there was nobody to ask."""
+    """No node of a broker group, or of any, is registered with the name server, so that there was nobody to ask."""
 
     retryable = True
 

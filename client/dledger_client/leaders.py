@@ -40,7 +40,7 @@ class BrokerGroup:
         self._timer: asyncio.TimerHandle | None = None
 
     def update_from_route(self, cluster: str, addresses: Mapping[int, str]) -> None:
-        """Take over what a name server lists: broker id to address, id 0 being the leader.
+        """Take over what a name server lists: broker id to address, id 0 being the leader; none while it is absent.
 
         A leader is believed when it differs from the one listed before; an id 0 whose address also stands under
         another id is a stand-in that the name server made up, and says nothing.

@@ -48,8 +48,9 @@ class Producer:
     stored *exactly once*, as long as the group remembers it (`idempotent_window_ms`, two minutes). A program that may
     run again names its messages itself, by `unique_key`: the same key, body and properties are the same message.
 
-    A `unique_key` or an `ordering_key` leads to a queue as long as the topic keeps its queues. With several broker
-    groups it must exist before: one that sends create gets its queues group by group.
+    A `unique_key` or an `ordering_key` leads to a queue as long as the topic keeps its queues; while the queue's broker
+    group is away, sends wait for it. With several broker groups the topic must exist before: one that sends create gets
+    its queues group by group.
 
     At most `max_in_flight` requests and `max_in_flight_bytes` bytes are under way; further sends wait. Bodies larger
     than `compress_over_bytes` are compressed (None: never). Many sends may run at the same time, from one event loop.
@@ -233,10 +234,13 @@ class Producer:
                 raise SendError(topic, 0, "not_sent", error) from error
 
     async def queues(self, topic: str, *, timeout: float | None = None) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that can be written, sorted. Raises `NoRouteError`."""
+        """The queues of a topic that can be written, sorted; also those of a broker group that is away just now.
+
+        Raises `NoRouteError`.
+        """
         deadline = self._deadline(timeout)
         _, sender = self._started()
-        return (await sender.route(topic, deadline)).writable
+        return (await sender.route(topic, deadline)).all_writable
 
     async def _send(self, outgoing: Outgoing, choose: QueueChoice, deadline: float) -> list[SendResult]:
         _, sender = self._started()
@@ -281,7 +285,7 @@ class Producer:
         queue = queue_of_key(known, ordering_key)
 
         def choose(route: TopicRoute) -> MessageQueue:
-            return queue if route is known or queue in route.writable else queue_of_key(route, ordering_key)
+            return queue if route is known or queue in route.all_writable else queue_of_key(route, ordering_key)
 
         lane = self._lanes.setdefault(queue, asyncio.Lock())
         try:
@@ -326,7 +330,8 @@ class Producer:
 
 def queue_of_key(route: TopicRoute, ordering_key: str) -> MessageQueue:
     """The queue of an ordering key: the same in every process, as long as the topic's queues stay the same."""
-    return route.writable[crc32(ordering_key.encode()) % len(route.writable)]
+    queues = route.all_writable
+    return queues[crc32(ordering_key.encode()) % len(queues)]
 
 
 def _queue_of(result: SendResult) -> MessageQueue:

@@ -103,9 +103,12 @@ class PullConsumer:
         await self.close()
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that can be read, sorted. Raises `NoRouteError`."""
+        """The queues of a topic that can be read, sorted; also those of a broker group that is away just now.
+
+        Raises `NoRouteError`.
+        """
         core = self._started()
-        return (await core.routes.get(topic, self._deadline())).readable
+        return (await core.routes.get(topic, self._deadline())).all_readable
 
     async def assign(self, queues: Iterable[tuple[str, str, int]]) -> None:
         """Read exactly these queues, given as (topic, broker group, queue id), from their committed offsets on.

@@ -17,7 +17,7 @@ from typing import Final
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RemotingError, error_from_response
-from dledger_remoting.headers import RouteHeader, RouteWatchHeader, encode_ext
+from dledger_remoting.headers import IncludeAbsentHeader, RouteHeader, RouteWatchHeader, encode_ext
 from dledger_remoting.route import TopicRouteData, decode_route
 from dledger_remoting.topics import AUTO_CREATE_TOPIC, is_inherited, is_readable, is_writable
 
@@ -43,12 +43,27 @@ _WATCH_PAUSE_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """The queues of a topic that can be read and written, sorted. `provisional` = the first send creates the topic."""
+    """The queues of a topic that can be read and written, sorted. `provisional` = the first send creates the topic.
+
+    Those of broker groups of which no node is registered are apart.
+    """
 
     topic: str
     readable: tuple[MessageQueue, ...]
     writable: tuple[MessageQueue, ...]
     provisional: bool = False
+    absent_readable: tuple[MessageQueue, ...] = ()
+    absent_writable: tuple[MessageQueue, ...] = ()
+
+    @property
+    def all_readable(self) -> tuple[MessageQueue, ...]:
+        """All queues that can be read once their broker groups are there, sorted."""
+        return tuple(sorted(self.readable + self.absent_readable)) if self.absent_readable else self.readable
+
+    @property
+    def all_writable(self) -> tuple[MessageQueue, ...]:
+        """All queues that can be written once their broker groups are there, sorted."""
+        return tuple(sorted(self.writable + self.absent_writable)) if self.absent_writable else self.writable
 
 
 RouteListener = Callable[[TopicRoute], None]
@@ -167,7 +182,8 @@ class RouteTable:
 
     async def _ask(self, topic: str) -> TopicRouteData | None:
         header = RouteHeader(topic=topic, accept_standard_json_only=True)
-        command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=encode_ext(header))
+        ext = encode_ext(header) | encode_ext(IncludeAbsentHeader(include_absent=True))
+        command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=ext)
         deadline = asyncio.get_running_loop().time() + _ANSWER_SECONDS
         response = await self._name_servers.call(command, deadline)
         if response.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -180,21 +196,32 @@ class RouteTable:
             raise NoRouteError(topic, f"the name server's answer cannot be read: {error}") from error
 
     def _adopt(self, topic: str, data: TopicRouteData, *, provisional: bool) -> TopicRoute:
-        listed = {broker.broker_name for broker in data.broker_datas}
+        addresses = {broker.broker_name: broker.broker_addrs for broker in data.broker_datas}
         for broker in data.broker_datas:
             self.group(broker.broker_name).update_from_route(broker.cluster, broker.broker_addrs)
         readable: list[MessageQueue] = []
         writable: list[MessageQueue] = []
         for queues in data.queue_datas:
             name = queues.broker_name
-            if name not in listed or (provisional and not is_inherited(queues.perm)):
+            if name not in addresses or (provisional and not is_inherited(queues.perm)):
                 continue
             writes = min(queues.write_queue_nums, AUTO_CREATE_QUEUES) if provisional else queues.write_queue_nums
             if is_readable(queues.perm) and not provisional:
                 readable += (MessageQueue(topic, name, queue_id) for queue_id in range(queues.read_queue_nums))
             if is_writable(queues.perm):
                 writable += (MessageQueue(topic, name, queue_id) for queue_id in range(writes))
-        route = TopicRoute(topic, tuple(sorted(readable)), tuple(sorted(writable)), provisional)
+
+        def sort(queues: list[MessageQueue], *, absent: bool) -> tuple[MessageQueue, ...]:
+            return tuple(sorted(queue for queue in queues if absent is not bool(addresses[queue.broker_group])))
+
+        route = TopicRoute(
+            topic,
+            sort(readable, absent=False),
+            sort(writable, absent=False),
+            provisional,
+            sort(readable, absent=True),
+            sort(writable, absent=True),
+        )
         if route != self._routes.get(topic):
             self._routes[topic] = route
             for listener in self.listeners:

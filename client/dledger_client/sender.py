@@ -101,7 +101,7 @@ class Sender:
 
     def next_queue(self, route: TopicRoute) -> MessageQueue:
         """The next writable queue in turn, on a broker group whose leader is known if there is one."""
-        queues = route.writable
+        queues = route.writable or route.absent_writable
         turn = self._turns.get(route.topic, 0)
         groups = self._core.routes.groups
         for step in range(len(queues)):
@@ -113,11 +113,11 @@ class Sender:
         return queues[turn % len(queues)]
 
     async def route(self, topic: str, deadline: float) -> TopicRoute:
-        """A route with writable queues. Raises `NoRouteError`."""
+        """A route with writable queues, be it of absent broker groups. Raises `NoRouteError`."""
         route = self._core.routes.cached(topic)
-        if route is None or not route.writable:
+        if route is None or not route.all_writable:
             route = await self._core.routes.refresh(topic, deadline, auto_create=True)
-            if not route.writable:
+            if not route.all_writable:
                 raise NoRouteError(topic, "none of its queues can be written")
         return route
 
@@ -185,7 +185,7 @@ class Sender:
         wire_error = error_from_response(response.code, response.remark, response.ext)
         if isinstance(wire_error, ServiceNotAvailable):
             self._core.note_not_leader(group, address, wire_error)
-        if isinstance(wire_error, InvalidParameter) and queue in route.writable:
+        if isinstance(wire_error, InvalidParameter) and queue in route.all_writable:
             await self._on_missing_queue(refusal(wire_error), outgoing.topic, deadline, attempts)
         else:
             await self._on_refusal(wire_error, outgoing, deadline, attempts)
@@ -193,8 +193,8 @@ class Sender:
 
     async def _find_leader(self, queue: MessageQueue, group: BrokerGroup, deadline: float, attempts: _Attempts) -> str:
         if not group.addresses:
-            await self._core.routes.refresh(queue.topic, deadline, auto_create=True)
-            if not group.addresses:
+            route = await self._core.routes.refresh(queue.topic, deadline, auto_create=True)
+            if not group.addresses and queue not in route.absent_writable:
                 raise NoRouteError(queue.topic, f"no broker group {queue.broker_group!r} has it")
         try:
             return await group.target(deadline)

@@ -346,6 +346,10 @@ class SyncAdmin:
         """See `Admin.broker_groups`."""
         return self._blocking.run(self._admin.broker_groups())
 
+    def forget_group(self, name: str) -> None:
+        """See `Admin.forget_group`."""
+        self._blocking.run(self._admin.forget_group(name))
+
     def create_topic(
         self,
         topic: str,

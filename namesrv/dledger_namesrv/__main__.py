@@ -18,6 +18,7 @@ from pathlib import Path
 from dledger.open_files import room_for_connections, too_few_files
 
 from .config import ConfigError, ConfigValue, NameServerConfig, build_config, load_config
+from .known import KnownGroupsError
 from .kv import KVStoreError
 from .server import NameServer, StartError
 
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = load_config(options.config, overrides) if options.config else build_config(overrides)
         asyncio.run(_run(config))
-    except (ConfigError, StartError, KVStoreError) as error:
+    except (ConfigError, StartError, KVStoreError, KnownGroupsError) as error:
         print(f"namesrv: {error}", file=sys.stderr)
         return EXIT_CANNOT_START
     return 0

@@ -29,7 +29,7 @@ class NameServerConfig:
     http_port: int = 0
     """Port for health and metrics; 0 = none."""
     data: Path = Path("namesrv-data")
-    """Directory of `kvConfig.json` and `pid`; created if missing."""
+    """Directory of `kvConfig.json`, `knownGroups.json` and `pid`; created if missing."""
     max_connections: int = 4096
     """Connections beyond it are closed at once."""
     max_frame_bytes: int = MAX_FRAME_BYTES

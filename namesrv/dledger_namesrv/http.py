@@ -74,6 +74,7 @@ class NameServerCollector(Collector):
         for name, text, value in (
             ("nodes", "Nodes of brokers that are registered", table.node_count),
             ("broker_groups", "Broker groups with at least one of them", table.group_count),
+            ("absent_broker_groups", "Broker groups that are known and have none", table.absent_group_count),
             ("topics", "Topics that have a route", table.topic_count),
             ("connections", "Connections of brokers and clients that are open", self._server.connection_count),
             ("route_watches", "Clients' waits for a change of a route", self._server.watch_count),

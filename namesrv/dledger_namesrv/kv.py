@@ -1,4 +1,4 @@
-"""Configuration values by namespace and key: the one thing that a name server keeps over a restart.
+"""Configuration values by namespace and key, kept over a restart.
 
 File `kvConfig.json`: `{"configTable":{namespace:{key:value}}}`, as RocketMQ writes it. A change is written beside the
 file, synced, and renamed over it, and only then becomes visible.
@@ -6,7 +6,6 @@ file, synced, and renamed over it, and only then becomes visible.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,8 @@ import msgspec
 
 from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.errors import BodyError
+
+from .files import replace_file
 
 FILE_NAME: Final = "kvConfig.json"
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
@@ -71,18 +72,8 @@ class KVStore:
             raise KVStoreError(f"{self._path} cannot be read: {error}; repair it or move it away") from error
 
     def _replace(self, tables: dict[str, dict[str, str]]) -> None:
-        scratch = self._path.with_suffix(".tmp")
         try:
-            with scratch.open("wb") as file:
-                file.write(encode_body(_Stored(tables)))
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(self._path)
-            directory = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            replace_file(self._path, encode_body(_Stored(tables)))
         except OSError as error:
             raise KVStoreError(f"{self._path} cannot be written: {error.strerror}") from error
         self._tables = tables

@@ -30,6 +30,7 @@ from dledger_remoting.headers import (
     BrokerNameHeader,
     BrokerNodeHeader,
     ClusterHeader,
+    IncludeAbsentHeader,
     KVKeyHeader,
     KVNamespaceHeader,
     PutKVHeader,
@@ -119,6 +120,7 @@ class Processors:
             RequestCode.GET_BROKER_MEMBER_GROUP: self._member_group,
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
             RequestCode.GET_NAMESRV_CONFIG: self._get_config,
+            RequestCode.DLEDGER_FORGET_GROUP: self._forget_group,
         }
         self._waiting: dict[int, _WaitingProcessor] = {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
@@ -214,17 +216,27 @@ class Processors:
         log.info("write permission added group=%s topics=%d", broker_name, count)
         return _success(request, ext={"addTopicCount": str(count)})
 
+    def _forget_group(self, request: RemotingCommand) -> RemotingCommand:
+        name = decode_ext(BrokerNameHeader, request.ext).broker_name
+        if self._table.members(name):
+            raise InvalidParameter(f"broker group {name} has registered nodes: stop them first")
+        if not self._table.forget_group(name):
+            raise QueryNotFound(f"there is no absent broker group {name}")
+        log.info("absent group forgotten group=%s", name)
+        return _success(request)
+
     # Routes
 
     def _route(self, request: RemotingCommand) -> RemotingCommand:
         header = decode_ext(RouteHeader, request.ext)
         standard = wants_standard_json(request.version, header.accept_standard_json_only)
-        body = self._table.encoded_route(header.topic, standard=standard)
+        include_absent = _includes_absent(request)
+        body = self._table.encoded_route(header.topic, standard=standard, include_absent=include_absent)
         if body is None:
             raise TopicNotExist(f"No topic route info in name server for the topic: {header.topic}")
         if self.config.order_message_enable:
             order = self._kv.get(ORDER_TOPIC_NAMESPACE, header.topic)
-            route = self._table.route(header.topic)
+            route = self._table.route(header.topic, include_absent=include_absent)
             if order is not None and route is not None:
                 body = encode_route(msgspec.structs.replace(route, order_topic_conf=order), standard)
         return _success(request, body)
@@ -243,7 +255,8 @@ class Processors:
 
     def _cluster_info(self, request: RemotingCommand) -> RemotingCommand:
         standard = request.version >= STANDARD_JSON_VERSION
-        return _success(request, encode_cluster_info(self._table.cluster_info(), standard))
+        info = self._table.cluster_info(include_absent=_includes_absent(request))
+        return _success(request, encode_cluster_info(info, standard))
 
     def _delete_topic(self, request: RemotingCommand) -> RemotingCommand:
         header = decode_ext(TopicInClusterHeader, request.ext)
@@ -254,7 +267,7 @@ class Processors:
     # Topic lists
 
     def _all_topics(self, request: RemotingCommand) -> RemotingCommand:
-        return self._topic_list(request, self._table.topics)
+        return self._topic_list(request, self._table.topics(include_absent=_includes_absent(request)))
 
     def _topics_of_cluster(self, request: RemotingCommand) -> RemotingCommand:
         return self._topic_list(request, self._table.topics_of_cluster(decode_ext(ClusterHeader, request.ext).cluster))
@@ -333,6 +346,10 @@ class Processors:
         self._table.delete_missing_topics = self.config.delete_topic_with_broker_registration
         log.info("configuration changed %s", " ".join(f"{key}={value}" for key, value in values.items()))
         return _success(request)
+
+
+def _includes_absent(request: RemotingCommand) -> bool:
+    return decode_ext(IncludeAbsentHeader, request.ext).include_absent
 
 
 def _success(request: RemotingCommand, body: bytes = b"", ext: dict[str, str] | None = None) -> RemotingCommand:

@@ -18,6 +18,7 @@ from dledger_remoting.command import RemotingCommand
 
 from .config import NameServerConfig
 from .connection import Connection
+from .known import KnownGroupsFile
 from .kv import KVStore
 from .metrics import CONNECTION_LOST, SILENT, NameServerCounters
 from .processors import Processors
@@ -47,16 +48,15 @@ class NameServer:
     def __init__(self, config: NameServerConfig) -> None:
         self.config = config
         self.counters = NameServerCounters()
-        self._table = RouteTable(
-            first_version=time.time_ns() // 1_000_000,
-            delete_missing_topics=config.delete_topic_with_broker_registration,
-        )
+        self._known = KnownGroupsFile(config.data)
+        self._table = RouteTable()
         self._connections: set[Connection] = set()
         self.arrivals: Arrivals
         self._next_number = 0
         self._processors: Processors | None = None
         self._server: asyncio.Server | None = None
         self._scanner: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
         self._directory: _DataDirectory | None = None
         self._http: AppRunner | None = None
 
@@ -87,10 +87,18 @@ class NameServer:
         return "silent brokers are not looked for" if self._scanner is None or self._scanner.done() else ""
 
     async def start(self) -> None:
-        """Take the data directory and the ports, and serve. Raises `StartError`, `KVStoreError`."""
+        """Take the data directory and the ports, and serve.
+
+        Raises `StartError`, `KVStoreError`, `KnownGroupsError`.
+        """
         self._directory = _DataDirectory(self.config.data)
         self.arrivals = self._make_arrivals()
         try:
+            self._table = RouteTable(
+                first_version=time.time_ns() // 1_000_000,
+                delete_missing_topics=self.config.delete_topic_with_broker_registration,
+                absent=self._known.load(),
+            )
             self._processors = Processors(self.config, self._table, KVStore(self.config.data), _now_ms, self.counters)
             if self.config.http_port:
                 self._http = await self._start_http()
@@ -108,6 +116,7 @@ class NameServer:
             await self._release()
             raise
         self._scanner = asyncio.create_task(self._scan())
+        self._keeper = asyncio.create_task(self._known.keep(self._table))
         if self.config.host not in LOOPBACK_HOSTS:
             log.warning(
                 "listening on %s without access control: whoever can connect can change routes", self.config.host
@@ -130,6 +139,10 @@ class NameServer:
             except TimeoutError:
                 for connection in list(self._connections):
                     connection.abort("the server stops")
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            await asyncio.to_thread(self._known.save, self._table.known_groups())
         await self._release()
 
     def admit(self, connection: Connection) -> bool:

@@ -2,6 +2,8 @@
 
 The algorithm is RocketMQ's `RouteInfoManager`, with the Raft term (`DataVersion.state_version`) as a fence: nothing
 that was said in an older term displaces or removes a leader (broker id 0) that registered in a newer one.
+
+Beyond it, a group whose last node has gone is *absent*: what it held is remembered, and shown to those who ask for it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from dledger_remoting.route import (
 from dledger_remoting.topics import PERM_READ_WRITE, PERM_WRITE, TopicConfig
 
 DEFAULT_NODE_TIMEOUT_MS: Final = 120_000
+MAX_ABSENT_GROUPS: Final = 256
+"""Beyond it the group that has been away longest is forgotten: whoever can connect can register groups."""
 
 
 class NodeKey(NamedTuple):
@@ -39,6 +43,13 @@ class Registered(msgspec.Struct, frozen=True):
     refusal: str = ""
     master_address: str | None = None
     ha_address: str | None = None
+
+
+class KnownGroup(msgspec.Struct, frozen=True, rename="camel"):
+    """A broker group's cluster, and its queues by topic."""
+
+    cluster: str
+    queues: dict[str, QueueData]
 
 
 class _Node(msgspec.Struct):
@@ -82,19 +93,27 @@ class _CachedRoute(NamedTuple):
 
 
 class RouteTable:
-    """All broker groups and topics that one name server knows; no topic has queues in a group that is not known.
+    """All broker groups and topics that one name server knows; `absent` is what one before it knew.
 
     `version` grows with every change that a route can show; it starts at `first_version`, for which the start time in
     ms is a good choice, so that it also grows over restarts.
     """
 
-    def __init__(self, *, first_version: int = 1, delete_missing_topics: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        first_version: int = 1,
+        delete_missing_topics: bool = False,
+        absent: Mapping[str, KnownGroup] | None = None,
+    ) -> None:
         self.delete_missing_topics = delete_missing_topics
         self._version = first_version
         self._last_removal = first_version
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._topic_versions: dict[str, int] = {}
         self._groups: dict[str, _Group] = {}
+        self._absent: dict[str, KnownGroup] = dict(absent or {})
+        """In the order in which they went. A group stays here until its leader has registered what it holds now."""
         self._nodes: dict[NodeKey, _Node] = {}
         self._encoded: dict[tuple[str, bool], _CachedRoute] = {}
 
@@ -103,10 +122,10 @@ class RouteTable:
         """Grows with every change of any route."""
         return self._version
 
-    @property
-    def topics(self) -> list[str]:
-        """All topic names, sorted."""
-        return sorted(self._topics)
+    def topics(self, *, include_absent: bool = False) -> list[str]:
+        """The names of all topics that have a route, or that an absent group holds, sorted."""
+        absent = self._absent.values() if include_absent else ()
+        return sorted({*self._topics, *(topic for group in absent for topic in group.queues)})
 
     @property
     def node_count(self) -> int:
@@ -122,6 +141,20 @@ class RouteTable:
     def topic_count(self) -> int:
         """How many topics have a route."""
         return len(self._topics)
+
+    @property
+    def absent_group_count(self) -> int:
+        """How many broker groups are known and have no live node."""
+        return len(self._absent.keys() - self._groups.keys())
+
+    def known_groups(self) -> dict[str, KnownGroup]:
+        """What the groups hold, absent ones included; those without a topic are left out."""
+        held: dict[str, dict[str, QueueData]] = {}
+        for topic, queues in sorted(self._topics.items()):
+            for name, queue in queues.items():
+                held.setdefault(name, {})[topic] = queue
+        live = {name: KnownGroup(self._groups[name].cluster, queues) for name, queues in sorted(held.items())}
+        return {**self._absent, **live}
 
     # Registration
 
@@ -197,13 +230,27 @@ class RouteTable:
 
     # Topics
 
+    def forget_group(self, name: str) -> bool:
+        """Forget an absent group, which is gone for good; False if it is not absent."""
+        if name in self._groups or (group := self._absent.pop(name, None)) is None:
+            return False
+        for topic in group.queues:
+            self._mark_changed(topic)
+        return True
+
     def delete_topic(self, topic: str, cluster: str | None = None) -> bool:
         """Forget a topic's queues, those of one cluster only if it is named; True if there were any."""
         queues = self._topics.get(topic, {})
         doomed = [name for name in queues if cluster is None or self._groups[name].cluster == cluster]
         for name in doomed:
             self._remove_queues(topic, name)
-        return bool(doomed)
+        away = [name for name in self._absent_with(topic) if cluster is None or self._absent[name].cluster == cluster]
+        for name in away:
+            group = self._absent[name]
+            left = {other: queue for other, queue in group.queues.items() if other != topic}
+            self._absent[name] = msgspec.structs.replace(group, queues=left)
+            self._mark_changed(topic)
+        return bool(doomed or away)
 
     def set_write_permission(self, broker_name: str, *, writable: bool) -> int:
         """Take the write bit from all topics of a broker group, or set their permission to 6; how many there are.
@@ -234,13 +281,15 @@ class RouteTable:
 
     # Reading
 
-    def route(self, topic: str) -> TopicRouteData | None:
-        """Where a topic lives, None if nowhere.
+    def route(self, topic: str, *, include_absent: bool = False) -> TopicRouteData | None:
+        """Where a topic lives, None if nowhere; absent groups, if they are asked for, may have no address.
 
         A group without a live id 0 gets one made up, the lowest live id, which also keeps its own: followers pass on
         what only a leader may do, while a client that sees no id 0 stops sending for 30 s.
         """
-        queues = self._topics.get(topic)
+        queues = dict(self._topics.get(topic, {}))
+        if include_absent:
+            queues |= {name: self._absent[name].queues[topic] for name in self._absent_with(topic)}
         if not queues:
             return None
         return TopicRouteData(
@@ -248,8 +297,14 @@ class RouteTable:
             broker_datas=[_with_master(self._broker_data(name)) for name in sorted(queues)],
         )
 
-    def encoded_route(self, topic: str, *, standard: bool) -> bytes | None:
-        """The text of `route`, made once per change of the route; equal routes are equal bytes."""
+    def encoded_route(self, topic: str, *, standard: bool, include_absent: bool = False) -> bytes | None:
+        """The text of `route`, made once per change of the route unless an absent group is in it.
+
+        Equal routes are equal bytes.
+        """
+        if include_absent and self._absent_with(topic):
+            full = self.route(topic, include_absent=True)
+            return None if full is None else encode_route(full, standard)
         version = self.route_version(topic)
         cached = self._encoded.get((topic, standard))
         if cached is not None and cached.version == version:
@@ -263,21 +318,23 @@ class RouteTable:
 
     def route_version(self, topic: str) -> int:
         """The version at which a topic's route last changed; for an unknown topic, when any topic was last removed."""
-        queues = self._topics.get(topic)
-        if queues is None:
-            return self._last_removal
-        return max(self._topic_versions[topic], *(self._groups[name].version for name in queues))
+        queues = self._topics.get(topic, {})
+        groups = [name for name in (*queues, *self._absent_with(topic)) if name in self._groups]
+        changed = self._topic_versions[topic] if queues else self._last_removal
+        return max((changed, *(self._groups[name].version for name in groups)))
 
     def changed_since(self, topics: Iterable[str], version: int) -> bool:
         """True if the route of one of the topics is newer than `version`, or `version` is not one of this table."""
         return version > self._version or any(self.route_version(topic) > version for topic in topics)
 
-    def cluster_info(self) -> ClusterInfo:
-        """All groups as they registered, with no id made up."""
+    def cluster_info(self, *, include_absent: bool = False) -> ClusterInfo:
+        """All groups as they registered, with no id made up; absent groups, if they are asked for, without address."""
+        names = sorted({*self._groups, *(self._absent if include_absent else ())})
+        groups = {name: self._broker_data(name) for name in names}
         clusters: dict[str, list[str]] = {}
-        for name, group in sorted(self._groups.items()):
+        for name, group in groups.items():
             clusters.setdefault(group.cluster, []).append(name)
-        return ClusterInfo({name: self._broker_data(name) for name in sorted(self._groups)}, clusters)
+        return ClusterInfo(groups, clusters)
 
     def members(self, broker_name: str) -> dict[int, str]:
         """A group's addresses by broker id as they registered, empty if it is unknown."""
@@ -323,6 +380,9 @@ class RouteTable:
             group.version = self._next_version()
 
     def _set_topics(self, broker_name: str, configs: Mapping[str, TopicConfig]) -> None:
+        former = self._absent.pop(broker_name, None)
+        for topic in former.queues if former is not None else ():
+            self._mark_changed(topic)
         for topic, config in configs.items():
             self._set_queues(
                 topic,
@@ -344,15 +404,12 @@ class RouteTable:
     def _remove_queues(self, topic: str, broker_name: str) -> None:
         queues = self._topics[topic]
         del queues[broker_name]
-        version = self._next_version()
-        if queues:
-            self._topic_versions[topic] = version
-            return
-        del self._topics[topic]
-        del self._topic_versions[topic]
-        self._last_removal = version
-        for standard in (False, True):
-            self._encoded.pop((topic, standard), None)
+        if not queues:
+            del self._topics[topic]
+            del self._topic_versions[topic]
+            for standard in (False, True):
+                self._encoded.pop((topic, standard), None)
+        self._mark_changed(topic)
 
     def _remove_nodes(self, keys: Iterable[NodeKey]) -> list[NodeKey]:
         doomed = list(keys)
@@ -365,12 +422,22 @@ class RouteTable:
         group = self._groups.get(node.broker_name)
         if group is None or group.nodes.get(node.broker_id) != key:
             return
+        cluster = group.cluster
         del group.nodes[node.broker_id]
         group.version = self._next_version()
         if not group.nodes:
-            del self._groups[node.broker_name]
-            for topic in self._topics_of_group(node.broker_name):
-                self._remove_queues(topic, node.broker_name)
+            self._let_go(node.broker_name, cluster)
+
+    def _let_go(self, name: str, cluster: str) -> None:
+        """The last node of a group has gone. What only followers registered is no news of its topics."""
+        del self._groups[name]
+        topics = self._topics_of_group(name)
+        if topics:
+            self._absent[name] = KnownGroup(cluster, {topic: self._topics[topic][name] for topic in topics})
+        for topic in topics:
+            self._remove_queues(topic, name)
+        if len(self._absent) > MAX_ABSENT_GROUPS:
+            self.forget_group(next(iter(self._absent)))
 
     def _answer(self, group: _Group, header: RegisterBrokerHeader) -> Registered:
         master = group.nodes.get(MASTER_ID)
@@ -379,11 +446,25 @@ class RouteTable:
         return Registered("", master.address, self._nodes[master].ha_address)
 
     def _broker_data(self, broker_name: str) -> BrokerData:
-        group = self._groups[broker_name]
+        group = self._groups.get(broker_name)
+        if group is None:
+            return BrokerData(broker_name, self._absent[broker_name].cluster)
         return BrokerData(broker_name, group.cluster, group.addresses, group.enable_acting_master)
 
     def _topics_of_group(self, broker_name: str) -> list[str]:
         return [topic for topic, queues in self._topics.items() if broker_name in queues]
+
+    def _absent_with(self, topic: str) -> list[str]:
+        """The absent groups that hold a topic, and those of which only followers are back."""
+        return [name for name, group in self._absent.items() if topic in group.queues]
+
+    def _mark_changed(self, topic: str) -> None:
+        """A topic's route, with absent groups or without, is another one now."""
+        version = self._next_version()
+        if topic in self._topics:
+            self._topic_versions[topic] = version
+        else:
+            self._last_removal = version
 
     def _next_version(self) -> int:
         self._version += 1
@@ -396,7 +477,7 @@ def _is_topic_source(group: _Group, broker_id: int) -> bool:
 
 
 def _with_master(data: BrokerData) -> BrokerData:
-    if MASTER_ID in data.broker_addrs:
+    if MASTER_ID in data.broker_addrs or not data.broker_addrs:
         return data
     acting = data.broker_addrs[min(data.broker_addrs)]
     return msgspec.structs.replace(data, broker_addrs={MASTER_ID: acting, **data.broker_addrs})

@@ -26,12 +26,16 @@ ATTEMPT_TIMEOUT_S: Final = 10.0
 """How long one replica may be silent before another one is asked; a third of the read's timeout if that is less."""
 
 _NO_SUCH_TOPIC: Final = 17
+_INCLUDE_ABSENT: Final = {"includeAbsent": "true"}
+"""Name servers of the project's own then tell of broker groups too of which no node is registered now."""
 _PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 1.0
 
 
 class NameServers:
     """Asks the name servers of a cluster, one after the other until one answers.
+
+    Broker groups that are away belong to the answers, so that no message is left out unnoticed.
 
     Raises `NoNameServerError` if none does, `RefusedError` for another answer than success.
     """
@@ -54,11 +58,11 @@ class NameServers:
 
     def topics(self) -> list[str]:
         """The names of all topics, those of the service itself included, sorted."""
-        return sorted(self._document(GET_TOPICS, {})["topicList"])
+        return sorted(self._document(GET_TOPICS, _INCLUDE_ABSENT)["topicList"])
 
     def queues(self, topic: str) -> dict[str, int]:
         """How many readable queues a topic has on each broker group; nothing if there is no such topic."""
-        response = self._ask(GET_ROUTE, {"topic": topic, "acceptStandardJsonOnly": "true"})
+        response = self._ask(GET_ROUTE, {"topic": topic, "acceptStandardJsonOnly": "true", **_INCLUDE_ABSENT})
         if response.code == _NO_SUCH_TOPIC:
             return {}
         readable = 4
@@ -69,8 +73,11 @@ class NameServers:
         }
 
     def groups(self) -> dict[str, dict[int, str]]:
-        """The addresses of every broker group's nodes by their present id; the leader has the id 0."""
-        table = self._document(GET_CLUSTER, {})["brokerAddrTable"]
+        """The addresses of every broker group's nodes by their present id; the leader has the id 0.
+
+        None while no node of a group is registered.
+        """
+        table = self._document(GET_CLUSTER, _INCLUDE_ABSENT)["brokerAddrTable"]
         return {
             str(name): {int(number): str(address) for number, address in data["brokerAddrs"].items()}
             for name, data in sorted(table.items())
@@ -78,7 +85,7 @@ class NameServers:
 
     def own_topics(self) -> set[str]:
         """The topics that brokers have for themselves, named after groups and clusters."""
-        table = self._document(GET_CLUSTER, {})
+        table = self._document(GET_CLUSTER, _INCLUDE_ABSENT)
         clusters = list(table["clusterAddrTable"])
         return {*table["brokerAddrTable"], *clusters, *(f"{name}_REPLY_TOPIC" for name in clusters)}
 

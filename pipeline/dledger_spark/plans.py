@@ -122,7 +122,7 @@ class Cluster:
         self._asking.clear()
 
     def groups(self) -> list[str]:
-        """All broker groups that are registered."""
+        """All broker groups that name servers know."""
         return list(self._name_servers.groups())
 
     def queues(self, *, all_exist: bool = True) -> list[Queue]:

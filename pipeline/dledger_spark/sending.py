@@ -179,9 +179,9 @@ class RowSender:
                 counts = Counter(queue.broker_group for queue in await producer.queues(topic))
                 await admin.create_topic(topic, queues=min(counts.values()), broker_groups=sorted(counts))
                 route = await admin.topic_route(topic)
-        if not route.writable:
+        if not route.all_writable:
             raise SourceError(f"no queue of topic {topic!r} can be written")
-        return route.writable
+        return route.all_writable
 
     async def _numbered_queue(self, topic: str, partition: int) -> MessageQueue:
         """The queue with a number that is unique within its topic."""

@@ -161,6 +161,8 @@ class RequestCode(IntEnum):
     DLEDGER_ROUTE_WATCH = 20001
     """Long poll at a name server: `RouteWatchHeader` names topics and the route version last seen. The answer comes
     when the route of one of them has changed since, or when the time is up; its ext `version` is the present one."""
+    DLEDGER_FORGET_GROUP = 20003
+    """A broker group that has no node any more is gone for good: `BrokerNameHeader`, to each name server."""
     READ_PLAN = 20010
     """What of a group's log can be read, and where to cut it: `ReadPlanHeader`; the answer's body is a `ReadPlan`."""
     READ_RANGE = 20011

@@ -61,7 +61,8 @@ class QueryDataVersionResponseHeader(msgspec.Struct, frozen=True, gc=False, rena
 
 
 class BrokerNameHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Takes the write permission from all topics of a broker group (205) or gives it back (327)."""
+    """Takes the write permission from all topics of a broker group (205), gives it back (327), or names the absent
+    group to forget (20003)."""
 
     broker_name: str
 
@@ -71,6 +72,16 @@ class BrokerMemberGroupHeader(msgspec.Struct, frozen=True, gc=False, rename="cam
 
     cluster_name: str
     broker_name: str
+
+
+class IncludeAbsentHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Asks for what absent broker groups hold too: those that a name server has met and that have no node now.
+
+    Ours read it beside the header of routes (105), cluster information (106) and the list of all topics (206); others
+    do not know it. Such a group has no address in the answer.
+    """
+
+    include_absent: bool = False
 
 
 class RouteHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -126,6 +126,9 @@ class FakeAdmin:
     async def cluster_info(self):
         return ClusterInfo(await self.broker_groups(), {"c": ["broker-a"]})
 
+    async def forget_group(self, name):
+        self.calls.append(("forget", name))
+
     async def message_by_id(self, offset_message_id):
         if offset_message_id != "OFFSET":
             raise NotFoundError(QueryNotFound(f"no message has the offset message id {offset_message_id}"))
@@ -336,6 +339,19 @@ def test_the_nodes_of_the_cluster_are_listed_with_their_ids():
         (0, "127.0.0.1:10911"),
         (2, "127.0.0.1:10921"),
     ]
+
+
+def test_a_group_of_which_no_node_is_registered_is_shown_and_can_be_forgotten(monkeypatch):
+    async def groups(_):
+        return {"broker-a": BrokerData("broker-a", "c")}
+
+    monkeypatch.setattr(FakeAdmin, "broker_groups", groups)
+    assert as_json("cluster", "info") == [
+        {"cluster": "c", "broker_group": "broker-a", "broker_id": None, "address": None}
+    ]
+    assert "broker-a      -   -" in dledger("cluster", "info")
+    assert as_json("cluster", "forget", "broker-a") == {"broker_group": "broker-a", "state": "forgotten"}
+    assert FakeAdmin.calls == [("forget", "broker-a")]
 
 
 def test_a_message_is_found_by_id_or_key():

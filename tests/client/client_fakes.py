@@ -153,6 +153,7 @@ class FakeNameServer(FakeServer):
         self.topics: dict[str, int] = {}
         self.version = 1
         self.has_watch = True
+        self.tells_of_absent = True
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
@@ -163,10 +164,10 @@ class FakeNameServer(FakeServer):
     async def handle(self, command, writer):
         match command.code:
             case RequestCode.GET_ROUTEINFO_BY_TOPIC:
-                topic = command.ext["topic"]
-                if topic not in self.topics:
+                topic, groups = command.ext["topic"], self._groups_for(command)
+                if topic not in self.topics or not groups:
                     return make_response(command, ResponseCode.TOPIC_NOT_EXIST, "No topic route info")
-                return make_response(command, 0, body=encode_route(self._route(topic), standard=True))
+                return make_response(command, 0, body=encode_route(self._route(topic, groups), standard=True))
             case RequestCode.DLEDGER_ROUTE_WATCH if self.has_watch:
                 header = decode_ext(RouteWatchHeader, command.ext)
                 if header.version == self.version:
@@ -177,9 +178,9 @@ class FakeNameServer(FakeServer):
                         pass
                 return make_response(command, 0, ext={"version": str(self.version)})
             case RequestCode.GET_BROKER_CLUSTER_INFO:
+                groups = self._groups_for(command)
                 info = ClusterInfo(
-                    {group.name: group.broker_data() for group in self.groups},
-                    {"C": [group.name for group in self.groups]},
+                    {group.name: group.broker_data() for group in groups}, {"C": [group.name for group in groups]}
                 )
                 return make_response(command, 0, body=encode_cluster_info(info, standard=True))
             case RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
@@ -190,12 +191,16 @@ class FakeNameServer(FakeServer):
                 return make_response(command, 0)
         return make_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
 
-    def _route(self, topic: str) -> TopicRouteData:
+    def _groups_for(self, command: RemotingCommand) -> list[FakeGroup]:
+        absent_too = self.tells_of_absent and command.ext.get("includeAbsent") == "true"
+        return [group for group in self.groups if absent_too or group.broker_data().broker_addrs]
+
+    def _route(self, topic: str, groups: list[FakeGroup]) -> TopicRouteData:
         queues = self.topics[topic]
         perm = 7 if topic == "TBW102" else 6
         return TopicRouteData(
-            queue_datas=[QueueData(group.name, queues, queues, perm) for group in self.groups],
-            broker_datas=[group.broker_data() for group in self.groups],
+            queue_datas=[QueueData(group.name, queues, queues, perm) for group in groups],
+            broker_datas=[group.broker_data() for group in groups],
         )
 
 

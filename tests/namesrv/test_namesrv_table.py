@@ -1,11 +1,13 @@
 """The route registry alone: registration, fencing by term, removal, routes, versions. Time is a number."""
 
+import itertools
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dledger_namesrv.table import NodeKey, Registered, RouteTable
+from dledger_namesrv.table import MAX_ABSENT_GROUPS, NodeKey, Registered, RouteTable
 from dledger_remoting.headers import RegisterBrokerHeader
 from dledger_remoting.registration import DataVersion, RegisterBrokerBody, TopicConfigSerializeWrapper
 from dledger_remoting.route import decode_route
@@ -53,13 +55,13 @@ def registry() -> Registry:
 def test_a_registered_leader_serves_its_topics(registry):
     assert registry.register(0, A) == Registered()
     assert registry.addresses() == {"broker-0": {0: A}}
-    assert registry.table.topics == ["T1", "TBW102"]
+    assert registry.table.topics() == ["T1", "TBW102"]
     assert registry.table.route("X") is None
 
 
 def test_a_follower_learns_its_leader_and_brings_no_topics(registry):
     registry.register(2, B, topics=("OTHER", "T9"))
-    assert registry.table.topics == []
+    assert registry.table.topics() == []
     registry.register(0, A)
     assert registry.register(2, B) == Registered("", A, f"{A}-ha")
     assert registry.addresses() == {"broker-0": {0: A, 2: B}}
@@ -68,7 +70,7 @@ def test_a_follower_learns_its_leader_and_brings_no_topics(registry):
 def test_the_lowest_follower_brings_topics_where_acting_masters_are_on(registry):
     registry.register(2, B, topics=("T1", "T2"), enable_acting_master=True)
     registry.register(3, C, topics=("T8", "T9"), enable_acting_master=True)
-    assert registry.table.topics == ["T1", "T2"]
+    assert registry.table.topics() == ["T1", "T2"]
 
 
 def test_after_a_failover_a_node_appears_under_its_new_id_only(registry):
@@ -127,7 +129,7 @@ def test_the_loss_of_an_old_connection_does_not_remove_a_node_that_came_back(reg
     assert registry.table.drop_connection(1) == []
     assert registry.members() == {0: A}
     assert registry.table.drop_connection(2) == [NodeKey("C", A)]
-    assert registry.table.topics == []
+    assert registry.table.topics() == []
 
 
 def test_a_silent_node_expires_after_its_own_timeout(registry):
@@ -151,7 +153,7 @@ def test_a_half_started_broker_is_refused(registry):
     assert "single topic" in registry.register(0, A, topics=("T1",)).refusal
     registry.register(0, A)
     assert registry.register(0, A, topics=("T3",)) == Registered()
-    assert registry.table.topics == ["T1", "T3", "TBW102"]
+    assert registry.table.topics() == ["T1", "T3", "TBW102"]
 
 
 def test_topics_stay_when_a_registration_lacks_them_unless_that_is_wished():
@@ -159,8 +161,8 @@ def test_topics_stay_when_a_registration_lacks_them_unless_that_is_wished():
     for registry in (keeping, deleting):
         registry.register(0, A)
         registry.register(0, A, topics=("T1", "T2"))
-    assert keeping.table.topics == ["T1", "T2", "TBW102"]
-    assert deleting.table.topics == ["T1", "T2"]
+    assert keeping.table.topics() == ["T1", "T2", "TBW102"]
+    assert deleting.table.topics() == ["T1", "T2"]
 
 
 def test_an_address_that_moves_to_another_group_leaves_the_first(registry):
@@ -174,7 +176,7 @@ def test_topics_vanish_with_their_last_group(registry):
     registry.register(0, A)
     registry.register(0, B, name="broker-1", topics=("T1", "T2"))
     registry.table.unregister("broker-0", "C", A, 0)
-    assert registry.table.topics == ["T1", "T2"]
+    assert registry.table.topics() == ["T1", "T2"]
     assert registry.addresses() == {"broker-1": {0: B}}
 
 
@@ -199,7 +201,7 @@ def test_a_group_that_moves_to_another_cluster_leaves_nothing_behind(registry):
     assert registry.members() == {0: A, 2: B}
     assert not registry.table.unregister("broker-0", "C", A, 0)
     assert registry.table.expire(1600) == [NodeKey("D", A), NodeKey("D", B)]
-    assert registry.table.topics == []
+    assert registry.table.topics() == []
 
 
 def test_a_group_whose_nodes_disagree_is_in_the_cluster_of_its_leader(registry):
@@ -264,6 +266,94 @@ def test_versions_tell_which_routes_have_changed(registry):
     assert registry.table.changed_since(["T8"], registry.table.version + 1), "a version of another server"
 
 
+def test_an_absent_group_is_told_of_to_those_who_ask_until_its_leader_is_back(registry):
+    table = registry.table
+    registry.register(0, A, connection=1)
+    registry.register(0, B, connection=2, name="broker-1", topics=("T1", "T2"))
+    table.drop_connection(2)
+    assert (table.topics(), table.route("T2"), registry.addresses()) == (["T1", "TBW102"], None, {"broker-0": {0: A}})
+    assert list(table.cluster_info().broker_addr_table) == ["broker-0"]
+    assert table.topics(include_absent=True) == ["T1", "T2", "TBW102"]
+    for topic, groups in (("T1", ["broker-0", "broker-1"]), ("T2", ["broker-1"]), ("TBW102", ["broker-0"])):
+        route = table.route(topic, include_absent=True)
+        assert [queues.broker_name for queues in route.queue_datas] == groups
+        assert decode_route(table.encoded_route(topic, standard=True, include_absent=True)) == route
+    info = table.cluster_info(include_absent=True)
+    assert (info.broker_addr_table["broker-1"].broker_addrs, info.cluster_addr_table["C"]) == (
+        {},
+        ["broker-0", "broker-1"],
+    )
+    assert (table.group_count, table.absent_group_count) == (1, 1)
+    seen = table.version
+    registry.register(2, C, name="broker-1", topics=("T1", "T2"))  # a follower, which brings no topics
+    assert table.route("T2") is None
+    assert table.changed_since(["T2"], seen)
+    assert table.route("T2", include_absent=True).broker_datas[0].broker_addrs == {0: C, 2: C}
+    registry.register(0, B, term=2, name="broker-1", topics=("T1", "T3"))
+    assert table.route("T2", include_absent=True) is None
+    assert registry.addresses() == {"broker-0": {0: A}, "broker-1": {0: B, 2: C}}
+    assert table.absent_group_count == 0
+
+
+def test_a_group_whose_followers_came_and_went_is_still_known(registry):
+    registry.register(0, A)
+    registry.table.unregister("broker-0", "C", A, 0)
+    registry.register(1, B)
+    registry.table.unregister("broker-0", "C", B, 1)
+    assert registry.table.topics(include_absent=True) == ["T1", "TBW102"]
+
+
+def test_what_is_known_of_groups_goes_to_another_table(registry):
+    registry.register(0, A)
+    registry.register(0, B, name="broker-1", cluster="D", topics=("T1", "T2"), connection=2)
+    registry.table.drop_connection(2)
+    known = registry.table.known_groups()
+    table = RouteTable(absent=known)
+    assert table.known_groups() == known
+    assert table.topics() == []
+    assert table.cluster_info(include_absent=True).cluster_addr_table == {"C": ["broker-0"], "D": ["broker-1"]}
+    assert (
+        table.route("T1", include_absent=True).queue_datas
+        == registry.table.route("T1", include_absent=True).queue_datas
+    )
+
+
+def test_an_absent_group_can_be_forgotten_and_a_live_one_cannot(registry):
+    table = registry.table
+    registry.register(0, A)
+    registry.register(0, B, name="broker-1", connection=2)
+    assert not table.forget_group("broker-1")
+    table.drop_connection(2)
+    seen = table.version
+    assert table.forget_group("broker-1")
+    assert table.changed_since(["T1"], seen)
+    assert table.route("T1", include_absent=True) == table.route("T1")
+    assert not table.forget_group("broker-1")
+
+
+def test_a_topic_is_deleted_in_absent_groups_too(registry):
+    table = registry.table
+    registry.register(0, A)
+    registry.register(0, B, name="broker-1", cluster="D", connection=2)
+    table.drop_connection(2)
+    seen = table.version
+    assert not table.delete_topic("T1", "E")
+    assert table.delete_topic("T1", "D")
+    assert table.changed_since(["T1"], seen)
+    assert table.route("T1", include_absent=True) == table.route("T1")
+    assert table.delete_topic("T1")
+    assert table.topics(include_absent=True) == ["TBW102"]
+
+
+def test_the_groups_that_are_remembered_have_a_limit(registry):
+    for number in range(MAX_ABSENT_GROUPS + 2):
+        registry.register(0, f"127.0.0.1:{number}", name=f"broker-{number}", connection=number)
+        registry.table.drop_connection(number)
+    known = registry.table.known_groups()
+    assert len(known) == MAX_ABSENT_GROUPS
+    assert not {"broker-0", "broker-1"} & known.keys()
+
+
 def test_write_permission_can_be_taken_and_given_back(registry):
     registry.register(0, A)
     assert registry.table.set_write_permission("broker-0", writable=False) == 2
@@ -279,7 +369,7 @@ def test_a_topic_can_be_deleted_in_one_cluster(registry):
     assert registry.table.topics_of_cluster("C") == ["T1", "TBW102"]
     assert registry.table.delete_topic("T1", "C")
     assert not registry.table.delete_topic("T1")
-    assert registry.table.topics == ["TBW102"]
+    assert registry.table.topics() == ["TBW102"]
 
 
 NAMES = st.sampled_from(["broker-0", "broker-1"])
@@ -294,6 +384,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.registry = Registry()
         self.now = 0
         self.leader_terms: dict[str, int] = {}
+        self.routes: dict[str, tuple] = {}
 
     @rule(
         name=NAMES, broker_id=st.integers(0, 3), address=ADDRESSES, term=st.integers(1, 5),
@@ -346,6 +437,11 @@ class AnyHistory(RuleBasedStateMachine):
         self.now += passed
         self.registry.table.expire(self.now)
 
+    @rule(name=NAMES)
+    def forget_group(self, name):
+        absent = self.registry.table.forget_group(name)
+        assert not (absent and self.registry.members(name))
+
     @rule(topic=st.sampled_from(["T1", "T2", "T3"]))
     def delete_topic(self, topic):
         self.registry.table.delete_topic(topic)
@@ -353,14 +449,34 @@ class AnyHistory(RuleBasedStateMachine):
     @invariant()
     def every_route_has_an_id_0_and_agrees_with_its_text(self):
         table = self.registry.table
-        for topic in table.topics:
-            route = table.route(topic)
+        for topic, absent in itertools.product(table.topics(include_absent=True), (False, True)):
+            if not absent and topic not in table.topics():
+                continue
+            route = table.route(topic, include_absent=absent)
             assert route is not None
-            assert all(0 in data.broker_addrs for data in route.broker_datas)
-            text = table.encoded_route(topic, standard=True)
+            assert all(0 in data.broker_addrs or (absent and not data.broker_addrs) for data in route.broker_datas)
+            text = table.encoded_route(topic, standard=True, include_absent=absent)
             assert text is not None
             assert decode_route(text) == route
             assert table.route_version(topic) <= table.version
+
+    @invariant()
+    def a_route_that_changed_has_a_newer_version(self):
+        table = self.registry.table
+        for topic, (version, route) in self.routes.items():
+            if table.route_version(topic) == version:
+                assert table.route(topic, include_absent=True) == route
+        self.routes = {
+            topic: (table.route_version(topic), table.route(topic, include_absent=True))
+            for topic in ("T1", "T2", "T3", "TBW102")
+        }
+
+    @invariant()
+    def a_table_made_from_what_is_known_knows_the_same(self):
+        table = self.registry.table
+        again = RouteTable(absent=table.known_groups())
+        assert again.topics(include_absent=True) == table.topics(include_absent=True)
+        assert again.known_groups() == table.known_groups()
 
     @invariant()
     def members_are_exactly_the_live_nodes(self):

@@ -1,4 +1,4 @@
-"""`dledger cluster`: what the name server knows."""
+"""`dledger cluster`: which broker groups name servers know, and which they are to forget."""
 
 from __future__ import annotations
 
@@ -13,35 +13,66 @@ from .options import namesrv_option
 
 
 class RegisteredNode(msgspec.Struct, frozen=True):
-    """One address of a broker group; id 0 is the leader."""
+    """One address of a broker group; id 0 is the leader. A group of which no node is registered has neither."""
 
     cluster: str
     broker_group: str
-    broker_id: int
-    address: str
+    broker_id: int | None
+    address: str | None
+
+
+class ForgottenGroup(msgspec.Struct, frozen=True):
+    """A broker group that name servers forgot."""
+
+    broker_group: str
+    state: str = "forgotten"
 
 
 @click.group()
 def cluster() -> None:
-    """Look at clusters through their name server."""
+    """Broker groups as name servers know them."""
 
 
 @cluster.command()
 @namesrv_option
 @output_option
 def info(namesrv: str, output: str) -> None:
-    """List the registered nodes of every broker group; id 0 is the leader."""
+    """List the registered nodes of every broker group; id 0 is the leader.
+
+    A group without address has been registered, and none of its nodes is now.
+    """
 
     async def work(admin: Admin) -> list[RegisteredNode]:
-        return [
-            RegisteredNode(group.cluster, name, broker_id, address)
-            for name, group in sorted((await registered_groups(admin)).items())
-            for broker_id, address in sorted(group.broker_addrs.items())
-        ]
+        nodes: list[RegisteredNode] = []
+        for name, group in sorted((await registered_groups(admin)).items()):
+            addresses: list[tuple[int | None, str | None]] = [*sorted(group.broker_addrs.items())] or [(None, None)]
+            nodes += (RegisteredNode(group.cluster, name, *node) for node in addresses)
+        return nodes
 
     emit(with_admin(namesrv, work), output, _render)
 
 
+@cluster.command()
+@namesrv_option
+@click.argument("broker_group")
+@output_option
+def forget(namesrv: str, broker_group: str, output: str) -> None:
+    """Give up a broker group that will not come back, with its messages.
+
+    Name servers remember a group of which no node is registered, so that keys keep their queues and nothing that
+    concerns all groups is done without it. Tell all name servers at once: --namesrv A;B.
+    """
+
+    async def work(admin: Admin) -> ForgottenGroup:
+        await admin.forget_group(broker_group)
+        return ForgottenGroup(broker_group)
+
+    emit(with_admin(namesrv, work), output, lambda result: f"{result.broker_group} {result.state}")
+
+
 def _render(result: list[RegisteredNode]) -> str:
-    rows = [(one.cluster, one.broker_group, one.broker_id, one.address) for one in result]
+    rows = [
+        (one.cluster, one.broker_group, "-" if one.broker_id is None else one.broker_id, one.address or "-")
+        for one in result
+    ]
     return columns(("cluster", "broker group", "id", "address"), rows)

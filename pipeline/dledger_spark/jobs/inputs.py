@@ -59,12 +59,21 @@ def pinned(options: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 
 def _give_up(pin: str, options: ReadOptions) -> None:
-    try:
-        with closing(Cluster(options)) as cluster:
-            for group in cluster.groups():
+    with closing(Cluster(options)) as cluster:
+        try:
+            groups = cluster.groups()
+        except SourceError as error:
+            _warn_of_kept_pin(pin, error)
+            return
+        for group in groups:
+            try:
                 cluster.unpin(group, pin)
-    except SourceError as error:
-        _logger.warning("event=pin_kept pin=%s consequence='kept until its lease ends' error=%r", pin, error)
+            except SourceError as error:
+                _warn_of_kept_pin(pin, error)
+
+
+def _warn_of_kept_pin(pin: str, error: SourceError) -> None:
+    _logger.warning("event=pin_kept pin=%s consequence='kept until its lease ends' error=%r", pin, error)
 
 
 def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
