@@ -25,6 +25,8 @@ from dledger.types import EntryMeta, ReplicaId
 Send = SendMessage | SendEntries | SendCatchUp
 
 HAND_OVER_EVERY_S = 30.0
+RESIGN_EVERY_S = 5.0
+"""Nobody else may be able to lead either; then this one at least answers reads."""
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ class Outbox:
     """`connected` maps node ids to the incarnation at the other end; others are not sent to.
 
     `corrupt(index)` is told from where on a read did not verify: those entries are sent once they can be read again.
+    If nobody else may have them the leader resigns, for it could commit nothing behind them.
     `hand_over()` is called where all snapshots have rotted and a peer needs one: another voter may have it whole.
     """
 
@@ -64,6 +67,7 @@ class Outbox:
         self._snapshot_senders: dict[ReplicaId, SnapshotSender] = {}
         self._rotten_snapshots: set[int] = set()
         self._hand_over_at = 0.0
+        self._resign_at = 0.0
         self.connected: dict[str, ReplicaId] = {}
 
     def connect(self, peer: ReplicaId) -> None:
@@ -95,7 +99,7 @@ class Outbox:
         if not engine.is_leader or engine.term != term:
             return  # the log may have changed since: its bytes are not this leader's any more
         if isinstance(send, SendCatchUp):
-            read = partial(self._store.read_entries, send.first_index, send.max_bytes, verify=True)
+            read = partial(self._read_some, send.first_index, send.max_bytes)
             self._read(to, term, send.first_index, None, read)
         elif isinstance(send, SendMessage):
             self._note(to, self._transport.send(to.node_id, Lane.BULK, send.message))
@@ -107,6 +111,13 @@ class Outbox:
             else:
                 data = [data for _, data in entries]
                 self._note(to, self._transport.send(to.node_id, Lane.BULK, send.message, data))
+
+    def _read_some(self, first: int, max_bytes: int) -> tuple[list[EntryMeta], bytes]:
+        """Entries from `first` on; that one alone if one behind it does not verify."""
+        try:
+            return self._store.read_entries(first, max_bytes, verify=True)
+        except CorruptionError:
+            return self._store.read_entries(first, 1, verify=True)
 
     def _read_run(self, first: int, count: int) -> tuple[list[EntryMeta], bytes]:
         """The entries of a run, which goes on into the next segment if one of them fills the one before it exactly."""
@@ -143,9 +154,11 @@ class Outbox:
             if isinstance(result, BaseException):
                 if isinstance(result, StorageError):
                     self._failed(result)
-                elif isinstance(result, CorruptionError):
-                    self._corrupt(first)
                 engine.peer_disconnected(to)
+                if isinstance(result, CorruptionError):
+                    self._corrupt(first)
+                    if engine.is_leader and engine.term == term and first > engine.commit_index:
+                        self._resign(result)
                 return
             metas, data = result
             prev_term = engine.table.term_at(first - 1)
@@ -162,6 +175,14 @@ class Outbox:
             self._pump()
 
         self._environment.run_blocking(COLD, read, done)
+
+    def _resign(self, error: CorruptionError) -> None:
+        now = self._environment.now()
+        if now >= self._resign_at:
+            self._resign_at = now + RESIGN_EVERY_S
+            logger.warning("event=resigned error=%r consequence=%r", str(error), "another node may lead")
+            self._engine().resign(now)
+            self._pump()
 
     def send_snapshot(self, to: ReplicaId, term: int) -> None:
         """Send the snapshot that the log starts behind, instead of any that is still being sent.
