@@ -290,7 +290,8 @@ class ClientCore:
         if self._closed:
             return ClientClosedError("the client is closed")
         reason = f": {last}" if last is not None else ""
-        return DeadlineError(f"no leader of {group.name} answered before the deadline{reason}")
+        what = "no leader of {} answered before the deadline" if group.addresses else "no node of {} is registered"
+        return DeadlineError(what.format(group.name) + reason)
 
 
 def _unsure(error: ClientError, *, unknown: bool) -> ClientError:

@@ -199,7 +199,8 @@ class Sender:
         try:
             return await group.target(deadline)
         except TimeoutError:
-            raise attempts.last or DeadlineError(f"no leader of {group.name} was found before the deadline") from None
+            what = "no leader of {} was found before the deadline" if group.addresses else "no node of {} is registered"
+            raise attempts.last or DeadlineError(what.format(group.name)) from None
 
     async def _on_refusal(
         self, wire_error: RemotingError, outgoing: Outgoing, deadline: float, attempts: _Attempts

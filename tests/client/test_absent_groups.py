@@ -73,7 +73,7 @@ async def test_sends_to_a_topic_all_of_whose_groups_are_away_wait_for_them():
         await kill_all(cluster.group)
         sending = asyncio.create_task(producer.send("T", b"x", timeout=30))
         await until(lambda: producer._core.routes.cached("T") is not None)
-        with pytest.raises(SendError, match="no leader of broker-a was found before the deadline"):
+        with pytest.raises(SendError, match="no node of broker-a is registered"):
             await producer.send("T", b"y", timeout=0.1)
         await bring_back(cluster.group)
         assert (await sending).broker_group == "broker-a"
@@ -84,7 +84,7 @@ async def test_reading_without_a_group_knows_the_queues_of_an_absent_broker_grou
         await kill_all(cluster.groups[1])
         queues = await consumer.queues("T")
         assert {queue.broker_group for queue in queues} == {"broker-a", "broker-b"}
-        with pytest.raises(DeadlineError, match="no leader of broker-b"):
+        with pytest.raises(DeadlineError, match="no node of broker-b is registered"):
             await consumer.assign(queues)
 
 
