@@ -135,6 +135,7 @@ class Registrar:
             broker_id,
             self._config.register_timeout_ms,
             compressed=self._body[2],
+            topics_complete=True,
         )
         return RemotingCommand(RequestCode.REGISTER_BROKER, ext=encode_ext(header), body=self._body[1])
 

@@ -57,7 +57,8 @@ class NameServerConfig:
     return_order_topic_config_to_broker: bool = True
     """True: answers to registrations carry the `ORDER_TOPIC_CONFIG` values."""
     delete_topic_with_broker_registration: bool = False
-    """True: a topic that is missing from a leader's registration is forgotten."""
+    """True: a topic that is missing from the registration of any leader is forgotten; brokers of this project ask for
+    that themselves."""
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for a value outside its range."""

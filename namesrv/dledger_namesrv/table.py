@@ -186,9 +186,10 @@ class RouteTable:
             now_ms,
             header.heartbeat_timeout_millis or DEFAULT_NODE_TIMEOUT_MS,
         )
-        if _is_topic_source(group, header.broker_id) and group.topics_version != wrapper.data_version:
+        if _is_topic_source(group, header.broker_id) and _is_news(group, header, wrapper.data_version):
             group.topics_version = wrapper.data_version
-            self._set_topics(header.broker_name, wrapper.topic_config_table)
+            complete = header.topics_complete or self.delete_missing_topics
+            self._set_topics(header.broker_name, wrapper.topic_config_table, complete=complete)
         return self._answer(group, header)
 
     def unregister(self, broker_name: str, cluster: str, address: str, broker_id: int, term: int | None = None) -> bool:
@@ -379,7 +380,7 @@ class RouteTable:
             group.enable_acting_master = acting
             group.version = self._next_version()
 
-    def _set_topics(self, broker_name: str, configs: Mapping[str, TopicConfig]) -> None:
+    def _set_topics(self, broker_name: str, configs: Mapping[str, TopicConfig], *, complete: bool) -> None:
         former = self._absent.pop(broker_name, None)
         for topic in former.queues if former is not None else ():
             self._mark_changed(topic)
@@ -390,7 +391,7 @@ class RouteTable:
                     broker_name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag
                 ),
             )
-        if self.delete_missing_topics:
+        if complete:
             for topic in self._topics_of_group(broker_name):
                 if topic not in configs:
                     self._remove_queues(topic, broker_name)
@@ -474,6 +475,14 @@ class RouteTable:
 def _is_topic_source(group: _Group, broker_id: int) -> bool:
     """Topics come from the leader, or from the lowest follower where acting masters are on."""
     return broker_id == MASTER_ID or (group.enable_acting_master and broker_id == min(group.nodes))
+
+
+def _is_news(group: _Group, header: RegisterBrokerHeader, version: DataVersion) -> bool:
+    """Whether topics of this version take the place of those known; complete ones only if they are younger."""
+    known = group.topics_version
+    if known is None or not header.topics_complete:
+        return known != version
+    return (version.state_version, version.counter) > (known.state_version, known.counter)
 
 
 def _with_master(data: BrokerData) -> BrokerData:

@@ -25,6 +25,7 @@ class RegisterBrokerHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"
     """Registers one node (103); `heartbeat_timeout_millis` is how long it may stay silent before it is dropped.
 
     `body_crc32` other than 0 must equal crc32(body) & 0x7fffffff. The body is `registration.RegisterBrokerBody`.
+    `topics_complete` is our own: the group has no other topics than those named, as of the body's data version.
     """
 
     broker_name: str
@@ -36,6 +37,7 @@ class RegisterBrokerHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"
     enable_acting_master: bool | None = None
     compressed: bool = False
     body_crc32: Int32 = msgspec.field(name="bodyCrc32", default=0)
+    topics_complete: bool = False
 
 
 class RegisterBrokerResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -165,6 +165,18 @@ def test_topics_stay_when_a_registration_lacks_them_unless_that_is_wished():
     assert deleting.table.topics() == ["T1", "T2"]
 
 
+def test_topics_that_a_complete_registration_lacks_are_gone_and_an_older_one_does_not_bring_them_back(registry):
+    """A name server that nobody could tell of a deletion learns of it from the broker."""
+    registry.register(0, A, topics=("T1", "T2", "T3"), topics_complete=True)
+    registry.register(0, A, topics=("T2", "T3"), topics_complete=True)
+    assert registry.table.topics() == ["T2", "T3"]
+    registry.counter -= 2
+    assert registry.register(0, A, topics=("T1", "T2", "T3"), topics_complete=True) == Registered()
+    assert registry.table.topics() == ["T2", "T3"]
+    registry.register(0, B, term=2, topics=("T1", "T3"), topics_complete=True)
+    assert registry.table.topics() == ["T1", "T3"]
+
+
 def test_an_address_that_moves_to_another_group_leaves_the_first(registry):
     registry.register(0, A)
     registry.register(0, A, name="broker-1")

@@ -127,6 +127,7 @@ async def test_a_follower_registers_its_own_id_everywhere(servers: list[FakeName
             "heartbeatTimeoutMillis": "15000",
             "compressed": "false",
             "bodyCrc32": "0",
+            "topicsComplete": "true",
         }
     await setup.registrar.stop()
 
