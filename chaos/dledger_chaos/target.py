@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from .disk.control import DiskControl
 from .toxiproxy.mesh import Mesh
 
-FaultClass = Literal["process", "network", "disk", "power", "clock", "membership"]
+FaultClass = Literal["process", "network", "disk", "power", "clock", "membership", "namesrv"]
 """What a target can suffer; a target's `capabilities` are some of these."""
 
 

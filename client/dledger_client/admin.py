@@ -215,8 +215,14 @@ class Admin:
         return sorted(name for name in names if include_system or not is_system_topic(name))
 
     async def topic_route(self, topic: str) -> TopicRoute:
-        """The readable and writable queues of a topic as they are now."""
-        return await self._started().routes.refresh(topic, self._deadline())
+        """The readable and writable queues of a topic as they are now.
+
+        Raises `NoBrokerError` if all its broker groups are absent.
+        """
+        route = await self._started().routes.refresh(topic, self._deadline())
+        if not (route.readable or route.writable) and (absent := route.absent_readable or route.absent_writable):
+            raise NoBrokerError(_absence(sorted({queue.broker_group for queue in absent})))
+        return route
 
     async def _whole_route(self, topic: str) -> TopicRoute:
         """The route of a topic that no absent broker group has a part of. Raises `NoBrokerError`."""

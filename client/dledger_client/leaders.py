@@ -40,12 +40,16 @@ class BrokerGroup:
         self._timer: asyncio.TimerHandle | None = None
 
     def update_from_route(self, cluster: str, addresses: Mapping[int, str]) -> None:
-        """Take over what a name server lists: broker id to address, id 0 being the leader; none while it is absent.
+        """Take over what a name server lists: broker id to address, id 0 being the leader.
+
+        If it lists none, the group is away for the moment, and its nodes will come back where they were.
 
         A leader is believed when it differs from the one listed before; an id 0 whose address also stands under
         another id is a stand-in that the name server made up, and says nothing.
         """
         self.cluster = cluster
+        if not addresses:
+            return
         self.addresses = tuple(dict.fromkeys(addresses[broker_id] for broker_id in sorted(addresses)))
         listed = addresses.get(LEADER_ID)
         if listed is None or any(listed == address for broker_id, address in addresses.items() if broker_id):

@@ -3,7 +3,10 @@
 Three sources, the quickest of which is enough: a *route watch* (a long poll at the name server that ends when a route
 changes), a poll every 30 s, and a look-up when a broker's answer says that the route is out of date. A name server
 without route watch answers code 3; then the poll remains. A route once known is kept when a name server does not know
-the topic: one that has just restarted knows nothing yet.
+the topic, as one of RocketMQ's that has just restarted, and when none of the topic's broker groups has a node.
+
+Our name servers also tell of *absent* broker groups, of which no node is registered now. Their queues are not read or
+sent to at random, but they count where leaving them out would be wrong: for keys, and for whoever wants all messages.
 """
 
 from __future__ import annotations
@@ -171,7 +174,8 @@ class RouteTable:
     async def _look_up(self, topic: str, *, auto_create: bool) -> TopicRoute:
         data = await self._ask(topic)
         provisional = False
-        if data is None and (known := self._routes.get(topic)) is not None:
+        known = self._routes.get(topic)
+        if known is not None and (data is None or not any(broker.broker_addrs for broker in data.broker_datas)):
             return known
         if data is None and auto_create:
             provisional = True

@@ -79,6 +79,26 @@ async def test_sends_to_a_topic_all_of_whose_groups_are_away_wait_for_them():
         assert (await sending).broker_group == "broker-a"
 
 
+async def test_when_all_groups_of_a_topic_go_who_knows_its_route_keeps_it():
+    """So nobody rebalances, and nodes that come back where they were are found before they have registered."""
+    async with fake_cluster(nodes=1) as cluster, Producer(cluster.namesrv) as producer:
+        before = await producer.queues("T")
+        await kill_all(cluster.group)
+        await producer._core.routes.refresh("T", asyncio.get_running_loop().time() + 10)
+        route = producer._core.routes.cached("T")
+        assert (route.writable, route.absent_writable) == (before, ())
+        cluster.name_server.on[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda _: None
+        await bring_back(cluster.group)
+        assert (await producer.send("T", b"x")).broker_group == "broker-a"
+
+
+async def test_the_queues_of_a_topic_all_of_whose_groups_are_away_are_no_empty_answer():
+    async with fake_cluster(nodes=1) as cluster, Admin(cluster.namesrv) as admin:
+        await kill_all(cluster.group)
+        with pytest.raises(NoBrokerError, match="no node of broker group broker-a is registered"):
+            await admin.topic_route("T")
+
+
 async def test_reading_without_a_group_knows_the_queues_of_an_absent_broker_group():
     async with fake_cluster(groups=2, nodes=1) as cluster, PullConsumer(cluster.namesrv, timeout=0.2) as consumer:
         await kill_all(cluster.groups[1])

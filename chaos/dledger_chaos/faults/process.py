@@ -8,6 +8,7 @@ from typing import Final
 
 from ..convergence import wait_caught_up
 from ..target import Target
+from ..toxiproxy.mesh import NAMESRV
 from .base import FaultKind
 
 LONGEST_PAUSE_S: Final = 60.0
@@ -83,6 +84,14 @@ KINDS: Final = (
     FaultKind("kill-follower", "process", "SIGKILL a follower", lambda s: Kill((s.a_follower(),))),
     FaultKind("kill-majority", "process", "SIGKILL a majority at once", lambda s: Kill(s.majority())),
     FaultKind("kill-all", "process", "SIGKILL all nodes of a group at once", lambda s: Kill(s.members), (0.0, 2.0)),
+    FaultKind(
+        "kill-namesrv",
+        "process",
+        "SIGKILL the name server",
+        lambda _: Kill((NAMESRV,)),
+        (0.0, 10.0),
+        needs=frozenset({"namesrv"}),
+    ),
     FaultKind("terminate-leader", "process", "SIGTERM the leader", lambda s: Terminate((s.a_leader(),))),
     FaultKind("terminate-follower", "process", "SIGTERM a follower", lambda s: Terminate((s.a_follower(),))),
     FaultKind(

@@ -54,7 +54,7 @@ class TopicReader:
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """The queues of a topic. Raises `ClientError`."""
         core = self._started()
-        return (await core.routes.get(topic, self._deadline())).readable
+        return (await core.routes.get(topic, self._deadline())).all_readable
 
     async def pull(
         self, queue: MessageQueue, offset: int, node: NodeAddresses, *, f: str = "pull", suspend_seconds: float = 0.0
