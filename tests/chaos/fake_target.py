@@ -70,7 +70,7 @@ class FakeTarget:
     def __init__(self, root: Path) -> None:
         self.mesh = FakeMesh()
         self.disks = {node: FakeDisk() for node in MEMBERS}
-        self.running = set(MEMBERS)
+        self.running = {*MEMBERS, NAMESRV}
         self.paused: set[str] = set()
         self.harm: list[str] = []
         self.nodes = [NodeFacts(node, "broker-a", "", "", root / node, ()) for node in MEMBERS]

@@ -13,6 +13,7 @@ from fake_target import MEMBERS, FakeTarget
 from dledger_chaos.errors import ChaosError
 from dledger_chaos.faults import KINDS, Surroundings, as_json, kinds_named
 from dledger_chaos.nemesis import Pace, schedule
+from dledger_chaos.toxiproxy.mesh import NAMESRV
 
 SEEDS = range(6)
 
@@ -37,7 +38,7 @@ async def test_a_fault_harms_the_nodes_it_names_and_is_healed_without_a_trace(na
         target = FakeTarget(tmp_path / str(seed))
         before, files = target.state(), target.bytes()
         fault = drawn(name, seed)
-        assert set(fault.nodes) <= set(MEMBERS)
+        assert set(fault.nodes) <= {*MEMBERS, NAMESRV}
         assert fault.nodes
         await fault.inject(target)
         assert target.state() != before or target.harm or target.bytes() != files
