@@ -25,6 +25,7 @@ from .faults import Fault, FaultKind, Surroundings, as_json
 from .faults.disk import DiskRules
 from .history import Recorder
 from .target import Target
+from .toxiproxy.mesh import NAMESRV
 
 MAX_OVERLAP: Final = 2
 SHORTEST_PAUSE_S: Final = 0.5
@@ -139,7 +140,9 @@ class Nemesis:
             if not self._target.capabilities.isdisjoint({"disk", "clock"}):
                 self._target.disk(node.node_id).release_all()
             self._target.resume(node.node_id)
-        await asyncio.gather(*(self._target.start_node(node.node_id) for node in self._target.nodes))
+        names = [node.node_id for node in self._target.nodes]
+        names += [NAMESRV] if NAMESRV in self._target.capabilities else []
+        await asyncio.gather(*map(self._target.start_node, names))
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._active.discard(task)

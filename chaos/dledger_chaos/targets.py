@@ -25,13 +25,14 @@ class TargetEntry:
 
 TARGETS: Final = {
     "local": TargetEntry("three nodes of this project, started by `dledger up`", CAPABILITIES),
+    "two-groups": TargetEntry("two broker groups of three such nodes", CAPABILITIES),
     "register": TargetEntry("registers and logs on this project's replicated log", REGISTER_CAPABILITIES),
     "pysyncobj": TargetEntry("the same on stock PySyncObj", PYSYNCOBJ_CAPABILITIES),
     "rocketmq": TargetEntry("a DLedger group of a real RocketMQ", ROCKETMQ_CAPABILITIES),
 }
 
 
-MUTABLE: Final = ("local", "register")
+MUTABLE: Final = ("local", "two-groups", "register")
 """Targets whose nodes can have a known bug."""
 
 
@@ -53,7 +54,7 @@ def make_target(name: str, directory: Path, *, seed: int, config: str = "", muta
     if name not in TARGETS:
         raise ChaosError(f"there is no target {name!r}, only {', '.join(TARGETS)}")
     if mutant is not None and name not in MUTABLE:
-        raise ChaosError(f"target {name} cannot run mutants, {' and '.join(MUTABLE)} can")
+        raise ChaosError(f"target {name} cannot run mutants, {', '.join(MUTABLE)} can")
     environment = mutant_environment(mutant) if mutant is not None else {}
     if name == "rocketmq":
         return RocketmqTarget(directory, seed=seed)
@@ -61,4 +62,5 @@ def make_target(name: str, directory: Path, *, seed: int, config: str = "", muta
         return SubjectTarget("pysyncobj_node", directory, seed=seed)
     if name == "register":
         return SubjectTarget("register_node", directory, seed=seed, environment=environment)
-    return LocalTarget(directory, seed=seed, config=CONFIG + config, environment=environment)
+    groups = 2 if name == "two-groups" else 1
+    return LocalTarget(directory, groups=groups, seed=seed, config=CONFIG + config, environment=environment)
