@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from dledger_remoting.topics import is_retry_topic
@@ -142,16 +142,32 @@ class Assignments:
 
     def _take_over(self, queue: MessageQueue, *, wait: bool) -> None:
         logger.info("%s reads %s", self._core.client_id, queue)
+        self._read(queue, lambda: self._find_start(queue, wait=wait))
+
+    def _read(self, queue: MessageQueue, find_start: Callable[[], Awaitable[int]]) -> None:
         self._fetchers[queue] = QueueFetcher(
             self._core,
             self._consumer_group,
             queue,
             self._subscriptions[queue.topic],
             self._limits,
-            find_start=lambda: self._find_start(queue, wait=wait),
+            find_start=find_start,
             on_messages=self._on_messages,
             settle=self._settle,
+            on_earlier=self._read_anew,
         )
+
+    def _read_anew(self, fetcher: QueueFetcher, offset: int) -> None:
+        """Read a topic that was made again. What was handed out of the one before counts no more, whatever becomes of
+        it: its offsets are those of other messages now.
+        """
+        if self._fetchers.get(fetcher.queue) is fetcher:
+            fetcher.revoke()
+
+            async def start() -> int:
+                return offset
+
+            self._read(fetcher.queue, start)
 
     def _give_up(self, queue: MessageQueue) -> None:
         logger.info("%s no longer reads %s", self._core.client_id, queue)
@@ -174,7 +190,7 @@ class Assignments:
         """The committed offset; without one the configured start, which is then committed at once.
 
         Otherwise a member that takes over before the first commit would begin at a later "last" and skip messages. For
-        the same reason a queue that appears later, when the topic grows, is read from its first message.
+        the same reason a queue that appears later, with its topic or when that grows, is read from its first message.
         """
         if wait:
             await asyncio.sleep(HANDOVER_SECONDS)
@@ -185,7 +201,7 @@ class Assignments:
         is_new = queue not in self._first_seen.get(queue.topic, ())
         start = "first" if is_new or is_retry_topic(queue.topic) else self._start_from
         offset = await QueueOffsets(self._core).at(queue, start, deadline)
-        if offset > 0 or start != "first":
+        if offset > 0 or not (self._start_from == "first" or is_retry_topic(queue.topic)):
             await self._store.save({queue: offset}, deadline)
         return offset
 
@@ -216,7 +232,8 @@ class Assignments:
 
     def _on_route(self, route: TopicRoute) -> None:
         if route.topic in self._subscriptions:
-            self._first_seen.setdefault(route.topic, frozenset(route.readable))
+            there = () if route.topic in self._core.routes.made_later else route.all_readable
+            self._first_seen.setdefault(route.topic, frozenset(there))
             self._rebalance_wanted.set()
 
     def _on_leader(self, group: BrokerGroup) -> None:

@@ -361,18 +361,20 @@ class PushConsumer:
 
     async def _retry(self, running: _Running, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
         limit = _ORDERLY_RECONSUME_TIMES if self._max_reconsume_times is None else self._max_reconsume_times
-        if self._orderly and message.reconsume_times < limit:
-            await asyncio.sleep(pause_seconds(message.reconsume_times))
+        is_repeated_here = self._orderly and message.reconsume_times < limit
+        if not is_repeated_here and await running.retries.give_back(
+            message, lambda: running.assignments.holds(fetcher)
+        ):
             fetcher.retrying.discard(message.queue_offset)
-            fetcher.in_work = None
-            if not fetcher.revoked:
-                again = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
-                fetcher.buffer.appendleft(again)
-                self._offer(fetcher)
+            self._done(fetcher, message)
             return
-        await running.retries.give_back(message, lambda: running.assignments.holds(fetcher))
+        await asyncio.sleep(pause_seconds(message.reconsume_times))
         fetcher.retrying.discard(message.queue_offset)
-        self._done(fetcher, message)
+        fetcher.in_work = None
+        if not fetcher.revoked:
+            again = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
+            fetcher.buffer.appendleft(again)
+            self._offer(fetcher)
 
     def _heartbeat(self) -> HeartbeatData:
         return heartbeat_of(

@@ -168,7 +168,8 @@ class QueueFetcher:
     """Keeps one queue's buffer filled while it belongs to this consumer.
 
     `find_start` gives the offset to begin with, `on_messages` is called when the buffer has got messages, `settle` when
-    the application has ended its work on one. The fields without underscore are the consumer's: `buffer`,
+    the application has ended its work on one, `on_earlier` with an offset below those read so far: the topic was made
+    again, and this fetcher's time is over. The fields without underscore are the consumer's: `buffer`,
     `saved_offset`, `in_work` (which delivery of which message an orderly queue has handed out), `listed` (the fetcher
     stands in the consumer's list of queues with work), `retrying` (offsets that are on their way to the retry topic).
     """
@@ -184,6 +185,7 @@ class QueueFetcher:
         find_start: Callable[[], Awaitable[int]],
         on_messages: Callable[[QueueFetcher], None],
         settle: Callable[[QueueFetcher, ReceivedMessage, Settlement], None],
+        on_earlier: Callable[[QueueFetcher, int], None],
     ) -> None:
         self.queue = queue
         self.buffer: deque[ReceivedMessage] = deque()
@@ -200,6 +202,7 @@ class QueueFetcher:
         self._find_start = find_start
         self._on_messages = on_messages
         self._settle = partial(settle, self)
+        self._on_earlier = on_earlier
         self._room = asyncio.Event()
         self._settled = asyncio.Event()
         self._address: str | None = None
@@ -259,8 +262,9 @@ class QueueFetcher:
                     result.next_offset,
                 )
                 if result.next_offset < progress.next_offset:
-                    self.buffer.clear()
-                progress.move(result.next_offset)
+                    self._on_earlier(self, result.next_offset)
+                    return
+                progress.advance(result.next_offset)
                 continue
             for message in result.messages:
                 progress.deliver(message.queue_offset)

@@ -43,13 +43,6 @@ class QueueProgress:
         """A pull has covered everything below `next_offset`, whether it matched or not."""
         self.next_offset = max(self.next_offset, next_offset)
 
-    def move(self, next_offset: int) -> None:
-        """Go on elsewhere. Back means that what was delivered will be delivered again, so it no longer counts."""
-        if next_offset < self.next_offset:
-            self._delivered.clear()
-            self._unacknowledged.clear()
-        self.next_offset = next_offset
-
     def withdraw(self, offset: int) -> None:
         """Take back the deliveries from `offset` on: nobody has seen these messages."""
         while self._delivered and self._delivered[-1] >= offset:

@@ -4,6 +4,9 @@ The broker does it (CONSUMER_SEND_MSG_BACK, 36): it stores a copy in the group's
 `max_reconsume_times` deliveries, or as many as its settings of the group say, in the dead letter topic. A broker that
 answers code 3 leaves it to the client, which then waits and sends the copy to the retry topic itself, as RocketMQ's
 clients do; the broker redirects one that was delivered too often.
+
+A copy has some properties more than its message. Where a broker refuses them, as too long, or the message's own hold
+what separates properties, the message is delivered again by the consumer that has it, as long as that runs.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from dledger_remoting.properties import format_properties
 from dledger_remoting.topics import retry_topic
 
 from .core import ClientCore
-from .errors import ClientError
+from .errors import ClientError, RefusedError
 from .messages import ReceivedMessage
 from .outgoing import COMPRESS_OVER_BYTES
 from .sender import Sender
@@ -52,24 +55,31 @@ class RetrySender:
         self._sender = Sender(core, consumer_group, attempt_timeout=3.0, retry_unknown=True)
         self._brokers_do_it = True
 
-    async def give_back(self, message: ReceivedMessage, is_held: Callable[[], bool]) -> None:
-        """Return once the copy is stored, however long that takes: until then the message stays unacknowledged.
+    async def give_back(self, message: ReceivedMessage, is_held: Callable[[], bool]) -> bool:
+        """True once the copy is stored, however long that takes: until then the message stays unacknowledged.
 
-        Nothing is stored any more when its queue is not `is_held`: whoever has the queue now gets the message itself.
+        False if there can be no copy of this message. Nothing is stored any more when its queue is not `is_held`:
+        whoever has the queue now gets the message itself.
         """
         failures = 0
         while is_held():
             try:
                 if self._brokers_do_it and await self._ask_broker(message):
-                    return
+                    return True
                 await asyncio.sleep(pause_seconds(message.reconsume_times))
                 if is_held():
                     await self._send_copy(message)
-                return
-            except ClientError as error:
+                return True
+            except (ClientError, ValueError) as error:
+                if isinstance(error, ValueError) or _is_illegal(error.__cause__):
+                    logger.warning(
+                        "message %s cannot be given back, only delivered again: %s", message.message_id, error
+                    )
+                    return False
                 logger.warning("message %s not given back yet: %s", message.message_id, error)
                 await asyncio.sleep(pause_seconds(failures))
                 failures += 1
+        return True
 
     async def _ask_broker(self, message: ReceivedMessage) -> bool:
         """True once the broker has stored a copy, False if it does not know the request."""
@@ -119,3 +129,7 @@ class RetrySender:
             flag=message.flag,
         )
         await self._sender.deliver(outgoing, self._sender.next_queue, self._core.loop.time() + ATTEMPT_SECONDS)
+
+
+def _is_illegal(error: BaseException | None) -> bool:
+    return isinstance(error, RefusedError) and error.code == ResponseCode.MESSAGE_ILLEGAL

@@ -84,6 +84,8 @@ class RouteTable:
     ) -> None:
         self.groups: dict[str, BrokerGroup] = {}
         self.listeners: list[RouteListener] = []
+        self.made_later: set[str] = set()
+        """Topics that did not exist when they were looked up first."""
         self._name_servers = name_servers
         self._on_leader = on_leader
         self._poll_seconds = poll_seconds
@@ -181,6 +183,7 @@ class RouteTable:
             provisional = True
             data = await self._ask(AUTO_CREATE_TOPIC)
         if data is None:
+            self.made_later.add(topic)
             raise NoRouteError(topic, "no registered broker has it")
         return self._adopt(topic, data, provisional=provisional)
 

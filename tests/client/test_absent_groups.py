@@ -14,6 +14,7 @@ from dledger_client import (
     NotFoundError,
     Producer,
     PullConsumer,
+    PushConsumer,
     RefusedError,
     SendError,
 )
@@ -149,3 +150,16 @@ async def test_all_name_servers_forget_a_group_and_one_that_does_not_know_it_is_
                 await admin.forget_group("broker-b")
         told = [one.name_server.received[-1].ext["brokerName"] for one in answers]
         assert told == ["broker-b", "broker-b"]
+
+
+async def test_a_group_that_starts_at_the_last_gets_nothing_that_an_absent_broker_group_held_before():
+    async with fake_cluster(groups=2, nodes=1, topics={"T": 1}) as cluster:
+        away = cluster.groups[1]
+        away.store("T", 0, b"old", b"")
+        await kill_all(away)
+        async with PushConsumer(cluster.namesrv, "CG", "T", start_from="last") as consumer:
+            await until(lambda: cluster.group.offsets.get(("CG", "T", 0)) == 0)
+            await bring_back(away)
+            await until(lambda: away.offsets.get(("CG", "T", 0)) == 1)
+            away.store("T", 0, b"new", b"")
+            assert [message.body for message in await consumer.receive()] == [b"new"]

@@ -556,6 +556,76 @@ async def test_a_topic_that_was_deleted_and_made_again_is_read_from_its_first_me
         assert cluster.group.offsets["CG", "T", 0] == 50
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_was_handed_out_of_a_topic_says_nothing_of_one_that_is_made_again(fails):
+    """Neither is its acknowledgement that of the new message at the same offset, nor does it come back as a copy."""
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 40)
+        async with PushConsumer(cluster.namesrv, "CG", "T", auto_ack=False) as consumer:
+            old = await take(consumer, 40)
+            received = cluster.group.nodes[0].received
+            await until(lambda: any(is_pull_of(command, 40) for command in received))
+            cluster.group.queues["T", 0].clear()
+            fill(cluster, 30)
+            new = await take(consumer, 30)
+            for message in old:
+                message.retry() if fails else message.ack()
+            await consumer.commit()
+            assert cluster.group.offsets["CG", "T", 0] == 0
+            for message in new[:10]:
+                message.ack()
+            await consumer.commit()
+            assert cluster.group.offsets["CG", "T", 0] == 10
+        assert not cluster.group.bodies("%RETRY%CG")
+
+
+@pytest.mark.parametrize("comes", ["topic", "queues"])
+async def test_a_group_that_starts_at_the_last_reads_what_comes_later_from_its_first_message(comes):
+    """Also if another member takes over before the first one has got anything of it."""
+    async with fake_cluster(topics={} if comes == "topic" else {"T": 1}) as cluster:
+        async with PushConsumer(cluster.namesrv, "CG", "T", start_from="last", auto_ack=False) as consumer:
+            if comes == "topic":
+                routes = consumer._running.core.routes
+                await until(lambda: "T" in routes.made_later)
+            else:
+                await until(lambda: cluster.group.offsets.get(("CG", "T", 0)) == 0)
+            fill(cluster, 5, queue_id=1)
+            cluster.name_server.topics["T"] = 2
+            cluster.name_server.changed()
+            assert [message.body for message in await take(consumer, 5)] == [b"%04d" % number for number in range(5)]
+        async with PushConsumer(cluster.namesrv, "CG", "T", start_from="last") as other:
+            assert len(await take(other, 5)) == 5
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize("properties", [b"a\x01b\x01c", b"a\x01" + bytes([65]) * 32_700])
+async def test_a_message_of_which_there_can_be_no_copy_is_delivered_again(properties, orderly, monkeypatch):
+    monkeypatch.setattr(dledger_client.consumer, "pause_seconds", lambda _: 0.0)
+    monkeypatch.setattr(dledger_client.consumer, "_ORDERLY_RECONSUME_TIMES", 1)
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        leader = cluster.group.nodes[0]
+
+        async def send(command):
+            if len(command.ext["i"]) > 32_767:
+                return make_response(command, ResponseCode.MESSAGE_ILLEGAL, "the properties are too long")
+            return await leader.handle(command, None)
+
+        leader.on[RequestCode.SEND_MESSAGE_V2] = send
+        cluster.group.store("T", 0, b"x", properties)
+        tries = []
+
+        async def handler(message):
+            tries.append(message.reconsume_times)
+            if len(tries) < 4:
+                raise ValueError("not yet")
+
+        async with PushConsumer(cluster.namesrv, "CG", "T", handler, orderly=orderly) as consumer:
+            await until(lambda: len(tries) == 4)
+            while cluster.group.offsets.get(("CG", "T", 0)) != 1:
+                await consumer.commit()
+        assert tries == [0, 1, 2, 3]
+
+
 async def test_a_topic_that_is_gone_is_asked_for_less_and_less():
     async with fake_cluster(topics={"T": 1}) as cluster:
         asked = []
