@@ -145,9 +145,14 @@ def _joined(key: str | Iterable[str]) -> str:
     if isinstance(key, str):
         return key
     try:
-        return " ".join(key)
+        keys = list(key)
+        blank = next((one for one in keys if " " in one), None)
+        joined = " ".join(keys)
     except TypeError:
         raise InvalidArgumentError(f"key {key!r} is neither a str nor several") from None
+    if blank is not None:
+        raise InvalidArgumentError(f"key {blank!r}: a blank separates keys, so it cannot be part of one")
+    return joined
 
 
 def _property(name: str, value: str) -> str:

@@ -152,6 +152,7 @@ class Producer:
 
         Messages with the same `ordering_key` go to the same queue, one after the other, and keep the order of the calls
         even when attempts are repeated. `queue` picks the queue itself. Without either, queues are taken in turn.
+        A `key` with blanks is several keys, as with RocketMQ.
         `unique_key` takes the place of the key that the client makes for every message; an `idempotent` send that has
         one goes to the queue that follows from it, unless told otherwise.
 

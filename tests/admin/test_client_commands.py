@@ -677,6 +677,26 @@ def test_consume_commits_what_it_printed_for_a_group(monkeypatch):
     assert FakePullConsumer.committed == [6, 9, 12]
 
 
+def test_consume_without_a_group_reads_queues_that_are_added_later(monkeypatch):
+    added = MessageQueue("orders", "broker-b", 0)
+
+    class Growing(FakePullConsumer):
+        polls = 0
+
+        async def queues(self, topic):
+            return (QUEUE, added) if self.polls else (QUEUE,)
+
+        async def assign(self, queues):
+            self.positions = {**dict.fromkeys(queues, 0), **self.positions}
+
+        async def poll(self, limit, timeout):
+            self.polls += 1
+            return [message(str(queue.broker_group).encode()) for queue in sorted(self.positions)][:limit]
+
+    monkeypatch.setattr(consume, "PullConsumer", Growing)
+    assert dledger("consume", "--topic", "orders", "--count", "3").split() == ["broker-a", "broker-a", "broker-b"]
+
+
 def test_consume_ends_after_the_messages_asked_for(monkeypatch):
     monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
     assert dledger("consume", "--topic", "orders", "--count", "2", "--format", "%o ") == "10 11 "

@@ -201,6 +201,15 @@ async def test_another_broker_group_takes_over_while_one_has_no_leader():
         assert {result.broker_group for result in results} == {"broker-b"}
 
 
+async def test_a_blank_separates_keys_and_is_refused_within_one_of_several():
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        with pytest.raises(InvalidArgumentError, match="key 'b c': a blank separates keys"):
+            await producer.send("T", b"x", key=["a", "b c"])
+        await producer.send("T", b"x", key="a b")
+        [record] = [record for records in cluster.group.queues.values() for record in records]
+        assert parse_properties(record.properties)["KEYS"] == "a b"
+
+
 async def test_a_unique_key_that_the_caller_gives_is_sent():
     async with fake_cluster(topics={"T": 1}) as cluster, Producer(cluster.namesrv) as producer:
         single = await producer.send("T", b"a", unique_key="mine")

@@ -291,6 +291,10 @@ def test_topics_are_replayed_to_the_queues_they_came_from(spark: SparkSession, s
     assert queues[0] == queues[1]
     with pytest.raises(JobError, match="into itself"):
         replay(spark, namesrv=cluster.namesrv, topics="jobs-copy", to_topic="jobs-copy", job_id="loop")
+    with pytest.raises(JobError, match=r"topic jobs-none does not exist.* create it first"):
+        replay(
+            spark, namesrv=cluster.namesrv, topics="jobs-other", to_topic="jobs-none", job_id="none", same_queues=True
+        )
 
 
 # Verification.

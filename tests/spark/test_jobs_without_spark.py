@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from dledger_spark.errors import CorruptDataError
 from dledger_spark.jobs.errors import JobError
 from dledger_spark.jobs.lags import sample
 from dledger_spark.jobs.log_checks import LogRange, QueueRun, RangeCheck, RecordCheck, TopicBounds, check_range
+from dledger_spark.jobs.replaying import _at_once
 from dledger_spark.jobs.verification import Replica, compare, log_ranges, queue_gaps
 from dledger_spark.nodes import NameServers
 from dledger_spark.offsets import Queue
@@ -279,6 +281,19 @@ def test_a_pause_is_not_made_up_for_all_at_once():
     asyncio.run(send_with_a_pause())
     busiest = max(sum(rows for at, rows in went if begin <= at < begin + 1) for begin, _ in went)
     assert busiest <= 100 * (1 + BURST_S) + 10
+
+
+@pytest.mark.parametrize(
+    ("conf", "at_once"),
+    [({}, 2), ({"spark.default.parallelism": "2"}, 8), ({"spark.dynamicAllocation.enabled": "true"}, 8)],
+)
+def test_a_rate_is_shared_by_as_many_tasks_as_may_run_at_a_time(conf, at_once):
+    class Conf(dict):
+        contains = dict.__contains__
+
+    context = SimpleNamespace(getConf=lambda: Conf(conf), defaultParallelism=2)
+    assert _at_once(context, tasks=8) == at_once
+    assert _at_once(context, tasks=1) == 1
 
 
 def test_without_a_rate_batches_go_as_they_are():

@@ -121,6 +121,7 @@ async def _all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
                 "read-write` lets it be read"
             )
         await consumer.assign(queues)
+        known = set(queues)
         ends: dict[MessageQueue, int] = {}
         if source.exit_eof:
             async with Admin(source.namesrv) as admin:
@@ -129,6 +130,9 @@ async def _all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
             await (consumer.seek_to_begin() if source.from_beginning or source.exit_eof else consumer.seek_to_end())
         remaining = sys.maxsize if source.count is None else source.count
         while remaining and not (ends and all(consumer.positions[queue] >= end for queue, end in ends.items())):
+            if not ends and not known.issuperset(added := await consumer.queues(source.topic)):
+                known.update(added)
+                await consumer.assign(known)
             messages = await consumer.poll(min(_POLL_MESSAGES, remaining), timeout=_POLL_TIMEOUT_S)
             for message in messages:
                 yield message

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from dledger_client import ClientError, NoRouteError, SyncAdmin
 from dledger_remoting.properties import RESERVED_NAMES
 
 from .. import register
@@ -16,6 +17,7 @@ from .errors import JobError
 from .inputs import OnPhase, load, pinned, silent, source_options, stored_between, topic_list
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import Column, DataFrame, SparkSession
 
 TASKS: Final = 8
@@ -58,7 +60,8 @@ def replay(
 
     A repeated run with the same `job_id`, input and `tasks` within the broker's window for repeated sends stores
     nothing twice: rows go to tasks by the queue that they come from and in the order of its offsets, however their
-    files or slices are cut. Later runs store them again. Raises `JobError` and `SourceError`s.
+    files or slices are cut. Later runs store them again. Raises `JobError` and `SourceError`s, the former before
+    anything is sent if there are no queues to be the `same_queues`.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
@@ -68,6 +71,8 @@ def replay(
         raise JobError("nothing to replay: name an archive or topics")
     if archive is None and to_topic in names and to_namesrv in (None, namesrv):
         raise JobError(f"topic {to_topic} would be replayed into itself")
+    if same_queues:
+        _require_topic(to_namesrv or namesrv, to_topic)
     with ExitStack() as pins:
         if archive is None:
             messages = load(spark, pins.enter_context(pinned(source_options(namesrv, names, read_from))))
@@ -81,14 +86,33 @@ def replay(
             messages = messages.where(where)
         options = {"namesrv": to_namesrv or namesrv, "topic": to_topic, "jobId": job_id}
         if rate is not None:
-            at_once = max(1, min(tasks, spark.sparkContext.defaultParallelism))
-            options["maxRowsPerSecond"] = str(max(1, rate // at_once))
+            options["maxRowsPerSecond"] = str(max(1, rate // _at_once(spark.sparkContext, tasks)))
         counted = Observation()
         outgoing = _outgoing(messages, tasks, same_queues).observe(counted, f.count(f.lit(1)).alias("rows"))
         on_phase(f"sending to {to_topic}")
         began = time.monotonic()
         outgoing.write.format("dledger").options(**options).mode("append").save()
         return ReplayResult(to_topic, job_id, counted.get["rows"], round(time.monotonic() - began, 3))
+
+
+def _require_topic(namesrv: str, topic: str) -> None:
+    try:
+        with SyncAdmin(namesrv) as admin:
+            admin.topic_route(topic)
+    except NoRouteError as error:
+        raise JobError(
+            f"topic {topic} does not exist, so it has no queues of the same numbers: create it first, with as many"
+        ) from error
+    except ClientError as error:
+        raise JobError(str(error)) from error
+
+
+def _at_once(context: SparkContext, tasks: int) -> int:
+    """How many of the tasks run at a time, at the most; with executors that come and go that is all of them."""
+    conf = context.getConf()
+    if conf.contains("spark.default.parallelism") or conf.get("spark.dynamicAllocation.enabled") == "true":
+        return tasks
+    return max(1, min(tasks, context.defaultParallelism))
 
 
 def _outgoing(messages: DataFrame, tasks: int, same_queues: bool) -> DataFrame:
