@@ -220,6 +220,11 @@ class Forwarder:
             self._counters.forward_refusals += 1
             origin.refuse(self._group.term)
             return
+        try:
+            request.decoded()
+        except FrameError as error:  # it was read by the short way, which passes over what nobody can read
+            request.fail(error)
+            return
         if self._refuses_forwarding(request):
             leader = self._group.leader_address
             request.fail(

@@ -227,7 +227,7 @@ class Requests:
     def _guard(self, request: Request, handle: Callable[[], None]) -> None:
         try:
             handle()
-        except (InvariantError, FrameError):
+        except InvariantError:
             raise
         except Exception as error:
             self.fail(request, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,9 @@ from dledger_remoting.frame import Frame, FrameBounds
 from dledger_remoting.hosts import HostAddress
 
 Buffer: TypeAlias = bytes | memoryview
+
+MAX_REMARK_CHARS: Final = 1_024
+"""As much of an error's text is told: it may repeat what a client sent, and an answer has to fit into a frame."""
 
 
 class Origin(Protocol):
@@ -125,28 +128,33 @@ class Request(msgspec.Struct, eq=False):
         return self.origin.is_forwarded or self.sequence > 0
 
     def decoded(self) -> RemotingCommand:
-        """The header with its ext fields as text. Raises `FrameError`."""
+        """The header with its ext fields as text.
+
+        Raises `FrameError`: also of a request that was read by the short way, which passes over what it does not need.
+        """
         if self.command is None:
             self.command = decode_command(Frame(self.serialize_type, self.header, self.body))
         return self.command
 
     @property
     def ext(self) -> Mapping[str, str]:
-        """The ext fields."""
+        """The ext fields. Raises `FrameError` as `decoded` does."""
         return self.decoded().ext
 
     def respond(
         self, code: int = 0, remark: str | None = None, ext: Mapping[str, str] | None = None, body: bytes = b""
     ) -> None:
-        """Answer, unless the request is oneway."""
+        """Answer, unless the request is oneway. Raises `FrameError` if the answer is larger than a frame."""
         if self.flag & FLAG_ONEWAY:
             self.origin.settle()
         else:
-            self.origin.answer(encode_command_parts(make_response(self.decoded(), code, remark, ext, body)))
+            request = RemotingCommand(self.code, self.opaque, serialize_type=self.serialize_type)
+            self.origin.answer(encode_command_parts(make_response(request, code, remark, ext, body)))
 
     def fail(self, error: RemotingError) -> None:
         """Answer with an error: its code, its text on one line, its ext fields."""
-        self.respond(error.code, " ".join(error.remark.splitlines()) or type(error).__name__, error.ext)
+        remark = " ".join(error.remark[:MAX_REMARK_CHARS].splitlines()) or type(error).__name__
+        self.respond(error.code, remark, error.ext)
 
 
 def read_request(origin: Origin, serialize_type: int, header: bytes, body: bytes, received: float) -> Request | None:
