@@ -213,8 +213,12 @@ class Retention:
             return
         starts = range(0, max(len(rows), 1), MAX_OFFSETS_PER_COMMAND)
         for start in starts[:-1]:
+            outcomes: list[LogError | None] = []
             command = TrimQueues(position, rows[start : start + MAX_OFFSETS_PER_COMMAND])
-            self._machine.stage_command(command, _outcome_of_the_last_counts, privileged=True)
+            self._machine.stage_command(command, outcomes.append, privileged=True)
+            if outcomes and outcomes[0] is not None:  # refused, though a smaller one behind it might be taken
+                self._finish(position, outcomes[0])
+                return
         last = TrimQueues(position, rows[starts[-1] :])
         self._machine.stage_command(last, partial(self._decided, position), privileged=True)
 
@@ -237,10 +241,6 @@ class Retention:
     def _on_timer(self) -> None:
         self._timer = self._env.call_later(CHECK_PERIOD_S, self._on_timer)
         self.check()
-
-
-def _outcome_of_the_last_counts(_error: object) -> None:
-    """Commands are applied in order, so what holds for the last one of a trim holds for those before."""
 
 
 def _tried_again(_error: object) -> None:

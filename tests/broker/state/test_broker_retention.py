@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from dledger.errors import BusyError, LogError, LogFullError
 from dledger.replica.status import PeerStatus
 from dledger.store.log import SegmentInfo
 from dledger.types import EntryKind
@@ -359,3 +360,22 @@ def test_a_leader_that_keeps_more_than_the_others_knows_what_they_have_trimmed()
     assert broker.machine.kept_from == position
     broker.node.snapshot()
     assert broker.restart().machine.kept_from == position
+
+
+@pytest.mark.parametrize("error", [LogFullError("no space"), BusyError("64 MiB wait")])
+def test_a_trim_of_which_one_command_is_refused_takes_nothing(monkeypatch: pytest.MonkeyPatch, error: LogError):
+    """A small last command may find the space that a large one before it did not."""
+    broker, retention = trimmed_broker()
+    monkeypatch.setattr("dledger_broker.retention.MAX_OFFSETS_PER_COMMAND", 2)
+    stage, refusals = broker.node.stage, [error]
+
+    def refuse_the_first(*arguments, **keywords):
+        if refusals:
+            raise refusals.pop()
+        return stage(*arguments, **keywords)
+
+    monkeypatch.setattr(broker.node, "stage", refuse_the_first)
+    retention.trim(max(broker.log.snapshots))
+    broker.env.run_ready()
+    assert (broker.log.first_position, retention.is_busy) == (0, False)
+    assert [queue.first_offset for queue in broker.machine.state.queues()] == [0, 0, 0]
