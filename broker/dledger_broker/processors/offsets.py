@@ -29,7 +29,7 @@ from dledger_remoting.headers import (
     encode_ext,
 )
 from dledger_remoting.hotpath import PullFields
-from dledger_remoting.topics import is_system_group
+from dledger_remoting.topics import is_system_group, validate_group
 
 LONGEST_STANDSTILL_S: Final = 60.0
 """A node may stand still for so long (SIGSTOP, a suspended machine) and then pass on what its clients sent before."""
@@ -151,8 +151,10 @@ class OffsetProcessor:
             request.respond()
             return
         group = header.consumer_group
-        if not self._machine.has_group(group) and not is_system_group(group):
-            raise GroupNotExist(f"consumer group {group} does not exist: create it first")
+        if not self._machine.has_group(group):
+            if not is_system_group(group):
+                raise GroupNotExist(f"consumer group {group} does not exist: create it first")
+            validate_group(group)
         topic = self._machine.topic(header.topic)
         if topic is None:
             raise TopicNotExist(f"topic {header.topic} does not exist: create it first")

@@ -157,9 +157,11 @@ class PullProcessor:
         if fields.roles is not None:
             self._roles.require(fields.roles)
         group = self._machine.state.groups.get(fields.consumer_group)
-        if group is None and not is_system_group(fields.consumer_group):
-            self._create_group(request, fields.consumer_group)
-            return
+        if group is None:
+            validate_group(fields.consumer_group)
+            if not is_system_group(fields.consumer_group):
+                self._create_group(request, fields.consumer_group)
+                return
         if group is not None and not group.consume_enable:
             raise NoPermission(f"consumer group {group.group_name} may not consume: its consumeEnable is false")
         topic = self._machine.state.topics.get(fields.topic)
@@ -180,7 +182,6 @@ class PullProcessor:
         self._read(request, fields, topic.queue(fields.queue_id), tag_filter)
 
     def _create_group(self, request: Request, name: str) -> None:
-        validate_group(name)
         if not self._config.auto_create_group:
             raise GroupNotExist(f"consumer group {name} does not exist: create it first")
         if not self._group.ready:

@@ -78,6 +78,17 @@ def test_a_bad_commit_is_refused(client: FakeClient, fields: dict[str, str], cod
     assert client.call(15, {**offset_ext(1), **fields}).code == code
 
 
+@pytest.mark.parametrize("name", ["CID_RMQ_SYS_" + "x" * 200, "CID_RMQ_SYS_ \u00e9"])
+def test_a_group_that_needs_no_creating_needs_a_groups_name(
+    broker: ServedBroker, client: FakeClient, name: str
+) -> None:
+    """What one client commits goes into the log together with what all others do."""
+    assert client.call(15, offset_ext(1, consumerGroup=name)).code == 29
+    assert client.pull("T1", consumerGroup=name, sysFlag="5", commitOffset="4").code == 29
+    broker.advance(1)
+    assert broker.memory.machine.state.offsets.pairs() == []
+
+
 def test_a_new_group_on_a_young_topic_starts_at_the_beginning(client: FakeClient) -> None:
     assert client.call(14, offset_ext()).code == 22
     client.send_message("T1")
