@@ -85,11 +85,21 @@ class TopicProcessor:
         known = self._machine.state.topics.get(header.topic)
         _check_attributes(_changed({} if known is None else known.config.attributes, changes))
 
-        def make(known: TopicConfig | None) -> TopicConfig:
-            attributes = {} if known is None else known.attributes
-            return msgspec.structs.replace(config, attributes=_changed(attributes, changes))
+        refusals: list[InvalidParameter] = []
+        done = self._finish(request)
 
-        self._machine.proposals.change_topic(header.topic, make, self._finish(request))
+        def make(known: TopicConfig | None) -> TopicConfig:
+            attributes = _changed({} if known is None else known.attributes, changes)
+            try:
+                _check_attributes(attributes)
+            except InvalidParameter as refusal:  # together with a change that was ahead of this one
+                refusals.append(refusal)
+                return known or config
+            return msgspec.structs.replace(config, attributes=attributes)
+
+        self._machine.proposals.change_topic(
+            header.topic, make, lambda error: done(refusals[0] if error is None and refusals else error)
+        )
 
     def put_topics(self, request: Request) -> None:
         """18: create or change several topics."""

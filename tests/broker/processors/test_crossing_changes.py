@@ -41,6 +41,16 @@ def test_two_changes_of_one_topic_at_once_both_count(broker: ServedBroker, clien
     assert attributes == {"idempotent": "true", "cleanup.policy": "DELETE"}
 
 
+def test_changes_of_one_topic_at_once_do_not_exceed_its_limit_together(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    changes = [client.send(17, topic_ext("T1", f"+a{number}=" + "x" * 3_000)) for number in range(3)]
+    broker.settle()
+    assert [client.answered(change).code for change in changes] == [0, 29, 29]
+    attributes = broker.memory.machine.state.topics["T1"].config.attributes
+    assert attributes == {"a0": "x" * 3_000}
+
+
 def test_a_deletion_behind_a_creation_in_flight_follows_it(broker: ServedBroker, client: FakeClient) -> None:
     client.send(17, topic_ext("T2"))
     deletion = client.send(215, {"topic": "T2"})
