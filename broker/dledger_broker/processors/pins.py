@@ -11,7 +11,7 @@ from dledger.errors import LogError
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.requests import Requests
-from dledger_broker.server.request import Buffer, Request
+from dledger_broker.server.request import Buffer, Request, channel_key
 from dledger_broker.state.commands import Command, DeletePins, PutPin
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode
@@ -142,7 +142,7 @@ class _Unheard:
     def __init__(self, node_id: str) -> None:
         self.address = HostAddress("127.0.0.1", 0)
         self.born_host = bytes(8)
-        self.key = f"{node_id}/pins"
+        self.key = channel_key(node_id)
         self.client_ids: set[str] = set()
         self.held = self.in_flight = self.forwards = self.forward_refused = self.forward_epoch = 0
         self.forwards_sent: set[int] = set()

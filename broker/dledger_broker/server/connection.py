@@ -11,10 +11,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address
-from itertools import count
 from typing import TYPE_CHECKING, Final, cast
 
-from dledger_broker.server.request import Buffer
+from dledger_broker.server.request import Buffer, channel_key
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameBounds, Pieces, pending_frame_bytes, split_frames
 from dledger_remoting.hosts import HostAddress, pack_host
@@ -27,8 +26,6 @@ _logger = logging.getLogger(__name__)
 JOIN_BYTES: Final = 64 << 10
 """Answers of one turn up to this size are joined; larger ones go to the kernel in pieces."""
 NOTIFY_FIELD: Final = b"dledgerNotify"
-
-_serial: Final = count(1)
 
 
 class ClientConnection(asyncio.Protocol):
@@ -77,7 +74,7 @@ class ClientConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = HostAddress(str(peer[0]), int(peer[1])) if peer else HostAddress("0.0.0.0", 0)
         self.born_host = pack_born_host(self.address)
-        self.key = f"{self._listener.node_id}/{next(_serial)}"
+        self.key = channel_key(self._listener.node_id)
         self.idle_since = self._listener.loop.time()
         transport.set_write_buffer_limits(high=self._limits.pause_outgoing_bytes)
         if not self._listener.admit(self):

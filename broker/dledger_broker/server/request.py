@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -24,6 +26,16 @@ Buffer: TypeAlias = bytes | memoryview
 MAX_REMARK_CHARS: Final = 1_024
 """As much of an error's text is told: it may repeat what a client sent, and an answer has to fit into a frame."""
 
+_channels: Final = count(secrets.randbits(48))
+"""Starting anywhere keeps a channel from having the key of one that an earlier process of this node had, and with it
+what other nodes remember of that.
+"""
+
+
+def channel_key(node_id: str) -> str:
+    """The key of another channel of this node, which no other one in the group has or had."""
+    return f"{node_id}/{next(_channels)}"
+
 
 class Origin(Protocol):
     """Where a request came from and where its answer goes: a client's connection, or a node that forwards for one.
@@ -42,7 +54,7 @@ class Origin(Protocol):
 
     @property
     def key(self) -> str:
-        """The client's channel, unique in the group while it is open."""
+        """The client's channel (`channel_key`)."""
 
     @property
     def is_forwarded(self) -> bool:

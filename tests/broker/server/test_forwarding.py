@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,11 +18,13 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.forward import Envelope, ForwardedOrigin, Forwarder
 from dledger_broker.group import Group
 from dledger_broker.metrics import BrokerCounters
+from dledger_broker.processors.pins import _own_request
 from dledger_broker.server.request import Buffer, Request, read_request
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command, encode_json_header
 from dledger_remoting.frame import Frame, FrameDecoder
+from dledger_remoting.headers import PinHeader
 from dledger_remoting.hosts import HostAddress
 
 OnReply = Callable[[bytes | PeerError], None]
@@ -442,3 +446,40 @@ def test_other_channels_do_not_pay_for_a_refusal_and_it_is_forgotten(node: Node)
     node.env.advance(0.1)
     deliver(node, 3, leader)
     assert list(leader.forwarder._refusals) == ["n1/3"]
+
+
+def renewal(node: Node) -> Request:
+    return _own_request(node.group.node_id, PinHeader("job", 0, 60_000, renewal=True), node.env.now())
+
+
+def test_a_nodes_own_renewals_do_not_pay_for_each_others_refusals(node: Node) -> None:
+    """1. The next leader, which is not ready for long, refuses a renewal again and again; 2. it is ready; 3. the next
+    renewal, which comes with an origin of its own, goes through, and holds nothing else up.
+    """
+    leader = Node("n2")
+    leader.leader_is("n2", ready=False)
+    node.leader_is("n2")
+    node.forwarder.pass_on(renewal(node))
+    place = 0
+    while node.env.now() < 1:
+        while place < len(node.channel.sent):
+            deliver(node, place, leader)
+            place += 1
+        node.env.advance(forward.RETRY_S)
+    leader.leader_is("n2")
+    while place < len(node.channel.sent):
+        deliver(node, place, leader)
+        place += 1
+    assert len(leader.received) <= 1
+    leader.received.clear()
+    node.env.advance(60)
+    node.forwarder.pass_on(renewal(node))
+    deliver(node, place, leader)
+    assert len(leader.received) == 1
+
+
+def test_a_channel_has_no_key_of_an_earlier_process_of_its_node() -> None:
+    """Other nodes remember refusals of a channel by its key."""
+    program = "from dledger_broker.server.request import channel_key; print(*(channel_key('n1') for _ in range(9)))"
+    keys = [subprocess.check_output([sys.executable, "-c", program], text=True).split() for _ in range(2)]
+    assert len({*keys[0], *keys[1]}) == 18
