@@ -84,7 +84,7 @@ def assemble(
     pulls = PullProcessor(
         machine, log, env, group, config, counters, requests, presence, offsets, presence.hold_changed, roles
     )
-    membership.connect(presence, pulls.held.release_groups)
+    membership.connect(presence, pulls.held.release_groups, forwarder.pass_on)
     topics = TopicProcessor(machine, group, requests)
     queries = QueryProcessor(machine, requests)
     pins = PinProcessor(machine, env, group, requests, forwarder.pass_on)

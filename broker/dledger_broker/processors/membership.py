@@ -55,12 +55,18 @@ class MembershipProcessor:
         self._announced: tuple[int, str] | None = None
         self._presence: Presence
         self._release_pulls: Callable[[set[str]], None]
+        self._pass_on: Callable[[Request], None]
         group.listeners.append(self._announce_leader)
 
-    def connect(self, presence: Presence, release_pulls: Callable[[set[str]], None]) -> None:
-        """Name the exchange with the other nodes, which calls `notify` and `ensure_all`, and what ends held pulls."""
+    def connect(
+        self, presence: Presence, release_pulls: Callable[[set[str]], None], pass_on: Callable[[Request], None]
+    ) -> None:
+        """Name the exchange with the other nodes, which calls `notify` and `ensure_all`, what ends held pulls, and what
+        hands a request to the leader.
+        """
         self._presence = presence
         self._release_pulls = release_pulls
+        self._pass_on = pass_on
 
     # ---------------------------------------------------------------- requests
 
@@ -102,6 +108,9 @@ class MembershipProcessor:
         self._presence.when_complete(partial(self._answer_consumer_list, request, header.consumer_group))
 
     def _answer_consumer_list(self, request: Request, group: str) -> None:
+        if not self._group.ready:  # since it began to wait for what the others tell the leader
+            self._pass_on(request)
+            return
         members = self._presence.merged.members(group)
         if members:
             request.respond(body=encode_body(ConsumerList(members)))
