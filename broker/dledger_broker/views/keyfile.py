@@ -2,14 +2,14 @@
 
     offset  size  field
          0     8  begin timestamp: store time of the first record, ms
-         8     8  end timestamp: store time of the last record, ms
+         8     8  end timestamp: the highest store time, ms
         16     8  begin position: physical offset of the first record
         24     8  end position: physical offset of the last record
         32     4  slots in use
         36     4  number of the next entry; the first entry has number 1
         40     4  per slot: number of the slot's newest entry, 0 for none
-        ..    20  per entry: key hash (4), physical offset (8), seconds since the begin timestamp (4), number of the
-                  entry before it in the same slot (4)
+        ..    20  per entry: key hash (4), physical offset (8), seconds since the begin timestamp (4; below 0 where a
+                  later leader's clock was behind), number of the entry before it in the same slot (4)
 
 A key is `topic#key`, its hash the absolute value of Java's `String.hashCode`, its slot the hash modulo the number of
 slots.  A file has 5,000,000 slots and room for 20,000,000 entries: 420,000,040 bytes, sparse.  Its name is the time of
@@ -209,14 +209,14 @@ class ActiveIndexFile:
         on_top = self._slots[slots]
         entries = np.empty(len(keys), _ENTRIES)
         entries["hash"], entries["position"] = keys["hash"], keys["position"]
-        entries["seconds"] = np.clip((keys["stored_ms"] - begin_timestamp) // 1000, 0, _INT_MAX)
+        entries["seconds"] = np.clip((keys["stored_ms"] - begin_timestamp) // 1000, -_INT_MAX, _INT_MAX)
         entries["previous"][in_order] = np.where(first, on_top, np.roll(numbers, 1))
         # Slots follow the write: after one that failed they would name entries that are not there, and end the chains.
         self._file.pwrite(entries.tobytes(), self._layout.entry_at(header.next_entry))
         self._slots[slots[last]] = numbers[last]
         self.header = IndexHeader(
             begin_timestamp,
-            int(keys["stored_ms"][-1]),
+            max(header.end_timestamp, int(keys["stored_ms"].max())),
             begin_position,
             int(keys["position"][-1]),
             header.slots_in_use + int(np.count_nonzero(first & (on_top == 0))),

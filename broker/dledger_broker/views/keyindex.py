@@ -141,8 +141,8 @@ class KeyIndex:
         if self._active is not None:
             files.append(self._active)
         for file in reversed(files):
-            if file.header.end_timestamp + 1000 < begin_ms or file.header.begin_timestamp > end_ms:
-                continue
+            if file.header.end_timestamp + 1000 < begin_ms:
+                continue  # no header tells the lowest time, where a later leader's clock was behind the first one's
             for position in file.positions(wanted, begin_ms, end_ms):
                 found.append(position)
                 if len(found) >= limit:

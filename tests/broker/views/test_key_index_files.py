@@ -184,6 +184,22 @@ async def pause(broker: BrokerInMemory, seconds: float) -> None:
     await broker.env.finish(future)
 
 
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_time_range_holds_though_the_next_leaders_clock_is_behind(*, indexed: bool, sealed: bool):
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    for number, at_ms in enumerate([START_MS, START_MS - 60_000, START_MS - 30_000], 10):
+        broker.send("orders", 0, Message(b"%d" % number, keys="red"), at_ms=at_ms)
+    for _ in range(SMALL.index_entries if sealed else 0):
+        broker.send("orders", 0, Message(b"xx", keys="blue"), at_ms=START_MS - 30_000)
+    if indexed:
+        broker.run(broker.machine.keys.catch_up())
+    assert bodies_of(broker, "red", begin=START_MS - 1000) == [b"10"]
+    assert bodies_of(broker, "red", begin=START_MS - 61_000, end=START_MS - 59_000) == [b"11"]
+    assert bodies_of(broker, "red", end=START_MS - 20_000) == [b"12", b"11"]
+
+
 def filled() -> BrokerInMemory:
     broker = BrokerInMemory()
     broker.create_topic("orders")
