@@ -40,6 +40,9 @@ from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD, RECORD_HEAD_BYT
 
 WAIT_S: Final = 0.01
 """How often a repetition looks whether the first one has its outcome."""
+KEEP_FETCHED_S: Final = 0.1
+"""How long a stored send that was read from the disk stays at hand: the next candidate of the same identity may have to
+be read, too, and a file system that cannot tell what is in memory has all of them read each time."""
 MAX_CANDIDATES: Final = 64
 """Stored sends of one identity with which a send is compared, the newest ones."""
 MAX_APPLIED: Final = 2_048
@@ -105,7 +108,8 @@ class IdempotentSends:
         self._fail = fail
         self._in_flight: set[int] = set()
         self._staged: deque[tuple[int, Sequence[int]]] = deque()
-        self._fetched: dict[int, bytes] = {}
+        self._fetched: dict[tuple[int, int], bytes] = {}
+        """Stored sends that were read from the disk, by their position and how much of it was read."""
         self._room = 0
         self._understood_by: Membership | None = None
         self._term = 0
@@ -224,7 +228,7 @@ class IdempotentSends:
                 or position // self._log.segment_bytes != (end - 1) // self._log.segment_bytes
             ):
                 continue
-            stored = self._fetched.pop(position, None) or self._log.read_nowait(position, size)
+            stored = self._fetched.get((position, size)) or self._log.read_nowait(position, size)
             if stored is None:
                 self._spawn(request, self._fetch(request, position, size))
                 return True
@@ -236,14 +240,14 @@ class IdempotentSends:
     async def _fetch(self, request: Request, position: int, size: int) -> None:
         """Read a candidate from the disk, then look at the request again."""
         try:
-            self._fetched[position] = await self._log.read(position, size)
+            self._fetched[position, size] = await self._log.read(position, size)
         except TrimmedError:
             pass
         self._resume(request, None)
-        self._env.call_later(WAIT_S, partial(self._forget_fetched, position))
+        self._env.call_later(KEEP_FETCHED_S, partial(self._forget_fetched, position, size))
 
-    def _forget_fetched(self, position: int) -> None:
-        self._fetched.pop(position, None)
+    def _forget_fetched(self, position: int, size: int) -> None:
+        self._fetched.pop((position, size), None)
 
     def _answer(self, request: Request, stored: bytes, messages: Sequence[MessageParts]) -> None:
         """Answer as the first send was answered, which its records tell."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -259,6 +260,45 @@ def test_a_candidate_that_is_not_in_memory_is_read_from_the_disk(broker: ServedB
     other = broker.client().call_from_disk(310, send_ext("T1", properties=ONE, idempotent="true"), b"other")
     assert other.code == 0
     assert stored(broker) == 2
+
+
+def test_a_candidate_that_was_read_for_a_shorter_send_is_read_again_for_a_longer_one(broker: ServedBroker):
+    long = b"hello" * 100
+    first = send(broker, long)
+    broker.memory.node.cold = True
+    client = broker.client()
+
+    async def scenario() -> None:
+        client.send(310, send_ext("T1", properties=ONE, idempotent="true"), b"hello")
+        broker.settle()
+        again = client.send(310, send_ext("T1", properties=ONE, idempotent="true"), long)
+        await asyncio.sleep(0)  # the shorter one comes again, behind it
+        assert broker.parts.sends._idempotent._fetched
+        await broker.memory.env.finish(asyncio.sleep(0.01))
+        assert place(client.answered(again)) == place(first)
+
+    asyncio.run(scenario())
+    assert stored(broker) == 2
+
+
+def test_candidates_are_compared_where_nothing_is_known_to_be_in_memory(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+):
+    """As on file systems that cannot tell: whatever was read once is read from the disk again."""
+    first = send(broker)
+    for body in (b"other", b"another"):
+        send(broker, body)
+    broker.memory.node.cold = True
+    read, reads = broker.memory.node.read, list[int]()
+
+    async def counted(position: int, size: int) -> bytes:
+        reads.append(position)
+        assert len(reads) <= 3, "each of the three candidates is read once"
+        return await read(position, size)
+
+    monkeypatch.setattr(broker.memory.node, "read", counted)
+    again = broker.client().call_from_disk(310, send_ext("T1", properties=ONE, idempotent="true"), b"hello")
+    assert place(again) == place(first)
 
 
 def test_a_candidate_that_cannot_be_read_fails_its_send_and_no_other(
