@@ -11,6 +11,7 @@ from dledger.errors import (
     TooLargeError,
 )
 from dledger_remoting.errors import (
+    InvalidParameter,
     MessageIllegal,
     NotLeader,
     OutcomeUnknown,
@@ -31,6 +32,13 @@ class ConfigError(BrokerError):
 
 class StartError(BrokerError):
     """An address, a port or a directory that the configuration names cannot be used."""
+
+
+class NoSuchQueue(InvalidParameter):
+    """A queue number that a topic does not have, as far as this node knows."""
+
+    def __init__(self, topic: str, queue_id: int, queues: int) -> None:
+        super().__init__(f"queueId {queue_id} is outside 0..{queues - 1} of topic {topic}: refresh the route")
 
 
 def wire_error(error: Exception) -> RemotingError:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from dledger.environment import Environment
+from dledger_broker.errors import NoSuchQueue
 from dledger_broker.forward import Forwarder
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
@@ -159,9 +160,7 @@ class OffsetProcessor:
         if topic is None:
             raise TopicNotExist(f"topic {header.topic} does not exist: create it first")
         if not 0 <= header.queue_id < topic.queue_count:
-            raise InvalidParameter(
-                f"queueId {header.queue_id} is outside 0..{topic.queue_count - 1} of topic {header.topic}"
-            )
+            raise NoSuchQueue(header.topic, header.queue_id, topic.queue_count)
         key = (header.consumer_group, header.topic, header.queue_id)
         if self._is_late(request, key, header.commit_offset) and not self._is_lost(key, header.commit_offset):
             self._machine.flush_offsets(partial(self._finish_overtaken, request, key, header.commit_offset), key)

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from dledger.environment import Environment, called_back
 from dledger.errors import NotLeaderError, TrimmedError
 from dledger_broker.config import BrokerConfig
+from dledger_broker.errors import NoSuchQueue
 from dledger_broker.group import Group
 from dledger_broker.longpoll import HeldPull, LongPolls
 from dledger_broker.machine import BrokerMachine
@@ -27,7 +28,6 @@ from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.errors import (
     GroupNotExist,
-    InvalidParameter,
     NoPermission,
     ReadBehind,
     ServerError,
@@ -171,10 +171,7 @@ class PullProcessor:
         if not is_readable(config.perm):
             raise NoPermission(f"topic {fields.topic} has perm {config.perm}, which does not allow reading")
         if not 0 <= fields.queue_id < config.read_queue_nums:
-            raise InvalidParameter(
-                f"queueId {fields.queue_id} is outside 0..{config.read_queue_nums - 1} of topic {fields.topic}: "
-                "refresh the route"
-            )
+            raise NoSuchQueue(fields.topic, fields.queue_id, config.read_queue_nums)
         tag_filter = self._filter(fields, group)
         if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0 and not request.confirmed:
             # Once: while the leader was confirmed the client may have committed a newer one.

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from dledger.errors import LogError, NotLeaderError
 from dledger.invariants import InvariantError
-from dledger_broker.errors import wire_error
+from dledger_broker.errors import NoSuchQueue, wire_error
 from dledger_broker.forward import Forwarder
 from dledger_broker.group import Group
 from dledger_broker.metrics import BrokerCounters
@@ -31,6 +31,7 @@ _logger = logging.getLogger(__name__)
 
 UNSURE_CODES: Final = frozenset(
     {
+        ResponseCode.NO_PERMISSION,
         ResponseCode.TOPIC_NOT_EXIST,
         ResponseCode.PULL_OFFSET_MOVED,
         ResponseCode.QUERY_NOT_FOUND,
@@ -40,7 +41,7 @@ UNSURE_CODES: Final = frozenset(
     }
 )
 """Answers that a replica which lags, or a leader that was deposed unknowingly, may give wrongly: only after a majority
-has confirmed the leader."""
+has confirmed the leader. So is `NoSuchQueue`."""
 
 _PULL_PREFIX: Final = b'{"code":11,'
 _JSON: Final = 0
@@ -279,7 +280,7 @@ class Requests:
             self._forwarder.pass_on(request)
             return
         answer = wire_error(error)
-        if answer.code in UNSURE_CODES and not request.confirmed:
+        if (answer.code in UNSURE_CODES or isinstance(answer, NoSuchQueue)) and not request.confirmed:
             self.confirm(request)
             return
         if not isinstance(error, RemotingError | LogError):

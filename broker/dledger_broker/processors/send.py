@@ -21,6 +21,7 @@ from typing import Final, Protocol
 from dledger.environment import Cancellable, Environment
 from dledger.errors import LogError
 from dledger_broker.config import BrokerConfig
+from dledger_broker.errors import NoSuchQueue
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.idempotent import IdempotentSends, identity_of, identity_seed
@@ -31,7 +32,6 @@ from dledger_broker.server.request import Read, Request
 from dledger_remoting.checksum import crc32
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
-    InvalidParameter,
     MessageIllegal,
     NoPermission,
     OutcomeUnknown,
@@ -227,9 +227,7 @@ class SendProcessor:
         if queue_id < 0 or target.redirected:
             queue_id = randrange(target.write_queues)
         elif queue_id >= target.queues:
-            raise InvalidParameter(
-                f"queueId {queue_id} is outside 0..{target.queues - 1} of topic {target.topic}: refresh the route"
-            )
+            raise NoSuchQueue(target.topic, queue_id, target.queues)
         body = request.body
         if len(body) > self._limits.max_message_bytes:
             raise MessageIllegal(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from served_broker import FakeClient, ServedBroker
+from served_broker import FakeClient, ServedBroker, pull_ext, send_ext
 
 from dledger_broker.founding import Founding
 from dledger_remoting.topics import SubscriptionGroupConfig
@@ -116,6 +116,27 @@ def test_a_pin_behind_which_it_is_given_up_at_once_is_gone(broker: ServedBroker)
     broker.settle()
     assert client.answered(release).code == 0
     assert list(broker.memory.machine.state.pins) == []
+
+
+def test_no_node_refuses_alone_what_a_later_change_may_allow(broker: ServedBroker, client: FakeClient) -> None:
+    """A topic may have more queues by now, or other permissions, and a group may consume."""
+    make_group(broker)
+    client.call(17, {**topic_ext("ReadOnly"), "perm": "4"})
+    client.call(17, {**topic_ext("WriteOnly"), "perm": "2"})
+    broker.memory.machine.proposals.put_group(SubscriptionGroupConfig("Idle", consume_enable=False), lambda _: None)
+    broker.settle()
+    requests = (
+        (310, send_ext("T1", 4)),
+        (310, send_ext("ReadOnly")),
+        (15, {**commit_ext(7), "queueId": "4"}),
+        (11, pull_ext("T1", 4)),
+        (11, pull_ext("WriteOnly")),
+        (11, pull_ext("T1", consumerGroup="Idle")),
+    )
+    opaques = [client.send(code, ext) for code, ext in requests]
+    assert not any(client.has_answer(opaque) for opaque in opaques)
+    broker.settle()
+    assert [client.answered(opaque).code for opaque in opaques] == [29, 16, 29, 29, 16, 16]
 
 
 def test_what_a_deposed_leader_cannot_know_is_not_answered_by_it_alone(
