@@ -156,12 +156,16 @@ class Request(msgspec.Struct, eq=False):
     def respond(
         self, code: int = 0, remark: str | None = None, ext: Mapping[str, str] | None = None, body: bytes = b""
     ) -> None:
-        """Answer, unless the request is oneway. Raises `FrameError` if the answer is larger than a frame."""
+        """Answer, unless the request is oneway; an answer that fits no frame is an error instead."""
         if self.flag & FLAG_ONEWAY:
             self.origin.settle()
         else:
             request = RemotingCommand(self.code, self.opaque, serialize_type=self.serialize_type)
-            self.origin.answer(encode_command_parts(make_response(request, code, remark, ext, body)))
+            try:
+                parts = encode_command_parts(make_response(request, code, remark, ext, body))
+            except FrameError as error:
+                parts = encode_command_parts(make_response(request, error.code, f"the answer: {error.remark}"))
+            self.origin.answer(parts)
 
     def fail(self, error: RemotingError) -> None:
         """Answer with an error: its code, its text on one line, its ext fields."""
