@@ -81,6 +81,8 @@ READ_ONLY_CODES: Final = frozenset(
 """These take no effect: without an answer nothing is unknown."""
 
 _PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+_NO_EFFECT_CODES: Final = READ_ONLY_CODES | _PULL_CODES
+"""Later requests need not wait for the answers to these: a leader that stands still may hold a pull for a minute."""
 _ANSWERED, _REFUSED, _SETTLED = b"\x00", b"\x01", b"\x02"
 
 
@@ -284,8 +286,9 @@ class Forwarder:
             return False
         self._counters.forwarded += 1
         origin.forwards += 1
-        origin.forwards_sent.add(request.sequence)
-        origin.forward_target = leader
+        if request.code not in _NO_EFFECT_CODES:
+            origin.forwards_sent.add(request.sequence)
+            origin.forward_target = leader
         return True
 
     def _answered(self, request: Request, answer: bytes | PeerError) -> None:

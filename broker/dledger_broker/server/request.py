@@ -71,7 +71,7 @@ class Origin(Protocol):
     forwards: int
     """Requests that wait for a leader or for another node's answer; later ones of this channel must not pass them."""
     forwards_sent: set[int]
-    """Those of `forwards` that another node has, by their sequence numbers."""
+    """Those of `forwards` that another node has and that may take effect, by their sequence numbers."""
     forward_target: str | None
     """That node."""
     forward_refused: int

@@ -299,6 +299,21 @@ def test_a_new_leader_handles_its_own_clients_requests_in_order_too(node: Node) 
     assert [request.opaque for request in node.ran] == [1, 2]
 
 
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.GET_MAX_OFFSET])
+@pytest.mark.parametrize("next_leader", ["n1", "n3"])
+def test_what_takes_no_effect_holds_nothing_back(node: Node, code: int, next_leader: str) -> None:
+    """A leader that stands still does not answer a pull for more than a minute; meanwhile another one leads."""
+    node.leader_is("n2")
+    node.pass_on(1, code=code)
+    node.leader_is(next_leader)
+    node.pass_on(2)
+    node.env.advance(0.1)
+    if next_leader == "n1":
+        assert [request.opaque for request in node.ran] == [2]
+    else:
+        assert [(to, opaque_of(data)) for to, data, _ in node.channel.sent] == [("n2", 1), ("n3", 2)]
+
+
 def test_our_own_client_is_told_who_leads_instead(node: Node) -> None:
     node.leader_is("n2")
     node.group.learn_address("n2", "10.0.0.2:10911")
