@@ -195,8 +195,8 @@ class RangeProcessor:
 
     def _topics(self, names: str | None) -> list[PlannedTopic]:
         topics = self._machine.state.topics
-        found = topics.values() if names is None else [topics[name] for name in names.split(",") if name in topics]
-        return [_planned(topic) for topic in found]
+        wanted = topics if names is None else dict.fromkeys(name for name in names.split(",") if name in topics)
+        return [_planned(topics[name]) for name in wanted]
 
     async def _cut(self, cut: LogCut, end: int, *, times: bool) -> Cut:
         """A cut as the plan has it, with the store times up to the next one; within a term they never go back."""

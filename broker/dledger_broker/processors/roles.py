@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from dledger.types import Membership
 from dledger_broker.group import Group
@@ -10,6 +10,9 @@ from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
 from dledger_remoting.errors import InvalidParameter, ReadBehind, ReadRoleRefused
 from dledger_remoting.headers_range import ROLES
+
+MAX_ROLES_CHARS: Final = 64
+"""All roles, twice: a list of 16 MB would take hundreds to read."""
 
 
 class MemberLog(Protocol):
@@ -45,6 +48,8 @@ class Roles:
 
         Raises `ReadRoleRefused`, `InvalidParameter`.
         """
+        if len(accepted) > MAX_ROLES_CHARS:
+            raise InvalidParameter(f"roles: {len(accepted)} characters, the limit is {MAX_ROLES_CHARS}")
         roles = accepted.split(",")
         unknown = [role for role in roles if role not in ROLES]
         if unknown:

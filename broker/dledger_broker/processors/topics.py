@@ -39,6 +39,9 @@ FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 MAX_ATTRIBUTES_BYTES: Final = 4_096
 """Names and values of one topic's or group's attributes: name servers are sent all topics in one frame."""
 
+MAX_CHANGES_CHARS: Final = 8 * MAX_ATTRIBUTES_BYTES
+"""A text of changes: enough to remove all attributes and add as many."""
+
 
 class TopicConfigList(msgspec.Struct, frozen=True, rename="camel"):
     """The body of 18."""
@@ -225,6 +228,8 @@ def _of_all(outcomes: Sequence[LogError | None]) -> LogError | None:
 
 def _attribute_changes(text: str) -> list[tuple[str, str | None]]:
     """Changes written as `+key=value,-key`, each with the value or None. Raises `InvalidParameter`."""
+    if len(text) > MAX_CHANGES_CHARS:
+        raise InvalidParameter(f"attributes: a text of {len(text)} characters, the limit is {MAX_CHANGES_CHARS}")
     changes: list[tuple[str, str | None]] = []
     parts: Sequence[str] = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:

@@ -73,6 +73,14 @@ def test_a_bad_topic_is_refused(client: FakeClient, fields: dict[str, str], code
     assert text in (answer.remark or "")
 
 
+def test_a_text_of_attributes_that_no_topic_can_hold_is_not_even_read(client: FakeClient) -> None:
+    """Each change of a few bytes takes hundreds, and a request may be of 16 MB."""
+    assert client.call(17, {**TOPIC, "attributes": "+a=b,-a," * 3_000}).code == 0
+    answer = client.call(17, {**TOPIC, "attributes": "+a=b,-a," * 30_000})
+    assert answer.code == 29
+    assert "240000 characters" in (answer.remark or "")
+
+
 def test_attributes_do_not_grow_from_change_to_change(client: FakeClient) -> None:
     assert client.call(17, {**TOPIC, "attributes": "+a=" + "x" * 4000}).code == 0
     assert client.call(17, {**TOPIC, "attributes": "+b=" + "x" * 4000}).code == 29

@@ -44,6 +44,18 @@ def test_a_plan_waits_for_the_ordinal_and_says_so(broker: ServedBroker):
     assert msgspec.json.decode(client.call_from_disk(20010, {"roles": "leader"}).body, type=ReadPlan).ordinal == 5
 
 
+def test_a_list_of_roles_is_short(broker: ServedBroker):
+    client = founded(broker).client()
+    assert client.call_from_disk(20010, {"roles": ",".join(["leader"] * 3)}).code == ResponseCode.SUCCESS
+    assert client.call_from_disk(20010, {"roles": ",".join(["leader"] * 300)}).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_a_plan_names_a_topic_once_however_often_it_is_asked_for(broker: ServedBroker):
+    """A request of 16 MB would make an answer of gigabytes."""
+    answer = founded(broker).client().call_from_disk(20010, {"roles": "leader", "topics": "T1,T1," * 1000})
+    assert [topic.name for topic in msgspec.json.decode(answer.body, type=ReadPlan).topics] == ["T1"]
+
+
 def test_the_times_of_slices_cover_their_records_even_where_a_leaders_clock_was_behind(make_broker: MakeBroker):
     broker = founded(make_broker())
     client = broker.client()
