@@ -17,6 +17,7 @@ import msgspec
 from dledger.environment import COLD, Cancellable, Environment
 from dledger.errors import LogError, NotLeaderError
 from dledger.replica.status import NodeStatus
+from dledger.statemachine import Leadership
 from dledger.store.log import SegmentInfo
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
@@ -58,6 +59,10 @@ class RetainedLog(Protocol):
 
     def last_records(self, start: int, end: int) -> list[bytes]:
         """The last records of each term in a range."""
+
+    @property
+    def first_position(self) -> int:
+        """The first kept position."""
 
     def trim_candidates(self) -> Sequence[int]:
         """Positions that `trim` takes now, ascending."""
@@ -136,6 +141,7 @@ class Retention:
         self._ages = SegmentAges(log, env, lambda: machine.applied_position)
         self._timer: Cancellable | None = None
         self._busy = False
+        machine.on_leadership_changed.append(self._on_leadership)
 
     def start(self) -> None:
         """Begin to look."""
@@ -157,6 +163,7 @@ class Retention:
         if self._busy or not self._log.is_ready:
             return
         self._end_leases()
+        self._complete()
         if clocks_agree(self._log.status()):
             self._ages.ask_expired(self._env.wall_ms(), self.policy.max_age_ms, self._trim_if_due)
         else:
@@ -179,6 +186,20 @@ class Retention:
                 self._counters.pins_overridden += 1
                 _logger.warning("event=pin_overridden position=%d pinned=%d: the disk is too full", position, pinned)
             self.trim(position)
+
+    def _complete(self) -> None:
+        """Go on with a trim of which queues were told and the log was not, because its leader was lost or it failed.
+
+        It may not have come to all queues either, so it begins anew; not above a pin, which a full disk overrode.
+        """
+        if self._busy:
+            return
+        told, first = self._machine.state.trimmed_before, self._log.first_position
+        pinned = self._machine.proposals.lowest_pin(self._env.wall_ms())
+        limit = told if pinned is None else min(told, pinned)
+        left = [position for position in self._log.trim_candidates() if first < position <= limit]
+        if left:
+            self.trim(max(left))
 
     def _end_leases(self) -> None:
         """Give up the pins that nobody has renewed."""
@@ -237,6 +258,10 @@ class Retention:
             _logger.info("event=trim position=%d", position)
         else:
             _logger.warning("event=trim_failed position=%d error=%s", position, error)
+
+    def _on_leadership(self, leadership: Leadership) -> None:
+        if leadership.ready:
+            self._complete()
 
     def _on_timer(self) -> None:
         self._timer = self._env.call_later(CHECK_PERIOD_S, self._on_timer)

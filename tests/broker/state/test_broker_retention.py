@@ -21,7 +21,7 @@ from dledger_broker.retention import (
     fullest_disk_ratio,
 )
 from dledger_broker.segment_ages import find_expired
-from dledger_broker.state.commands import PutPin, encode
+from dledger_broker.state.commands import PutPin, TrimQueues, encode
 from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, Message
 
 NOW = 1_000_000
@@ -349,6 +349,32 @@ def test_a_trim_that_outlived_its_leadership_takes_nothing():
     broker.node.lead()
     broker.env.run_ready()
     assert (broker.log.first_position, broker.machine.kept_from, retention.is_busy) == (0, 0, False)
+
+
+@pytest.mark.parametrize("how", ["another leader", "the log refused"])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_trim_of_which_only_queues_were_told_is_completed(how, pinned):
+    """Else they end before the log does until something else is too old; and not all of them may have been told."""
+    broker, retention = trimmed_broker()
+    retention.policy = RetentionPolicy()
+    position = max(broker.log.snapshots)
+    told = TrimQueues(position, (("orders", broker.machine.state.topics["orders"].created_position, 0, 15),))
+    if pinned:
+        broker.machine.proposals.put_pin(PutPin("job", 0, 60_000, START_MS), lambda _: None)
+        broker.env.run_ready()
+    if how == "another leader":
+        broker.node.step_down()
+        broker.log.append(EntryKind.GROUP, broker.node.term + 1, b"", encode(told))
+        broker.node.catch_up()
+        broker.node.lead()
+    else:
+        broker.machine.stage_command(told, lambda _: None)
+        broker.env.run_ready()
+        retention.check()
+    broker.env.run_ready()
+    assert broker.log.first_position == (0 if pinned else position)
+    if not pinned:
+        assert [queue.first_offset for queue in broker.machine.state.queues()] == [15, 15, 1]
 
 
 def test_a_leader_that_keeps_more_than_the_others_knows_what_they_have_trimmed():
