@@ -105,12 +105,13 @@ class TopicProcessor:
         )
 
     def put_topics(self, request: Request) -> None:
-        """18: create or change several topics."""
+        """18: create or change several topics; of one that is named twice the last form counts."""
         configs = decode_body(TopicConfigList, request.body).topic_config_list
         if not configs:
             raise InvalidParameter("topicConfigList is empty: name at least one topic")
         for config in configs:
             _check_topic(config)
+        configs = list({config.topic_name: config for config in configs}.values())
         done = self._finish(request)
         outcomes: list[LogError | None] = []
 

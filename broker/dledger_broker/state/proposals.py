@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -57,8 +58,8 @@ class Proposals:
         self._log = log
         self._wall_ms = wall_ms
         self._flush_offsets = flush_offsets
-        self._topics: dict[str, list[Done]] = {}
-        self._groups: dict[str, list[Done]] = {}
+        self._topics: dict[str, deque[Done]] = {}
+        self._groups: dict[str, deque[Done]] = {}
         self._deleting: set[str] = set()
         self._deleting_groups: set[str] = set()
         self._pins: list[PutPin] = []
@@ -198,8 +199,8 @@ class Proposals:
         renewed = {pin.name for pin in self._pins}
         return tuple(name for name in self._state().pins.expired(now_ms) if name not in renewed)
 
-    def _change(self, pending: dict[str, list[Done]], name: str, command: Command, done: Done) -> None:
-        pending[name] = []
+    def _change(self, pending: dict[str, deque[Done]], name: str, command: Command, done: Done) -> None:
+        pending[name] = deque()
         try:
             self.stage_command(command, partial(self._finish, pending, name, done))
         except BaseException:
@@ -207,8 +208,13 @@ class Proposals:
             raise
 
     @staticmethod
-    def _finish(pending: dict[str, list[Done]], name: str, done: Done, error: LogError | None) -> None:
+    def _finish(pending: dict[str, deque[Done]], name: str, done: Done, error: LogError | None) -> None:
         waiters = pending.pop(name)
         done(error)
-        for waiter in waiters:
-            waiter(error)
+        while waiters:
+            if error is None and name in pending:
+                # They would queue up again, one by one; thousands of changes at once would look at each other.
+                waiters.extend(pending[name])
+                pending[name] = waiters
+                return
+            waiters.popleft()(error)

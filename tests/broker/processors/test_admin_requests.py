@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, json_body, records
 
@@ -71,6 +72,14 @@ def test_a_bad_topic_is_refused(client: FakeClient, fields: dict[str, str], code
     answer = client.call(17, {**TOPIC, **fields})
     assert answer.code == code
     assert text in (answer.remark or "")
+
+
+def test_of_a_topic_that_a_list_names_twice_the_last_form_counts(broker: ServedBroker, client: FakeClient) -> None:
+    configs = [{"topicName": "T2", "readQueueNums": number, "writeQueueNums": number} for number in range(1, 9)]
+    entries = len(broker.memory.log.entries)
+    assert client.call(18, {}, msgspec.json.encode({"topicConfigList": configs})).code == 0
+    assert broker.memory.machine.state.topics["T2"].queue_count == 8
+    assert len(broker.memory.log.entries) == entries + 1
 
 
 def test_a_text_of_attributes_that_no_topic_can_hold_is_not_even_read(client: FakeClient) -> None:

@@ -3,6 +3,7 @@ import pytest
 from dledger.errors import BusyError, LogFullError, NotLeaderError, OutcomeUnknownError
 from dledger.types import EntryKind
 from dledger_broker.state.commands import KINDS, Features, encode
+from dledger_broker.state.proposals import Proposals
 from dledger_broker.testing import BrokerInMemory, Message, stage_messages
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
@@ -200,3 +201,21 @@ def test_what_a_member_told_an_earlier_leader_is_not_recorded_by_it_when_it_lead
     broker.node.lead()
     broker.env.run_ready()
     assert not broker.machine.state.understood_by_all(17, ["fake-n1"])
+
+
+def test_changes_that_wait_for_one_another_are_looked_at_once_or_twice_each(monkeypatch: pytest.MonkeyPatch):
+    broker, looks, order = BrokerInMemory(), list[int](), list[int]()
+    change = Proposals.change_topic
+
+    def counted(self, name, make, done):
+        looks.append(1)
+        change(self, name, make, done)
+
+    monkeypatch.setattr(Proposals, "change_topic", counted)
+    for number in range(1, 101):
+        config = TopicConfig("orders", number, number)
+        broker.machine.proposals.put_topic(config, lambda _, number=number: order.append(number))
+    broker.env.run_ready()
+    assert order == list(range(1, 101))
+    assert broker.machine.state.topics["orders"].queue_count == 100
+    assert len(looks) <= 200
