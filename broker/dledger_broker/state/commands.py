@@ -166,8 +166,8 @@ KINDS: Final[dict[int, type[Command]]] = {
 LAST_BASE_KIND: Final = 23
 """Kinds up to this one are understood by every version."""
 
-MAX_OFFSETS_PER_COMMAND: Final = 5_000
-"""Items in one `CommitOffsets` or `TrimQueues`: with names of any length still within one unit."""
+MAX_OFFSETS_PER_COMMAND: Final = 2_500
+"""Items in one `CommitOffsets` or `TrimQueues`: with the longest names still within the smallest segment."""
 
 _KIND_OF: Final = {command: kind for kind, command in KINDS.items()}
 _DECODERS: Final = {kind: msgspec.msgpack.Decoder(command) for kind, command in KINDS.items()}

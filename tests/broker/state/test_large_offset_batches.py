@@ -5,10 +5,15 @@ from collections.abc import Callable
 import pytest
 
 from dledger.errors import BusyError, LogError, LogFullError
-from dledger_broker.state.commands import MAX_OFFSETS_PER_COMMAND, Command, CommitOffsets
+from dledger.format import BLANK_BYTES, HEADER_BYTES
+from dledger.replica.proposer import MARK_BYTES
+from dledger_broker.config import MIB
+from dledger_broker.processors.topics import MAX_QUEUES
+from dledger_broker.state.commands import MAX_OFFSETS_PER_COMMAND, Command, CommitOffsets, TrimQueues, encode
 from dledger_broker.state.contexts import Done
 from dledger_broker.state.offset_buffer import OffsetBuffer
 from dledger_broker.testing import FakeEnvironment
+from dledger_remoting.topics import MAX_DERIVED_TOPIC_CHARS, MAX_GROUP_CHARS
 
 
 class Log:
@@ -56,3 +61,13 @@ def test_a_commit_that_finds_the_log_busy_is_proposed_again_with_the_rest(commit
     env.advance(0.2)
     assert outcomes == [None]
     assert log.stored == dict.fromkeys(range(MAX_OFFSETS_PER_COMMAND + 1), 7)
+
+
+def test_a_command_of_the_longest_names_fits_the_smallest_segment():
+    group, topic = "g" * MAX_GROUP_CHARS, "t" * MAX_DERIVED_TOPIC_CHARS
+    largest = (1 << 63) - 1
+    commits = CommitOffsets(((group, topic, MAX_QUEUES - 1, largest),) * MAX_OFFSETS_PER_COMMAND)
+    trims = TrimQueues(largest, ((topic, largest, MAX_QUEUES - 1, largest),) * MAX_OFFSETS_PER_COMMAND)
+    for command in (commits, trims):
+        unit = len(encode(command)) + MARK_BYTES
+        assert HEADER_BYTES + unit + BLANK_BYTES <= MIB
