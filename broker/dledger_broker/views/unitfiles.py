@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from hashlib import sha256
 from typing import NamedTuple
 
 from dledger.errors import CorruptionError
@@ -12,6 +13,8 @@ from dledger_broker.views.units import FILLER, UNIT_BYTES, UNITS_PER_FILE
 DIRECTORY = "consumequeue"
 DELETED_PREFIX = ".deleted-"
 """Begins the name of a deleted topic's directory until a checkpoint no longer lists the topic."""
+MAX_NAME_BYTES = 255
+"""Of a file or directory, on the usual file systems; names of topics have no other characters than ASCII's."""
 MAX_OPEN_FILES = 256
 """Files that reading and writing keep open, each; others are opened again when they are needed."""
 
@@ -35,8 +38,11 @@ def topic_directory(topic: str) -> str:
 
 
 def deleted_directory(topic: str, created_position: int) -> str:
-    """What the directory of a deleted topic is called."""
-    return f"{DIRECTORY}/{DELETED_PREFIX}{created_position}-{topic}"
+    """What the directory of a deleted topic is called; a name too long for a directory is told by its digest."""
+    name = f"{DELETED_PREFIX}{created_position}-{topic}"
+    if len(name) > MAX_NAME_BYTES:
+        name = f"{DELETED_PREFIX}{created_position}-{sha256(topic.encode()).hexdigest()}"
+    return f"{DIRECTORY}/{name}"
 
 
 class FileLayout(NamedTuple):

@@ -6,6 +6,7 @@ from simulated_files import content
 
 from dledger.errors import CorruptionError
 from dledger.sim.disk import SimDisk
+from dledger.store.disk import OsDisk
 from dledger_broker.state.commands import TrimQueues
 from dledger_broker.testing import SMALL, BrokerInMemory, FakeLog, Message
 from dledger_broker.views.consumequeue import MAX_QUEUES_PER_BATCH
@@ -15,6 +16,8 @@ from dledger_broker.views.unitfiles import (
     OpenFiles,
     QueueFileWriter,
     UnitBatch,
+    deleted_directory,
+    queue_directory,
     read_units,
 )
 from dledger_broker.views.units import FILLER, UNIT, UNITS_PER_FILE, first_where
@@ -186,6 +189,18 @@ def test_a_deletion_that_is_applied_anew_frees_the_topics_name_again():
         writer.set_aside("orders", 48)
         assert len(disk.listdir("consumequeue")) == 1
         assert not disk.exists("consumequeue/orders")
+
+
+def test_a_deleted_topic_with_the_longest_name_is_set_aside(tmp_path):
+    """On a real disk, which has a limit for names."""
+    disk, name = OsDisk(str(tmp_path)), "%RETRY%" + "g" * 248
+    writer = QueueFileWriter(disk, LAYOUT)
+    writer.write([UnitBatch(queue_directory(name, 0), 0, UNIT.pack(48, 100, 0))])
+    writer.set_aside(name, 1 << 40)
+    [left] = disk.listdir("consumequeue")
+    assert f"consumequeue/{left}" == deleted_directory(name, 1 << 40)
+    assert left != deleted_directory(name + "g", 1 << 40).rpartition("/")[2]
+    writer.close()
 
 
 def test_a_trim_of_a_deleted_topic_takes_no_file_of_the_next_topic_of_that_name():
