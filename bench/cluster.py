@@ -120,6 +120,15 @@ class BenchCluster:
         """Wait until all nodes answer, one leads, and all have applied what it has committed."""
         self._await(self._all_equal, "all replicas to be equal", timeout_s)
 
+    def await_queue_files(self, topic: str, queues: int, timeout_s: float = 60.0) -> None:
+        """Wait until every node has files for so many queues of a topic: they are written behind the sends."""
+        directories = [node.directory / "consumequeue" / topic for node in self.nodes]
+
+        def all_written() -> bool | None:
+            return all(path.is_dir() and sum(1 for _ in path.iterdir()) >= queues for path in directories) or None
+
+        self._await(all_written, f"files for {queues} queues of {topic}", timeout_s)
+
     def kill(self, node: BenchNode) -> None:
         """End `node` with SIGKILL."""
         os.kill(node.pid(), signal.SIGKILL)

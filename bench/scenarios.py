@@ -114,22 +114,27 @@ def measure_restarts(settings: Settings) -> RestartReport:
 
 
 def measure_queues(settings: Settings) -> QueuesReport:
-    """Send to a topic with few queues and to one with many, in turns; all queues hold messages before."""
+    """Send to a topic with few queues and to one with many, in turns; all queues have messages and files before."""
     rates: dict[int, list[float]] = {FEW_QUEUES: [], MANY_QUEUES: []}
     with _fresh_cluster(settings, "sync") as (cluster, _):
+
+        def send(queues: int) -> float:
+            return run_load(
+                settings.program,
+                replace(_SPREAD, queues=queues),
+                port=cluster.leader().client_port,
+                topic=f"{TOPIC}-{queues}",
+                seconds=settings.seconds,
+                warmup_s=settings.warmup_s,
+            ).messages_per_s
+
         for queues in rates:
             cluster.create_topic(f"{TOPIC}-{queues}", queues)
+            send(queues)
+            cluster.await_queue_files(f"{TOPIC}-{queues}", queues)
         for turn in range(settings.runs):
             for queues in list(rates)[:: 1 if turn % 2 else -1]:
-                result = run_load(
-                    settings.program,
-                    replace(_SPREAD, queues=queues),
-                    port=cluster.leader().client_port,
-                    topic=f"{TOPIC}-{queues}",
-                    seconds=settings.seconds,
-                    warmup_s=settings.warmup_s,
-                )
-                rates[queues].append(result.messages_per_s)
+                rates[queues].append(send(queues))
     return QueuesReport(
         few_queues=FEW_QUEUES,
         many_queues=MANY_QUEUES,
