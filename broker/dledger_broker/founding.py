@@ -1,15 +1,22 @@
 """What a leader records in its group's state once every member understands it: the group's ordinal, which never
-changes, and the limits of remembered sends, which follow the leader's configuration.
+changes, the limits of remembered sends, which follow the leader's configuration, and the topics that are always there.
 """
 
 from __future__ import annotations
 
 import logging
+from functools import partial
+from typing import Final
 
+from dledger.environment import Environment
 from dledger.errors import LogError
 from dledger_broker.config import BrokerConfig
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.state.commands import Command, LimitSends, SetOrdinal
+from dledger_broker.system_topics import system_topics
+
+RETRY_S: Final = 5.0
+"""How long after a refusal, as by a full disk, a leader tries again."""
 
 _logger = logging.getLogger(__name__)
 
@@ -17,11 +24,14 @@ _logger = logging.getLogger(__name__)
 class Founding:
     """Watches a machine, from when it is made."""
 
-    def __init__(self, machine: BrokerMachine, config: BrokerConfig) -> None:
+    def __init__(self, machine: BrokerMachine, env: Environment, config: BrokerConfig) -> None:
         self._machine = machine
+        self._env = env
+        self._topics = system_topics(config)
         self._ordinal = config.group_ordinal
         self._limits = LimitSends(config.idempotent_window_ms, config.max_idempotent_keys)
         self._on_their_way: set[type[Command]] = set()
+        self._tries_again = False
         machine.on_leadership_changed.append(lambda _leadership: self._check())
         machine.on_features_changed.append(self._check)
         self._check()
@@ -43,15 +53,29 @@ class Founding:
             self._limits.window_ms or remembered.window_ms
         ):
             self._record(self._limits)
+        for topic in self._topics:
+            self._machine.proposals.ensure_topic(topic, partial(self._settled, f"topic {topic.topic_name}"))
 
     def _record(self, command: Command) -> None:
-        """Propose what every member understands, unless it is on its way; the next leader tries what failed."""
+        """Propose what every member understands, unless it is on its way."""
         kind = type(command)
         if kind in self._on_their_way or not self._machine.understood_by_all(kind):
             return
         self._on_their_way.add(kind)
 
-        def settled(_error: LogError | None) -> None:
+        def settled(error: LogError | None) -> None:
             self._on_their_way.discard(kind)
+            self._settled(kind.__name__, error)
 
         self._machine.stage_command(command, settled)
+
+    def _settled(self, what: str, error: LogError | None) -> None:
+        """What was refused is tried again, by this leader or the next one."""
+        if error is not None and not self._tries_again:
+            _logger.info("event=founding_refused what=%r error=%s", what, error)
+            self._tries_again = True
+            self._env.call_later(RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._tries_again = False
+        self._check()

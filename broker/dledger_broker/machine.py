@@ -373,7 +373,7 @@ class BrokerMachine:
     def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
         """Propose a command; topics and groups go through `proposals`, which knows what is in flight.
 
-        `privileged` is for what makes room: it may use the disk space that is kept back.
+        `privileged` is for what makes room, or is small and rare: it may use the disk space that is kept back.
         """
         self.proposals.stage_command(command, done, privileged=privileged)
 
@@ -447,7 +447,11 @@ class BrokerMachine:
         kinds = self._features_told[node_id]
         if self.state.features.get(node_id) != kinds and node_id not in self._features_on_their_way:
             self._features_on_their_way.add(node_id)
-            self.stage_command(Features(node_id, kinds), lambda _error: self._features_on_their_way.discard(node_id))
+            self.stage_command(  # small and rare: a full disk is no reason to do without
+                Features(node_id, kinds),
+                lambda _error: self._features_on_their_way.discard(node_id),
+                privileged=True,
+            )
 
     def _finish_recovery(self) -> None:
         """All entries below the restored state were passed to `rebuild`: what views still lack, the log lacks too."""

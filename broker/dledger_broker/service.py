@@ -20,7 +20,6 @@ from dledger_broker.processors.assembly import ServedLog, assemble
 from dledger_broker.retention import HOUR_MS, RetainedLog, Retention, RetentionPolicy
 from dledger_broker.server.connection import ClientConnection
 from dledger_broker.state.tables import QueueState
-from dledger_broker.system_topics import system_topics
 from dledger_remoting.hosts import HostAddress
 
 _logger = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ class BrokerService:
         self.group = group
         self.processors = assemble(config, machine, node, env, group, counters, store_host, connections)
         self.retention = Retention(machine, node, env, _retention_policy(config), counters)
-        Founding(machine, config)
+        Founding(machine, env, config)
         self._node = node
         self._env = env
         self._commit_push_due = False
@@ -87,8 +86,6 @@ class BrokerService:
         if not self.group.ready:
             return
         _logger.info("node=%s event=leading term=%d", self.config.node_id, leadership.term)
-        for topic in system_topics(self.config):
-            self.machine.proposals.ensure_topic(topic, _log_failure)
 
     def _on_arrival(self, queues: list[QueueState]) -> None:
         """Messages can be read: wake this node's long polls, and let nodes where others wait know of the commit."""
@@ -109,8 +106,3 @@ def _retention_policy(config: BrokerConfig) -> RetentionPolicy:
         max_log_bytes=config.retention_bytes,
         disk_max_used_ratio=config.disk_max_used_ratio,
     )
-
-
-def _log_failure(error: Exception | None) -> None:
-    if error is not None:
-        _logger.info("event=system_topic_not_created error=%s", error)

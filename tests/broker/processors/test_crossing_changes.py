@@ -95,7 +95,7 @@ def test_no_commit_slips_in_behind_the_deletion_of_its_group(broker: ServedBroke
 
 
 def founded(broker: ServedBroker) -> FakeClient:
-    Founding(broker.memory.machine, broker.config)
+    Founding(broker.memory.machine, broker.memory.env, broker.config)
     broker.settle()
     return broker.client()
 

@@ -27,7 +27,7 @@ def broker(make_broker: MakeBroker) -> ServedBroker:
 
 def remembering(broker: ServedBroker, max_keys: int = 1000) -> ServedBroker:
     config = replace(broker.config, idempotent_window_ms=WINDOW_MS, max_idempotent_keys=max_keys)
-    Founding(broker.memory.machine, config)
+    Founding(broker.memory.machine, broker.memory.env, config)
     broker.settle()
     assert broker.memory.machine.state.remembered.window_ms == WINDOW_MS
     return broker
@@ -333,7 +333,7 @@ def test_sends_of_both_kinds_keep_their_order_in_a_queue(broker: ServedBroker):
 def test_nothing_is_remembered_before_every_member_understands_it(make_broker: MakeBroker):
     broker = make_broker()
     broker.memory.machine.state.features.clear()
-    Founding(broker.memory.machine, broker.config)
+    Founding(broker.memory.machine, broker.memory.env, broker.config)
     broker.settle()
     send(broker)
     send(broker)

@@ -21,7 +21,7 @@ from dledger_remoting.record import scan_records
 
 
 def founded(broker: ServedBroker, ordinal: int = 0) -> ServedBroker:
-    Founding(broker.memory.machine, replace(broker.config, group_ordinal=ordinal))
+    Founding(broker.memory.machine, broker.memory.env, replace(broker.config, group_ordinal=ordinal))
     broker.settle()
     return broker
 

@@ -164,7 +164,7 @@ def test_every_request_is_answered_once_and_its_effect_is_the_same_everywhere(ma
     random = Random(seed)
     broker = make_broker(topics=("T1",), max_message_bytes=64 << 10)
     machine, node = broker.memory.machine, broker.memory.node
-    Founding(machine, replace(broker.config, idempotent_window_ms=10_000, max_idempotent_keys=100))
+    Founding(machine, broker.memory.env, replace(broker.config, idempotent_window_ms=10_000, max_idempotent_keys=100))
     broker.settle()
     client = broker.client()
     wanting = asyncio.run(converse(random, broker, client))

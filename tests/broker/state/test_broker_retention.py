@@ -317,7 +317,7 @@ def test_a_full_disk_overrides_a_pin_and_is_counted():
 
 def test_pins_and_the_ordinal_survive_snapshot_and_failover():
     broker, _ = trimmed_broker()
-    Founding(broker.machine, CONFIG)
+    Founding(broker.machine, broker.env, CONFIG)
     broker.env.run_ready()
     pin(broker, "a", 500, lease_ms=1000)
     broker.env.advance(0.5)
@@ -331,7 +331,7 @@ def test_pins_and_the_ordinal_survive_snapshot_and_failover():
         assert (found.position, found.expires_ms) == (500, expires_ms)
         assert state.ordinal == 7
     assert follower.machine.digest() == broker.machine.digest()
-    Founding(follower.machine, dataclasses.replace(CONFIG, group_ordinal=3))
+    Founding(follower.machine, follower.env, dataclasses.replace(CONFIG, group_ordinal=3))
     follower.node.lead()
     follower.env.run_ready()
     assert follower.machine.state.ordinal == 7
