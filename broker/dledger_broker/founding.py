@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from dledger.environment import Environment
-from dledger.errors import LogError
+from dledger.errors import LogError, NotLeaderError
 from dledger_broker.config import BrokerConfig
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.state.commands import Command, LimitSends, SetOrdinal
@@ -70,8 +70,8 @@ class Founding:
         self._machine.stage_command(command, settled)
 
     def _settled(self, what: str, error: LogError | None) -> None:
-        """What was refused is tried again, by this leader or the next one."""
-        if error is not None and not self._tries_again:
+        """What a leader was refused it tries again; otherwise that is up to the next leader."""
+        if error is not None and not isinstance(error, NotLeaderError) and not self._tries_again:
             _logger.info("event=founding_refused what=%r error=%s", what, error)
             self._tries_again = True
             self._env.call_later(RETRY_S, self._try_again)
