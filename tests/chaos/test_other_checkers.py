@@ -194,6 +194,9 @@ INVALID = {
     "a client that never comes back": (
         "failover", killed_leader(9.8, 9.9).event("phase", 15 * SECOND, "final-reads"),
     ),
+    "whole again, but too late": (
+        "recovered", History().send("a", 0).event("phase", SECOND, "heal").event("phase", 92 * SECOND, "converged"),
+    ),
     "never whole again": ("recovered", History().event("phase", SECOND, "heal")),
     "ended by itself": (
         "ended",

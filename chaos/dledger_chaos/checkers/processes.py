@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from dledger_chaos.convergence import CONVERGE_S
+
 from .base import Findings, Judgement, RunData
 
 MAX_RESIDENT_BYTES: Final = 512 << 20
@@ -105,7 +107,10 @@ def recovered(run: RunData) -> Judgement:
     if "converged" not in phases:
         findings.violation("the cluster did not become whole again")
         return findings.judged(1, "healed runs")
-    return findings.judged(1, "healed runs", seconds=round((phases["converged"] - phases["heal"]) / 1e9, 2))
+    seconds = (phases["converged"] - phases["heal"]) / 1e9
+    if seconds > CONVERGE_S:
+        findings.violation(f"the cluster was whole again after {seconds:.1f} s")
+    return findings.judged(1, "healed runs", seconds=round(seconds, 2))
 
 
 def resources(run: RunData) -> Judgement:
