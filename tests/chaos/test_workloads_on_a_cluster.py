@@ -146,6 +146,24 @@ def test_a_message_behind_the_deletion_of_its_topic_is_found(run):
     assert verdict("orphaned", replace(run, operations=operations)).result == "invalid"
 
 
+@pytest.mark.parametrize(
+    ("value", "further", "offset", "expected"),
+    [
+        ("passing.sender-0:0", 0, 0, "invalid"),
+        (None, 1, 0, "invalid"),
+        (None, 0, 1, "invalid"),
+        (None, 10**9, 0, "unknown"),
+        (None, 0, 0, "valid"),
+    ],
+)
+def test_a_message_that_is_not_where_its_acknowledgement_said_was_in_no_topic(run, value, further, offset, expected):
+    operations = list(run.operations)
+    place, told = next((at, one) for at, one in enumerate(operations) if one.f == passing.F and one.outcome == "ok")
+    position = {"position": told.extras["position"] + further, "offset": told.extras["offset"] + offset}
+    operations[place] = msgspec.structs.replace(told, value=value or told.value, extras={**told.extras, **position})
+    assert verdict("orphaned", replace(run, operations=operations)).result == expected
+
+
 def test_a_message_that_is_not_in_the_log_is_found(run):
     operations = []
     for operation in run.operations:

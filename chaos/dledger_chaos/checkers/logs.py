@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from dledger.errors import LogError
@@ -15,9 +16,10 @@ from dledger.store.verify import VerifyReport, compare, inspect, verify
 from dledger.types import EntryKind
 from dledger_broker.state.commands import DeleteTopic, PutTopic, decode, kind_of_type
 from dledger_chaos.workloads import passing
+from dledger_chaos.workloads.payload import decode_payload
 from dledger_chaos.workloads.records import Stored, extras
 from dledger_remoting.errors import RemotingError
-from dledger_remoting.record import RecordRef, scan_records
+from dledger_remoting.record import RecordRef, decode_record, scan_records
 
 from .base import Findings, Judgement, RunData
 from .messages import Place
@@ -87,18 +89,36 @@ def unqueued(run: RunData) -> Judgement:
 
 
 def orphaned(run: RunData) -> Judgement:
-    """No acknowledged message lies where its topic does not exist: behind its deletion, before it is created again."""
+    """Every acknowledged message is in the log, and none where its topic does not exist: behind its deletion, before
+    it is created again.
+    """
     findings, checked, trimmed = Findings(), 0, 0
     changes: dict[str, dict[str, list[tuple[int, bool]]]] = {}
+    logs: dict[str, _Passed] = {}
     for group, directories in _groups(run).items():
         try:
-            changes[group] = topic_changes(directories)
-        except (LogError, OSError) as error:
+            changes[group], logs[group] = topic_changes(directories), _passed(directories)
+        except (LogError, RemotingError, OSError) as error:
             findings.doubt(f"the log of {group} cannot be read: {error}")
     for operation in run.of(passing.NAME, passing.F, outcome="ok"):
         stored = extras(operation, Stored)
         topic, group, _ = stored.queue.split("/")
-        if group not in changes:
+        if group not in logs:
+            continue
+        log = logs[group]
+        if stored.position >= log.end_position:
+            findings.doubt(
+                f"{group}: its log is known to be committed up to byte {log.end_position}, {operation.value} was "
+                f"acknowledged at {stored.position}"
+            )
+            continue
+        found = log.messages.get(stored.position)
+        if stored.position >= log.first_position and found != ((stored.queue, stored.offset), operation.value):
+            there = "nothing" if found is None else f"{found[1]} at {found[0][0]}@{found[0][1]}"
+            findings.violation(
+                f"{operation.value} (operation {operation.id}) was acknowledged at {stored.queue}@{stored.offset}, "
+                f"byte {stored.position}, where the log has {there}"
+            )
             continue
         before = [exists for end, exists in changes[group].get(topic, ()) if end <= stored.position]
         if not before:
@@ -138,19 +158,45 @@ def _records(directories: Sequence[Path], topics: set[str]) -> tuple[int, dict[P
     best = verify(str(_furthest(directories)))
     group = Path(best.directory).name.rpartition("-")[0]
     records: dict[Place, int] = {}
-    for record in _records_of(best):
+    for record, _ in _records_of(best):
         topic = record.topic.decode()
         if topic in topics:
             records[f"{topic}/{group}/{record.queue_id}", record.queue_offset] = record.physical_offset
     return best.first_position, records
 
 
-def _records_of(report: VerifyReport) -> Iterator[RecordRef]:
-    """Every record of a log, committed or not: what a queue shows is compared with it."""
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """What the log has of the topic that is deleted again and again: by byte the place and the value of each message.
+
+    Of what lies outside [first_position, end_position) nothing is known.
+    """
+
+    first_position: int
+    end_position: int
+    messages: dict[int, tuple[Place, str]]
+
+
+def _passed(directories: Sequence[Path]) -> _Passed:
+    """Raises `LogError`, `RemotingError` or OSError."""
+    best = verify(str(_furthest(directories)))
+    group = Path(best.directory).name.rpartition("-")[0]
+    messages: dict[int, tuple[Place, str]] = {}
+    for record, block in _records_of(best):
+        if record.topic == passing.TOPIC.encode():
+            place = f"{passing.TOPIC}/{group}/{record.queue_id}", record.queue_offset
+            messages[record.physical_offset] = place, decode_payload(decode_record(block, record.position).body)
+    return _Passed(best.first_position, best.committed_position, messages)
+
+
+def _records_of(report: VerifyReport) -> Iterator[tuple[RecordRef, bytes]]:
+    """Every record of what a log is known to have committed, and the bytes in which it lies."""
     for meta in inspect(report.directory, report.first_index):
         if meta.kind == EntryKind.GROUP and meta.position < report.committed_position:
             size = meta.size - HEADER_BYTES - meta.channel
-            yield from scan_records(_bytes_of(report, meta.position + HEADER_BYTES, size))
+            block = _bytes_of(report, meta.position + HEADER_BYTES, size)
+            for record in scan_records(block):
+                yield record, block
 
 
 def topic_changes(directories: Sequence[Path]) -> dict[str, list[tuple[int, bool]]]:
