@@ -70,6 +70,9 @@ def three_commits(led_by):
 
 VALID = {
     "what was read is there": ("dirty-read", History("followers").send("a", 0).pull(["a"]).end(["a"])),
+    "what was read was trimmed since": (
+        "dirty-read", History("retention").send("a", 0).send("b").pull(["a", "b", "c"]).send("c", 2).end(["c"], first=2)
+    ),
     "a late reader is sent to the first offset": (
         "retention", History("retention").pull([], 0, code=21, next_offset=5).end(["a"], first=5),
     ),
@@ -132,6 +135,15 @@ VALID = {
 INVALID = {
     "read, and gone": ("dirty-read", History("followers").pull(["a"]).end([])),
     "read, and another now": ("dirty-read", History("followers").pull(["a"]).end(["b"])),
+    "read where another was acknowledged, and trimmed since": (
+        "dirty-read", History("retention").send("a", 0).send("b", 1).pull(["b"]).end(["c"], first=2),
+    ),
+    "read, sent by nobody, and trimmed since": (
+        "dirty-read", History("retention").send("a", 1).pull(["x"]).end(["a"], first=1),
+    ),
+    "refused, read all the same, and trimmed since": (
+        "dirty-read", History("retention").send("a", outcome="fail").pull(["a"]).pull(["b"], 1).end(["b"], first=1),
+    ),
     "sent behind the first offset": (
         "retention", History("retention").pull([], 0, code=21, next_offset=6).end(["a"], first=5),
     ),

@@ -15,7 +15,7 @@ from dledger_remoting.codes import ResponseCode
 
 from .base import Findings, Judgement, RunData
 from .logs import first_kept, group_of
-from .messages import Place
+from .messages import Place, Sent
 from .recovery import fault_spans
 
 ROTS: Final = "bit-rot"
@@ -41,8 +41,12 @@ def two_values(run: RunData) -> Judgement:
 
 
 def dirty(run: RunData) -> Judgement:
-    """What was read, of any node at any time, is there at the end: nothing uncommitted is ever shown."""
+    """What was read, of any node at any time, is there at the end: nothing uncommitted is ever shown.
+
+    What was trimmed meanwhile is at least not refused, and no other message was acknowledged in its place.
+    """
     findings, checked, trimmed = Findings(), 0, 0
+    acknowledged = {sent.place: sent.value for sent in run.messages.acknowledged()}
     for reason in run.messages.unread(_read_keys(run)):
         findings.doubt(reason)
     for operation, one in _reads(run, "pull", "deliver"):
@@ -51,6 +55,12 @@ def dirty(run: RunData) -> Judgement:
             continue
         if one.offset < queue.bounds[0]:
             trimmed += 1
+            why = _never_there(run.messages.sent.get(one.value), one, acknowledged.get((operation.key, one.offset)))
+            if why:
+                findings.violation(
+                    f"{operation.process} read {one.value} at {operation.key}@{one.offset} (operation {operation.id}), "
+                    f"which is trimmed now: {why}"
+                )
             continue
         checked += 1
         now = queue.contents.get(one.offset)
@@ -63,6 +73,15 @@ def dirty(run: RunData) -> Judgement:
                 f"at the end it holds {there}"
             )
     return findings.judged(checked, "reads of a message", trimmed=trimmed)
+
+
+def _never_there(sent: Sent | None, one: Seen, acknowledged: str | None) -> str:
+    """Why what was read cannot have been stored there, as far as clients were told; empty if it can."""
+    if sent is None:
+        return "nobody sent it"
+    if sent.outcome == "fail":
+        return "it was refused"
+    return "" if acknowledged in {None, one.value} else f"{acknowledged} was acknowledged there"
 
 
 def unreadable(run: RunData) -> Judgement:
