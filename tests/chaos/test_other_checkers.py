@@ -382,3 +382,31 @@ def test_a_queue_loses_only_what_the_log_has_lost(tmp_path, first_byte, expected
     history = History("retention").send("a", 0).send("b", 1).pull([], 0, code=21, next_offset=2).end(["c"], first=2)
     files = [NodeFiles(NODES[0], "broker-a", "n0", [])]
     assert verdict("retention", history.run(tmp_path, files=files)).result == expected
+
+
+def came_too_late(*answers):
+    """Readers come too late once everything has healed; `answers` are code, next offset and outcome of each node's."""
+    history = History("retention").send("a", 0).pull([], 0, code=21, next_offset=1).event("phase", 25, "final-reads")
+    history.pull(["a"], 0, NODES[2])  # that was before the trim
+    for node, (code, next_offset, outcome) in zip(NODES, answers, strict=False):
+        history.pull([], 0, node, code=code, next_offset=next_offset, outcome=outcome)
+    return history.end(["b"], first=1)
+
+
+TOLD = (21, 1, "ok")
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ((TOLD, TOLD, TOLD), "valid"),
+        ((TOLD, TOLD, (19, 0, "ok")), "unknown"),
+        ((TOLD, TOLD, (21, 0, "ok")), "unknown"),
+        ((TOLD, TOLD, (0, 0, "fail")), "unknown"),
+        ((TOLD, TOLD), "unknown"),
+        ((TOLD,), "unknown"),
+    ],
+)
+def test_every_node_tells_readers_who_come_too_late_where_to_go_on(answers, expected):
+    files = [NodeFiles(node, "broker-a", node, []) for node in NODES]
+    assert verdict("retention", came_too_late(*answers).run(files=files)).result == expected

@@ -129,11 +129,13 @@ def unreadable(run: RunData) -> Judgement:
 
 
 def retention(run: RunData) -> Judgement:
-    """A read below a queue's first offset is answered 21 with the offset to go on at.
+    """A read below a queue's first offset is answered 21 with the offset to go on at, at the end by every node.
 
     A queue loses only what the log has lost: its first offset never runs ahead of the log's beginning.
     """
     findings, checked = Findings(), 0
+    for reason in _left_behind(run):
+        findings.doubt(reason)
     for operation in run.operations:
         if operation.f != "pull" or operation.outcome != "ok":
             continue
@@ -164,6 +166,28 @@ def retention(run: RunData) -> Judgement:
         if first_byte is not None and sent.position >= first_byte:
             findings.violation(f"{sent} was trimmed, but byte {sent.position} of the log is kept")
     return findings.judged(checked, "reads below the first offset")
+
+
+def _left_behind(run: RunData) -> Iterator[str]:
+    """Which nodes have told no reader where to go on who came too late when everything had healed."""
+    final_ns = max((event.time_ns for event in run.events if event.name == "final-reads"), default=run.info.end_ns)
+    last: dict[str, dict[str, Operation]] = {}
+    for operation in run.operations:
+        if operation.f == "pull" and operation.invoke_ns >= final_ns:
+            queue = run.messages.queues.get(operation.key)
+            if queue is not None and queue.bounds is not None and _asked(operation) < queue.bounds[0]:
+                last.setdefault(operation.key, {})[str(operation.extras["node"])] = operation
+    for key, by_node in last.items():
+        for node, operation in by_node.items():
+            moved = operation.outcome == "ok" and extras(operation, Pulled).code == ResponseCode.PULL_OFFSET_MOVED
+            if not (moved and extras(operation, Pulled).next_offset > _asked(operation)):
+                yield f"{node} was asked for {key}@{_asked(operation)}, and told nobody where to go on"
+        for node in sorted(run.messages.queues[key].readers - by_node.keys()):
+            yield f"{node} was not asked for what {key} has no more"
+
+
+def _asked(pull: Operation) -> int:
+    return msgspec.convert(pull.extras["offset"], int)
 
 
 def _reads(run: RunData, *functions: str) -> Iterator[tuple[Operation, Seen]]:
