@@ -152,6 +152,13 @@ def test_a_batch_in_a_queue_that_was_half_read_is_not_torn():
     assert verdict("torn-batch", history.run()).result == "unknown"
 
 
+def test_what_was_refused_or_sent_as_a_batch_to_a_topic_that_was_not_read_is_unknown():
+    read = History().send("a", 0, queue="U/broker-a/0", key="U").end(["a"], queue="U/broker-a/0")
+    for history in (History(), read):
+        assert verdict("refused", history.send("b", outcome="fail").run()).result == "unknown"
+        assert verdict("torn-batch", history.batch(["c", "d"]).run()).result == "unknown"
+
+
 @pytest.mark.parametrize("name", MESSAGE_CHECKS)
 def test_an_empty_history_proves_nothing(name):
     assert verdict(name, History().run()).result == "unknown"

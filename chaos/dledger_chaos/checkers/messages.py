@@ -121,7 +121,7 @@ class Messages:
         return {key.partition("/")[0] for key in self.queues}
 
     def unread(self, keys: Iterable[str]) -> list[str]:
-        """Why these queues, or others of their topics, are not known as a whole."""
+        """Why these queues, or others of their topics, are not known as a whole; a topic stands for all of its own."""
         wanted = set(keys)
         reasons = []
         for topic in sorted({key.partition("/")[0] for key in wanted}):

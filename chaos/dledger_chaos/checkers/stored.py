@@ -69,7 +69,10 @@ def refused(run: RunData) -> Judgement:
     findings = Findings()
     places = run.messages.places
     failed = [sent for sent in run.messages.sent.values() if sent.outcome == "fail"]
-    for reason in run.messages.unread(run.messages.queues):
+    # With an ordering key it is known only of what was acknowledged which topic it was sent to.
+    topics = {sent.operation.key for sent in run.messages.sent.values() if sent.operation.f != "send-ordered"}
+    acknowledged = {sent.place[0] for sent in run.messages.acknowledged() if sent.place is not None}
+    for reason in run.messages.unread({*run.messages.queues, *topics, *acknowledged}):
         findings.doubt(reason)
     for sent in failed:
         for key, offset in places.get(sent.value, ()):
@@ -153,7 +156,7 @@ def torn_batch(run: RunData) -> Judgement:
             continue
         topic = operation.key
         if topic not in unread:
-            unread[topic] = run.messages.unread(key for key in run.messages.queues if key.startswith(f"{topic}/"))
+            unread[topic] = run.messages.unread((topic,))
             for reason in unread[topic]:
                 findings.doubt(reason)
         if unread[topic]:
