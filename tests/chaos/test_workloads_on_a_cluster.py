@@ -146,6 +146,15 @@ def test_a_message_behind_the_deletion_of_its_topic_is_found(run):
     assert verdict("orphaned", replace(run, operations=operations)).result == "invalid"
 
 
+def test_a_queue_that_begins_behind_what_the_log_keeps_is_found(run):
+    operations = []
+    for operation in without_first_message(run).operations:
+        if operation.f == "bounds":
+            operation = msgspec.structs.replace(operation, value=[1, operation.value[1]])
+        operations.append(operation)
+    assert verdict("unqueued", replace(run, operations=operations)).result == "invalid"
+
+
 @pytest.mark.parametrize(
     ("value", "further", "offset", "expected"),
     [

@@ -57,7 +57,7 @@ def diverged(run: RunData) -> Judgement:
 
 def unqueued(run: RunData) -> Judgement:
     """Every committed record of a topic that was read at the end is in its queue, at its offset and byte, and back."""
-    findings, checked = Findings(), 0
+    findings, checked, kept = Findings(), 0, first_kept(run)
     for group, directories in _groups(run).items():
         try:
             first_position, records = _records(directories, run.messages.read_topics())
@@ -69,6 +69,11 @@ def unqueued(run: RunData) -> Judgement:
                 continue
             first, end = queue.bounds
             expected = {offset: position for (key, offset), position in records.items() if key == queue.key}
+            for offset, position in expected.items():
+                if offset < first and position >= kept.get(group, 0):
+                    findings.violation(
+                        f"{queue.key} begins at {first}, the log keeps the record of {offset} at byte {position}"
+                    )
             for node, contents in queue.nodes.items():
                 if not queue.read_through(node):
                     continue
