@@ -16,6 +16,7 @@ from histories import verdict
 
 from dledger.format import HEADER_BYTES
 from dledger.store.verify import inspect
+from dledger_chaos.checkers import logs
 from dledger_chaos.checkers.base import RUN_FILE, NodeFiles, RunData, RunInfo
 from dledger_chaos.checkers.logs import topic_changes
 from dledger_chaos.history import Recorder
@@ -24,6 +25,7 @@ from dledger_chaos.workloads import passing
 from dledger_chaos.workloads.base import FOLLOWER_READS, NodeAddresses, WorkloadContext
 from dledger_chaos.workloads.registry import WORKLOADS
 from dledger_client.testing import LocalCluster
+from dledger_remoting.record import RecordRef, scan_records
 
 NAMES = ("append", "ordered", "followers", "consumers", "offsets", "catalogue", "passing")
 CAPABILITIES = frozenset({FOLLOWER_READS})
@@ -153,6 +155,16 @@ def test_a_queue_that_begins_behind_what_the_log_keeps_is_found(run):
             operation = msgspec.structs.replace(operation, value=[1, operation.value[1]])
         operations.append(operation)
     assert verdict("unqueued", replace(run, operations=operations)).result == "invalid"
+
+
+def test_a_queue_offset_that_the_log_has_given_twice_is_found(run, monkeypatch):
+    def doubled(block: bytes) -> Iterator[RecordRef]:
+        for record in scan_records(block):
+            yield msgspec.structs.replace(record, physical_offset=record.physical_offset - 1)
+            yield record
+
+    monkeypatch.setattr(logs, "scan_records", doubled)
+    assert verdict("unqueued", run).result == "invalid"
 
 
 @pytest.mark.parametrize(

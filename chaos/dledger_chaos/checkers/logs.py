@@ -68,8 +68,8 @@ def unqueued(run: RunData) -> Judgement:
             if queue.bounds is None or group_of((queue.key, 0)) != group:
                 continue
             first, end = queue.bounds
-            expected = {offset: position for (key, offset), position in records.items() if key == queue.key}
-            for offset, position in expected.items():
+            expected = [(offset, position) for (key, offset), position in records if key == queue.key]
+            for offset, position in expected:
                 if offset < first and position >= kept.get(group, 0):
                     findings.violation(
                         f"{queue.key} begins at {first}, the log keeps the record of {offset} at byte {position}"
@@ -77,7 +77,7 @@ def unqueued(run: RunData) -> Judgement:
             for node, contents in queue.nodes.items():
                 if not queue.read_through(node):
                     continue
-                for offset, position in expected.items():
+                for offset, position in expected:
                     if first <= offset < end:
                         checked += 1
                         found = contents.get(offset)
@@ -86,7 +86,7 @@ def unqueued(run: RunData) -> Judgement:
                             findings.violation(
                                 f"{queue.key}@{offset}: its record is at byte {position}, {node} shows {there}"
                             )
-                for offset in sorted(contents.keys() - expected.keys()):
+                for offset in sorted(contents.keys() - dict(expected).keys()):
                     # Retention goes on after a queue was read: what lay below the log's present beginning was there.
                     if contents[offset].position >= first_position:
                         findings.violation(f"{queue.key}@{offset}: {node} shows a message that is not in the log")
@@ -155,18 +155,19 @@ def _first_segment(directory: Path) -> int | None:
         return None
 
 
-def _records(directories: Sequence[Path], topics: set[str]) -> tuple[int, dict[Place, int]]:
-    """The first byte that is kept, and by queue and offset at which byte the record is.
+def _records(directories: Sequence[Path], topics: set[str]) -> tuple[int, list[tuple[Place, int]]]:
+    """The first byte that is kept, and of every record its queue and offset, and at which byte it is.
 
     They are those of the log that is known to be committed furthest. Raises `LogError`, `RemotingError` or OSError.
     """
     best = verify(str(_furthest(directories)))
     group = Path(best.directory).name.rpartition("-")[0]
-    records: dict[Place, int] = {}
+    records: list[tuple[Place, int]] = []
     for record, _ in _records_of(best):
         topic = record.topic.decode()
         if topic in topics:
-            records[f"{topic}/{group}/{record.queue_id}", record.queue_offset] = record.physical_offset
+            place = f"{topic}/{group}/{record.queue_id}", record.queue_offset
+            records.append((place, record.physical_offset))
     return best.first_position, records
 
 
