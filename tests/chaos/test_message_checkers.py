@@ -53,6 +53,13 @@ VIOLATIONS = {
     "a batch with something between": ("torn-batch", History().batch(["a", "b"]).send("x").end(["a", "x", "b"])),
     "a batch backwards": ("torn-batch", History().batch(["a", "b"]).end(["b", "a"])),
     "later, but before": ("reordered", History().send("a", 1).send("b", 0).end(["b", "a"])),
+    "later and of unknown outcome, but before": ("reordered", History().send("b", 1).send("a").end(["a", "b"])),
+    "one of a later batch of unknown outcome lies before": (
+        "reordered", History().send("b", 1).batch(["a", "c"]).end(["a", "b", "c"]),
+    ),
+    "a repetition lies before what was acknowledged before its send": (
+        "reordered", History().send("b", 1).send("a", 2, f="send-repeating").end(["a", "b", "a"]),
+    ),
     "two readers see different messages": ("two-values", History().pull(["a"]).pull(["b"]).end(["b"])),
     "two nodes differ at the end": ("two-values", History().send("a", 0).end(["a"], n1=["b"])),
     "one message lies at two bytes": ("two-values", History().pull(["a"]).add("pull", QUEUE, [(0, "a", 77)], node="n",
@@ -72,6 +79,12 @@ ALLOWED = {
     "a repeated message lies twice": ("duplicated", History().send("a", 1, f="send-repeating").end(["a", "a"])),
     "messages under way at the same time lie anyhow": (
         "reordered", History().send("a", 1, begin=1, end=20).send("b", 0, begin=5, end=9).end(["b", "a"]),
+    ),
+    "a message of unknown outcome that was under way lies anyhow": (
+        "reordered", History().send("a", begin=1, end=20).send("b", 1, begin=2, end=9).end(["a", "b"]),
+    ),
+    "the second copy of a repeated message lies behind a later one": (
+        "reordered", History().send("a", 0, f="send-repeating").send("b", 1).end(["a", "b", "a"]),
     ),
     "later messages in other queues": ("reordered", History().send("a", 1).send("b", 0, queue="T/broker-a/1")),
     "retention has taken the first": ("lost", History("retention").send("a", 0).send("b", 1).end(["b"], first=1)),

@@ -7,23 +7,30 @@ from .messages import Sent
 
 
 def reordered(run: RunData) -> Judgement:
-    """A message that was sent after another's acknowledgement lies behind it in their queue."""
+    """A message that was sent after another's acknowledgement lies behind it in their queue, acknowledged or not."""
     findings = Findings()
-    queues: dict[str, list[Sent]] = {}
+    queues: dict[str, list[tuple[int, Sent]]] = {}
     for sent in run.messages.acknowledged():
         assert sent.place is not None
-        queues.setdefault(sent.place[0], []).append(sent)
+        queues.setdefault(sent.place[0], []).append((sent.place[1], sent))
+    for value, places in run.messages.places.items():
+        stored = run.messages.sent.get(value)
+        for key, offset in places:
+            if stored is not None and stored.place != (key, offset):
+                queues.setdefault(key, []).append((offset, stored))
     checked = 0
-    for messages in queues.values():
-        messages.sort(key=_offset)
+    for key, messages in queues.items():
+        messages.sort(key=lambda message: message[0])
         checked += len(messages)
         earliest: Sent | None = None  # acknowledged first among those at higher offsets
-        for sent in reversed(messages):
+        for offset, sent in reversed(messages):
             if earliest is not None and _completed(earliest) < sent.operation.invoke_ns:
-                findings.violation(f"{sent} was sent after {earliest} was acknowledged, but lies before it")
-            if earliest is None or _completed(sent) < _completed(earliest):
+                findings.violation(
+                    f"{sent} was sent after {earliest} was acknowledged, but lies before it, at {key}@{offset}"
+                )
+            if sent.place == (key, offset) and (earliest is None or _completed(sent) < _completed(earliest)):
                 earliest = sent
-    return findings.judged(checked, "acknowledged messages")
+    return findings.judged(checked, "messages")
 
 
 def reordered_by_key(run: RunData) -> Judgement:
@@ -46,11 +53,6 @@ def reordered_by_key(run: RunData) -> Judgement:
             )
         last[sent.operation.key] = sent, queue, offset
     return findings.judged(checked, "acknowledged messages with an ordering key", keys=len(last))
-
-
-def _offset(sent: Sent) -> int:
-    assert sent.place is not None
-    return sent.place[1]
 
 
 def _completed(sent: Sent) -> int:
