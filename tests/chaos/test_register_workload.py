@@ -12,6 +12,7 @@ from dledger_chaos.checkers.linearizability import call_of, model_of
 from dledger_chaos.history import Recorder, read_operations
 from dledger_chaos.linear import check_linearizable
 from dledger_chaos.subjects.group import SubjectGroup, running
+from dledger_chaos.workloads import registers
 from dledger_chaos.workloads.base import NodeAddresses, WorkloadContext
 from dledger_chaos.workloads.registry import WORKLOADS
 
@@ -54,6 +55,30 @@ def test_what_failed_for_certain_and_reads_nobody_saw_the_end_of_are_left_out():
     )
     found = verdict("linearizable", history.run())
     assert (found.result, found.figures["checked"]) == ("valid", 1)
+
+
+@pytest.mark.parametrize("outcomes", [("fail", "info"), ()])
+@pytest.mark.parametrize(("name", "key"), [("linearizable", "register-0"), ("catalogue", "topic:T")])
+def test_what_was_not_read_at_the_end_may_be_lost(name, key, outcomes):
+    history = History("registers" if name == "linearizable" else name)
+    history.add("read", key, None if name == "linearizable" else False).add("write", key, True)
+    history.add("write", "another", True).add("read", "another", True, process="final")
+    for outcome in outcomes:
+        history.add("read", key, None, outcome, process="final")
+    assert verdict(name, history.run()).result == "unknown"
+    assert verdict(name, history.add("read", key, True, process="final").run()).result == "valid"
+
+
+async def test_every_key_is_read_at_the_end_whatever_became_of_the_one_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(registers, "_FINAL_READ_SECONDS", 0.02)
+    with Recorder(tmp_path) as recorder:
+        nobody = [NodeAddresses("n0", "g", "127.0.0.1:9"), NodeAddresses("n1", "g", "127.0.0.1:9")]
+        ctx = WorkloadContext("", nobody, random.Random(5), recorder, asyncio.Event(), frozenset(), tmp_path)
+        workload = registers.RegisterWorkload()
+        await workload.setup(ctx)
+        used = {workload._keys.pick() for _ in range(20)}
+        await workload.finish(ctx)
+    assert {operation.key for operation in read_operations(tmp_path)} >= used
 
 
 async def test_clients_of_a_group_that_loses_its_leader_see_one_copy(tmp_path):

@@ -15,6 +15,9 @@ from .base import Findings, Judgement, RunData
 EXISTENCE: Final = replace(REGISTER, name="existence", initial=(False,))
 """Whether a name exists: `create` and `delete` write true and false."""
 
+FINAL: Final = "final"
+"""The process that reads every key once more when everything has healed."""
+
 _ANSWERS: Final = {"cas": "swapped", "append": "place"}
 """Where an operation's answer stands in its extras."""
 
@@ -39,6 +42,10 @@ def _search(run: RunData, workload: str, model_of_key: Callable[[str], Model]) -
     reads = sum(call.f == "read" for calls in histories.values() for call in calls)
     if histories and not reads:
         findings.doubt("nothing was read: whatever was written would do")
+    final = [operation for operation in run.of(workload, "read") if operation.process == FINAL]
+    for key in sorted(histories.keys() - {operation.key for operation in final if operation.outcome == "ok"}):
+        if final:
+            findings.doubt(f"{key} was not read at the end: what was acknowledged last may be lost")
     for key, calls in histories.items():
         checked += len(calls)
         model = model_of_key(key)

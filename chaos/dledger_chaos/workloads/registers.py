@@ -39,6 +39,7 @@ _PAUSE_SECONDS: Final = 0.005
 _REFUSED_PAUSE_SECONDS: Final = 0.05
 _READER_PAUSE_SECONDS: Final = 0.02
 _FINAL_READ_SECONDS: Final = 30.0
+"""How long one key is asked for at the end; it takes long only if something is wrong."""
 
 
 class _Keys:
@@ -107,9 +108,9 @@ class RegisterWorkload:
         """Read every key once more: what was acknowledged last must show."""
         assert self._keys is not None
         client = _Client(ctx, "final", random.Random(ctx.rng.random()))
-        deadline = asyncio.get_running_loop().time() + _FINAL_READ_SECONDS
         try:
             for key in self._keys.used:
+                deadline = asyncio.get_running_loop().time() + _FINAL_READ_SECONDS
                 answered = False
                 while not answered and asyncio.get_running_loop().time() < deadline:
                     answered = await client.operate("read", key, None)
