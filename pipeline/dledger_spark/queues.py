@@ -38,7 +38,8 @@ _SUBSCRIPTION: Final = 4
 _MAX_MESSAGES: Final = 1024
 _MAX_BYTES: Final = 256 << 10
 _GATHERED_BYTES: Final = 1 << 20
-_PHYSICAL_OFFSET: Final = Struct(">28xq")
+_PLACE: Final = Struct(">20xqq")
+"""A record's queue offset and its physical offset."""
 
 
 def read_range(part: QueueRange) -> Iterator[pa.RecordBatch]:
@@ -72,9 +73,9 @@ def locate(replicas: ReplicaReader, queue: Queue, offset: int, roles: str, commi
     """The position of a message that a queue had when the log was committed to `commit`; None if it is gone."""
     replicas.submit(LITE_PULL_MESSAGE, _pull(queue, offset, 1, "*", roles, commit) | {"maxMsgBytes": "1"})
     response = replicas.result(lambda answer: None if answer.code in _GONE | {_FOUND} else f"code {answer.code}")
-    if response.code != _FOUND or len(response.body) < _PHYSICAL_OFFSET.size:
+    if response.code != _FOUND or len(response.body) < _PLACE.size:
         return None
-    (position,) = _PHYSICAL_OFFSET.unpack_from(response.body)
+    _, position = _PLACE.unpack_from(response.body)
     return int(position)
 
 
@@ -125,10 +126,16 @@ class _RangeReader:
                 self._offset = int(response.ext["nextBeginOffset"])
             if self._offset < self._part.end:
                 self._submit()
-            if response.code == _FOUND:
-                if not self._is_planned(response.body):
-                    return
-                yield response.body
+            if response.code != _FOUND:
+                continue
+            if len(response.body) < _PLACE.size:
+                raise CorruptDataError(f"an answer of {len(response.body)} bytes holds no record")
+            offset, position = _PLACE.unpack_from(response.body)
+            if offset >= self._part.end:  # no message of the range is left that passes the filter
+                return
+            if not self._is_planned(position):
+                return
+            yield response.body
 
     def _submit(self) -> None:
         part, messages = self._part, min(self._part.end - self._offset, _MAX_MESSAGES)
@@ -153,14 +160,11 @@ class _RangeReader:
         following = int(response.ext.get("nextBeginOffset", self._part.end))
         self._offset = following if self._offset < following else self._part.end
 
-    def _is_planned(self, body: bytes) -> bool:
-        """Whether these records were there when the read was planned, and are not those of a later topic of this name,
+    def _is_planned(self, position: int) -> bool:
+        """Whether the record there was there when the read was planned, and is not one of a later topic of this name,
         which begins its offsets anew. Then nothing is left to read, if losing it is allowed.
         """
-        if len(body) < _PHYSICAL_OFFSET.size:
-            raise CorruptDataError(f"an answer of {len(body)} bytes holds no record")
-        (position,) = _PHYSICAL_OFFSET.unpack_from(body)
-        planned = self._part.first_position <= int(position) < self._part.commit
+        planned = self._part.first_position <= position < self._part.commit
         if not planned and self._part.source.fail_on_data_loss:
             raise DataLossError(f"the messages of {self._part.queue} that were to be read gave way to others")
         return planned

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import pytest
 from fake_log import FIRST_POSITION, GROUP, HOST, FakeLog, FakeNode, served
 
@@ -16,13 +18,18 @@ from dledger_spark.wanted import RowFilter
 PULL = 361
 COMMIT = FIRST_POSITION + 1000
 PER_ANSWER = 2
+NO_MATCH = 20
 
 
 class Topic:
-    """A topic of one queue; its first `before` messages lie below the planned commit, the others behind it."""
+    """A topic of one queue; its first `before` messages lie below the planned commit, the others behind it.
 
-    def __init__(self, before: int, messages: int = 6) -> None:
+    All messages have the tag a, or the `matching` ones only; a pull with a filter skips the others as a broker does.
+    """
+
+    def __init__(self, before: int, messages: int = 6, matching: Container[int] | None = None) -> None:
         self.asked: list[str] = []
+        self._matching = range(messages) if matching is None else matching
         self._positions = [FIRST_POSITION + 100 * n if n < before else COMMIT + 100 * n for n in range(messages)]
 
     def __call__(self, node: FakeNode, request: RemotingCommand) -> RemotingCommand:
@@ -30,9 +37,11 @@ class Topic:
             return request
         self.asked.append(request.ext["subscription"])
         start = int(request.ext["queueOffset"])
-        offsets = range(start, min(start + PER_ANSWER, len(self._positions)))
+        matching = range(len(self._positions)) if self.asked[-1] == "*" else self._matching
+        offsets = [offset for offset in range(start, len(self._positions)) if offset in matching][:PER_ANSWER]
+        following = offsets[-1] + 1 if offsets else len(self._positions)
         body = b"".join(map(self._record, offsets))
-        return make_response(request, 0, ext={"nextBeginOffset": str(start + len(offsets))}, body=body)
+        return make_response(request, 0 if offsets else NO_MATCH, ext={"nextBeginOffset": str(following)}, body=body)
 
     def _record(self, offset: int) -> bytes:
         return encode_record(
@@ -42,6 +51,7 @@ class Topic:
                 queue_offset=offset,
                 physical_offset=self._positions[offset],
                 body=b"%d" % offset,
+                properties=b"TAGS\x01a\x02" if offset in self._matching else b"",
                 born_timestamp=1,
                 born_host=HOST,
                 store_timestamp=1,
@@ -79,6 +89,17 @@ def test_the_messages_of_a_later_topic_of_the_same_name_fail_the_read_or_are_lef
         values(Topic(before=read_before), fail_on_data_loss=True)
     found = values(Topic(before=read_before), fail_on_data_loss=False)
     assert found == [b"%d" % n for n in range(read_before)]
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+@pytest.mark.parametrize("matching", [{7}, {1, 7}, {1, 4, 7}], ids=str)
+def test_a_match_behind_the_range_that_came_after_the_plan_is_no_loss(
+    matching: set[int], fail_on_data_loss: bool
+) -> None:
+    """A broker that filters goes on behind the range until it finds something."""
+    topic = Topic(before=6, messages=9, matching=matching)
+    found = values(topic, fail_on_data_loss=fail_on_data_loss, tags=frozenset({"a"}))
+    assert found == [b"%d" % n for n in sorted(matching - {7})]
 
 
 @pytest.mark.parametrize(
