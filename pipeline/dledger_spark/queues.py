@@ -132,10 +132,12 @@ class _RangeReader:
                 raise CorruptDataError(f"an answer of {len(response.body)} bytes holds no record")
             offset, position = _PLACE.unpack_from(response.body)
             if offset >= self._part.end:  # no message of the range is left that passes the filter
-                return
+                break
             if not self._is_planned(position):
                 return
             yield response.body
+        if self._expression != "*":
+            self._check_last()
 
     def _submit(self) -> None:
         part, messages = self._part, min(self._part.end - self._offset, _MAX_MESSAGES)
@@ -159,6 +161,13 @@ class _RangeReader:
             raise DataLossError(f"offset {self._offset} of {self._part.queue} is gone ({response.remark})")
         following = int(response.ext.get("nextBeginOffset", self._part.end))
         self._offset = following if self._offset < following else self._part.end
+
+    def _check_last(self) -> None:
+        """A filter does not show what it skips: where the range's last message lies tells whether it was planned."""
+        part = self._part
+        position = locate(self._replicas, part.queue, part.end - 1, part.source.roles, part.commit)
+        if position is not None:  # gone since its offset was passed, else
+            self._is_planned(position)
 
     def _is_planned(self, position: int) -> bool:
         """Whether the record there was there when the read was planned, and is not one of a later topic of this name,
