@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from .entries import Span
 from .errors import CorruptDataError
-from .uncommon import HEAD_BYTES, MAGIC_V1, MIN_RECORD_BYTES, UNCOMMON_FLAGS, Hosts, common_layout
+from .uncommon import HEAD_BYTES, MAGIC_V1, MIN_RECORD_BYTES, UNCOMMON_FLAGS, Notes, common_layout
 from .wanted import TopicRange
 
 HEAD: Final = 0
@@ -72,8 +72,7 @@ class Records:
     """All records of a buffer, in its order; at least one.
 
     `pieces` has `PIECES` items for each, `topics` the number of its topic. `entries` are the runs (term, index,
-    records so far). `hosts` has born host and store host by physical offset of the records where one is IPv6; in the
-    buffer, that one is zero.
+    records so far). Where `notes` has a host or says why a body cannot be read, it is zero or empty in the buffer.
     """
 
     count: int
@@ -81,7 +80,7 @@ class Records:
     heads: Heads
     topics: pa.Array
     entries: list[tuple[int, int, int]]
-    hosts: Hosts = field(default_factory=dict)
+    notes: Notes = field(default_factory=Notes)
 
 
 class RecordFinder:
@@ -102,11 +101,11 @@ class RecordFinder:
         if heads.are_common():
             yield self._records(data, places, heads, entries)
             return
-        for rewritten, parts, hosts in common_layout(data, spans, self._numbers):
+        for rewritten, parts, notes in common_layout(data, spans, self._numbers):
             places, entries = _walk(rewritten, parts)
             if places:
                 records = self._records(rewritten, places, _heads(rewritten, places), entries)
-                records.hosts = hosts
+                records.notes = notes
                 yield records
 
     def _records(self, data: bytes, places: array[int], heads: Heads, entries: list[tuple[int, int, int]]) -> Records:

@@ -46,7 +46,15 @@ class Rows:
     @property
     def hosts(self) -> Hosts:
         """Born host and store host by physical offset, of records where one is IPv6."""
-        return self._records.hosts
+        return self._records.notes.hosts
+
+    def check_bodies(self) -> None:
+        """Raises `CorruptDataError` for the first row whose body cannot be read."""
+        unreadable = self._records.notes.unreadable
+        if unreadable:
+            for position in self.integers(PHYSICAL_OFFSET, "q").to_pylist():
+                if position in unreadable:
+                    raise unreadable[position]
 
     def values(self) -> pa.Array:
         """The bodies."""
@@ -109,7 +117,7 @@ class RowSelector:
         self._begins, self._sizes = to_arrow(begins), to_arrow(sizes)
 
     def select(self, records: Records) -> Rows | None:
-        """The wanted rows, None if there are none."""
+        """The wanted rows, None if there are none. Raises `CorruptDataError` if the body of one cannot be read."""
         rows = Rows(records)
         begins, sizes = pc.take(self._begins, records.topics), pc.take(self._sizes, records.topics)
         slots = pc.add(pc.min_element_wise(rows.integers(QUEUE_ID, "I"), sizes), begins)
@@ -122,9 +130,11 @@ class RowSelector:
         ]
         wanted = reduce(pc.and_, conditions)
         found = pc.indices_nonzero(wanted)
-        if len(found) == rows.count:
-            return rows
-        return Rows(records, found.cast(pa.int32())) if len(found) else None
+        if not len(found):
+            return None
+        chosen = rows if len(found) == rows.count else Rows(records, found.cast(pa.int32()))
+        chosen.check_bodies()
+        return chosen
 
     def _filter_conditions(self, rows: Rows) -> list[pa.Array]:
         wanted = self._filter

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from struct import Struct
 from typing import Final, NamedTuple
@@ -40,29 +41,39 @@ _INT64: Final = Struct(">q")
 Hosts = dict[int, tuple[str, str]]
 
 
+@dataclass(slots=True)
+class Notes:
+    """What the common layout has no place for, by physical offset: born and store host of records where one is IPv6,
+    and why a body cannot be read, which matters only if its row is wanted.
+    """
+
+    hosts: Hosts = field(default_factory=dict)
+    unreadable: dict[int, CorruptDataError] = field(default_factory=dict)
+
+
 def common_layout(
     data: bytes, spans: Sequence[Span], topics: Container[bytes]
-) -> Iterator[tuple[bytes, list[Span], Hosts]]:
-    """Buffers with the records of `topics`, all in the common layout, their spans, and IPv6 hosts by physical offset.
+) -> Iterator[tuple[bytes, list[Span], Notes]]:
+    """Buffers with the records of `topics`, all in the common layout, their spans, and what has no place in it.
 
     Raises `CorruptDataError` at the first record that cannot be read.
     """
     pieces: list[bytes] = []
     parts: list[Span] = []
-    hosts: Hosts = {}
+    notes = Notes()
     size = 0
     for start, stop, term, log_index in spans:
         begin, position = size, start
         while position < stop:
-            piece, position = _record(data, position, stop, topics, hosts)
+            piece, position = _record(data, position, stop, topics, notes)
             pieces.append(piece)
             size += len(piece)
             if size >= BUFFER_BYTES:
                 parts.append(Span(begin, size, term, log_index))
-                yield b"".join(pieces), parts, hosts
-                pieces, parts, hosts, begin, size = [], [], {}, 0, 0
+                yield b"".join(pieces), parts, notes
+                pieces, parts, notes, begin, size = [], [], Notes(), 0, 0
         parts.append(Span(begin, size, term, log_index))
-    yield b"".join(pieces), parts, hosts
+    yield b"".join(pieces), parts, notes
 
 
 def host_text(data: bytes) -> str:
@@ -71,7 +82,7 @@ def host_text(data: bytes) -> str:
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
-def _record(data: bytes, position: int, stop: int, topics: Container[bytes], hosts: Hosts) -> tuple[bytes, int]:
+def _record(data: bytes, position: int, stop: int, topics: Container[bytes], notes: Notes) -> tuple[bytes, int]:
     """The record at `position` in the common layout (empty if its topic is not wanted), and where the next one is."""
     if stop - position < MIN_RECORD_BYTES:
         raise _damaged(position, f"only {stop - position} bytes are left")
@@ -86,7 +97,7 @@ def _record(data: bytes, position: int, stop: int, topics: Container[bytes], hos
         record = _read(data, position, stop)
         if record.topic not in topics:
             return b"", end
-        return _rewritten(record, hosts), end
+        return _rewritten(record, notes), end
     except (struct.error, ValueError) as error:
         raise _damaged(position, str(error)) from error
 
@@ -135,14 +146,18 @@ def _read(data: bytes, position: int, stop: int) -> _Fields:
     )
 
 
-def _rewritten(record: _Fields, hosts: Hosts) -> bytes:
+def _rewritten(record: _Fields, notes: Notes) -> bytes:
     _, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_time = record.lead
     reconsume_times, prepared_offset, _ = record.tail
     message = f"{record.topic.decode(errors='replace')}, queue {queue_id}, offset {queue_offset}"
-    body = decompressed(record.body, sys_flag, message)
+    try:
+        body = decompressed(record.body, sys_flag, message)
+    except CorruptDataError as error:
+        body = b""
+        notes.unreadable[physical_offset] = error
     born, store = record.born_host, record.store_host
     if len(born) + len(store) > 16:
-        hosts[physical_offset] = (host_text(born), host_text(store))
+        notes.hosts[physical_offset] = (host_text(born), host_text(store))
         born, store = (part if len(part) == 8 else bytes(8) for part in (born, store))
     size = HEAD_BYTES + len(body) + 1 + len(record.topic) + 2 + len(record.properties)
     common_flag = sys_flag & ~(_COMPRESSION | _BORN_HOST_V6 | _STORE_HOST_V6)

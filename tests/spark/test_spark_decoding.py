@@ -177,6 +177,27 @@ def test_a_body_that_cannot_be_decompressed_is_named(sys_flag: int) -> None:
         decoded(data, wanted("orders"))
 
 
+@pytest.mark.parametrize(
+    ("topic_range", "row_filter"),
+    [
+        (TopicRange("t", {0: (0, 5), 1: (0, 9)}), RowFilter()),
+        (TopicRange("t", {0: (6, 9), 1: (0, 9)}), RowFilter()),
+        (TopicRange("t", {1: (0, 9)}), RowFilter()),
+        (TopicRange("t", {0: (0, 9), 1: (0, 9)}, first_position=1001), RowFilter()),
+        (TopicRange("t", {0: (0, 9), 1: (0, 9)}), RowFilter(from_ms=2)),
+        (TopicRange("t", {0: (0, 9), 1: (0, 9)}), RowFilter(tags=frozenset({"b"}))),
+    ],
+    ids=["before it", "behind it", "another queue", "a later topic of its name", "another time", "another tag"],
+)
+def test_a_body_that_cannot_be_decompressed_can_be_read_around(topic_range: TopicRange, row_filter: RowFilter) -> None:
+    bad = plain("t", 0, 5, 1000, body=b"no stream", sys_flag=0x301, properties=b"TAGS\x01a\x02")
+    good = plain("t", 1, 0, 1001, store_timestamp=2, properties=b"TAGS\x01b\x02")
+    with pytest.raises(CorruptDataError, match=r"\(t, queue 0, offset 5\)"):
+        decoded(bad + good, [TopicRange("t", {0: (5, 6)})])
+    (batch,) = decoded(bad + good, [topic_range], ("physical_offset",), row_filter=row_filter)
+    assert batch.to_pydict() == {"physical_offset": [1001]}
+
+
 @settings(QUIET, max_examples=40)
 @given(logs(), st.sampled_from(["orders", "audit"]))
 def test_records_of_other_topics_are_skipped(given_records: list[MessageRecord], topic: str) -> None:
