@@ -75,7 +75,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         backlog = {queue: end - self._begin(begins, queue, end) for queue, end in ends.items()}
         total = sum(backlog.values())
         if total == 0 or self._waits_for_more(total, limit):
-            return start if set(begins) >= set(ends) else to_json({**dict.fromkeys(ends, 0), **begins})
+            known = {**dict.fromkeys(ends, 0), **begins}
+            return start if known == from_json(start) else to_json(known)
         self._last_batch_at = time.monotonic()
         maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_offsets_per_trigger
         if (
@@ -188,17 +189,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise
             _logger.warning("event=no_name_server consequence='reading the queues that are known' error=%r", error)
 
-    def _ends(self, begins: Mapping[Queue, int]) -> Offsets:
-        """Up to where every queue can be read now; the target of a query that ends does not move."""
+    def _ends(self, begins: Offsets) -> Offsets:
+        """Up to where every queue can be read now; the target of a query that ends does not move.
+
+        A queue whose messages are gone is taken out of `begins`: what it holds under its name later is read as a new
+        queue's is.
+        """
         bounds = self._look(fresh=True)
         ends = {queue: there.end for queue, there in bounds.items()}
         if self._target is not None:
             ends = {queue: min(end, self._target.get(queue, 0)) for queue, end in ends.items() if queue in self._target}
-        for queue, begin in begins.items():
+        for queue, begin in list(begins.items()):
             if queue not in bounds and (self._target is None or begin < self._target.get(queue, begin + 1)):
                 self._lost(f"{queue} does not exist any more, offset {begin} was to be read next")
+                del begins[queue]
             elif queue in bounds and bounds[queue].end < begin:
                 self._lost(f"{queue} ends at offset {bounds[queue].end}, but offset {begin} was to be read next")
+                del begins[queue]
             elif queue in ends:
                 ends[queue] = max(ends[queue], begin)
         return ends

@@ -12,7 +12,7 @@ from dledger_spark.errors import DataLossError, NoNameServerError, OptionError
 from dledger_spark.filters import PushedFilters
 from dledger_spark.offsets import Queue, to_json
 from dledger_spark.options import read_options
-from dledger_spark.partitions import LogSlice
+from dledger_spark.partitions import LogSlice, QueueRange
 from dledger_spark.planning import BatchPlanner
 from dledger_spark.plans import Cut, GroupPlan, QueueBounds
 from dledger_spark.streaming import StreamReader
@@ -91,7 +91,8 @@ def test_a_topic_that_is_gone_ends_a_restarted_stream_unless_loss_is_allowed(mon
     cluster.is_named = True
     start = reader(cluster, monkeypatch).initialOffset()
     cluster.topics.clear()
-    assert reader(cluster, monkeypatch, failOnDataLoss="false").latestOffset(start, ReadAllAvailable()) == start
+    forgiving = reader(cluster, monkeypatch, failOnDataLoss="false")
+    assert forgiving.latestOffset(start, ReadAllAvailable()) == to_json({})
     with pytest.raises(OptionError):
         reader(cluster, monkeypatch).latestOffset(start, ReadAllAvailable())
     with pytest.raises(OptionError):
@@ -117,10 +118,32 @@ def test_what_is_lost_is_said_once_and_not_at_every_look(
     start = stream.initialOffset()
     cluster.topics.clear()
     for _ in range(3):
-        assert stream.latestOffset(start, ReadAllAvailable()) == start
+        assert stream.latestOffset(start, ReadAllAvailable()) == to_json({})
     assert len([record for record in caplog.records if "does not exist any more" in record.getMessage()]) == 1
     with pytest.raises(DataLossError):
         reader(cluster, monkeypatch).latestOffset(start, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("is_empty", [True, False], ids=["made again, still empty", "deleted"])
+def test_a_topic_whose_loss_was_noticed_is_read_from_its_start_when_it_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, is_empty: bool
+) -> None:
+    cluster = MadeUpCluster()
+    stream = reader(cluster, monkeypatch, failOnDataLoss="false")
+    start = stream.initialOffset()
+    if is_empty:
+        cluster.end = 0
+    else:
+        cluster.topics.clear()
+    noticed = stream.latestOffset(start, ReadAllAvailable())
+    assert not stream.partitions(start, noticed)
+    cluster.topics.add("t")
+    cluster.end = 9
+    for after in (stream, reader(cluster, monkeypatch, failOnDataLoss="false")):
+        end = after.latestOffset(noticed, ReadAllAvailable())
+        (part,) = after.partitions(noticed, end)
+        assert isinstance(part, QueueRange)
+        assert (part.start, part.end) == (0, 9)
 
 
 class ChangedWhilePlanned(MadeUpCluster):
