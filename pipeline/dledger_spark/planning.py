@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from .errors import DataLossError, OptionError
+from .errors import DataLossError, OptionError, RefusedError
 from .filters import PushedFilters
 from .offsets import EARLIEST, LATEST, Offsets, Queue, QueueNumbers
 from .options import Position, ReadOptions
 from .partitions import LogSlice, QueueRange, Source
-from .plans import Cluster, GroupPlan, QueueBounds
+from .plans import TRIMMED, Cluster, GroupPlan, QueueBounds
 from .queues import locate
 from .wanted import RowFilter, TopicRange
 
@@ -21,6 +22,8 @@ NO_END: Final = 1 << 62
 """Behind every position."""
 MAX_LOCATED: Final = 256
 """Queues of which it is asked where the messages at their first and last wanted offsets lie, one pull for each."""
+PAUSE_S: Final = 0.1
+"""After a node planned what the leader keeps no longer, until it is planned again."""
 DEFAULT_SLICES: Final = 8
 """A log that is small is still cut into so many slices, unless they would be smaller than the minimum."""
 
@@ -87,15 +90,28 @@ class BatchPlanner:
         for group in _groups(ranges):
             mine = {queue: offsets for queue, offsets in ranges.items() if queue.group == group}
             low, high = self._span(cluster, plans[group], mine)
-            plan = self._cut_plan(cluster, group, sorted({queue.topic for queue in mine}), low, high)
-            topics = self._topic_ranges(plans[group], plan, mine)
-            wanted = _wanted_slices(
-                plan, topics, high, row_filter, len(slices), _source(self._options, plan, row_filter), pin
-            )
-            if wanted and pin is not None:
-                cluster.pin(group, pin, wanted[0].start, self._options.pin_lease_ms)
+            deadline = time.monotonic() + self._options.read_timeout_s
+            while True:
+                plan = self._cut_plan(cluster, group, sorted({queue.topic for queue in mine}), low, high)
+                topics = self._topic_ranges(plans[group], plan, mine)
+                wanted = _wanted_slices(
+                    plan, topics, high, row_filter, len(slices), _source(self._options, plan, row_filter), pin
+                )
+                if not wanted or pin is None or self._is_pinned(cluster, group, pin, wanted[0].start, deadline):
+                    break
+                time.sleep(PAUSE_S)
             slices += wanted
         return slices
+
+    def _is_pinned(self, cluster: Cluster, group: str, pin: str, position: int, deadline: float) -> bool:
+        """Pin a group's log; False if a trim came first, and there is time to plan again."""
+        try:
+            cluster.pin(group, pin, position, self._options.pin_lease_ms)
+        except RefusedError as error:
+            if error.code != TRIMMED or time.monotonic() >= deadline:
+                raise
+            return False
+        return True
 
     def _topic_ranges(
         self, before: GroupPlan, plan: GroupPlan, ranges: Mapping[Queue, tuple[int, int]]

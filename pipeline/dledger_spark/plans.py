@@ -30,7 +30,8 @@ AUTO_CREATE_TOPIC: Final = "TBW102"
 _TOPIC_NOT_EXIST: Final = 17
 GROUP_NOT_EXIST: Final = 26
 _INVALID_PARAMETER: Final = 29
-_FINAL: Final = frozenset({_TOPIC_NOT_EXIST, GROUP_NOT_EXIST, _INVALID_PARAMETER})
+TRIMMED: Final = 20112
+_FINAL: Final = frozenset({_TOPIC_NOT_EXIST, GROUP_NOT_EXIST, _INVALID_PARAMETER, TRIMMED})
 """Refusals that asking again does not change."""
 _ASK_TIMEOUT_S: Final = 10.0
 _SYSTEM_TOPIC: Final = re.compile(

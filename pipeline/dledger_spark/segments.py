@@ -14,7 +14,7 @@ from .entries import Span, verify_entries
 from .errors import CorruptDataError, DataLossError
 from .nodes import NameServers, ReplicaReader
 from .partitions import LogSlice
-from .plans import READ_PLAN, parse_plan
+from .plans import READ_PLAN, TRIMMED, parse_plan
 from .reading import BatchCollector, replica_reader
 from .throttle import Throttle
 from .wire import Response
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 READ_RANGE: Final = 20011
 READ_BYTES: Final = 4 << 20
-_TRIMMED: Final = 20112
 
 
 def read_slice(part: LogSlice) -> Iterator[pa.RecordBatch]:
@@ -56,7 +55,7 @@ class _SliceReader:
         self._submit()
         while self._position < self._part.end:
             response = self._replicas.result(self._refusal)
-            if response.code == _TRIMMED:
+            if response.code == TRIMMED:
                 self._skip_to_kept()
                 continue
             entries, self._chain = self._verified
@@ -80,7 +79,7 @@ class _SliceReader:
 
     def _refusal(self, response: Response) -> str | None:
         """Why an answer is of no use; None if it verifies, or says that the range is gone."""
-        if response.code == _TRIMMED:
+        if response.code == TRIMMED:
             return None
         if response.code != 0:
             return f"code {response.code}: {response.remark}"

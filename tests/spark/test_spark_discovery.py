@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dledger_spark import streaming
-from dledger_spark.errors import DataLossError, NoNameServerError, OptionError
+from dledger_spark.errors import DataLossError, NoNameServerError, OptionError, RefusedError
 from dledger_spark.filters import PushedFilters
 from dledger_spark.offsets import Queue, to_json
 from dledger_spark.options import read_options
@@ -184,3 +184,45 @@ def test_what_goes_while_a_batch_is_planned_fails_it_or_is_left_out(
     rest = read_options(options | {"failOnDataLoss": "false"}, "batch")
     (part,) = BatchPlanner(rest, PushedFilters()).partitions() or (None,)
     assert [topic.queues for topic in (part.topics if isinstance(part, LogSlice) else [])] == left
+
+
+class TrimmedBeforeItIsPinned(MadeUpCluster):
+    """The leader's log begins at byte 50, and the node that plans is told so by and by."""
+
+    def __init__(self, plans_before: int) -> None:
+        super().__init__()
+        self.pinned: list[int] = []
+        self._plans_before = plans_before
+
+    def plan(self, group: str, topics: Iterable[str], **_: object) -> GroupPlan:
+        self._plans_before -= 1
+        plan = super().plan(group, topics)
+        if self._plans_before < 0:
+            self.first = 2
+            plan.bounds[QUEUE] = QueueBounds(self.first, self.end)
+            plan.cuts[0] = plan.cuts[0]._replace(position=50)
+        return plan
+
+    def pin(self, group: str, name: str, position: int, lease_ms: int) -> None:
+        if position < 50:
+            raise RefusedError(20112, f"position {position} is below 50, from which on the log is kept")
+        self.pinned.append(position)
+
+    def reader(self, group: str) -> None:
+        """Never used: all of the queue is read."""
+
+
+def test_a_log_that_is_trimmed_before_it_is_pinned_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"namesrv": "a:1", "subscribe": "t"}
+    monkeypatch.setattr("dledger_spark.planning.Cluster", lambda _: TrimmedBeforeItIsPinned(3))
+    with pytest.raises(DataLossError, match="offset 0 of t/broker-a/0 is below the first kept offset 2"):
+        BatchPlanner(read_options(options, "batch"), PushedFilters()).partitions()
+    cluster = TrimmedBeforeItIsPinned(3)
+    monkeypatch.setattr("dledger_spark.planning.Cluster", lambda _: cluster)
+    rest = read_options(options | {"failOnDataLoss": "false"}, "batch")
+    (part,) = BatchPlanner(rest, PushedFilters()).partitions()
+    assert isinstance(part, LogSlice)
+    assert (part.start, part.topics[0].queues, cluster.pinned) == (50, {0: (2, 5)}, [50])
+    monkeypatch.setattr("dledger_spark.planning.Cluster", lambda _: TrimmedBeforeItIsPinned(1000))
+    with pytest.raises(RefusedError, match="position 0 is below 50"):
+        BatchPlanner(read_options(options | {"readTimeout": "300ms"}, "batch"), PushedFilters()).partitions()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from dledger_spark import nodes, plans
-from dledger_spark.errors import NoNameServerError, SourceError, WireError
+from dledger_spark.errors import NoNameServerError, RefusedError, SourceError, WireError
 from dledger_spark.nodes import NAME_SERVER_TIMEOUT_S, NameServers
 from dledger_spark.options import read_options
 from dledger_spark.plans import Cluster
@@ -42,6 +42,8 @@ class Network:
         return Response(0, {}, "", b'{"topicList":["T"]}')
 
     def requests(self, code: int, all_ext: Sequence[object], body: bytes) -> list[Response]:
+        if code == plans.PIN_LOG:
+            return [Response(20112, {}, "position 5 is below 7", b"")]
         return [Response(0, {"commit": "7"}, "", b"") for _ in all_ext]
 
     def groups(self) -> dict[str, dict[int, str]]:
@@ -96,3 +98,13 @@ def test_name_servers_may_be_away_for_as_long_as_a_question_may_take(monkeypatch
     network.up_from["names"] = 1e9
     with pytest.raises(SourceError, match=r"no node of broker-a answered within 60 s \(no name server answered"):
         Cluster(read_options(options, "batch")).commit("broker-a")
+
+
+def test_a_pin_of_what_is_gone_is_refused_at_once(monkeypatch):
+    network = Network(monkeypatch, names=0, node=0)
+    monkeypatch.setattr(plans, "Connection", lambda address, _: network.dial(address))
+    monkeypatch.setattr(NameServers, "groups", lambda _: network.groups())
+    cluster = Cluster(read_options({"namesrv": "a:1", "subscribe": "t"}, "batch"))
+    with pytest.raises(RefusedError, match="position 5 is below 7"):
+        cluster.pin("broker-a", "name", 5, 1000)
+    assert network.now == 0
