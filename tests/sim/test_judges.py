@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
+from collections.abc import Sequence
+from itertools import count
 from random import Random
 
 import pytest
@@ -13,6 +15,8 @@ from dledger.errors import StorageError
 from dledger.invariants import InvariantError
 from dledger.net.requests import RequestChannel
 from dledger.net.transport import Lane
+from dledger.sim.campaign import judge
+from dledger.sim.cases import Case
 from dledger.sim.group import GroupSettings, SimGroup
 from dledger.sim.invariants import Violation, require
 from dledger.sim.mutants import MUTANTS
@@ -21,6 +25,7 @@ from dledger.sim.registers import serve_registers
 from dledger.sim.scheduler import Scheduler
 from dledger.sim.workload import Workload, WorkloadSettings
 from dledger.types import ReplicaId
+from dledger_broker.processors.idempotent import IdempotentSends
 from dledger_broker.sim.clients import ClientSettings
 from dledger_broker.sim.connection import Answer
 from dledger_broker.sim.service import BrokerSettings
@@ -106,6 +111,23 @@ def test_a_power_loss_in_the_middle_of_a_sync_leaves_some_of_what_it_was_to_writ
         left[node.disk.durable_bytes(path, 0, 512) == b"x" * 512] += 1
     assert left[True]
     assert left[False]
+
+
+def test_an_idempotent_send_that_is_not_remembered_is_no_excuse_for_its_repetition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remember, numbers = IdempotentSends.command, count()
+
+    def forget_some(self: IdempotentSends, identities: Sequence[int]) -> bytearray:
+        if next(numbers) % 3:
+            return remember(self, identities)
+        self.refused(identities)
+        return bytearray()
+
+    monkeypatch.setattr(IdempotentSends, "command", forget_some)
+    outcome = judge(Case("repeats", 1, 20.0), "dledger_broker.sim.lab")
+    assert outcome.violation is not None
+    assert outcome.violation.promise == "an idempotent send is remembered"
 
 
 def test_a_pull_from_below_the_first_kept_message_skips_only_what_is_gone() -> None:

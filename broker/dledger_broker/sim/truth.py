@@ -2,6 +2,7 @@
 
 - No operation is stored twice, none that was answered as not stored is stored at all.  Idempotent sends may be
   repeated, and are not stored twice either, as long as what was stored first is kept, remembered, and not rotten.
+- Once every node understands that, each idempotent send is remembered by the entry that stores it.
 - A batch is stored whole, or not at all.
 - A queue's records have the offsets 0, 1, 2, …: none is given twice, none is left out.
 - The offset that a consumer of a lasting topic has committed never goes back, and none is committed for a topic that
@@ -24,11 +25,14 @@ from dledger.types import SnapshotMeta
 from dledger_broker.state.applying import store_timestamp_of
 from dledger_broker.state.commands import (
     KINDS,
+    REMEMBER_SENDS,
     Command,
     CommitOffsets,
     DeleteGroup,
     DeleteOffsets,
     DeleteTopic,
+    Features,
+    LimitSends,
     PutTopic,
     RememberSends,
     TrimQueues,
@@ -57,6 +61,10 @@ def operation_of(body: bytes | memoryview) -> int:
     mark, operation = _BODY.unpack_from(body)
     require(mark == _MARK, "every record's body is one that was sent", found=bytes(body[:BODY_BYTES]))
     return int(operation)
+
+
+LEADER_KNOWS_S: Final = 10.0
+"""A leader has applied what another node applied so much earlier, but for the time that it stood still."""
 
 
 class Stored(NamedTuple):
@@ -123,6 +131,13 @@ class Truth:
         """What lies below this position need not be kept."""
         self._remembered: set[int] = set()
         """The positions of sends that the log remembers."""
+        self._understands: set[str] = set()
+        """Nodes that are known to understand commands that remember sends."""
+        self._is_limited = False
+        """The log says for how long sends are remembered."""
+        self._may_remember_since: float | None = None
+        self._remembers_from: int | None = None
+        """From this position of the log on every idempotent send is to be remembered."""
         self._positions: list[int] = []
         """Of all records."""
         self.window_ms = 0
@@ -140,6 +155,7 @@ class Truth:
         if entry.index <= self._index:
             return
         self._index = entry.index
+        self._see_who_remembers()
         commands = [decode(kind, payload) for kind, payload in iter_commands(entry.commands) if kind in KINDS]
         for command in commands:
             if isinstance(command, RememberSends):
@@ -163,6 +179,15 @@ class Truth:
             places[operation] = queue_id, offset
             if operation in self.stored:
                 self._see_repetition(operation)
+            require(
+                self._remembers_from is None
+                or base + place < self._remembers_from
+                or self.idempotent.get(operation) != operation
+                or base + place in self._remembered,
+                "an idempotent send is remembered",
+                operation=operation,
+                position=base + place,
+            )
             self._positions.append(base + place)
             name = record.topic.decode()
             topic = self.topics.get(name)
@@ -183,6 +208,19 @@ class Truth:
             queue.append(stored)
             self.stored[operation] = self.by_position[position] = stored
         self._see_batches(places)
+
+    def _see_who_remembers(self) -> None:
+        """Before every node understands it nothing is remembered, nor what leaders proposed who did not know yet."""
+        group = self.group
+        if group is None or self._remembers_from is not None or not self._is_limited:
+            return
+        if not self._understands.issuperset(group.settings.names):
+            return
+        now = group.scheduler.now
+        if self._may_remember_since is None:
+            self._may_remember_since = now
+        elif now > self._may_remember_since + LEADER_KNOWS_S + group.longest_pause_s:
+            self._remembers_from = group.witness.end_position
 
     def _see_batches(self, places: dict[int, tuple[int, int]]) -> None:
         """One entry's operations have these queues and offsets."""
@@ -228,6 +266,10 @@ class Truth:
             case DeleteGroup(group=group, clean_offsets=True):
                 for key in [key for key in self.committed if key[0] == group]:
                     del self.committed[key]
+            case Features(node_id=node_id, kinds=kinds) if REMEMBER_SENDS in kinds:
+                self._understands.add(node_id)
+            case LimitSends():
+                self._is_limited = True
             case TrimQueues(before_position=position, first_offsets=rows):
                 self._see_pins(position)
                 self.trimmed_to = max(self.trimmed_to, position)

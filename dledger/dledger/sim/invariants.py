@@ -130,6 +130,12 @@ class Witness:
             del self.lives[life.replica_id]
             self._ends[life.replica_id] = life.replica.store.end_position
 
+    @property
+    def end_position(self) -> int:
+        """No log goes beyond, be it that of a member that does not run."""
+        ends = [life.replica.store.end_position for life in self.lives.values()]
+        return max([*ends, *self._ends.values()], default=0)
+
     def amnesia(self, name: str) -> None:
         """All that a node ever held is lost, by an injected fault."""
         for member in self.disks:
