@@ -6,6 +6,8 @@ import pytest
 
 from dledger.invariants import InvariantError
 from dledger_chaos.history import HistoryError, Recorder, edn_lines, read_events, read_operations
+from dledger_chaos.workloads.sending import RecordedSends
+from dledger_client import SendResult
 
 
 @pytest.fixture
@@ -31,6 +33,25 @@ def test_what_was_recorded_is_read_back_in_the_order_of_the_calls(recorder):
     )
     assert (second.outcome, second.error, second.code) == ("fail", "not available", 14)
     assert recorder.counts == {"ok": 1, "fail": 1, "info": 0}
+
+
+class OneCopy:
+    """A producer at a RocketMQ broker that has stored what it was sent, but not replicated it in time."""
+
+    async def send(self, topic, body, **_options):
+        return SendResult("m", "", topic, "g", 0, 7, replicated=False)
+
+    async def send_batch(self, topic, messages):
+        return [await self.send(topic, message) for message in messages]
+
+
+async def test_what_is_not_replicated_is_not_acknowledged(recorder):
+    sends = RecordedSends(recorder, "append", "p0", OneCopy(), "T")
+    assert await sends.send(10) is None
+    assert await sends.send_ordered("key", 10) is None
+    await sends.send_batch([10, 10])
+    recorder.close()
+    assert [operation.outcome for operation in read_operations(recorder.directory)] == ["info", "info", "info"]
 
 
 def test_an_operation_without_an_end_is_of_unknown_outcome(recorder):

@@ -38,6 +38,14 @@ async def attempt(invocation: Invocation, call: Awaitable[_ResultT]) -> _ResultT
         return None
 
 
+def _replicated(invocation: Invocation, results: Sequence[SendResult]) -> bool:
+    """Whether this is an acknowledgement; if not, end the operation: what one broker has stored may stay or go."""
+    if all(result.replicated for result in results):
+        return True
+    invocation.info("stored, but not flushed or replicated in time")
+    return False
+
+
 class RecordedSends:
     """The sends of one producer to one topic: one process of the history.
 
@@ -79,7 +87,7 @@ class RecordedSends:
         ]
         invocation = self._invoke("send-batch", self._topic, values)
         results = await attempt(invocation, self._producer.send_batch(self._topic, messages))
-        if results is not None:
+        if results is not None and _replicated(invocation, results):
             invocation.ok(**msgspec.structs.asdict(stored_batch(results)))
 
     async def send_oneway(self, size_bytes: int) -> None:
@@ -94,7 +102,7 @@ class RecordedSends:
             invocation.info("no answer was asked for")
 
     def _stored(self, invocation: Invocation, value: str, result: SendResult | None) -> tuple[str, SendResult] | None:
-        if result is None:
+        if result is None or not _replicated(invocation, [result]):
             return None
         invocation.ok(**msgspec.structs.asdict(stored(result)))
         return value, result
