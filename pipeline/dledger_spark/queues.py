@@ -35,6 +35,8 @@ _TOPIC_NOT_EXIST: Final = 17
 _GONE: Final = frozenset({_NOT_FOUND, _OFFSET_MOVED, _TOPIC_NOT_EXIST})
 """The node has applied what the plan knew of: what is not there is not there any more."""
 _SUBSCRIPTION: Final = 4
+_MAX_EXPRESSION_CHARS: Final = 32_767
+"""Brokers refuse longer ones; `dledger_remoting.tags` has the number, but is not on every executor."""
 _MAX_MESSAGES: Final = 1024
 _MAX_BYTES: Final = 256 << 10
 _GATHERED_BYTES: Final = 1 << 20
@@ -98,6 +100,14 @@ def _pull(queue: Queue, offset: int, messages: int, expression: str, roles: str,
     }
 
 
+def _expression(tags: frozenset[str] | None) -> str:
+    """What a broker is asked for: these tags if it takes them for what they are, else everything."""
+    if tags is None or not all(map(_can_be_asked_for, tags)):
+        return "*"
+    expression = " || ".join(sorted(tags))
+    return expression if len(expression) <= _MAX_EXPRESSION_CHARS else "*"
+
+
 def _can_be_asked_for(tag: str) -> bool:
     """Whether a broker takes this text between two bars for this tag; it trims as Java does."""
     return bool(tag) and tag != "*" and "||" not in tag and tag[0] > " " and tag[-1] > " "
@@ -111,8 +121,7 @@ class _RangeReader:
         self._replicas = replicas
         self._offset = part.start
         self._read_bytes = Throttle(part.source.max_bytes_per_second).request_bytes(_MAX_BYTES)
-        tags = part.source.row_filter.tags
-        self._expression = "*" if tags is None or not all(map(_can_be_asked_for, tags)) else " || ".join(sorted(tags))
+        self._expression = _expression(part.source.row_filter.tags)
 
     def __iter__(self) -> Iterator[bytes]:
         if self._part.source.row_filter.tags == frozenset():

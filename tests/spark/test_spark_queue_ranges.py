@@ -9,6 +9,7 @@ from fake_log import FIRST_POSITION, GROUP, HOST, FakeLog, FakeNode, served
 
 from dledger_remoting.command import RemotingCommand, make_response
 from dledger_remoting.record import MessageRecord, encode_record
+from dledger_remoting.tags import MAX_EXPRESSION_CHARS
 from dledger_spark.errors import DataLossError
 from dledger_spark.offsets import Queue
 from dledger_spark.partitions import QueueRange, Source
@@ -119,3 +120,10 @@ def test_a_broker_is_asked_for_tags_only_if_it_takes_them_for_what_they_are(tags
     topic = Topic(before=6)
     values(topic, fail_on_data_loss=True, tags=frozenset(tags))
     assert set(topic.asked[:3]) == {asked}
+
+
+@pytest.mark.parametrize("chars", [MAX_EXPRESSION_CHARS, MAX_EXPRESSION_CHARS + 1])
+def test_a_broker_is_asked_for_no_more_tags_than_it_takes(chars: int) -> None:
+    topic, long = Topic(before=6), "x" * (chars - len("a || "))
+    assert len(values(topic, fail_on_data_loss=True, tags=frozenset({"a", long}))) == 6
+    assert (topic.asked[0] == "*") == (chars > MAX_EXPRESSION_CHARS)
