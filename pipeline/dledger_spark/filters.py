@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -83,11 +83,11 @@ class PushedFilters:
             return self._take_range(name, one.value, "<")
         return isinstance(one, LessThanOrEqual) and self._take_range(name, one.value, "<=")
 
-    def _take_set(self, name: str, values: Iterable[object]) -> bool:
+    def _take_set(self, name: str, values: Collection[object]) -> bool:
         kind = _SETS.get(name)
-        chosen = frozenset(values)
-        if kind is None or not all(type(value) is kind for value in chosen):
+        if kind is None or not all(type(value) is kind for value in values):
             return False
+        chosen = frozenset(values)
         present = getattr(self, name)
         setattr(self, name, chosen if present is None else present & chosen)
         return True

@@ -30,6 +30,7 @@ def test_what_cannot_be_taken_stays_with_spark() -> None:
         IsNotNull(("offset",)),
         Not(EqualTo(("offset",), 3)),
         EqualTo(("key",), b"k"),
+        EqualTo(("headers",), [{"key": "a", "value": b"b"}]),
         EqualTo(("properties", "a"), "b"),
         GreaterThan(("tags",), "a"),
         EqualTo(("timestamp",), datetime(2020, 1, 1)),  # noqa: DTZ001 (a time without zone is what is refused)
