@@ -16,6 +16,8 @@ from .errors import OptionError, SourceError
 EARLIEST: Final = -2
 LATEST: Final = -1
 VERSION: Final = 1
+MAX_NUMBER: Final = 2**63 - 1
+"""Offsets and times have 64 bits on the wire."""
 QUEUES_PER_GROUP: Final = 65_536
 """A `partition` is the broker group's ordinal times this, plus the queue id."""
 
@@ -72,16 +74,16 @@ class QueueNumbers:
         """Read an option's JSON, with no number below `minimum`. Raises `OptionError`."""
         allowed = (
             'JSON such as {"topic":{"broker-a":{"0":23}}} or, with one broker group, {"topic":{"0":23}}, '
-            f"with numbers from {minimum} on"
+            f"with numbers from {minimum} on, up to {MAX_NUMBER}"
         )
         try:
             document = json.loads(text)
             topics = document.get("topics") if document.get("v") == VERSION else document
             for groups in topics.values():
                 for name, value in groups.items():
-                    if not isinstance(value, Mapping):
-                        int(name)
-                    _check_integers(value, minimum)
+                    for queue_id, number in value.items() if isinstance(value, Mapping) else ((name, value),):
+                        int(queue_id)
+                        _check_integer(number, minimum)
         except (ValueError, AttributeError, TypeError) as error:
             raise OptionError(option, text, f"allowed is {allowed}") from error
         return cls(option, text, topics)
@@ -120,11 +122,7 @@ def _same(numbers: QueueNumbers, queues: Collection[Queue], found: Offsets) -> N
         raise numbers.unknown(unknown)
 
 
-def _check_integers(value: object, minimum: int) -> None:
-    """Raise ValueError unless `value` is an integer from `minimum` on, or such integers by queue id."""
-    if isinstance(value, Mapping):
-        for queue_id, number in value.items():
-            int(queue_id)
-            _check_integers(number, minimum)
-    elif not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise ValueError(f"{value!r} is no integer from {minimum} on")
+def _check_integer(value: object, minimum: int) -> None:
+    """Raise ValueError unless `value` is an integer from `minimum` on that fits into 64 bits."""
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= MAX_NUMBER:
+        raise ValueError(f"{value!r} is no integer from {minimum} to {MAX_NUMBER}")

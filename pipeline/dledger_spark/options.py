@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from dledger_remoting.hosts import split_host_port
 
 from .errors import OptionError
-from .offsets import EARLIEST, LATEST, QueueNumbers
+from .offsets import EARLIEST, LATEST, MAX_NUMBER, QueueNumbers
 from .schema import selected_columns
 from .throttle import MIN_REQUEST_BYTES
 from .wanted import RowFilter
@@ -262,6 +262,8 @@ class _Given:
             raise self.error(name, f"allowed are integers from {minimum} on") from None
         if value < minimum:
             raise self.error(name, f"allowed are integers from {minimum} on")
+        if value > MAX_NUMBER:
+            raise self.error(name, f"allowed are integers up to {MAX_NUMBER}")
         return value
 
     def seconds(self, name: str, default_s: float, maximum_s: float = MAX_TIMEOUT_S) -> float:

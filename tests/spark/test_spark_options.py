@@ -69,6 +69,7 @@ def test_names_and_words_are_read_in_any_case() -> None:
         (BASE | {"startingOffsetsByTimestamp": '{"t":{"0":-1}}'}, "startingOffsetsByTimestamp", "from 0 on"),
         (BASE | {"startingTimestamp": "9", "endingTimestamp": "8"}, "startingTimestamp", "after endingTimestamp"),
         (BASE | {"pin": ""}, "pin", "empty"),
+        (BASE | {"startingTimestamp": "9223372036854775808"}, "startingTimestamp", "up to 9223372036854775807"),
     ],
 )
 def test_a_wrong_batch_option_is_named_with_its_value_and_what_is_allowed(
@@ -133,7 +134,17 @@ def test_all_forms_of_offsets_mean_the_same(text: str) -> None:
     assert QueueNumbers.parse("startingOffsets", text, EARLIEST).resolve(queues) == {queues[0]: 5, queues[1]: -2}
 
 
-@pytest.mark.parametrize("text", ['{"t":{"broker-a":5}}', '{"t":{"broker-a":{"x":5}}}', '{"t":5}', '{"t":{"0":"5"}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"t":{"broker-a":5}}',
+        '{"t":{"broker-a":{"x":5}}}',
+        '{"t":5}',
+        '{"t":{"0":"5"}}',
+        '{"t":{"broker-a":{"0":{"0":5}}}}',
+        '{"t":{"broker-a":{"0":9223372036854775808}}}',
+    ],
+)
 def test_offsets_of_another_shape_name_the_option(text: str) -> None:
     with pytest.raises(OptionError, match="option 'startingOffsets' is"):
         QueueNumbers.parse("startingOffsets", text, EARLIEST)
