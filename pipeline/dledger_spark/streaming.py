@@ -278,13 +278,19 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def proportional_shares(backlog: Mapping[Queue, int], maximum: int) -> dict[Queue, int]:
-    """How many messages each queue gives to a micro-batch of `maximum`: in proportion to its backlog."""
-    total = sum(backlog.values())
-    if total <= maximum:
+    """How many messages each queue gives to a micro-batch of `maximum`: in proportion to its backlog.
+
+    Each that has any gives one at least, so that none waits for busier ones, unless there are more queues than that.
+    """
+    if sum(backlog.values()) <= maximum:
         return dict(backlog)
-    shares = {queue: size * maximum // total for queue, size in backlog.items()}
-    left = maximum - sum(shares.values())
-    by_remainder = sorted(backlog, key=lambda queue: (-(backlog[queue] * maximum % total), queue))
+    waiting = {queue for queue, size in backlog.items() if size}
+    least = {queue: int(queue in waiting and len(waiting) <= maximum) for queue in backlog}
+    rest = {queue: size - least[queue] for queue, size in backlog.items()}
+    total, maximum = sum(rest.values()), maximum - sum(least.values())
+    shares = {queue: least[queue] + size * maximum // total for queue, size in rest.items()}
+    left = maximum + sum(least.values()) - sum(shares.values())
+    by_remainder = sorted(rest, key=lambda queue: (-(rest[queue] * maximum % total), queue))
     for queue in by_remainder[:left]:
         shares[queue] += 1
     return shares

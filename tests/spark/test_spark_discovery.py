@@ -15,7 +15,7 @@ from dledger_spark.options import read_options
 from dledger_spark.partitions import LogSlice, QueueRange
 from dledger_spark.planning import BatchPlanner
 from dledger_spark.plans import Cut, GroupPlan, QueueBounds
-from dledger_spark.streaming import StreamReader
+from dledger_spark.streaming import StreamReader, proportional_shares
 
 QUEUE = Queue("t", "broker-a", 0)
 
@@ -144,6 +144,13 @@ def test_a_topic_whose_loss_was_noticed_is_read_from_its_start_when_it_is_made_a
         (part,) = after.partitions(noticed, end)
         assert isinstance(part, QueueRange)
         assert (part.start, part.end) == (0, 9)
+
+
+@pytest.mark.parametrize("busy", [1000, 10**9])
+def test_a_queue_with_little_is_read_beside_one_that_stays_busy(busy: int) -> None:
+    backlog = {QUEUE: busy, QUEUE._replace(queue_id=1): 1, QUEUE._replace(queue_id=2): 0}
+    assert list(proportional_shares(backlog, 10).values()) == [9, 1, 0]
+    assert list(proportional_shares(backlog, 1).values()) == [1, 0, 0]
 
 
 class ChangedWhilePlanned(MadeUpCluster):
