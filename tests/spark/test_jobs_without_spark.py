@@ -10,12 +10,13 @@ from fake_log import FIRST_POSITION, GROUP, FakeLog, FakeNode, served
 
 from dledger_client import MessageQueue, NoBrokerError, QueueStatus
 from dledger_spark.entries import Span
-from dledger_spark.errors import CorruptDataError
+from dledger_spark.errors import CorruptDataError, SourceError
 from dledger_spark.jobs.errors import JobError
+from dledger_spark.jobs.inputs import silent
 from dledger_spark.jobs.lags import sample
 from dledger_spark.jobs.log_checks import LogRange, QueueRun, RangeCheck, RecordCheck, TopicBounds, check_range
 from dledger_spark.jobs.replaying import _at_once
-from dledger_spark.jobs.verification import Replica, compare, log_ranges, queue_gaps
+from dledger_spark.jobs.verification import Replica, _verify_group, compare, log_ranges, queue_gaps
 from dledger_spark.nodes import NameServers
 from dledger_spark.offsets import Queue
 from dledger_spark.options import read_options
@@ -175,6 +176,26 @@ def test_what_a_trim_took_between_the_plans_of_two_nodes_is_no_gap():
 
 
 # Lag.
+
+
+def test_a_pin_that_cannot_be_given_up_takes_no_verdict_with_it(caplog):
+    log = FakeLog(MESSAGES)
+
+    def unpin(group, name):
+        raise SourceError(f"no node of {group} answered")
+
+    def parallelize(parts, _):
+        return SimpleNamespace(map=lambda check: SimpleNamespace(collect=lambda: list(map(check, parts))))
+
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(parallelize=parallelize))
+    cluster = SimpleNamespace(pin=lambda *_: None, unpin=unpin)
+    with served(FakeNode(log)) as namesrv:
+        (address,) = NameServers((namesrv,)).groups()[GROUP].values()
+        plan = GroupPlan(GROUP, 0, FIRST_POSITION, log.end, [Cut(FIRST_POSITION, 5, 77, None, None)], {}, {})
+        options = read_options({"namesrv": namesrv, "subscribe": "t"}, "batch")
+        result = _verify_group(spark, cluster, [Replica("n1", address, plan)], "follower", options, silent)
+    assert (result.verdict, len(result.replicas)) == ("valid", 1)
+    assert "event=pin_kept" in caplog.text
 
 
 class Offsets:

@@ -66,10 +66,15 @@ def _give_up(pin: str, options: ReadOptions) -> None:
             _warn_of_kept_pin(pin, error)
             return
         for group in groups:
-            try:
-                cluster.unpin(group, pin)
-            except SourceError as error:
-                _warn_of_kept_pin(pin, error)
+            release_pin(cluster, group, pin)
+
+
+def release_pin(cluster: Cluster, group: str, pin: str) -> None:
+    """Give a broker group's pin up; if it does not answer, that is logged, and the pin's lease ends by itself."""
+    try:
+        cluster.unpin(group, pin)
+    except SourceError as error:
+        _warn_of_kept_pin(pin, error)
 
 
 def _warn_of_kept_pin(pin: str, error: SourceError) -> None:

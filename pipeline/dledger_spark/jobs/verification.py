@@ -17,7 +17,7 @@ from ..options import ReadOptions
 from ..plans import READ_PLAN, Cluster, Cut, GroupPlan, parse_plan
 from ..wire import Connection
 from .errors import JobError
-from .inputs import OnPhase, checked_options, silent
+from .inputs import OnPhase, checked_options, release_pin, silent
 from .log_checks import (
     BEHIND,
     BUSY,
@@ -168,7 +168,7 @@ def _verify_group(
             checks = spark.sparkContext.parallelize(parts, len(parts)).map(check_range).collect()
             findings = compare(group, checks, parts)
         finally:
-            cluster.unpin(group, pin)
+            release_pin(cluster, group, pin)
     counts = [
         TopicCount(group, topic.name, len(topic.queues), sum(end - first for first, end in topic.queues.values()))
         for topic in topics
