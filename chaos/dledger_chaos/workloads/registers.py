@@ -107,15 +107,14 @@ class RegisterWorkload:
     async def finish(self, ctx: WorkloadContext) -> None:
         """Read every key once more: what was acknowledged last must show."""
         assert self._keys is not None
-        client = _Client(ctx, "final", random.Random(ctx.rng.random()))
+        client, loop = _Client(ctx, "final", random.Random(ctx.rng.random())), asyncio.get_running_loop()
         try:
             for key in self._keys.used:
-                deadline = asyncio.get_running_loop().time() + _FINAL_READ_SECONDS
-                answered = False
-                while not answered and asyncio.get_running_loop().time() < deadline:
+                deadline = loop.time() + _FINAL_READ_SECONDS
+                answered = await client.operate("read", key, None)
+                while not answered and loop.time() < deadline:
+                    await asyncio.sleep(_REFUSED_PAUSE_SECONDS)
                     answered = await client.operate("read", key, None)
-                    if not answered:
-                        await asyncio.sleep(_REFUSED_PAUSE_SECONDS)
         finally:
             await client.close()
 
