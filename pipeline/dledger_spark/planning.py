@@ -135,10 +135,10 @@ class BatchPlanner:
     def _span(self, cluster: Cluster, plan: GroupPlan, queues: Mapping[Queue, tuple[int, int]]) -> tuple[int, int]:
         """The bytes of a group's log between which all wanted messages lie, as far as that is cheap to know.
 
-        Where every queue is read from a later offset than its first, or to an earlier one than its last, the messages
-        there say where they lie. What is not known is 0, or `NO_END`.
+        None lies before its topic was created. Where every queue is read from a later offset than its first, or to an
+        earlier one than its last, the messages there say where they lie. An end that is not known is `NO_END`.
         """
-        low, high = 0, NO_END
+        low, high = min((plan.created[queue.topic] for queue in queues), default=0), NO_END
         if len(queues) > MAX_LOCATED:
             return low, high
         starts = {queue: start for queue, (start, _) in queues.items() if start > plan.bounds[queue].first}

@@ -213,6 +213,17 @@ def test_offsets_prune_what_is_fetched(cluster: LocalCluster, monkeypatch: pytes
         assert some < whole / 2, bounds
 
 
+def test_what_lies_before_a_topic_was_created_is_not_read(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "MIN_SLICE_BYTES", 1 << 30)
+    monkeypatch.setattr(planning, "MAX_SLICE_BYTES", 1 << 30)
+    orders = planned(cluster, subscribe="orders", columns="broker_group,physical_offset")
+    rows = [row for part in orders for batch in read_partition(part) for row in batch.to_pylist()]
+    last = {group: max(r["physical_offset"] for r in rows if r["broker_group"] == group) for group in cluster.groups}
+    again = planned(cluster, subscribe="again")
+    assert again
+    assert all(part.start > last[part.source.group] for part in again)
+
+
 def test_times_choose_what_is_read(spark: SparkSession, cluster: LocalCluster) -> None:
     frame = read(spark, cluster, subscribe="orders", columns="timestamp")
     times = sorted(round(row.timestamp.timestamp() * 1000) for row in frame.collect())
