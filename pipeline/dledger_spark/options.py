@@ -84,7 +84,7 @@ OPTIONS: Final = (
         "pin",
         ("batch",),
         "a name of its own",
-        "the name of what spares it, for whoever gives it up earlier (`dledger pin release`)",
+        "the name of what spares it, for whoever gives it up earlier (`dledger pin release`; `mode=segments`)",
     ),
     Option(
         "startingOffsets",
@@ -304,6 +304,9 @@ def read_options(options: Mapping[str, str], kind: Literal["batch", "stream"]) -
         raise given.error("mode", "streams read queue by queue: allowed is queues")
     if mode == "segments" and "maxRecordsPerPartition" in given:
         raise given.error("maxRecordsPerPartition", "slices of the log are cut by bytes: allowed with mode=queues only")
+    for pinning in ("pin", "pinLease"):
+        if mode == "queues" and pinning in given:
+            raise given.error(pinning, "a read queue by queue pins nothing: allowed with mode=segments only")
     given.exclusive("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
     given.exclusive("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
     given.exclusive("groupId", "groupIdPrefix")

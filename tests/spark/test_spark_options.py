@@ -55,6 +55,8 @@ def test_names_and_words_are_read_in_any_case() -> None:
         (BASE | {"readFrom": "leaders"}, "readFrom", "follower, learner, any, leader"),
         (BASE | {"readTimeout": "soon"}, "readTimeout", "30s"),
         (BASE | {"pinLease": "2h"}, "pinLease", "3600"),
+        (BASE | {"mode": "queues", "pinLease": "5m"}, "pinLease", "mode=segments"),
+        (BASE | {"mode": "queues", "pin": "mine"}, "pin", "mode=segments"),
         (BASE | {"columns": "value,nothing"}, "columns", "log_index"),
         (BASE | {"columns": "value", "includeHeaders": "true"}, "columns", "includeHeaders"),
         (BASE | {"tags": "||"}, "tags", "names no tag"),

@@ -50,7 +50,13 @@ def checked_options(options: Mapping[str, str]) -> ReadOptions:
 
 @contextmanager
 def pinned(options: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """The options of a batch read, with a pin that is given up at the end and not only when its lease is over."""
+    """The options of a batch read, with a pin that is given up at the end and not only when its lease is over.
+
+    A read of queues has none, and gets its options as they are.
+    """
+    if options.get("mode") == "queues":
+        yield {**options}
+        return
     name = f"spark-{uuid.uuid4()}"
     try:
         yield {**options, "pin": name}
