@@ -213,7 +213,9 @@ def test_offsets_prune_what_is_fetched(cluster: LocalCluster, monkeypatch: pytes
         assert some < whole / 2, bounds
 
 
-def test_what_lies_before_a_topic_was_created_is_not_read(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lies_before_a_topic_was_created_is_not_read(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(planning, "MIN_SLICE_BYTES", 1 << 30)
     monkeypatch.setattr(planning, "MAX_SLICE_BYTES", 1 << 30)
     orders = planned(cluster, subscribe="orders", columns="broker_group,physical_offset")
