@@ -12,7 +12,7 @@ from dledger_client import MessageQueue, NoBrokerError, QueueStatus
 from dledger_spark.entries import Span
 from dledger_spark.errors import CorruptDataError, SourceError
 from dledger_spark.jobs.errors import JobError
-from dledger_spark.jobs.inputs import silent
+from dledger_spark.jobs.inputs import checked_options, pinned, silent
 from dledger_spark.jobs.lags import sample
 from dledger_spark.jobs.log_checks import LogRange, QueueRun, RangeCheck, RecordCheck, TopicBounds, check_range
 from dledger_spark.jobs.replaying import _at_once
@@ -196,6 +196,12 @@ def test_a_pin_that_cannot_be_given_up_takes_no_verdict_with_it(caplog):
         result = _verify_group(spark, cluster, [Replica("n1", address, plan)], "follower", options, silent)
     assert (result.verdict, len(result.replicas)) == ("valid", 1)
     assert "event=pin_kept" in caplog.text
+
+
+def test_a_job_that_reads_queue_by_queue_pins_nothing():
+    options = {"namesrv": "127.0.0.1:1", "subscribe": "t", "mode": "Queues"}
+    with pinned(options) as reading:
+        assert checked_options(reading) == checked_options(options)
 
 
 class Offsets:

@@ -54,14 +54,15 @@ def pinned(options: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
     A read of queues has none, and gets its options as they are.
     """
-    if options.get("mode") == "queues":
+    reading = checked_options(options)
+    if reading.mode == "queues":
         yield {**options}
         return
     name = f"spark-{uuid.uuid4()}"
     try:
         yield {**options, "pin": name}
     finally:
-        _give_up(name, replace(checked_options(options), read_timeout_s=UNPIN_TIMEOUT_S))
+        _give_up(name, replace(reading, read_timeout_s=UNPIN_TIMEOUT_S))
 
 
 def _give_up(pin: str, options: ReadOptions) -> None:
