@@ -13,14 +13,24 @@ from rich.console import Console
 
 from bench.compiler import build_generator
 from bench.generator import LoadResult
-from bench.limits import MachineLimits, fdatasync_us, loopback_round_trip_us, memory_copy_gb_per_s
+from bench.limits import (
+    MachineLimits,
+    fdatasync_us,
+    gives_memory_back,
+    loopback_round_trip_us,
+    memory_copy_gb_per_s,
+)
 from bench.report import beside_the_limit, show
 from bench.results import FailoverReport, IdleRun, LoadReport, LoadRun, NodeUsage, Report, quantile
 from bench.scenarios import LOADS, NAMES
 from bench.usage import UsageMeter
 
 LIMITS = MachineLimits(
-    fdatasync_64k_us=100.0, fdatasync_64k_per_s=10_000.0, loopback_round_trip_us=50.0, memory_copy_gb_per_s=2.0
+    fdatasync_64k_us=100.0,
+    fdatasync_64k_per_s=10_000.0,
+    loopback_round_trip_us=50.0,
+    memory_copy_gb_per_s=2.0,
+    gives_memory_back=False,
 )
 
 
@@ -62,6 +72,22 @@ def test_disk_limit_leaves_no_file(tmp_path: Path) -> None:
 def test_other_limits_are_positive() -> None:
     assert loopback_round_trip_us(seconds=0.02) > 0
     assert memory_copy_gb_per_s(seconds=0.1) > 0
+
+
+def test_free_page_reporting_is_told_from_other_balloons(tmp_path: Path) -> None:
+    assert not gives_memory_back(tmp_path / "no balloon")
+    device = tmp_path / "virtio3"
+    device.mkdir()
+    for features, expected in (("0110000" + "0" * 121, False), ("0110010" + "0" * 121, True)):
+        (device / "features").write_text(features + "\n")
+        assert gives_memory_back(tmp_path) is expected
+
+
+def test_report_says_if_memory_is_given_back() -> None:
+    for given in (True, False):
+        limits = msgspec.structs.replace(LIMITS, gives_memory_back=given)
+        text = shown(Report(machine={}, limits=limits, loads={}, idle=[], failover=None))
+        assert ("free memory back" in text) is given
 
 
 def test_meter_sees_memory_and_cpu_of_each_process_leader_first() -> None:
