@@ -30,14 +30,14 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as connection:
 class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Medians; the round trip is between two processes with blocking sockets and 1 KiB each way.
 
-    `gives_memory_back` tells a virtual machine that returns free memory to its host: see `gives_memory_back`.
+    `may_give_memory_back` is what the function of that name returns.
     """
 
     fdatasync_64k_us: float
     fdatasync_64k_per_s: float
     loopback_round_trip_us: float
     memory_copy_gb_per_s: float
-    gives_memory_back: bool
+    may_give_memory_back: bool
 
 
 def measure_limits(directory: Path, seconds: float = 1.0) -> MachineLimits:
@@ -48,7 +48,7 @@ def measure_limits(directory: Path, seconds: float = 1.0) -> MachineLimits:
         fdatasync_64k_per_s=round(1e6 / sync_us, 1),
         loopback_round_trip_us=round(loopback_round_trip_us(seconds), 1),
         memory_copy_gb_per_s=round(memory_copy_gb_per_s(seconds), 2),
-        gives_memory_back=gives_memory_back(Path(_BALLOON_DEVICES)),
+        may_give_memory_back=may_give_memory_back(Path(_BALLOON_DEVICES)),
     )
 
 
@@ -106,8 +106,11 @@ def memory_copy_gb_per_s(seconds: float) -> float:
     return _COPY_BYTES / statistics.median(samples) / 1e9
 
 
-def gives_memory_back(devices: Path) -> bool:
-    """Return whether the kernel reports free memory to a host, which takes it (virtio 1.2, 5.5.3, feature bit 5).
+def may_give_memory_back(devices: Path) -> bool:
+    """Return whether the host asked to be told of free memory, to take it (virtio 1.2, 5.5.3, feature bit 5).
+
+    Whether the kernel tells can be changed while it runs and is not looked at. `devices` is the folder of the driver
+    in `/sys`; without it there is no such host.
 
     Such memory comes back with a page fault of the host at its next use, so what is written to files after a few idle
     seconds is several times slower than what is written into memory that was in use a moment ago.

@@ -11,8 +11,8 @@ IDLE_RSS_TARGET_MB, LOADED_RSS_TARGET_MB = 120, 300
 IDLE_CPU_TARGET = 0.01
 RESTART_TARGET_S = 5.0
 QUEUES_TARGET = 0.15
-GIVES_MEMORY_BACK = (
-    "it gives free memory back to its host: rates are of memory that is used for the first time, see bench/README.md"
+MEMORY_MAY_GO_BACK = (
+    "free memory may go back to its host: rates may be of memory that is used for the first time, see bench/README.md"
 )
 GAP_P50_TARGET_MS, GAP_P99_TARGET_MS = 1200, 3000
 
@@ -27,7 +27,7 @@ def show(report: Report, console: Console) -> None:
 
 
 def _limits_table(limits: MachineLimits) -> Table:
-    table = Table(title="This machine", caption=GIVES_MEMORY_BACK if limits.gives_memory_back else None)
+    table = Table(title="This machine", caption=MEMORY_MAY_GO_BACK if limits.may_give_memory_back else None)
     for heading in ("append 64 KiB + fdatasync", "fdatasync/s", "loopback round trip", "memory copy"):
         table.add_column(heading, justify="right")
     table.add_row(

@@ -16,8 +16,8 @@ from bench.generator import LoadResult
 from bench.limits import (
     MachineLimits,
     fdatasync_us,
-    gives_memory_back,
     loopback_round_trip_us,
+    may_give_memory_back,
     memory_copy_gb_per_s,
 )
 from bench.report import beside_the_limit, show
@@ -30,7 +30,7 @@ LIMITS = MachineLimits(
     fdatasync_64k_per_s=10_000.0,
     loopback_round_trip_us=50.0,
     memory_copy_gb_per_s=2.0,
-    gives_memory_back=False,
+    may_give_memory_back=False,
 )
 
 
@@ -75,19 +75,19 @@ def test_other_limits_are_positive() -> None:
 
 
 def test_free_page_reporting_is_told_from_other_balloons(tmp_path: Path) -> None:
-    assert not gives_memory_back(tmp_path / "no balloon")
+    assert not may_give_memory_back(tmp_path / "no balloon")
     device = tmp_path / "virtio3"
     device.mkdir()
     for features, expected in (("0110000" + "0" * 121, False), ("0110010" + "0" * 121, True)):
         (device / "features").write_text(features + "\n")
-        assert gives_memory_back(tmp_path) is expected
+        assert may_give_memory_back(tmp_path) is expected
 
 
-def test_report_says_if_memory_is_given_back() -> None:
+def test_report_says_if_memory_may_be_given_back() -> None:
     for given in (True, False):
-        limits = msgspec.structs.replace(LIMITS, gives_memory_back=given)
+        limits = msgspec.structs.replace(LIMITS, may_give_memory_back=given)
         text = shown(Report(machine={}, limits=limits, loads={}, idle=[], failover=None))
-        assert ("free memory back" in text) is given
+        assert ("free memory may go back" in text) is given
 
 
 def test_meter_sees_memory_and_cpu_of_each_process_leader_first() -> None:
