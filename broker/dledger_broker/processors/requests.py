@@ -79,11 +79,11 @@ class Sends(Protocol):
         place in it, of the first frame that is none.
         """
 
-    def flush(self) -> None:
-        """Stage the unit now."""
+    def flush_gathered(self) -> None:
+        """Stage the unit, or let more gather in it."""
 
     def flush_later(self) -> None:
-        """Stage the unit at the end of this turn of the event loop."""
+        """As `flush_gathered`, at the end of this turn of the event loop."""
 
 
 class Pulls(Protocol):
@@ -140,10 +140,10 @@ class Requests:
     def on_reads(self, reads: Sequence[Read]) -> None:
         """Handle what all connections brought in a turn of the event loop."""
         self._handle(reads)
-        self._sends.flush()
+        self._sends.flush_gathered()
 
     def on_frames(self, origin: Channel, data: bytes, frames: list[FrameBounds]) -> None:
-        """Handle the frames of one read; its sends share a unit with those that follow in this turn."""
+        """Handle the frames of one read; its sends share a unit with those that follow in this turn at least."""
         self._handle(((origin, data, frames),))
         self._sends.flush_later()
 

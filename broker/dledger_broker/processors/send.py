@@ -4,6 +4,11 @@ All sends of one turn of the event loop, and requests that other nodes passed on
 collected by `take_run` or `add`, encoded when `flush` stages them, answered when they are applied. Nothing is done per
 message that can be done per unit: no task, no future, no lock, no write.
 
+While sends are on their way to a majority, those of several turns gather: a unit is staged once it has half as many
+requests as those on their way, when what is on its way gets that low, or after `MAX_GATHER_S`. A lone producer waits
+for nothing; of many producers with one send each, a large share is in each unit, and what is done per unit (a write, an
+fdatasync, a message to each follower, an answer from it) is done for more of them.
+
 Most sends are JSON requests with one-letter field names to a topic that was sent to before; `take_run` handles these
 in one step and leaves everything else, whatever is unusual or wrong with it, to `add`, which knows all checks and their
 order. Both collect the same for the same request.
@@ -46,6 +51,12 @@ from dledger_remoting.record import RECORD_HEAD_BYTES, SYS_TRANSACTION_MASK
 
 MAX_UNIT_BYTES: Final = 512 << 10
 """Sends of one read are staged at this size, so that a unit fits well into an entry."""
+MAX_GATHERED_BYTES: Final = 256 << 10
+"""Sends that are as large together are staged, however many are on their way."""
+MAX_GATHER_S: Final = 0.001
+"""No send waits longer for others, in seconds: on a slow disk or a long link it would add as much as these to what a
+send takes.
+"""
 SWEEP_S: Final = 0.1
 """A write that waits too long for a majority is noticed at most so late."""
 
@@ -99,6 +110,8 @@ class SendProcessor:
         self._opted_in = False
         self._flush_scheduled = False
         self._flying: deque[SendUnit] = deque()
+        self._requests_flying = 0
+        self._gathering: Cancellable | None = None
         self._sweep: Cancellable | None = None
         self._last_ms = 0
         self._counters = counters
@@ -106,9 +119,9 @@ class SendProcessor:
 
     def close(self) -> None:
         """Answer what is under way: this node will not learn its outcome."""
-        for unit in self._flying:
-            unit.fail(OutcomeUnknown("this node is stopping: the message may be stored"))
-        self._flying.clear()
+        self.flush()
+        while self._flying:
+            self._land().fail(OutcomeUnknown("this node is stopping: the message may be stored"))
         self._idempotent.close()
         if self._sweep is not None:
             self._sweep.cancel()
@@ -259,17 +272,27 @@ class SendProcessor:
             self._opted_in = True
 
     def flush_later(self) -> None:
-        """Stage what was added once all connections that have something to read were read."""
+        """As `flush_gathered`, once all connections that have something to read were read."""
         if self._pending and not self._flush_scheduled:
             self._flush_scheduled = True
             self._env.call_soon(self._on_turn_end)
 
     def _on_turn_end(self) -> None:
         self._flush_scheduled = False
-        self.flush()
+        self.flush_gathered()
+
+    def flush_gathered(self) -> None:
+        """Stage what was added, or let more gather while much is on its way."""
+        if 2 * len(self._pending) >= self._requests_flying or self._pending_bytes >= MAX_GATHERED_BYTES:
+            self.flush()
+        elif self._pending and self._gathering is None:
+            self._gathering = self._env.call_later(MAX_GATHER_S, self.flush)
 
     def flush(self) -> None:
         """Stage what was added. Requests that the log refuses are answered, or passed on."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
         if not self._pending:
             return
         pending, self._pending = self._pending, []
@@ -308,6 +331,7 @@ class SendProcessor:
             self._idempotent.staged(begin, identities)
         self._counters.bytes_in += size
         self._flying.append(unit)
+        self._requests_flying += unit.requests
         if self._sweep is None:
             self._sweep = self._env.call_later(SWEEP_S, self._on_sweep)
 
@@ -329,16 +353,22 @@ class SendProcessor:
     def _on_applied(self, messages: int) -> None:
         """Let go of units that were answered, so that their bodies do not stay in memory."""
         self._counters.messages_in += messages
-        flying = self._flying
-        while flying and flying[0].settled:
-            flying.popleft()
+        while self._flying and self._flying[0].settled:
+            self._land()
+        self.flush_later()
         self._idempotent.applied()
+
+    def _land(self) -> SendUnit:
+        """The first of the units on their way, which is so no longer."""
+        unit = self._flying.popleft()
+        self._requests_flying -= unit.requests
+        return unit
 
     def _on_sweep(self) -> None:
         """Report writes that have waited too long for a majority."""
         flying, now = self._flying, self._env.now()
         while flying and (flying[0].settled or flying[0].deadline <= now):
-            flying.popleft().fail(
+            self._land().fail(
                 QuorumTimeout(
                     f"no majority stored the message within {self._limits.quorum_timeout_ms} ms: it may be stored"
                 )

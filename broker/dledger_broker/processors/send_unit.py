@@ -57,7 +57,18 @@ class SendUnit:
     a request with an error.
     """
 
-    __slots__ = ("_answers", "_failed", "_on_applied", "_oneway", "_pending", "deadline", "extent", "runs", "settled")
+    __slots__ = (
+        "_answers",
+        "_failed",
+        "_on_applied",
+        "_oneway",
+        "_pending",
+        "deadline",
+        "extent",
+        "requests",
+        "runs",
+        "settled",
+    )
 
     def __init__(
         self,
@@ -71,6 +82,7 @@ class SendUnit:
         self._failed = failed
         self._answers: list[tuple[Origin, list[bytes]]] = []
         self._oneway: list[Origin] = []
+        self.requests = len(pending)
         self.deadline = deadline
         self.runs: list[QueueRun] = []
         self.extent = (0, 0)
