@@ -142,3 +142,19 @@ def test_what_gathers_when_the_node_stops_is_answered(
     broker.parts.sends.close()
     broker.advance(1)
     assert all(client.has_answer(opaque) for opaque in opaques)
+
+
+def test_the_time_begins_anew_where_what_gathered_was_staged_before_it_had_passed(
+    broker: ServedBroker, client: FakeClient, majority: Majority
+) -> None:
+    send(broker, client, 8)
+    send(broker, client, 1)
+    broker.advance(MAX_GATHER_S / 2)
+    majority.has_it()
+    broker.settle()
+    send(broker, client, 7)
+    send(broker, client, 1)
+    broker.advance(MAX_GATHER_S * 0.7)
+    assert majority.units == [8, 1, 7]
+    broker.advance(MAX_GATHER_S * 0.3)
+    assert majority.units == [8, 1, 7, 1]
