@@ -6,6 +6,9 @@ syncs up to twice as fast as first writes), unless a trimmed segment is recycled
 holds has positions below the log's first one, so that no recovery can take it for entries of its new place.  A segment
 that a truncation takes off the log becomes the spare, too, erased: on a full disk its space would not come back.
 
+Entries that come to where a step of filling is being written have to wait for it.  So filling goes on further ahead
+where they caught up with it, and a log that grows much faster than it could be filled is not filled.
+
 A start gives the spare and the rest of the current segment back, unless the disk is so short of space that others might
 take it: then it keeps what is kept back for no-ops, membership entries and trims.
 
@@ -31,10 +34,16 @@ FILL_STEP_BYTES = 1 << 20
 FILL_FROM_SHARE = 8
 """The spare is filled once 1/8 of the current segment is written: a small log never pays for it."""
 FILL_AHEAD_SHARE = 32
-"""The current segment is kept filled for 1/32 of its size beyond the log's end."""
+"""The current segment is kept filled for 1/32 of its size beyond the log's end.  Of that, the first half is left out
+where entries caught up with the filling.
+"""
 FILL_LEAD_SHARE = 256
 """Entries may go 1/256 of the segment beyond where filling ends before they ask again; nor does a log that has not
 grown by so much since it was opened or truncated pay for any filling.
+"""
+OUTGROWN = 2
+"""A log that grows by more than so many times what is filled meanwhile is not filled: half of it would be written
+twice, and syncs would be as slow.
 """
 
 _ZEROS = bytes(FILL_STEP_BYTES)
@@ -93,6 +102,8 @@ class Space:
         self._current_reserved = 0
         self._current_filler: File | None = None
         self._fill_from = 0
+        self._caught_up = False
+        self._prepared_from = 0
         self._lead = max(1, segment_bytes // FILL_LEAD_SHARE)
         self._spare: _Spare | None = None
         self._lock = Lock()
@@ -109,10 +120,12 @@ class Space:
             self._current_reserved = reserved
             self.free_end = min(segment.start + filled + self._lead, segment.start + self._segment_bytes)
             self._fill_from = self.free_end
+            self._caught_up = False
             self._count()
 
     def take(self, end: int) -> None:
         """Let entries be written up to a position of the current segment; waits for a step of filling, if one runs."""
+        self._caught_up = True
         with self._lock:
             if self._current is not None:
                 self.free_end = max(self.free_end, min(end + self._lead, self._current.start + self._segment_bytes))
@@ -190,7 +203,9 @@ class Space:
     def prepare(self, budget_bytes: int, written_end: int, reserve_to: int) -> bool:
         """Reserve up to `reserve_to` and fill what comes next and the spare, writing at most `budget_bytes`.
 
-        True if there is more to do.  `written_end` is where the log ends.  A full disk is no error here.
+        Nothing is filled if the log has grown by more than twice that since the last call, or once entries catch up
+        with the filling.  True if there is more to do.  `written_end` is where the log ends.  A full disk is no error
+        here.
 
         Raises `StorageError`.
         """
@@ -198,7 +213,12 @@ class Space:
             self.cover(reserve_to)
         except LogFullError:
             return False
-        while budget_bytes > 0:
+        grown, self._prepared_from = written_end - self._prepared_from, written_end
+        if grown > OUTGROWN * budget_bytes:
+            return True
+        if self._caught_up:
+            self._leave_out(written_end)
+        while budget_bytes > 0 and not self._caught_up:
             with self._lock:
                 current = self._current
                 if current is None:
@@ -215,6 +235,15 @@ class Space:
                     return False
             budget_bytes -= step
         return True
+
+    def _leave_out(self, written_end: int) -> None:
+        """Leave to the entries what they may need before filling is ahead of them."""
+        with self._lock:
+            current = self._current
+            if current is not None and written_end >= self._fill_from:
+                end = written_end + self._segment_bytes // FILL_AHEAD_SHARE // 2
+                self.free_end = max(self.free_end, min(end, current.start + self._segment_bytes))
+                self._caught_up = False
 
     def _fill_current(self, current: Segment, budget_bytes: int, written_end: int) -> int:
         """Fill a step of the current segment, if it is due; returns its size."""

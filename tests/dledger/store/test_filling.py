@@ -2,9 +2,11 @@
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_model import LoggedModel, make_identity
@@ -40,6 +42,15 @@ def filled_meanwhile(prepare: Callable[[], object]) -> Iterator[None]:
     assert not errors
 
 
+def wait_until(holds: Callable[[], bool]) -> None:
+    """For 30 s at most."""
+    for _ in range(30_000):
+        if holds():
+            return
+        time.sleep(0.001)
+    raise AssertionError("waited in vain")
+
+
 def test_entries_survive_zeros_that_are_written_ahead_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(space, "FILL_STEP_BYTES", 512)
     rng = random.Random(5)
@@ -70,7 +81,56 @@ def test_what_comes_next_is_filled_once_the_log_grows(sim_disk: SimDisk):
     model.log.prepare_ahead(1 << 20)
     filled = sim_disk.bytes_written - written
     ahead = SEGMENT_BYTES // space.FILL_AHEAD_SHARE
-    assert filled == ahead - lead, "entries may go on for the lead without asking"
+    assert filled == ahead // 2, "the log had come to where filling begins, so it begins further ahead"
+    model.append(bytes(lead))
+    grown, written = model.log.end_position, sim_disk.bytes_written
+    model.log.prepare_ahead(1 << 20)
+    filled = sim_disk.bytes_written - written
+    model.append(bytes(lead))
+    written = sim_disk.bytes_written
+    model.log.prepare_ahead(1 << 20)
+    assert sim_disk.bytes_written - written == model.log.end_position - grown, "then it is kept up"
+    assert filled < ahead // 2
+    model.check()
+
+
+def test_a_log_that_grows_by_far_more_than_is_filled_meanwhile_is_not_filled(sim_disk: SimDisk):
+    make_identity(sim_disk, SEGMENT_BYTES)
+    model = LoggedModel(sim_disk, segment_bytes=SEGMENT_BYTES)
+    for _ in range(3):
+        model.append(bytes(5000))
+        written = sim_disk.bytes_written
+        assert model.log.prepare_ahead(2400), "there is more to do"
+        assert sim_disk.bytes_written == written
+    model.append(bytes(4000))
+    written = sim_disk.bytes_written
+    assert model.log.prepare_ahead(2400)
+    assert sim_disk.bytes_written == written + 2400
+    model.check()
+
+
+def test_filling_ends_where_entries_catch_up_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(space, "FILL_STEP_BYTES", 512)
+    disk = OsDisk(str(tmp_path))
+    make_identity(disk, SEGMENT_BYTES)
+    model = LoggedModel(disk, segment_bytes=SEGMENT_BYTES)
+    model.append(bytes(2000))
+    fill, steps, entries = space.Space._fill_current, [], []
+
+    def fill_while_an_entry_waits(self: space.Space, *arguments: Any) -> int:
+        steps.append(fill(self, *arguments))
+        if len(steps) == 2:
+            entry = threading.Thread(target=model.append, args=(bytes(12_000),))
+            entry.start()
+            entries.append(entry)
+            wait_until(lambda: self._caught_up)
+        return steps[-1]
+
+    monkeypatch.setattr(space.Space, "_fill_current", fill_while_an_entry_waits)
+    assert model.log.prepare_ahead(1 << 20), "there is more to do"
+    entries[0].join()
+    assert steps == [512, 512]
+    model.sync()
     model.check()
 
 

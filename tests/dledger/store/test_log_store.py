@@ -267,6 +267,7 @@ def test_trimmed_segments_become_the_next_ones(model: LoggedModel):
 def test_space_is_prepared_and_filled_for_the_next_segment(model: LoggedModel):
     assert not model.log.prepare_ahead(1 << 20), "a log that has hardly begun fills nothing"
     model.append(bytes(SEGMENT_BYTES // 2))
+    assert model.log.prepare_ahead(1000), "it has grown by far more, so nothing is filled"
     assert model.log.prepare_ahead(1000)
     assert not model.log.prepare_ahead(SEGMENT_BYTES)
     assert model.disk.stat("commitlog/spare").size_on_disk >= SEGMENT_BYTES
