@@ -54,8 +54,8 @@ MAX_UNIT_BYTES: Final = 512 << 10
 MAX_GATHERED_BYTES: Final = 256 << 10
 """Sends that are as large together are staged, however many are on their way."""
 MAX_GATHER_S: Final = 0.001
-"""No send waits longer for others, in seconds: on a slow disk or a long link it would add as much as these to what a
-send takes.
+"""No send waits longer for others, in seconds: where a majority takes long (a slow disk, a long link), waiting for it
+would take a send almost twice as long.
 """
 SWEEP_S: Final = 0.1
 """A write that waits too long for a majority is noticed at most so late."""

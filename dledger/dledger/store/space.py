@@ -128,7 +128,7 @@ class Space:
         self._caught_up = True
         with self._lock:
             if self._current is not None:
-                self.free_end = max(self.free_end, min(end + self._lead, self._current.start + self._segment_bytes))
+                self._leave(self._current, end + self._lead)
 
     def cover(self, end: int) -> None:
         """Reserve up to a log position, at most to the end of the segment after the current one.
@@ -203,9 +203,9 @@ class Space:
     def prepare(self, budget_bytes: int, written_end: int, reserve_to: int) -> bool:
         """Reserve up to `reserve_to` and fill what comes next and the spare, writing at most `budget_bytes`.
 
-        Nothing is filled if the log has grown by more than twice that since the last call, or once entries catch up
-        with the filling.  True if there is more to do.  `written_end` is where the log ends.  A full disk is no error
-        here.
+        Nothing is filled if the log has grown by more than `OUTGROWN` times as much since the last call, or once
+        entries catch up with the filling.  True if there is more to do.  `written_end` is where the log ends.  A full
+        disk is no error here.
 
         Raises `StorageError`.
         """
@@ -217,7 +217,7 @@ class Space:
         if grown > OUTGROWN * budget_bytes:
             return True
         if self._caught_up:
-            self._leave_out(written_end)
+            self._go_ahead(written_end)
         while budget_bytes > 0 and not self._caught_up:
             with self._lock:
                 current = self._current
@@ -236,14 +236,16 @@ class Space:
             budget_bytes -= step
         return True
 
-    def _leave_out(self, written_end: int) -> None:
-        """Leave to the entries what they may need before filling is ahead of them."""
+    def _go_ahead(self, written_end: int) -> None:
+        """Have filling go on where entries will not be before it has been there."""
         with self._lock:
-            current = self._current
-            if current is not None and written_end >= self._fill_from:
-                end = written_end + self._segment_bytes // FILL_AHEAD_SHARE // 2
-                self.free_end = max(self.free_end, min(end, current.start + self._segment_bytes))
+            if self._current is not None and written_end >= self._fill_from:
+                self._leave(self._current, written_end + self._segment_bytes // FILL_AHEAD_SHARE // 2)
                 self._caught_up = False
+
+    def _leave(self, current: Segment, end: int) -> None:
+        """Leave everything below a log position to entries; under the lock."""
+        self.free_end = max(self.free_end, min(end, current.start + self._segment_bytes))
 
     def _fill_current(self, current: Segment, budget_bytes: int, written_end: int) -> int:
         """Fill a step of the current segment, if it is due; returns its size."""

@@ -2,7 +2,6 @@
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,13 +41,20 @@ def filled_meanwhile(prepare: Callable[[], object]) -> Iterator[None]:
     assert not errors
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    """For 30 s at most."""
-    for _ in range(30_000):
-        if holds():
-            return
-        time.sleep(0.001)
-    raise AssertionError("waited in vain")
+class AnnouncingLock:
+    """A lock that tells when somebody has to wait for it."""
+
+    def __init__(self) -> None:
+        self.is_awaited = threading.Event()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.is_awaited.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 def test_entries_survive_zeros_that_are_written_ahead_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -115,6 +121,7 @@ def test_filling_ends_where_entries_catch_up_with_it(tmp_path: Path, monkeypatch
     make_identity(disk, SEGMENT_BYTES)
     model = LoggedModel(disk, segment_bytes=SEGMENT_BYTES)
     model.append(bytes(2000))
+    lock = model.log._space._lock = AnnouncingLock()
     fill, steps, entries = space.Space._fill_current, [], []
 
     def fill_while_an_entry_waits(self: space.Space, *arguments: Any) -> int:
@@ -123,7 +130,7 @@ def test_filling_ends_where_entries_catch_up_with_it(tmp_path: Path, monkeypatch
             entry = threading.Thread(target=model.append, args=(bytes(12_000),))
             entry.start()
             entries.append(entry)
-            wait_until(lambda: self._caught_up)
+            assert lock.is_awaited.wait(30)
         return steps[-1]
 
     monkeypatch.setattr(space.Space, "_fill_current", fill_while_an_entry_waits)
