@@ -10,6 +10,7 @@ from served_broker import FakeClient, ServedBroker, send_ext
 
 from dledger_broker.processors.send import MAX_GATHER_S, MAX_GATHERED_BYTES
 from dledger_broker.processors.send_unit import SendUnit
+from dledger_remoting.codes import ResponseCode
 
 
 class Majority:
@@ -158,3 +159,16 @@ def test_the_time_begins_anew_where_what_gathered_was_staged_before_it_had_passe
     assert majority.units == [8, 1, 7]
     broker.advance(MAX_GATHER_S * 0.3)
     assert majority.units == [8, 1, 7, 1]
+
+
+def test_what_gathers_when_a_node_that_leads_no_more_stops_is_answered(
+    broker: ServedBroker, client: FakeClient, majority: Majority
+) -> None:
+    send(broker, client, 8)
+    (waiting,) = send(broker, client, 1)
+    broker.memory.node.step_down()
+    broker.parts.forwarder.close()
+    broker.parts.sends.close()
+    broker.advance(1)
+    assert client.answered(waiting).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "outcome" not in client.answered(waiting).ext
