@@ -82,11 +82,11 @@ class LongPolls:
             self._changed()
 
     def arrived(self, queues: Iterable[QueueState]) -> None:
-        """Messages can be read in these queues."""
+        """Messages can be read in these queues; one may be named more than once."""
         by_queue = self._by_queue
         if not by_queue:
             return
-        for queue in queues:
+        for queue in dict.fromkeys(queues):
             pulls = by_queue.pop(queue, None)
             if pulls is None:
                 continue

@@ -110,11 +110,11 @@ class ReplicatedLog(Protocol):
 class BrokerMachine:
     """See the module's description.  Everything is for the event loop.
 
-    `on_arrival(queues)` is called after each batch of entries with the queues that got messages, which can be read by
-    then.  The callbacks in `on_topics_changed` and `on_groups_changed` come before the contexts of the change, and when
-    a snapshot replaced everything; those in `on_features_changed` when a member understands other command kinds; those
-    in `on_leadership_changed` at every change of role, term or leader. `trim_under_way` is the position below which
-    this leader is about to trim, or has tried to.
+    `on_arrival(queues)` is called after each batch of entries with the queues that got messages, some more than once;
+    the messages can be read by then. The callbacks in `on_topics_changed` and `on_groups_changed` come before the
+    contexts of the change, and when a snapshot replaced everything; those in `on_features_changed` when a member
+    understands other command kinds; those in `on_leadership_changed` at every change of role, term or leader.
+    `trim_under_way` is the position below which this leader is about to trim, or has tried to.
     """
 
     def __init__(
@@ -134,7 +134,6 @@ class BrokerMachine:
         self.on_leadership_changed: list[Callable[[Leadership], None]] = []
         self._disk = disk or OsDisk(data_dir)
         self._log: ReplicatedLog | None = None
-        self._batch = 0
         self._overlay_term = 0
         self._features_told = self._own_features()
         self._features_on_their_way: set[str] = set()
@@ -212,20 +211,18 @@ class BrokerMachine:
     def apply(self, entries: Sequence[CommittedEntry]) -> None:
         """See `StateMachine.apply`."""
         self._finish_recovery()
-        self._batch += 1
         touched: list[QueueState] = []
         topic_version, applied = self.state.topic_version, Applied()
         for entry in entries:
             if len(entry.records):
-                dispatch(self._runs_of(entry), self._batch, touched)
+                dispatch(self._runs_of(entry), touched)
             if len(entry.commands):
                 apply_commands(self.state, entry, applied)
             self.applied_position = entry.end
         for deleted in applied.deleted_topics:
             self.queues.delete_topic(deleted.config.topic_name, deleted.created_position)
         if touched:
-            for queue in touched:
-                self.state.queue_changed(queue)
+            self.state.queues_changed(touched)
             self.queues.appended(touched)
         if self.state.topic_version != topic_version:
             _call(self.on_topics_changed)
@@ -242,11 +239,10 @@ class BrokerMachine:
 
     def rebuild(self, entries: Sequence[CommittedEntry]) -> None:
         """See `StateMachine.rebuild`."""
-        self._batch += 1
         for entry in entries:
             if len(entry.records):
                 records = scan_entry(self.state, entry)
-                self.queues.appended(redispatch(records, self.state, self._batch, self.queues.start_over))
+                self.queues.appended(redispatch(records, self.state, self.queues.start_over))
 
     def dropped(self, contexts: Sequence[object]) -> None:
         """See `StateMachine.dropped`."""
@@ -281,8 +277,8 @@ class BrokerMachine:
 
     def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
         """See `StateMachine.restore`.  The first call is a start, a later one installs a snapshot of the leader's."""
-        for queue in self.state.queues():
-            queue.dropped = True
+        for topic in self.state.topics.values():
+            topic.drop()
         self.state = BrokerState() if meta is None else decode_state(chunks)
         position = 0 if meta is None else meta.position
         self.applied_position = position

@@ -218,7 +218,7 @@ class IdempotentSends:
 
         `candidates` are the positions of stored sends of the same identity, newest first.
         """
-        request, fields, target, _, messages, _, _, size, _ = send
+        request, fields, target, _, messages, _, _, size, *_ = send
         kept_from = max(target.created_position, self._log.first_position)
         for position in candidates[:MAX_CANDIDATES]:
             end = position + size

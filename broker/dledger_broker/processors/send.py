@@ -180,7 +180,7 @@ class SendProcessor:
                     queue_id = fields.queue_id
                     if (
                         target is None
-                        or not 0 <= queue_id < target.queues
+                        or not 0 <= queue_id < target.queue_count
                         or frame_end - body_start > max_body_bytes
                         or fields.sys_flag & SYS_TRANSACTION_MASK
                     ):
@@ -222,8 +222,10 @@ class SendProcessor:
                                 group = fields.producer_group
                                 seed = identity_seed(group, 1)
                             identity = crc32(tail, seed)
-                    queue = target.queue(queue_id)
-                    pending.append((request, fields, target, queue, messages, unique_key, sizes, size, identity))
+                    queue = target.by_id[queue_id] or target.queue(queue_id)
+                    pending.append(
+                        (request, fields, target, queue, messages, unique_key, sizes, size, identity, queue_id)
+                    )
                     pending_bytes += size
                 number, place = number + 1, 0
             return number, place
@@ -239,8 +241,8 @@ class SendProcessor:
         queue_id = fields.queue_id
         if queue_id < 0 or target.redirected:
             queue_id = randrange(target.write_queues)
-        elif queue_id >= target.queues:
-            raise NoSuchQueue(target.topic, queue_id, target.queues)
+        elif queue_id >= target.queue_count:
+            raise NoSuchQueue(target.topic, queue_id, target.queue_count)
         body = request.body
         if len(body) > self._limits.max_message_bytes:
             raise MessageIllegal(
@@ -266,7 +268,7 @@ class SendProcessor:
         if self._pending_bytes + size > MAX_UNIT_BYTES:
             self.flush()
         queue = target.queue(queue_id)
-        self._pending.append((request, fields, target, queue, messages, unique_key, sizes, size, identity))
+        self._pending.append((request, fields, target, queue, messages, unique_key, sizes, size, identity, queue_id))
         self._pending_bytes += size
         if identity:
             self._opted_in = True
@@ -299,7 +301,8 @@ class SendProcessor:
         size, self._pending_bytes = self._pending_bytes, 0
         opted_in, self._opted_in = self._opted_in, False
         deleting = self._machine.proposals.topic_deleting
-        if any(entry[3].dropped or deleting(entry[3].topic) for entry in pending):
+        targets = {entry[2] for entry in pending}
+        if any(target.dropped or deleting(target.topic) for target in targets):
             pending = self._without_deleted(pending)
             size = _bytes(pending)
         identities: list[int] = []
@@ -343,8 +346,8 @@ class SendProcessor:
         deleting = self._machine.proposals.topic_deleting
         kept: list[PendingSend] = []
         for entry in pending:
-            name = entry[3].topic
-            if entry[3].dropped or deleting(name):
+            name = entry[2].topic
+            if entry[2].dropped or deleting(name):
                 self._fail(entry[0], TopicNotExist(f"topic {name} does not exist: create it first"))
             else:
                 kept.append(entry)

@@ -56,19 +56,20 @@ class SendTarget:
 
     `retry_group` is the consumer group of a retry topic. `redirected` says that this is another topic than the client
     named, so that its queue number means nothing; `may_be_idempotent` that the broker makes no records for the topic,
-    so that sends to it can opt in; `idempotent` that they all do. `layouts` holds, for each length of properties, what
+    so that sends to it can opt in; `idempotent` that they all do. `by_id` holds the queues that were asked for by
+    `queue`. `layouts` holds, for each length of properties, what
     they lately looked like.
     """
 
     __slots__ = (
-        "_by_id",
         "_state",
+        "by_id",
         "created_position",
         "idempotent",
         "layouts",
         "magic",
         "may_be_idempotent",
-        "queues",
+        "queue_count",
         "redirected",
         "retry_group",
         "topic",
@@ -82,7 +83,7 @@ class SendTarget:
         self.topic = config.topic_name
         self.topic_field = topic_field(name)
         self.magic = MAGIC_V2 if len(name) > MAX_V1_TOPIC_BYTES else MAGIC_V1
-        self.queues = state.queue_count
+        self.queue_count = state.queue_count
         self.write_queues = max(1, config.write_queue_nums)
         self.created_position = state.created_position
         self.may_be_idempotent = not (
@@ -93,14 +94,17 @@ class SendTarget:
         self.redirected = redirected
         self.layouts: dict[int, PropertiesLayout] = {}
         self._state = state
-        self._by_id: dict[int, QueueState] = {}
+        self.by_id: list[QueueState | None] = [None] * max(self.queue_count, self.write_queues)
 
     def queue(self, queue_id: int) -> QueueState:
-        """One of its queues."""
-        queue = self._by_id.get(queue_id)
-        if queue is None:
-            queue = self._by_id[queue_id] = self._state.queue(queue_id)
+        """One of its queues, which is in `by_id` from now on."""
+        self.by_id[queue_id] = queue = self._state.queue(queue_id)
         return queue
+
+    @property
+    def dropped(self) -> bool:
+        """True once the topic is deleted."""
+        return self._state.dropped
 
 
 class SendTargets:

@@ -38,11 +38,11 @@ _pack_around: Final = RECORD_HEAD_AROUND.pack
 _pack_unit: Final = UNIT.pack
 
 PendingSend: TypeAlias = tuple[
-    Request, SendV2Fields, SendTarget, QueueState, Sequence[MessageParts], bytes, list[int] | None, int, int
+    Request, SendV2Fields, SendTarget, QueueState, Sequence[MessageParts], bytes, list[int] | None, int, int, int
 ]
 """One request's messages, checked: request, its fields, where they go, the messages, the unique key of a single one,
 the size of each record of a batch (None if it is none), the size of all records, the number under which the send is
-remembered (0 if it is not)."""
+remembered (0 if it is not), the queue id."""
 
 
 def message_sizes(messages: Sequence[MessageParts]) -> list[int]:
@@ -60,6 +60,7 @@ class SendUnit:
     __slots__ = (
         "_answers",
         "_failed",
+        "_messages",
         "_on_applied",
         "_oneway",
         "_pending",
@@ -82,6 +83,7 @@ class SendUnit:
         self._failed = failed
         self._answers: list[tuple[Origin, list[bytes]]] = []
         self._oneway: list[Origin] = []
+        self._messages = 0
         self.requests = len(pending)
         self.deadline = deadline
         self.runs: list[QueueRun] = []
@@ -92,19 +94,19 @@ class SendUnit:
         """The unit's records, of which the first byte will stand at `position`."""
         parts: list[bytes] = []
         add = parts.append
-        units_of: dict[QueueState, tuple[int, list[bytes]]] = {}
+        units_of: dict[QueueState, list[bytes]] = {}
         origin: Origin | None = None
         answers: list[bytes] = []
         begin = position
-        for request, fields, target, queue, messages, unique_key, sizes, _, _ in self._pending:
+        for request, fields, target, queue, messages, unique_key, sizes, _, _, queue_id in self._pending:
             if request.origin is not origin:
                 origin = request.origin
                 answers = []
                 self._answers.append((origin, answers))
-            queue_id, first_offset = queue.queue_id, queue.staged_offset
-            known = units_of.get(queue)
-            if known is None:
-                known = units_of[queue] = (first_offset, [])
+            first_offset = queue.staged_offset
+            units = units_of.get(queue)
+            if units is None:
+                units = units_of[queue] = []
             first_position = position
             if sizes is not None:
                 shared = _pack_shared(
@@ -118,7 +120,7 @@ class SendUnit:
                 )
                 positions = list(accumulate(sizes, initial=position))
                 position = positions.pop()
-                _encode_batch(parts, known[1], messages, sizes, positions, queue, target.magic, shared)
+                _encode_batch(parts, units, messages, sizes, positions, queue, target.magic, shared)
                 ids = _message_ids(id_prefix, positions)
             else:
                 ((body, tail, flag, tag_code),) = messages
@@ -145,7 +147,7 @@ class SendUnit:
                 )
                 add(body)
                 add(tail)
-                known[1].append(_pack_unit(position, size, tag_code))
+                units.append(_pack_unit(position, size, tag_code))
                 position += size
                 queue.staged_offset = first_offset + 1
                 ids = b""
@@ -167,7 +169,8 @@ class SendUnit:
                     stored_response_frame(request.opaque, id_prefix, first_position, queue_id, first_offset, unique_key)
                 )
         self.extent = (begin, position)
-        self.runs = [(queue, first, b"".join(units)) for queue, (first, units) in units_of.items()]
+        self.runs = [(queue, queue.staged_offset, b"".join(units)) for queue, units in units_of.items()]
+        self._messages = sum(map(len, units_of.values()))
         return parts
 
     def applied(self) -> None:
@@ -180,10 +183,9 @@ class SendUnit:
                 origin.answer_frames(frames)
         for origin in self._oneway:
             origin.settle()
-        count = sum([len(units) for _, _, units in self.runs]) // UNIT.size
         self._pending = []
         self._answers = []
-        self._on_applied(count)
+        self._on_applied(self._messages)
 
     def dropped(self) -> None:
         """See `StagedContext`."""

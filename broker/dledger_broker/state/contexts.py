@@ -9,7 +9,7 @@ from dledger.errors import LogError, OutcomeUnknownError
 from dledger_broker.state.tables import QueueState
 
 QueueRun: TypeAlias = tuple[QueueState, int, bytes]
-"""Records that follow one another in a queue: the queue, the queue offset of the first, their units (`views.units`)."""
+"""Records that follow one another in a queue: its offset after the last, their units (`views.units`)."""
 
 Done: TypeAlias = Callable[[LogError | None], None]
 """Told the outcome once: None after it was applied, otherwise why not (`OutcomeUnknownError`: it may be, some day)."""

@@ -192,7 +192,7 @@ def _restore_queue(state: BrokerState, topic: str, queue_id: int, next_offset: i
     queue: QueueState = owner.queue(queue_id)
     queue.next_offset = queue.staged_offset = next_offset
     queue.first_offset = first_offset
-    state.queue_changed(queue)
+    state.queues_changed((queue,))
 
 
 def _slices(rows: Sized) -> range:

@@ -21,11 +21,10 @@ class QueueState:
     `next_offset` follows from applied records and never goes back.  `staged_offset` is the leader's overlay: the next
     offset to hand out, at least `next_offset` while this replica leads, reset to it at every change of leadership.
     `first_offset` is the first kept offset that the group agreed on; what this replica can read starts at `min_offset`.
-    A queue is `dropped` when its topic is deleted, or when a snapshot replaces the whole state.
+    A queue is `dropped` with its topic.
     """
 
     __slots__ = (
-        "batch",
         "contribution",
         "dropped",
         "first_offset",
@@ -46,7 +45,6 @@ class QueueState:
         self.first_offset = 0
         self.view = QueueView()
         self.dropped = False
-        self.batch = 0
         self.key_hash = key_hash
         self.contribution = 0
         self.hash_due = False
@@ -66,13 +64,17 @@ class QueueState:
 
 
 class TopicState:
-    """One incarnation of a topic.  Records below `created_position` of the log belong to an earlier one."""
+    """One incarnation of a topic.  Records below `created_position` of the log belong to an earlier one.
 
-    __slots__ = ("config", "contribution", "created_position", "key_hash", "queues")
+    A topic is `dropped` with its queues when it is deleted, or when a snapshot replaces the whole state.
+    """
+
+    __slots__ = ("config", "contribution", "created_position", "dropped", "key_hash", "queues")
 
     def __init__(self, config: TopicConfig, created_position: int) -> None:
         self.config = config
         self.created_position = created_position
+        self.dropped = False
         self.queues: dict[int, QueueState] = {}
         self.key_hash = item_hash("queues", config.topic_name, created_position)
         self.contribution = 0
@@ -89,6 +91,12 @@ class TopicState:
             queue = QueueState(self.config.topic_name, queue_id, mix(self.key_hash, queue_id))
             self.queues[queue_id] = queue
         return queue
+
+    def drop(self) -> None:
+        """Mark it and its queues as `dropped`."""
+        self.dropped = True
+        for queue in self.queues.values():
+            queue.dropped = True
 
 
 class BrokerState:
@@ -135,8 +143,8 @@ class BrokerState:
             return None
         del self.topics_by_bytes[name.encode()]
         self._settle()
+        topic.drop()
         for queue in topic.queues.values():
-            queue.dropped = True
             queue.next_offset = -1  # a record staged for it cannot be mistaken for the queue's next
             self._replace(queue.contribution, 0)
         self._replace(topic.contribution, 0)
@@ -178,13 +186,14 @@ class BrokerState:
         if queue is not None and first_offset > queue.first_offset:
             invariant(first_offset <= queue.next_offset, "only stored messages are trimmed", queue=queue)
             queue.first_offset = first_offset
-            self.queue_changed(queue)
+            self.queues_changed((queue,))
 
-    def queue_changed(self, queue: QueueState) -> None:
-        """A queue's offsets moved; its share of the digest is computed when the digest is asked for."""
-        if not queue.hash_due:
-            queue.hash_due = True
-            self._hash_due.append(queue)
+    def queues_changed(self, queues: Iterable[QueueState]) -> None:
+        """The offsets of queues moved; their share of the digest is computed when the digest is asked for."""
+        for queue in queues:
+            if not queue.hash_due:
+                queue.hash_due = True
+                self._hash_due.append(queue)
 
     def queues(self) -> Iterable[QueueState]:
         """Every queue that exists in memory."""

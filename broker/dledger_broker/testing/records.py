@@ -95,7 +95,7 @@ def stage_messages(
             parts.append(encode_record(msgspec.structs.replace(record, physical_offset=position)))
             units.append(UNIT.pack(position, size, tag_code_of(record.properties)))
             position += size
-        context.runs.append((queue, first_offset, b"".join(units)))
+        context.runs.append((queue, first_offset + len(units), b"".join(units)))
         return parts
 
     node.stage(sum(sizes), fill, context=context)

@@ -141,7 +141,8 @@ class ConsumeQueues:
             self.appended(queue for queue, _ in ends)
         else:
             self._complained = False
-            keep = min(MAX_RESIDENT_UNITS_PER_QUEUE, MAX_RESIDENT_UNITS // (len(ends) or 1))
+            busy = len(ends) + len(self._dirty)
+            keep = min(MAX_RESIDENT_UNITS_PER_QUEUE, MAX_RESIDENT_UNITS // (busy or 1))
             for queue, end in ends:
                 if not queue.dropped and queue.view.written < end <= queue.view.end:
                     queue.view.mark_written(end, keep)

@@ -10,8 +10,8 @@ class QueueView:
     """The units of one queue; offsets are queue offsets.
 
     `start` is the first offset held on this replica, units below `written` are in the queue's files, and `tail` holds
-    the units from `tail_start` to `end`, at least all those that are not written.  Of an idle queue the tail is empty:
-    it costs no more than this object.
+    the units from `tail_start` to `end`, at least all those that are not written; new units are added to it.  Of an
+    idle queue the tail is empty: it costs no more than this object.
     """
 
     __slots__ = ("dirty", "start", "tail", "tail_start", "written")
@@ -27,10 +27,6 @@ class QueueView:
     def end(self) -> int:
         """The offset after the last unit."""
         return self.tail_start + len(self.tail) // UNIT_BYTES
-
-    def append(self, units: bytes) -> None:
-        """Add the units from `end` on."""
-        self.tail += units
 
     def reset(self, start: int, end: int) -> None:
         """Hold the units from `start` to `end`, all of them written."""

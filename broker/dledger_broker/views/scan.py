@@ -22,7 +22,7 @@ from dledger_remoting.record import MAGIC_V1, RECORD_HEAD_BYTES, SYS_HOST_MASK, 
 from dledger_remoting.tags import tag_code
 
 TopicRun: TypeAlias = tuple[bytes, int, int, bytes]
-"""Records that follow one another in a queue: topic, queue id, queue offset of the first, their units."""
+"""Records that follow one another in a queue: topic, queue id, queue offset after the last, their units."""
 
 MIN_COLUMNS_RECORDS: Final = 100
 """Fewer records than this are read one by one."""
@@ -93,7 +93,7 @@ def scan_runs(records: bytes | memoryview, log_position: int) -> list[TopicRun]:
                 first, units = open_runs.get(queue, (-1, units))
                 if first < 0 or first + len(units) != queue_offset:
                     if first >= 0:
-                        closed.append((topic, queue_id, first, b"".join(units)))
+                        closed.append((topic, queue_id, first + len(units), b"".join(units)))
                     units = []
                     open_runs[queue] = (queue_offset, units)
             code = 0
@@ -105,7 +105,9 @@ def scan_runs(records: bytes | memoryview, log_position: int) -> list[TopicRun]:
             position = end
     except error as cause:
         raise RecordError(f"no record at byte {position}: only {stop - position} bytes are left") from cause
-    return closed + [(name, number, first, b"".join(units)) for (name, number), (first, units) in open_runs.items()]
+    return closed + [
+        (name, number, first + len(units), b"".join(units)) for (name, number), (first, units) in open_runs.items()
+    ]
 
 
 def _scan_columns(records: bytes | memoryview, log_position: int) -> list[TopicRun] | None:
@@ -140,7 +142,7 @@ def _scan_columns(records: bytes | memoryview, log_position: int) -> list[TopicR
             return None
         code = tag_code_of(model.properties)
     by_queue = np.argsort(heads["queue_id"].astype(np.int64), kind="stable")
-    queue_ids = heads["queue_id"][by_queue].tolist()
+    queue_ids = heads["queue_id"][by_queue]
     queue_offsets = heads["queue_offset"].astype(np.int64)[by_queue]
     units = np.empty(len(starts), UNIT_TYPE)
     units["position"] = log_position + starts[by_queue]
@@ -148,11 +150,13 @@ def _scan_columns(records: bytes | memoryview, log_position: int) -> list[TopicR
     units["tag_code"] = code
     data = units.tobytes()
     goes_on = (np.diff(queue_offsets) == 1) & (np.diff(queue_ids) == 0)
-    ends = [*(np.flatnonzero(~goes_on) + 1).tolist(), len(starts)]
-    begins = [0, *ends[:-1]]
+    lasts = np.append(np.flatnonzero(~goes_on), len(starts) - 1)
+    places = [0, *((lasts + 1) * UNIT_BYTES).tolist()]
     return [
-        (model.topic, queue_ids[begin], int(queue_offsets[begin]), data[begin * UNIT_BYTES : end * UNIT_BYTES])
-        for begin, end in zip(begins, ends, strict=True)
+        (model.topic, queue_id, end_offset, data[begin:end])
+        for queue_id, end_offset, begin, end in zip(
+            queue_ids[lasts].tolist(), (queue_offsets[lasts] + 1).tolist(), places[:-1], places[1:], strict=True
+        )
     ]
 
 

@@ -16,7 +16,7 @@ def state_of(topics: int, queues: int, groups: int) -> BrokerState:
         for queue_id in range(queues):
             queue = topic.queue(queue_id)
             queue.next_offset, queue.first_offset = 10 + queue_id, queue_id
-            state.queue_changed(queue)
+            state.queues_changed((queue,))
     for number in range(groups):
         state.put_group(SubscriptionGroupConfig(f"group-{number}"))
         state.offsets.commit(f"group-{number}", "topic-0", 0, number)
@@ -50,7 +50,7 @@ def test_a_snapshot_is_of_the_moment_it_was_taken():
     state.put_group(SubscriptionGroupConfig("group-0", consume_enable=False))
     queue = state.topics["topic-0"].queues[0]
     queue.next_offset = 77
-    state.queue_changed(queue)
+    state.queues_changed((queue,))
     assert decode_state([first, *chunks]).digest() == digest
 
 

@@ -51,7 +51,7 @@ def test_a_digest_is_the_same_in_every_process():
         "topic = state.put_topic(TopicConfig('orders', attributes={'b': '1', 'a': '2'}), 48)\n"
         "queue = topic.queue(1)\n"
         "queue.next_offset = 7\n"
-        "state.queue_changed(queue)\n"
+        "state.queues_changed((queue,))\n"
         "state.offsets.commit('g', 'orders', 1, 5)\n"
         "print(state.digest())\n"
     )
@@ -66,7 +66,7 @@ def test_a_queue_that_was_only_looked_at_is_not_part_of_the_state():
     state = BrokerState()
     topic = state.put_topic(TopicConfig("orders"), 48)
     before = state.digest()
-    state.queue_changed(topic.queue(3))
+    state.queues_changed((topic.queue(3),))
     assert state.digest() == before
     assert list(decode_state(encode_state(state)).queues()) == []
 
@@ -76,7 +76,7 @@ def test_a_deleted_topic_leaves_nothing_behind():
     empty = state.digest()
     queue = state.put_topic(TopicConfig("orders"), 48).queue(0)
     queue.next_offset = 9
-    state.queue_changed(queue)
+    state.queues_changed((queue,))
     state.offsets.commit("g", "orders", 0, 4)
     assert state.digest() != empty
     state.delete_topic("orders")

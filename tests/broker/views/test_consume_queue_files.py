@@ -9,6 +9,7 @@ from dledger.sim.disk import SimDisk
 from dledger.store.disk import OsDisk
 from dledger_broker.state.commands import TrimQueues
 from dledger_broker.testing import SMALL, BrokerInMemory, FakeLog, Message
+from dledger_broker.views import consumequeue
 from dledger_broker.views.consumequeue import MAX_QUEUES_PER_BATCH
 from dledger_broker.views.unitfiles import (
     MAX_OPEN_FILES,
@@ -20,11 +21,12 @@ from dledger_broker.views.unitfiles import (
     queue_directory,
     read_units,
 )
-from dledger_broker.views.units import FILLER, UNIT, UNITS_PER_FILE, first_where
+from dledger_broker.views.units import FILLER, UNIT, UNIT_BYTES, UNITS_PER_FILE, first_where
 from dledger_remoting.tags import tag_code
 
 DIRECTORY = "consumequeue/orders/3"
 LAYOUT = FileLayout(16)
+BUSY = 6
 
 
 def test_a_unit_is_position_size_and_tag_code():
@@ -129,6 +131,19 @@ def test_an_idle_queue_keeps_no_units_in_memory():
     parts = (queue, queue.view, queue.view.tail)
     assert sum(map(sys.getsizeof, parts)) < 512
     assert len(broker.bodies("orders")) == 100
+
+
+def test_busy_queues_together_keep_a_bounded_number_of_written_units_in_memory(monkeypatch):
+    monkeypatch.setattr(consumequeue, "MAX_RESIDENT_UNITS", 2 * BUSY)
+    monkeypatch.setattr(consumequeue, "MAX_QUEUES_PER_BATCH", 2)
+    broker = BrokerInMemory()
+    broker.create_topic("orders", queues=BUSY)
+    for _ in range(10):
+        for queue_id in range(BUSY):
+            broker.send("orders", queue_id, Message(b"x"))
+    broker.flush_views()
+    kept = [len(queue.view.tail) // UNIT_BYTES for queue in broker.machine.state.queues() if queue.view.written]
+    assert kept == [2, 2]
 
 
 def test_open_files_are_bounded():

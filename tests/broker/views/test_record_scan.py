@@ -54,9 +54,9 @@ def entries(draw: st.DrawFn) -> list[bytes]:
 def units_by_queue(runs: list[tuple[bytes, int, int, bytes]]) -> dict[tuple[bytes, int], list[tuple[int, ...]]]:
     """(queue offset, position, size, tag code) of every unit, by topic and queue."""
     found: dict[tuple[bytes, int], list[tuple[int, ...]]] = {}
-    for topic, queue_id, first, units in runs:
-        for number, unit in enumerate(UNIT.iter_unpack(units)):
-            found.setdefault((topic, queue_id), []).append((first + number, *unit))
+    for topic, queue_id, end, units in runs:
+        for number, unit in enumerate(UNIT.iter_unpack(units), end - len(units) // UNIT.size):
+            found.setdefault((topic, queue_id), []).append((number, *unit))
     return found
 
 
@@ -151,8 +151,8 @@ def test_records_of_one_queue_are_one_run() -> None:
         store_timestamp=2, store_host=HOST,
     )  # fmt: skip
     data = b"".join(encode_record(record) if number == 0 else numbered(record, number) for number in range(5))
-    ((topic, queue_id, first, units),) = scan_runs(data, 0)
-    assert (topic, queue_id, first, len(units)) == (b"A", 1, 0, 5 * UNIT.size)
+    ((topic, queue_id, end, units),) = scan_runs(data, 0)
+    assert (topic, queue_id, end, len(units)) == (b"A", 1, 5, 5 * UNIT.size)
 
 
 def numbered(record: MessageRecord, queue_offset: int) -> bytes:

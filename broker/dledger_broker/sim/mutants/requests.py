@@ -48,11 +48,13 @@ CATALOGUE.add(
 
 
 def _tear_batches(self: SendProcessor) -> None:
-    for number, (request, fields, target, queue, messages, key, sizes, size, identity) in enumerate(self._pending):
+    for number, send in enumerate(self._pending):
+        request, fields, target, queue, messages, key, sizes, size, identity, queue_id = send
         if request.flag & FLAG_ONEWAY and sizes is not None:
             self._pending_bytes -= sizes[-1]
             left = size - sizes[-1]
-            self._pending[number] = request, fields, target, queue, messages[:-1], key, sizes[:-1], left, identity
+            torn = messages[:-1], key, sizes[:-1], left
+            self._pending[number] = request, fields, target, queue, *torn, identity, queue_id
     _real_flush(self)
 
 
