@@ -76,7 +76,7 @@ class BrokerConfig:
     Idempotent sends
       idempotent_window_ms       how long an opted-in send is remembered, so that a repetition is answered and not
                                  stored; 0 = not at all
-      max_idempotent_keys        how many are remembered at a time, about 33 bytes of memory each; others are only
+      max_idempotent_keys        how many are remembered at a time, about 25 bytes of memory each; others are only
                                  stored
 
     Reading the log

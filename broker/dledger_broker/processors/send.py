@@ -221,7 +221,7 @@ class SendProcessor:
                             if fields.producer_group != group:
                                 group = fields.producer_group
                                 seed = identity_seed(group, 1)
-                            identity = crc32(tail, seed)
+                            identity = crc32(unique_key[:-1], seed) ^ unique_key[-1]  # `identity_of_key`
                     queue = target.by_id[queue_id] or target.queue(queue_id)
                     pending.append(
                         (request, fields, target, queue, messages, unique_key, sizes, size, identity, queue_id)

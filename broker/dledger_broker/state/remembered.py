@@ -5,7 +5,7 @@
 An identity only finds candidates; whether a send is a repetition is decided by comparing it with the stored records.
 Adding rows costs next to nothing: they are put away when there are enough of them, or when somebody wants to know, and
 indexed by whoever looks for them, which is the leader (`rows`). With some that have expired, that is 13 bytes for each
-of 4.2 million (2 minutes at 35,000 sends/s), and 33 where they are indexed.
+of 4.2 million (2 minutes at 35,000 sends/s), and 25 where they are indexed.
 
 Rows expire by the store times of the entries that remember, made monotonic: `elapsed_ms` follows the highest store time
 seen, by at most two windows for each step; a time that is more than a window behind is taken for the present one,

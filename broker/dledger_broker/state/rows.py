@@ -1,7 +1,7 @@
 """The rows of remembered sends (`remembered`) in the order of the log, and the index that finds them by identity.
 
 Rows are numbered in the order in which they were added and lie in *eras* of `ERA_ROWS` rows, which leave as a whole.
-The index is a hash table: the first bits of an identity name a place, which has the number of the newest row with these
+The index is a hash table: the last bits of an identity name a place, which has the number of the newest row with these
 bits, and each indexed row has the number of the one before it. A number below the first kept row ends such a chain, so
 that nothing is ever taken out of the table. When there are more rows than it was made for, a larger one is made beside
 it, a slice at a time with the rows that are indexed meanwhile, and takes its place when it has all of them: what is
@@ -70,7 +70,7 @@ class _Era:
 class _Heads:
     """A hash table of the newest rows; `end` is the number behind the last row in it."""
 
-    __slots__ = ("end", "numbers", "shift", "view")
+    __slots__ = ("end", "mask", "numbers", "view")
 
     def __init__(self, places: int) -> None:
         """`places` is a power of 2.
@@ -80,12 +80,12 @@ class _Heads:
         """
         self.numbers: NDArray[np.uint32] = np.frombuffer(mmap(-1, places * PLACE_BYTES), np.uint32)
         self.view = self.numbers.data
-        self.shift = 33 - places.bit_length()
+        self.mask = places - 1
         self.end = 0
 
     def put(self, identities: NDArray[np.uint32], first_number: int) -> NDArray[np.uint32]:
         """Index rows; returns the number before each of them."""
-        places = identities >> self.shift
+        places = identities & np.uint32(self.mask)
         numbers = np.arange(len(places), dtype=np.uint32) + np.uint32(first_number & _MASK)
         before: NDArray[np.uint32] = self.numbers[places]
         self.numbers[places] = numbers
@@ -186,11 +186,11 @@ class Rows:
             begin += stop - row
 
     def _places_for(self, most_rows: int) -> int:
-        """Places enough for all rows, or for half of those that there may ever be."""
+        """Places enough for all rows; one at least for each that there may ever be."""
         places = FIRST_PLACES
         while places < GROWTH * len(self):
             places *= GROWTH
-        return min(places, max(FIRST_PLACES, 2 << most_rows.bit_length()))
+        return min(places, max(FIRST_PLACES, 1 << most_rows.bit_length()))
 
     def known(self, identities: Sequence[int]) -> Sequence[int]:
         """Those of the identities that an indexed row has which is not forgotten, and perhaps more if that takes long
@@ -203,10 +203,10 @@ class Rows:
         if first + self._indexed - self._kept_from > _MASK:
             pass  # numbers begin again at 0
         elif len(identities) < MIN_COLUMN:
-            view, shift = heads.view, heads.shift
-            candidates = [identity for identity in identities if view[identity >> shift] >= first]
+            view, mask = heads.view, heads.mask
+            candidates = [identity for identity in identities if view[identity & mask] >= first]
         else:
-            (kept,) = (heads.numbers.take(np.array(identities, np.uint32) >> heads.shift) >= first).nonzero()
+            (kept,) = (heads.numbers.take(np.array(identities, np.uint32) & np.uint32(heads.mask)) >= first).nonzero()
             candidates = [identities[place] for place in kept.tolist()]
         return self._known(heads, candidates) if candidates else []
 
@@ -215,7 +215,7 @@ class Rows:
         first_number = self._kept_from
         rows, steps, found = self._indexed - first_number, 0, []
         for identity in candidates:
-            ahead, below = (heads.view[identity >> heads.shift] - first_number) & _MASK, rows
+            ahead, below = (heads.view[identity & heads.mask] - first_number) & _MASK, rows
             while ahead < below:
                 era, row = self._place(first_number + ahead)
                 if era.identities[row] == identity:
@@ -234,7 +234,7 @@ class Rows:
         below = self._indexed - first_number
         if heads is None:
             return positions
-        ahead = (heads.view[identity >> heads.shift] - first_number) & _MASK
+        ahead = (heads.view[identity & heads.mask] - first_number) & _MASK
         for _ in range(MAX_STEPS):
             if ahead >= below:
                 break

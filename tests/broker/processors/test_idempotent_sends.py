@@ -16,6 +16,10 @@ from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand
 
 ONE = "UNIQ_KEY\x01K1\x02TAGS\x01a\x02color\x01red\x02"
+LONG_NAMES = (
+    *("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag"),
+    *("properties", "batch"),
+)
 WINDOW_MS = 10_000
 
 
@@ -205,6 +209,27 @@ def test_a_batch_is_one_identity(broker: ServedBroker):
     alone = send(broker, b"body", "UNIQ_KEY\x01A\x02")
     assert stored(broker) == 12
     assert place(send(broker, b"body", "UNIQ_KEY\x01A\x02")) == place(alone)
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_repetition_in_another_form_is_one(broker: ServedBroker, is_batch: bool):
+    """The first send takes the short way, the second one the general way; and the other way round."""
+    body = batch("A", "B") if is_batch else b"hello"
+    ext = send_ext("T1", 0, "" if is_batch else ONE, m=str(is_batch).lower(), idempotent="true")
+    names = dict(zip("abcdefghim", LONG_NAMES, strict=True))
+    long_ext = {names.get(letter, letter): value for letter, value in ext.items()}
+    first = broker.client().call(310, ext, body)
+    assert place(broker.client().call(10, long_ext, body)) == place(first)
+    other = broker.client().call(10, {**long_ext, "producerGroup": "other"}, body)
+    assert place(broker.client().call(310, {**ext, "a": "other"}, body)) == place(other) != place(first)
+
+
+def test_keys_that_follow_each_other_are_neighbours_in_the_index():
+    seed = idempotent.identity_seed("G", 1)
+    numbers = {idempotent.identity_of_key(b"7F0000010BB818B4AAC200000000%03X%X" % (256, n), seed) for n in range(16)}
+    assert len(numbers) == 16
+    assert len({number >> 7 for number in numbers}) == 1
+    assert idempotent.identity_of_key(b"K", seed) != idempotent.identity_of_key(b"K", idempotent.identity_seed("H", 1))
 
 
 def test_a_send_is_forgotten_once_the_window_has_passed_in_the_log(broker: ServedBroker):

@@ -100,7 +100,7 @@ def test_rows_of_the_same_place_are_found_in_order_however_they_are_indexed():
     rng = random.Random(8)
     for slice_rows in (1, 7, 1000):
         table = table_of()
-        rows = [rng.choice([5, 6, 7, 1 << 31, (1 << 31) + 1]) for _ in range(100)]
+        rows = [rng.choice([5, 6, 5 + FIRST_PLACES, 5 + 2 * FIRST_PLACES, 6 + (1 << 31)]) for _ in range(100)]
         remember(table, rows, 0, 1000)
         while not table.index(slice_rows):
             pass
@@ -110,12 +110,13 @@ def test_rows_of_the_same_place_are_found_in_order_however_they_are_indexed():
 
 def test_rows_that_collide_on_purpose_do_not_hold_up_others():
     table = table_of()
-    remember(table, [7] * 2 * MAX_STEPS + [8], 0, 1000)
+    same, unknown = 7 + FIRST_PLACES, 7 + 2 * FIRST_PLACES
+    remember(table, [7] * 2 * MAX_STEPS + [same], 0, 1000)
     assert table.index(1 << 30)
     assert table.find(7) == list(range(2 * MAX_STEPS - 1, MAX_STEPS, -1))
-    assert table.find(8) == [2 * MAX_STEPS]
-    assert table.known([9, 1 << 31]) == [9], "too many steps to tell"
-    assert table.find(9) == []
+    assert table.find(same) == [2 * MAX_STEPS]
+    assert table.known([unknown, 8]) == [unknown], "too many steps to tell"
+    assert table.find(unknown) == []
 
 
 def test_a_clock_that_jumps_far_ahead_and_back_stops_nothing():
@@ -181,8 +182,8 @@ def held_bytes(table: RememberedSends) -> int:
     return sum(map(sys.getsizeof, numbers)) + sum(heads)
 
 
-def test_a_row_costs_at_most_32_bytes_of_memory_and_expired_ones_are_let_go():
-    count = 5 * ERA_ROWS
+def test_a_row_costs_at_most_26_bytes_of_memory_and_expired_ones_are_let_go():
+    count = 4 * ERA_ROWS  # a power of 2 as the limit: most places for each
     table = table_of(count)
     rng = random.Random(6)
     for position in range(0, count, 4096):
@@ -190,7 +191,7 @@ def test_a_row_costs_at_most_32_bytes_of_memory_and_expired_ones_are_let_go():
     assert held_bytes(table) <= 14 * count, "on a follower"
     assert table.index(count - 1) is False
     assert table.index(1)
-    assert held_bytes(table) <= 32 * count, "on the leader, to which at most the oldest era comes"
+    assert held_bytes(table) <= 26 * count, "on the leader, to which at most the oldest era comes"
     remember(table, [1], count, 1000 + 3 * WINDOW_MS)
     assert len(table) == 1
     assert held_bytes(table) < 1000
