@@ -57,8 +57,7 @@ class SendTarget:
     `retry_group` is the consumer group of a retry topic. `redirected` says that this is another topic than the client
     named, so that its queue number means nothing; `may_be_idempotent` that the broker makes no records for the topic,
     so that sends to it can opt in; `idempotent` that they all do. `by_id` holds the queues that were asked for by
-    `queue`. `layouts` holds, for each length of properties, what
-    they lately looked like.
+    `queue`. `layouts` holds, for each length of properties, what they lately looked like.
     """
 
     __slots__ = (
