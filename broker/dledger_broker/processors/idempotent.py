@@ -358,13 +358,13 @@ def _command(count: int) -> Struct:
     return Struct(f">HI{count}I{count}Q")
 
 
-def identity_of(group: str, messages: Sequence[MessageParts]) -> int:
-    """The number under which a producer group's send is remembered: `identity_of_key` of its first message's.
+def identity_of(group: str, topic: str, messages: Sequence[MessageParts]) -> int:
+    """The number under which a producer group's send to a topic is remembered: `identity_of_key` of its first message.
 
     Records do not show how many messages were sent as one batch: the same first message gets another number in a batch
     of another size.
     """
-    return identity_of_key(_unique_key(messages[0][1]), identity_seed(group, len(messages)))
+    return identity_of_key(_unique_key(messages[0][1]), identity_seed(group, topic, len(messages)))
 
 
 def identity_of_key(unique_key: bytes, seed: int) -> int:
@@ -379,9 +379,11 @@ def identity_of_key(unique_key: bytes, seed: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def identity_seed(group: str, messages: int) -> int:
-    """The checksum of a producer group and a number of messages."""
-    return crc32(b"%d" % messages, crc32(group.encode()))
+def identity_seed(group: str, topic: str, messages: int) -> int:
+    """The checksum of a producer group, a topic and a number of messages: sends that differ in one of these are told
+    apart without a comparison, and do not wait for one another.
+    """
+    return crc32(f"{group}\x01{topic}\x01{messages}".encode())
 
 
 def _same(stored: bytes, fields: SendV2Fields, messages: Sequence[MessageParts]) -> bool:

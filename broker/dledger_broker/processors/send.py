@@ -175,7 +175,7 @@ class SendProcessor:
                         return number, place
                     fields = send.ext
                     if fields.topic != topic:
-                        topic = fields.topic
+                        topic, group = fields.topic, None
                         target = known(topic)
                     queue_id = fields.queue_id
                     if (
@@ -216,11 +216,11 @@ class SendProcessor:
                         self._opted_in = True
                         if sizes is not None:
                             if with_own_keys:
-                                identity = identity_of(fields.producer_group, messages)
+                                identity = identity_of(fields.producer_group, target.topic, messages)
                         elif tail.endswith(end_with_own_key):
                             if fields.producer_group != group:
                                 group = fields.producer_group
-                                seed = identity_seed(group, 1)
+                                seed = identity_seed(group, target.topic, 1)
                             identity = crc32(unique_key[:-1], seed) ^ unique_key[-1]  # `identity_of_key`
                     queue = target.by_id[queue_id] or target.queue(queue_id)
                     pending.append(
@@ -264,7 +264,7 @@ class SendProcessor:
             size = RECORD_HEAD_BYTES + len(body) + len(tail)
             with_own_keys = tail.endswith(self._tails.end_with_own_key)
         opted_in = target.idempotent or (fields.idempotent and target.may_be_idempotent)
-        identity = identity_of(fields.producer_group, messages) if opted_in and with_own_keys else 0
+        identity = identity_of(fields.producer_group, target.topic, messages) if opted_in and with_own_keys else 0
         if self._pending_bytes + size > MAX_UNIT_BYTES:
             self.flush()
         queue = target.queue(queue_id)

@@ -32,7 +32,8 @@ ERA_ROWS: Final = 1 << ERA_BITS
 FIRST_PLACES: Final = 1 << 18
 """Places of the smallest hash table, so that few rows need little memory."""
 GROWTH: Final = 4
-"""How many times larger the next one is, and how many places there are at least for each row."""
+"""How many times larger the next one is, and how many places there are at least for each row, up to the number of rows
+that there may ever be."""
 MAX_STEPS: Final = 1_000
 """Rows that are looked at for one identity, the newest ones. A place leads to about one; only rows that were made to
 collide on purpose are more."""

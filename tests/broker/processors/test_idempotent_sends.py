@@ -149,6 +149,19 @@ def test_other_sends_do_not_wait_for_what_is_in_flight(broker: ServedBroker):
     assert broker.counters.idempotent_waits == 1
 
 
+def test_one_message_to_several_topics_and_groups_does_not_wait_for_itself(make_broker: MakeBroker):
+    broker = remembering(make_broker(topics=("T1", "T2")))
+    node = broker.memory.node
+    node.commit = lambda: None  # not yet
+    for topic, group in (("T1", "PG"), ("T2", "PG"), ("T1", "other")):
+        broker.client().send(310, send_ext(topic, properties=ONE, idempotent="true", a=group), b"x")
+    broker.settle()
+    del node.commit
+    node.commit()
+    assert broker.counters.idempotent_waits == 0
+    assert (stored(broker), stored(broker, "T2")) == (2, 1)
+
+
 def test_a_repetition_of_what_never_gets_its_outcome_says_that_it_is_not_known(broker: ServedBroker):
     client, other = broker.client(), broker.client()
     machine, node = broker.memory.machine, broker.memory.node
@@ -225,11 +238,13 @@ def test_a_repetition_in_another_form_is_one(broker: ServedBroker, is_batch: boo
 
 
 def test_keys_that_follow_each_other_are_neighbours_in_the_index():
-    seed = idempotent.identity_seed("G", 1)
+    seed = idempotent.identity_seed("G", "T", 1)
     numbers = {idempotent.identity_of_key(b"7F0000010BB818B4AAC200000000%03X%X" % (256, n), seed) for n in range(16)}
     assert len(numbers) == 16
     assert len({number >> 7 for number in numbers}) == 1
-    assert idempotent.identity_of_key(b"K", seed) != idempotent.identity_of_key(b"K", idempotent.identity_seed("H", 1))
+    assert idempotent.identity_of_key(b"K", seed) != idempotent.identity_of_key(
+        b"K", idempotent.identity_seed("H", "T", 1)
+    )
 
 
 def test_a_send_is_forgotten_once_the_window_has_passed_in_the_log(broker: ServedBroker):
