@@ -13,7 +13,7 @@ from dledger_broker.founding import Founding
 from dledger_broker.processors import idempotent
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import ResponseCode
-from dledger_remoting.command import RemotingCommand
+from dledger_remoting.command import RemotingCommand, encode_command
 
 ONE = "UNIQ_KEY\x01K1\x02TAGS\x01a\x02color\x01red\x02"
 LONG_NAMES = (
@@ -151,15 +151,20 @@ def test_other_sends_do_not_wait_for_what_is_in_flight(broker: ServedBroker):
 
 def test_one_message_to_several_topics_and_groups_does_not_wait_for_itself(make_broker: MakeBroker):
     broker = remembering(make_broker(topics=("T1", "T2")))
+    for topic in ("T1", "T2"):
+        send(broker, topic=topic, properties="UNIQ_KEY\x01first\x02")  # later ones take the short way
     node = broker.memory.node
     node.commit = lambda: None  # not yet
-    for topic, group in (("T1", "PG"), ("T2", "PG"), ("T1", "other")):
-        broker.client().send(310, send_ext(topic, properties=ONE, idempotent="true", a=group), b"x")
+    read = b""
+    for opaque, (topic, group) in enumerate((("T1", "PG"), ("T2", "PG"), ("T1", "other"))):
+        ext = send_ext(topic, properties=ONE, idempotent="true", a=group)
+        read += encode_command(RemotingCommand(310, opaque=opaque, ext=ext, body=b"x"))
+    broker.client().feed(read)
     broker.settle()
     del node.commit
     node.commit()
     assert broker.counters.idempotent_waits == 0
-    assert (stored(broker), stored(broker, "T2")) == (2, 1)
+    assert (stored(broker), stored(broker, "T2")) == (3, 2)
 
 
 def test_a_repetition_of_what_never_gets_its_outcome_says_that_it_is_not_known(broker: ServedBroker):
