@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Sequence
 from itertools import count
 from random import Random
 
@@ -26,6 +25,7 @@ from dledger.sim.scheduler import Scheduler
 from dledger.sim.workload import Workload, WorkloadSettings
 from dledger.types import ReplicaId
 from dledger_broker.processors.idempotent import IdempotentSends
+from dledger_broker.processors.identities import UnitRows
 from dledger_broker.sim.clients import ClientSettings
 from dledger_broker.sim.connection import Answer
 from dledger_broker.sim.service import BrokerSettings
@@ -118,11 +118,8 @@ def test_an_idempotent_send_that_is_not_remembered_is_no_excuse_for_its_repetiti
 ) -> None:
     remember, numbers = IdempotentSends.command, count()
 
-    def forget_some(self: IdempotentSends, identities: Sequence[int]) -> bytearray:
-        if next(numbers) % 3:
-            return remember(self, identities)
-        self.refused(identities)
-        return bytearray()
+    def forget_some(self: IdempotentSends, rows: UnitRows) -> bytearray:
+        return remember(self, rows) if next(numbers) % 3 else bytearray()
 
     monkeypatch.setattr(IdempotentSends, "command", forget_some)
     outcome = judge(Case("repeats", 1, 20.0), "dledger_broker.sim.lab")

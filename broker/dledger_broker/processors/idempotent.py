@@ -12,30 +12,37 @@ is known to this leader only: a repetition waits for its outcome, and is looked 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import accumulate, compress, islice
+from itertools import accumulate, compress
 from operator import itemgetter
 from struct import Struct
 from typing import Final, Protocol
 
 from dledger.environment import Environment
 from dledger.errors import LogError, TrimmedError
-from dledger.format import COMMAND_HEADER_BYTES
 from dledger.statemachine import Leadership
 from dledger.types import Membership
 from dledger_broker.config import BrokerConfig
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
+from dledger_broker.processors.identities import (
+    MAX_ROW_BYTES,
+    MEMBER_BITS,
+    MEMBERS,
+    NO_ROWS,
+    UnitRows,
+    identities_of,
+    rows_of,
+    rows_of_runs,
+)
 from dledger_broker.processors.record_tails import MessageParts
 from dledger_broker.processors.send_unit import PendingSend
 from dledger_broker.server.request import Request
 from dledger_broker.state.commands import REMEMBER_SENDS, RememberSends
-from dledger_broker.state.rows import ROW_BYTES
-from dledger_remoting.checksum import crc32
+from dledger_broker.state.rows import ROW_BYTES, Row
 from dledger_remoting.errors import QuorumTimeout
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame
-from dledger_remoting.properties import UNIQUE_KEY
 from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD, RECORD_HEAD_BYTES
 
 WAIT_S: Final = 0.01
@@ -45,17 +52,17 @@ KEEP_FETCHED_S: Final = 0.1
 be read, too, and a file system that cannot tell what is in memory has all of them read each time."""
 MAX_CANDIDATES: Final = 64
 """Stored sends of one identity with which a send is compared, the newest ones."""
-MAX_APPLIED: Final = 2_048
-"""Sends that may count as in flight although they are applied: they are indexed together, when others were answered."""
-MAX_IN_FLIGHT: Final = 8 * MAX_APPLIED
-"""With more of them there are looks before every unit for those that are applied."""
+MAX_NOT_INDEXED: Final = 2_048
+"""Rows are indexed when there are more that are not, once answers have left."""
+MAX_SEEN: Final = 4_096
+"""Families of lately admitted sends that are kept at hand, besides those that came since rows were indexed."""
 ROWS_PER_SLICE: Final = 4_096
-"""Remembered sends indexed at a time, in half a millisecond, and in some more as long as the index meets new memory."""
+"""Rows indexed at a time, in half a millisecond, and in some more as long as the index meets new memory."""
 
+_UNIQUE_KEY: Final = itemgetter(5)
 _SIZE: Final = itemgetter(7)
-_IDENTITY: Final = itemgetter(8)
+_SEED: Final = itemgetter(8)
 """Of a `PendingSend`."""
-_UNIQUE_KEY_MARK: Final = UNIQUE_KEY.encode() + b"\x01"
 
 
 class StoredLog(Protocol):
@@ -106,8 +113,12 @@ class IdempotentSends:
         self._resume = resume
         self._spawn = spawn
         self._fail = fail
-        self._in_flight: set[int] = set()
-        self._staged: deque[tuple[int, Sequence[int]]] = deque()
+        self._seen: dict[int, int] = {}
+        """Members of families, all that are remembered or in flight, and perhaps more. Of families that are not there,
+        nothing is in flight and all that is remembered is indexed.
+        """
+        self._staged: deque[tuple[int, UnitRows]] = deque()
+        self._not_indexed = 0
         self._fetched: dict[tuple[int, int], bytes] = {}
         """Stored sends that were read from the disk, by their position and how much of it was read."""
         self._room = 0
@@ -125,73 +136,96 @@ class IdempotentSends:
 
     # ---------------------------------------------------------------- a send comes
 
-    def admit(self, sends: list[PendingSend]) -> tuple[list[PendingSend], list[int]]:
-        """Those of the sends of a unit that are to be stored, and the numbers under which they are to be remembered, 0
-        for those that are not; none at all if nothing is remembered.
+    def admit(self, sends: list[PendingSend]) -> tuple[list[PendingSend], UnitRows]:
+        """Those of the sends of a unit that are to be stored, and the rows by which they are to be remembered.
 
         The others are repetitions, and are or will be answered.
         """
         table = self._machine.state.remembered
         if not table.window_ms:
-            return sends, []
-        identities = self._identities(sends)
+            return sends, NO_ROWS
+        keys, seeds = list(map(_UNIQUE_KEY, sends)), list(map(_SEED, sends))
         if not self._is_indexed and not self._index_some():
-            return self._hold_opted_in(sends, identities), []
-        opted_in = [identity for identity in identities if identity] if 0 in identities else identities
-        if len(self._in_flight) > MAX_IN_FLIGHT:
-            self._forget_applied()
-        in_flight = self._in_flight
-        expected = len(in_flight) + len(opted_in)
-        in_flight.update(opted_in)
-        if (
-            len(in_flight) == expected <= self._room  # none of them was in flight, and none is there twice
-            and not table.known(opted_in)
-        ):
-            return sends, identities
-        self._forget_applied()  # and what this unit has added
-        return self._admit_each(sends, identities, set(table.known(opted_in)))
+            return self._hold_opted_in(sends, seeds), NO_ROWS
+        offsets = _offsets(sends)
+        rows = None
+        if seeds[0] and seeds.count(seeds[0]) == len(seeds):
+            rows = rows_of_runs(keys, seeds[0], offsets)
+        if rows is None:
+            rows = rows_of(identities_of(keys, seeds), offsets)
+        if len(rows.families) <= self._room and self._are_new(rows):
+            self._room -= len(rows.families)
+            return sends, rows
+        return self._admit_each(sends, identities_of(keys, seeds))
 
-    def _identities(self, sends: Sequence[PendingSend]) -> list[int]:
-        """For each send the number under which it is remembered, or 0: it is not opted in, or came without a unique
-        key.
-        """
-        return list(map(_IDENTITY, sends))
+    def _are_new(self, rows: UnitRows) -> bool:
+        """True if none of these sends was seen before, nor is there twice; they are seen now."""
+        seen = self._seen
+        self._recall(rows.families)
+        for family, members in zip(rows.families, rows.members, strict=True):
+            before = seen.get(family, 0)
+            if before & members:
+                return False
+            seen[family] = before | members
+        return True
+
+    def _recall(self, families: Iterable[int]) -> None:
+        """See what is remembered of families."""
+        table, seen = self._machine.state.remembered, self._seen
+        for family in table.known([family for family in families if family not in seen]):
+            seen[family] = table.members(family)
 
     def _admit_each(
-        self, sends: Sequence[PendingSend], identities: Sequence[int], known: set[int]
-    ) -> tuple[list[PendingSend], list[int]]:
-        """As `admit`, for sends among which there may be repetitions, of what is in flight or of stored ones with a
-        `known` identity.
-        """
+        self, sends: Sequence[PendingSend], identities: Sequence[int]
+    ) -> tuple[list[PendingSend], UnitRows]:
+        """As `admit`, for sends among which there may be repetitions."""
+        self._index_applied()
         kept: list[PendingSend] = []
         remembered: list[int] = []
-        in_flight = self._in_flight
+        in_flight = self._in_flight()
+        room = self._room
         for send, identity in zip(sends, identities, strict=True):
-            if identity in in_flight:
+            family, member = identity >> MEMBER_BITS, identity & MEMBERS
+            if in_flight.get(family, 0) & member:
                 self._hold(send[0])
                 continue
-            if identity in known:
+            if identity:
+                found = [row for row in self._machine.state.remembered.find(family) if row.members & member]
                 try:
-                    if self._is_stored(self._machine.state.remembered.find(identity), send):
+                    if found and self._is_stored(found, send):
                         continue
                 except (LogError, OSError) as error:  # what may be the first one cannot be read here at present
                     self._fail(send[0], error)
                     continue
             kept.append(send)
-            if identity and len(in_flight) >= self._room:
+            if identity and room <= 0:
                 self._counters.idempotent_overflow += 1
                 remembered.append(0)
             else:
                 remembered.append(identity)
                 if identity:
-                    in_flight.add(identity)
-        return kept, remembered
+                    room -= 1  # or it joins a row: then there is some more
+                    in_flight[family] = in_flight.get(family, 0) | member
+        if not kept:
+            return kept, NO_ROWS
+        rows = rows_of(remembered, _offsets(kept))
+        self._recall(rows.families)
+        _add(self._seen, rows)
+        self._room -= len(rows.families)
+        return kept, rows
 
-    def _hold_opted_in(self, sends: Sequence[PendingSend], identities: Sequence[int]) -> list[PendingSend]:
+    def _in_flight(self) -> dict[int, int]:
+        """The members of families that were proposed and are not applied."""
+        found: dict[int, int] = {}
+        for _, rows in self._staged:
+            _add(found, rows)
+        return found
+
+    def _hold_opted_in(self, sends: Sequence[PendingSend], seeds: Sequence[int]) -> list[PendingSend]:
         """Look at sends again while not all rows are indexed, as after a change of leadership; returns the others."""
-        for send in compress(sends, identities):
+        for send in compress(sends, seeds):
             self._hold(send[0])
-        return [send for send, identity in zip(sends, identities, strict=True) if not identity]
+        return [send for send, seed in zip(sends, seeds, strict=True) if not seed]
 
     def _hold(self, request: Request) -> None:
         """Look at a send again while it has to wait, for a repetition until the first one has its outcome."""
@@ -209,32 +243,28 @@ class IdempotentSends:
 
     # ---------------------------------------------------------------- comparing with what is stored
 
-    def _is_stored(
-        self,
-        candidates: Sequence[int],
-        send: PendingSend,
-    ) -> bool:
+    def _is_stored(self, rows: Sequence[Row], send: PendingSend) -> bool:
         """Whether one of the stored sends is the same, which is then answered, or has to be read from the disk.
 
-        `candidates` are the positions of stored sends of the same identity, newest first.
+        `rows` are those of the same identity, newest first.
         """
         request, fields, target, _, messages, _, _, size, *_ = send
+        segment_bytes, applied_position = self._log.segment_bytes, self._machine.applied_position
         kept_from = max(target.created_position, self._log.first_position)
-        for position in candidates[:MAX_CANDIDATES]:
-            end = position + size
-            if (
-                position < kept_from
-                or end > self._machine.applied_position
-                or position // self._log.segment_bytes != (end - 1) // self._log.segment_bytes
-            ):
+        for members, position in rows[:MAX_CANDIDATES]:
+            count = members.bit_count()
+            left = min(applied_position, position - position % segment_bytes + segment_bytes) - position
+            if position < kept_from or size > left:
                 continue
-            stored = self._fetched.get((position, size)) or self._log.read_nowait(position, size)
+            wanted = size if count == 1 else min(MAX_ROW_BYTES, left)
+            stored = self._fetched.get((position, wanted)) or self._log.read_nowait(position, wanted)
             if stored is None:
-                self._spawn(request, self._fetch(request, position, size))
+                self._spawn(request, self._fetch(request, position, wanted))
                 return True
-            if _same(stored[:size], fields, messages):
-                self._answer(request, stored, messages)
-                return True
+            for begin in _records(stored, count):
+                if _same(stored, begin, fields, messages):
+                    self._answer(send, stored, begin)
+                    return True
         return False
 
     async def _fetch(self, request: Request, position: int, size: int) -> None:
@@ -249,19 +279,19 @@ class IdempotentSends:
     def _forget_fetched(self, position: int, size: int) -> None:
         self._fetched.pop((position, size), None)
 
-    def _answer(self, request: Request, stored: bytes, messages: Sequence[MessageParts]) -> None:
-        """Answer as the first send was answered, which its records tell."""
+    def _answer(self, send: PendingSend, stored: bytes, begin: int) -> None:
+        """Answer as the first send was answered, which its records from `begin` on tell."""
+        request, _, _, _, messages, unique_key, *_ = send
         self._counters.idempotent_repeats += 1
-        ids: list[bytes] = []
-        at = 0
-        for body, tail, _, _ in messages:
-            ids.append((stored[at + 64 : at + 72] + stored[at + 28 : at + 36]).hex().upper().encode())
-            at += RECORD_HEAD_BYTES + len(body) + len(tail)
-        _, _, _, queue_id, _, queue_offset, *_ = RECORD_HEAD.unpack_from(stored)
         if request.is_oneway:
             request.origin.settle()
             return
-        unique_key = b"" if len(messages) > 1 else _unique_key(messages[0][1])
+        ids: list[bytes] = []
+        at = begin
+        for body, tail, _, _ in messages:
+            ids.append((stored[at + 64 : at + 72] + stored[at + 28 : at + 36]).hex().upper().encode())
+            at += RECORD_HEAD_BYTES + len(body) + len(tail)
+        _, _, _, queue_id, _, queue_offset, *_ = RECORD_HEAD.unpack_from(stored, begin)
         frame = send_response_frame(
             request.opaque, b",".join(ids), queue_id, queue_offset, unique_key, serialize_type=request.serialize_type
         )
@@ -269,63 +299,56 @@ class IdempotentSends:
 
     # ---------------------------------------------------------------- a unit goes into the log
 
-    def command(self, identities: Sequence[int]) -> bytearray:
-        """Room for the command that remembers sends, to be written by `complete` when their positions are known.
+    def command(self, rows: UnitRows) -> bytearray:
+        """Room for the command that remembers sends, for `write_command` when their position is known.
 
         Empty if there is nothing to remember, or if not every member understands it: then they are stored only.
         """
-        count = len(identities) - identities.count(0)
+        count = len(rows.families)
         if not count:
             return bytearray()
         membership = self._log.membership
         if membership is not self._understood_by:
             if not self._machine.understood_by_all(RememberSends):
-                self.refused(identities)
                 return bytearray()
             self._understood_by = membership
         return bytearray(_command(count).size)
 
-    def complete(
-        self, command: bytearray, identities: Sequence[int], sends: Sequence[PendingSend], position: int
-    ) -> None:
-        """Write the command; the first of the sends stands at `position`."""
-        positions: Iterable[int] = islice(accumulate(map(_SIZE, sends), initial=position), len(sends))
-        count = (len(command) - COMMAND_HEADER_BYTES) // ROW_BYTES
-        if count != len(identities):
-            positions = compress(positions, identities)
-            identities = [identity for identity in identities if identity]
-        _command(count).pack_into(command, 0, REMEMBER_SENDS, ROW_BYTES * count, *identities, *positions)
-
-    def staged(self, position: int, identities: Sequence[int]) -> None:
+    def staged(self, position: int, rows: UnitRows) -> None:
         """A unit whose first record is to stand at `position` was proposed."""
-        self._staged.append((position, identities))
+        self._staged.append((position, rows))
+        self._not_indexed += len(rows.families)
 
     def applied(self) -> None:
         """A unit was applied and answered."""
-        if len(self._in_flight) > MAX_APPLIED and not self._tidies:
+        if self._not_indexed > MAX_NOT_INDEXED and not self._tidies:
             self._tidies = True
             self._env.call_soon(self._tidy)
 
     def _tidy(self) -> None:
         self._tidies = False
         if self._is_indexed and not self._closed:
-            self._forget_applied()
+            self._index_applied()
+            if len(self._seen) > MAX_SEEN:
+                self._see_only_what_is_in_flight()
 
-    def refused(self, identities: Iterable[int]) -> None:
-        """These sends were not proposed."""
-        self._in_flight.difference_update(identities)
+    def _see_only_what_is_in_flight(self) -> None:
+        in_flight = self._in_flight()
+        self._seen = {}
+        self._recall(in_flight)
+        for family, members in in_flight.items():
+            self._seen[family] = self._seen.get(family, 0) | members
 
-    def _forget_applied(self) -> None:
+    def _index_applied(self) -> None:
         """What is applied is known to the state, where it is indexed now."""
         staged, applied_position = self._staged, self._machine.applied_position
         while staged and staged[0][0] < applied_position:
             staged.popleft()
-        self._in_flight = set().union(*[identities for _, identities in staged])
-        self._in_flight.discard(0)
         table = self._machine.state.remembered
         while not table.index(ROWS_PER_SLICE):
             pass  # those that have expired since are the first to be indexed
-        self._room = table.max_rows - len(table)
+        self._not_indexed = sum(len(rows.families) for _, rows in staged)
+        self._room = table.max_rows - len(table) - self._not_indexed
 
     def _on_features(self) -> None:
         """A member understands other commands than before."""
@@ -336,8 +359,9 @@ class IdempotentSends:
         self._understood_by = None
         if not leadership.is_leader or (leadership.ready and leadership.term != self._term):
             self._term = leadership.term if leadership.is_leader else 0
-            self._in_flight.clear()
+            self._seen.clear()
             self._staged.clear()
+            self._not_indexed = self._room = 0
             self._is_indexed = False
             self._index_all(self._term)
 
@@ -355,55 +379,49 @@ class IdempotentSends:
 @lru_cache(maxsize=1024)
 def _command(count: int) -> Struct:
     """A command of so many rows (`dledger.format.iter_commands`, `state.commands.remembered_rows`)."""
-    return Struct(f">HI{count}I{count}Q")
+    return Struct(f">HI{count}I{count}H{count}Q")
 
 
-def identity_of(group: str, topic: str, messages: Sequence[MessageParts]) -> int:
-    """The number under which a producer group's send to a topic is remembered: `identity_of_key` of its first message.
-
-    Records do not show how many messages were sent as one batch: the same first message gets another number in a batch
-    of another size.
-    """
-    return identity_of_key(_unique_key(messages[0][1]), identity_seed(group, topic, len(messages)))
-
-
-def identity_of_key(unique_key: bytes, seed: int) -> int:
-    """The number of a unique key.
-
-    Producers count in the last characters of their keys. Keys that differ in the last one only get numbers that differ
-    in the last bits only, which makes them neighbours in the index (`state.rows`): a look-up of all sends of a unit
-    touches little memory. Sends that have a number in common by chance cost a comparison, one in a thousand of them at
-    four million remembered ones.
-    """
-    return crc32(unique_key[:-1], seed) ^ unique_key[-1]
+def write_command(command: bytearray, rows: UnitRows, position: int) -> None:
+    """Write a command into its room; the unit's first record stands at `position`."""
+    families, members, offsets = rows
+    positions = [position + offset for offset in offsets]
+    count = len(families)
+    _command(count).pack_into(command, 0, REMEMBER_SENDS, ROW_BYTES * count, *families, *members, *positions)
 
 
-@lru_cache(maxsize=1024)
-def identity_seed(group: str, topic: str, messages: int) -> int:
-    """The checksum of a producer group, a topic and a number of messages: sends that differ in one of these are told
-    apart without a comparison, and do not wait for one another.
-    """
-    return crc32(f"{group}\x01{topic}\x01{messages}".encode())
+def _offsets(sends: Sequence[PendingSend]) -> list[int]:
+    """Where in a unit each send begins, and where the last one ends."""
+    return list(accumulate(map(_SIZE, sends), initial=0))
 
 
-def _same(stored: bytes, fields: SendV2Fields, messages: Sequence[MessageParts]) -> bool:
-    """Whether these records are the messages, but for queue, born time, store time and hosts."""
+def _add(seen: dict[int, int], rows: UnitRows) -> None:
+    """Add the members of a unit to those of their families."""
+    for family, members in zip(rows.families, rows.members, strict=True):
+        seen[family] = seen.get(family, 0) | members
+
+
+def _records(stored: bytes, count: int) -> Iterator[int]:
+    """Where the first `count` records begin, as far as they do."""
     at = 0
+    for _ in range(count):
+        if at + RECORD_HEAD_BYTES > len(stored):
+            break
+        yield at
+        at += int.from_bytes(stored[at : at + 4], "big")
+
+
+def _same(stored: bytes, begin: int, fields: SendV2Fields, messages: Sequence[MessageParts]) -> bool:
+    """Whether the records from `begin` on are the messages, but for queue, born time, store time and hosts."""
+    at = begin
     for body, tail, flag, _ in messages:
         size = RECORD_HEAD_BYTES + len(body) + len(tail)
         found = RECORD_HEAD.unpack_from(stored, at)
         expected = (size, flag, fields.sys_flag & KEPT_SYS_FLAGS, fields.reconsume_times, len(body))
         if (found[0], found[4], found[7], found[12], found[14]) != expected:
             return False
-        begin = at + RECORD_HEAD_BYTES
-        if stored[begin : begin + len(body)] != body or stored[begin + len(body) : at + size] != tail:
+        body_at = at + RECORD_HEAD_BYTES
+        if stored[body_at : body_at + len(body)] != body or stored[body_at + len(body) : at + size] != tail:
             return False
         at += size
     return True
-
-
-def _unique_key(tail: bytes) -> bytes:
-    """The unique key in the properties at the end of a record."""
-    start = tail.rfind(_UNIQUE_KEY_MARK) + len(_UNIQUE_KEY_MARK)
-    end = tail.find(b"\x02", start)
-    return tail[start:] if end < 0 else tail[start:end]

@@ -41,20 +41,17 @@ MessageParts: TypeAlias = tuple[bytes, bytes, int, int]
 
 
 class RecordTails:
-    """Makes them; `wall_ms` is the clock of the unique keys that messages without one get.
-
-    `end_with_own_key` is how the tail of a message ends that came with a unique key.
-    """
+    """Makes them; `wall_ms` is the clock of the unique keys that messages without one get."""
 
     def __init__(self, cluster: str, unique_keys: UniqueKeyGenerator, wall_ms: Callable[[], int]) -> None:
-        self.end_with_own_key = self._cluster = f"{CLUSTER}\x01{cluster}\x02".encode()
+        self._cluster = f"{CLUSTER}\x01{cluster}\x02".encode()
         self._cluster_after_open_end = b"\x02" + self._cluster
         self._unique_keys = unique_keys
         self._wall_ms = wall_ms
         self._tag_codes: dict[bytes, int] = {}
 
-    def complete(self, properties: bytes, target: SendTarget) -> tuple[bytes, bytes, int]:
-        """A record's part behind the body, the message's unique key, and its tag code.
+    def complete(self, properties: bytes, target: SendTarget) -> tuple[bytes, bytes, int, bool]:
+        """A record's part behind the body, the message's unique key, its tag code, and whether the key is its own.
 
         Raises `MessageIllegal` if the properties are too long, or ask for a delay.
         """
@@ -64,10 +61,10 @@ class RecordTails:
             if properties.startswith(before) and properties.endswith(behind):
                 unique_key = properties[len(before) : key_end]
                 if unique_key.isalnum():  # it ends where the layout says, and holds no mark of another property
-                    return head + properties + added, unique_key, tag_code
+                    return head + properties + added, unique_key, tag_code, True
         return self._complete(properties, target)
 
-    def _complete(self, properties: bytes, target: SendTarget) -> tuple[bytes, bytes, int]:
+    def _complete(self, properties: bytes, target: SendTarget) -> tuple[bytes, bytes, int, bool]:
         find = properties.find  # three times as fast as `in`, which tries to read a number first
         if find(_DELAY_MARK) >= 0 and target.retry_group is None:
             _refuse_delay(properties)
@@ -81,7 +78,8 @@ class RecordTails:
         else:
             start = key_end = 0
             unique_key = (find_property(properties, _UNIQUE_KEY) or b"") if at > 0 else b""
-        if not unique_key:
+        has_own_key = bool(unique_key)
+        if not has_own_key:
             start = key_end = 0
             unique_key = self._unique_keys.next(self._wall_ms()).encode()
             added = b"".join((added, _UNIQUE_KEY_MARK, unique_key, b"\x02"))
@@ -97,7 +95,7 @@ class RecordTails:
                 target.layouts.clear()
             before, behind = properties[:start], properties[key_end:]
             target.layouts[len(properties)] = PropertiesLayout(before, behind, key_end, head, added, tag_code)
-        return head + properties + added, unique_key, tag_code
+        return head + properties + added, unique_key, tag_code, has_own_key
 
     def batch(self, body: bytes, target: SendTarget) -> tuple[list[MessageParts], bool]:
         """The messages in a batch's body, and whether each came with a unique key. Raises `MessageIllegal`."""
@@ -120,9 +118,9 @@ class RecordTails:
                 return messages, True
         messages, with_own_keys = [], True
         for flag, message_body, properties in split:
-            tail, _, tag_code = self.complete(properties, target)
+            tail, _, tag_code, has_own_key = self.complete(properties, target)
             messages.append((message_body, tail, flag, tag_code))
-            with_own_keys = with_own_keys and tail.endswith(self.end_with_own_key)
+            with_own_keys = with_own_keys and has_own_key
         return messages, with_own_keys
 
     def _tag_code(self, properties: bytes) -> int:
@@ -137,6 +135,13 @@ class RecordTails:
                 self._tag_codes.clear()
             self._tag_codes[tag] = code
         return code
+
+
+def unique_key_of(tail: bytes) -> bytes:
+    """The unique key in a record's part behind the body."""
+    start = tail.rfind(_UNIQUE_KEY_MARK) + len(_UNIQUE_KEY_MARK)
+    end = tail.find(b"\x02", start)
+    return tail[start:] if end < 0 else tail[start:end]
 
 
 def _refuse_delay(properties: bytes) -> None:

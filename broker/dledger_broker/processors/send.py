@@ -29,12 +29,12 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.processors.idempotent import IdempotentSends, identity_of, identity_seed
-from dledger_broker.processors.record_tails import MessageParts, RecordTails
+from dledger_broker.processors.idempotent import IdempotentSends, write_command
+from dledger_broker.processors.identities import NO_ROWS, identity_of_batch, identity_seed
+from dledger_broker.processors.record_tails import MessageParts, RecordTails, unique_key_of
 from dledger_broker.processors.send_targets import SendTargets
 from dledger_broker.processors.send_unit import PendingSend, SendUnit, message_sizes
 from dledger_broker.server.request import Read, Request
-from dledger_remoting.checksum import crc32
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
     MessageIllegal,
@@ -155,11 +155,11 @@ class SendProcessor:
         The node leads and is ready.
         """
         known, complete = self._targets.known, self._tails.complete
-        max_body_bytes, end_with_own_key = self._limits.max_message_bytes, self._tails.end_with_own_key
+        max_body_bytes = self._limits.max_message_bytes
         pending, pending_bytes = self._pending, self._pending_bytes
         topic, target = "", None
         group: str | None = None
-        seed = taken = 0
+        group_seed = taken = 0
         try:
             while number < len(reads):
                 origin, data, frames = reads[number]
@@ -197,7 +197,7 @@ class SendProcessor:
                             size = sum(sizes)
                         else:
                             sizes = None
-                            tail, unique_key, tag_code = complete(fields.properties.encode(), target)
+                            tail, unique_key, tag_code, has_own_key = complete(fields.properties.encode(), target)
                             messages = ((body, tail, fields.user_flag, tag_code),)
                             size = RECORD_HEAD_BYTES + len(body) + len(tail)
                     except MessageIllegal:
@@ -211,21 +211,19 @@ class SendProcessor:
                         self._pending_bytes = pending_bytes
                         self.flush()
                         pending, pending_bytes = self._pending, 0
-                    identity = 0
+                    seed = 0
                     if target.idempotent or (fields.idempotent and target.may_be_idempotent):
                         self._opted_in = True
                         if sizes is not None:
                             if with_own_keys:
-                                identity = identity_of(fields.producer_group, target.topic, messages)
-                        elif tail.endswith(end_with_own_key):
+                                seed = _identity_of_batch(fields.producer_group, target.topic, messages)
+                        elif has_own_key:
                             if fields.producer_group != group:
                                 group = fields.producer_group
-                                seed = identity_seed(group, target.topic, 1)
-                            identity = crc32(unique_key[:-1], seed) ^ unique_key[-1]  # `identity_of_key`
+                                group_seed = identity_seed(group, target.topic)
+                            seed = group_seed
                     queue = target.by_id[queue_id] or target.queue(queue_id)
-                    pending.append(
-                        (request, fields, target, queue, messages, unique_key, sizes, size, identity, queue_id)
-                    )
+                    pending.append((request, fields, target, queue, messages, unique_key, sizes, size, seed, queue_id))
                     pending_bytes += size
                 number, place = number + 1, 0
             return number, place
@@ -258,19 +256,20 @@ class SendProcessor:
             messages, with_own_keys = self._tails.batch(body, target)
             sizes = message_sizes(messages)
             size = sum(sizes)
+            seed = _identity_of_batch(fields.producer_group, target.topic, messages) if with_own_keys else 0
         else:
-            tail, unique_key, tag_code = self._tails.complete(fields.properties.encode(), target)
+            tail, unique_key, tag_code, has_own_key = self._tails.complete(fields.properties.encode(), target)
             messages = ((body, tail, fields.user_flag, tag_code),)
             size = RECORD_HEAD_BYTES + len(body) + len(tail)
-            with_own_keys = tail.endswith(self._tails.end_with_own_key)
-        opted_in = target.idempotent or (fields.idempotent and target.may_be_idempotent)
-        identity = identity_of(fields.producer_group, target.topic, messages) if opted_in and with_own_keys else 0
+            seed = identity_seed(fields.producer_group, target.topic) if has_own_key else 0
+        if not (target.idempotent or (fields.idempotent and target.may_be_idempotent)):
+            seed = 0
         if self._pending_bytes + size > MAX_UNIT_BYTES:
             self.flush()
         queue = target.queue(queue_id)
-        self._pending.append((request, fields, target, queue, messages, unique_key, sizes, size, identity, queue_id))
+        self._pending.append((request, fields, target, queue, messages, unique_key, sizes, size, seed, queue_id))
         self._pending_bytes += size
-        if identity:
+        if seed:
             self._opted_in = True
 
     def flush_later(self) -> None:
@@ -305,9 +304,9 @@ class SendProcessor:
         if any(target.dropped or deleting(target.topic) for target in targets):
             pending = self._without_deleted(pending)
             size = _bytes(pending)
-        identities: list[int] = []
+        rows = NO_ROWS
         if opted_in:
-            taken, identities = self._idempotent.admit(pending)
+            taken, rows = self._idempotent.admit(pending)
             if taken is not pending:
                 pending, size = taken, _bytes(taken)
         if not pending:
@@ -316,22 +315,21 @@ class SendProcessor:
         deadline = self._env.now() + self._limits.quorum_timeout_ms / 1000
         unit = SendUnit(pending, deadline, self._on_applied, self._fail)
 
-        commands = self._idempotent.command(identities)
+        commands = self._idempotent.command(rows)
 
         def fill(position: int) -> list[bytes]:
             if commands:
-                self._idempotent.complete(commands, identities, pending, position)
+                write_command(commands, rows, position)
             return unit.encode(position, now_ms, self._store_host, self._id_prefix)
 
         try:
             begin = self._node.stage(size, fill, commands=commands, context=unit)
         except LogError as error:
-            self._idempotent.refused(identities)
             for entry in pending:
                 self._fail(entry[0], error)
             return
         if commands:
-            self._idempotent.staged(begin, identities)
+            self._idempotent.staged(begin, rows)
         self._counters.bytes_in += size
         self._flying.append(unit)
         self._requests_flying += unit.requests
@@ -382,3 +380,7 @@ class SendProcessor:
 def _bytes(pending: Iterable[PendingSend]) -> int:
     """The size of the records of some sends."""
     return sum([entry[7] for entry in pending])
+
+
+def _identity_of_batch(group: str, topic: str, messages: Sequence[MessageParts]) -> int:
+    return identity_of_batch(unique_key_of(messages[0][1]), identity_seed(group, topic, len(messages)))

@@ -41,8 +41,8 @@ PendingSend: TypeAlias = tuple[
     Request, SendV2Fields, SendTarget, QueueState, Sequence[MessageParts], bytes, list[int] | None, int, int, int
 ]
 """One request's messages, checked: request, its fields, where they go, the messages, the unique key of a single one,
-the size of each record of a batch (None if it is none), the size of all records, the number under which the send is
-remembered (0 if it is not), the queue id."""
+the size of each record of a batch (None if it is none), the size of all records, the seed of its identity (of a batch,
+its identity; 0 if it is not to be remembered), the queue id."""
 
 
 def message_sizes(messages: Sequence[MessageParts]) -> list[int]:

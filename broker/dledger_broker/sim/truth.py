@@ -38,7 +38,7 @@ from dledger_broker.state.commands import (
     TrimQueues,
     decode,
 )
-from dledger_broker.state.rows import IDENTITY_BYTES, ROW_BYTES
+from dledger_broker.state.rows import Run
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
 
@@ -159,14 +159,21 @@ class Truth:
         commands = [decode(kind, payload) for kind, payload in iter_commands(entry.commands) if kind in KINDS]
         for command in commands:
             if isinstance(command, RememberSends):
-                identities_end = len(command.rows) // ROW_BYTES * IDENTITY_BYTES
-                positions = [position for (position,) in struct.iter_unpack(">Q", command.rows[identities_end:])]
-                self._remembered.update(positions)
-                self.happened["send remembered"] += len(positions)
+                self._see_remembered(entry, Run.of(command.rows))
         if len(entry.records):
             self._see_records(entry)
         for command in commands:
             self._see_command(command, entry)
+
+    def _see_remembered(self, entry: CommittedEntry, rows: Run) -> None:
+        """A row stands for as many records that follow each other as it has members."""
+        positions = [entry.records_position + record.position for record in scan_records(bytes(entry.records))]
+        firsts = struct.iter_unpack(">Q", rows.positions)
+        for (members,), (position,) in zip(struct.iter_unpack(">H", rows.members), firsts, strict=True):
+            first = positions.index(position)
+            self._remembered.update(positions[first : first + members.bit_count()])
+            self.happened["send remembered"] += members.bit_count()
+            self.happened["sends remembered together"] += members.bit_count() > 1
 
     def _see_records(self, entry: CommittedEntry) -> None:
         records, base = bytes(entry.records), entry.records_position

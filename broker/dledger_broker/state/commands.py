@@ -196,7 +196,8 @@ def encode(command: Command) -> bytes:
 
 
 def remembered_rows(payload: bytes | memoryview) -> bytes:
-    """The rows in the payload of `REMEMBER_SENDS`: all identities, then all positions, 4 and 8 bytes, big-endian.
+    """The rows in the payload of `REMEMBER_SENDS`: all families (4 bytes each), all members (2), all positions (8),
+    big-endian.
 
     Raises `CorruptionError` for a payload that holds something else.
     """

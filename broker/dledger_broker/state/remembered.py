@@ -1,11 +1,13 @@
 """Remembered sends: which opted-in sends of the last minutes are stored, and where.
 
-    row: identity (4 bytes, a checksum), position (8 bytes): where the first record of the send lies in the log
+    row: family (4 bytes, a checksum), members (2 bytes, one bit each), position (8 bytes): where the first record lies
 
-An identity only finds candidates; whether a send is a repetition is decided by comparing it with the stored records.
-Adding rows costs next to nothing: they are put away when there are enough of them, or when somebody wants to know, and
-indexed by whoever looks for them, which is the leader (`rows`). With some that have expired, that is 13 bytes for each
-of 4.2 million (2 minutes at 35,000 sends/s), and 25 where they are indexed.
+A row stands for sends that follow each other in the log and are of one family (`processors.identities`), as many as it
+has members: one to 16. It only finds candidates; whether a send is a repetition is decided by comparing it with the
+stored records. Adding rows costs next to nothing: they are put away when there are enough of them, or when somebody
+wants to know, and indexed by whoever looks for them, which is the leader (`rows`). With some that have expired, that
+is 15 bytes for each of 4.2 million (2 minutes at 35,000 sends/s of which no two share a row), and 27 where they are
+indexed.
 
 Rows expire by the store times of the entries that remember, made monotonic: `elapsed_ms` follows the highest store time
 seen, by at most two windows for each step; a time that is more than a window behind is taken for the present one,
@@ -16,6 +18,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from operator import or_
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -23,7 +27,7 @@ import msgspec
 
 from dledger.errors import CorruptionError
 from dledger_broker.state.digest import mix
-from dledger_broker.state.rows import IDENTITY_BYTES, POSITION_BYTES, ROW_BYTES, Rows, Run
+from dledger_broker.state.rows import POSITION_BYTES, ROW_BYTES, Row, Rows, Run
 
 MAX_WAITING_ROWS: Final = 16_384
 """Rows that wait to be put away together."""
@@ -40,14 +44,14 @@ class Mark(NamedTuple):
 
 
 class Summary(msgspec.Struct, frozen=True, array_like=True):
-    """Everything but the rows. `checksums` are those of all identities and of all positions there were."""
+    """Everything but the rows. `checksums` are those of all columns of all rows there were."""
 
     window_ms: int
     max_rows: int
     elapsed_ms: int
     highest_ms: int
     added: int
-    checksums: tuple[int, int]
+    checksums: tuple[int, int, int]
     marks: list[Mark]
 
 
@@ -75,7 +79,7 @@ class RememberedSends:
         self._elapsed_ms = 0
         self._highest_ms = 0
         self._added = 0
-        self._checksums = (0, 0)
+        self._checksums = (0, 0, 0)
         self._waiting: list[tuple[bytes, int]] = []
         self._waiting_rows = 0
 
@@ -95,8 +99,9 @@ class RememberedSends:
         if not self.window_ms:
             return 0
         self._put_away()
-        of_identities, of_positions = self._checksums
-        return mix(mix(mix(of_identities << 32 | of_positions, self._added), self.window_ms), self.max_rows)
+        of_families, of_members, of_positions = self._checksums
+        numbers = (of_members, self._added, self.window_ms, self.max_rows)
+        return reduce(mix, numbers, of_families << 32 | of_positions)
 
     def limit(self, window_ms: int, max_rows: int) -> None:
         """Remember for so long, and no more than so many; the leader sees to the latter before it proposes."""
@@ -107,7 +112,7 @@ class RememberedSends:
     def remember(self, rows: bytes, store_ms: int) -> None:
         """Add rows, whose positions ascend and lie above all before, of an entry with this store time.
 
-        They are given as all identities, then all positions, in big-endian numbers.
+        They are given as all families, all members, all positions (`Run.of`).
         """
         self._waiting.append((rows, store_ms))
         self._waiting_rows += len(rows) // ROW_BYTES
@@ -119,14 +124,18 @@ class RememberedSends:
         self._put_away()
         return self._rows.index(max_rows, self.max_rows)
 
-    def known(self, identities: Sequence[int]) -> Sequence[int]:
-        """Those of the identities that an indexed row has; if it takes long to tell, perhaps more."""
-        return self._rows.known(identities)
+    def known(self, families: Sequence[int]) -> Sequence[int]:
+        """Those of the families of which there is an indexed row; if it takes long to tell, perhaps more."""
+        return self._rows.known(families)
 
-    def find(self, identity: int) -> list[int]:
-        """The positions of the indexed rows with this identity, newest first."""
+    def find(self, family: int) -> list[Row]:
+        """The indexed rows of a family, newest first."""
         self._put_away()
-        return self._rows.find(identity)
+        return self._rows.find(family)
+
+    def members(self, family: int) -> int:
+        """The members of a family that its indexed rows have."""
+        return reduce(or_, [row.members for row in self._rows.find(family)], 0)
 
     def _put_away(self) -> None:
         """Add the rows that wait."""
@@ -134,19 +143,16 @@ class RememberedSends:
         self._waiting_rows = 0
         if not waiting:
             return
-        identities: list[bytes] = []
-        positions: list[bytes] = []
+        runs: list[Run] = []
         for rows, store_ms in waiting:
-            count = len(rows) // ROW_BYTES
-            identities_end = count * IDENTITY_BYTES
-            identities.append(rows[:identities_end])
-            positions.append(rows[identities_end:])
-            self._pass_time(store_ms, int.from_bytes(rows[identities_end : identities_end + POSITION_BYTES], "big"))
-            self._added += count
-        all_identities, all_positions = b"".join(identities), b"".join(positions)
-        self._rows.add(all_identities, all_positions)
-        of_identities, of_positions = self._checksums
-        self._checksums = (crc32(all_identities, of_identities), crc32(all_positions, of_positions))
+            run = Run.of(rows)
+            runs.append(run)
+            self._pass_time(store_ms, int.from_bytes(run.positions[:POSITION_BYTES], "big"))
+            self._added += len(rows) // ROW_BYTES
+        all_rows = Run(*map(b"".join, zip(*runs, strict=True)))
+        self._rows.add(all_rows)
+        of_families, of_members, of_positions = map(crc32, all_rows, self._checksums)
+        self._checksums = (of_families, of_members, of_positions)
         self._rows.forget(self._first_number)
 
     # ---------------------------------------------------------------- time
@@ -192,7 +198,7 @@ class RememberedSends:
         table._marks = deque(summary.marks)
         table._rows = Rows(table._first_number)
         for run in runs:
-            table._rows.add(run.identities, run.positions)
+            table._rows.add(run)
         expected = table._added + 1 - table._first_number if table._marks else 0
         if len(table._rows) != expected:
             raise CorruptionError(f"a snapshot has {len(table._rows)} rows of remembered sends, expected {expected}")

@@ -1,14 +1,14 @@
-"""The rows of remembered sends (`remembered`) in the order of the log, and the index that finds them by identity.
+"""The rows of remembered sends (`remembered`) in the order of the log, and the index that finds them by family.
 
 Rows are numbered in the order in which they were added and lie in *eras* of `ERA_ROWS` rows, which leave as a whole.
-The index is a hash table: the last bits of an identity name a place, which has the number of the newest row with these
+The index is a hash table: the last bits of a family name a place, which has the number of the newest row with these
 bits, and each indexed row has the number of the one before it. A number below the first kept row ends such a chain, so
 that nothing is ever taken out of the table. When there are more rows than it was made for, a larger one is made beside
 it, a slice at a time with the rows that are indexed meanwhile, and takes its place when it has all of them: what is
 looked up costs one random access to memory most of the time.
 
 Places and chains have the last 32 bits of numbers. 2^32 rows later an old number may seem to be that of a row which is
-kept; it leads to rows with other identities, which are passed over like all that share a place. Along a chain numbers
+kept; it leads to rows of other families, which are passed over like all that share a place. Along a chain numbers
 fall, or it ends.
 """
 
@@ -23,9 +23,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-IDENTITY_BYTES: Final = 4
+FAMILY_BYTES: Final = 4
+MEMBERS_BYTES: Final = 2
 POSITION_BYTES: Final = 8
-ROW_BYTES: Final = IDENTITY_BYTES + POSITION_BYTES
+ROW_BYTES: Final = FAMILY_BYTES + MEMBERS_BYTES + POSITION_BYTES
 PLACE_BYTES: Final = 4
 ERA_BITS: Final = 18
 ERA_ROWS: Final = 1 << ERA_BITS
@@ -35,23 +36,38 @@ GROWTH: Final = 4
 """How many times larger the next one is, and how many places there are at least for each row, up to the number of rows
 that there may ever be."""
 MAX_STEPS: Final = 1_000
-"""Rows that are looked at for one identity, the newest ones. A place leads to about one; only rows that were made to
+"""Rows that are looked at for one family, the newest ones. A place leads to about one; only rows that were made to
 collide on purpose are more."""
 RUN_ROWS: Final = 4_096
 """Rows of a run in a snapshot."""
 MIN_COLUMN: Final = 128
-"""Fewer identities than this are not worth looking up as a column: what that takes at once is not in the processor's
+"""Fewer families than this are not worth looking up as a column: what that takes at once is not in the processor's
 caches when an entry of a few dozen sends needs it.
 """
 
 _MASK: Final = 0xFFFFFFFF
 
 
-class Run(NamedTuple):
-    """Some rows, their identities and their positions apart, as big-endian numbers."""
+class Row(NamedTuple):
+    """Sends of one family that follow each other in the log: their members, as bits, and where the first one lies."""
 
-    identities: bytes
+    members: int
+    position: int
+
+
+class Run(NamedTuple):
+    """Some rows in columns of big-endian numbers."""
+
+    families: bytes
+    members: bytes
     positions: bytes
+
+    @classmethod
+    def of(cls, columns: bytes) -> Run:
+        """The rows in these bytes: all families, all members, all positions."""
+        rows = len(columns) // ROW_BYTES
+        members_at, positions_at = rows * FAMILY_BYTES, rows * (FAMILY_BYTES + MEMBERS_BYTES)
+        return cls(columns[:members_at], columns[members_at:positions_at], columns[positions_at:])
 
 
 class _Era:
@@ -59,10 +75,11 @@ class _Era:
     `before_in_next` for those that are in the next hash table.
     """
 
-    __slots__ = ("before", "before_in_next", "identities", "positions")
+    __slots__ = ("before", "before_in_next", "families", "members", "positions")
 
     def __init__(self) -> None:
-        self.identities: array[int] = array("I")
+        self.families: array[int] = array("I")
+        self.members: array[int] = array("H")
         self.positions: array[int] = array("Q")
         self.before: array[int] = array("I")
         self.before_in_next: array[int] = array("I")
@@ -84,9 +101,9 @@ class _Heads:
         self.mask = places - 1
         self.end = 0
 
-    def put(self, identities: NDArray[np.uint32], first_number: int) -> NDArray[np.uint32]:
+    def put(self, families: NDArray[np.uint32], first_number: int) -> NDArray[np.uint32]:
         """Index rows; returns the number before each of them."""
-        places = identities & np.uint32(self.mask)
+        places = families & np.uint32(self.mask)
         numbers = np.arange(len(places), dtype=np.uint32) + np.uint32(first_number & _MASK)
         before: NDArray[np.uint32] = self.numbers[places]
         self.numbers[places] = numbers
@@ -121,17 +138,22 @@ class Rows:
         """Rows that are there, some included that were to be forgotten."""
         return self._end - self._first
 
-    def add(self, identities: bytes, positions: bytes) -> None:
-        """Add rows, which are not indexed yet, from big-endian numbers."""
-        begin, count = 0, len(identities) // IDENTITY_BYTES
-        new_identities, new_positions = _numbers("I", identities), _numbers("Q", positions)
+    def add(self, run: Run) -> None:
+        """Add rows, which are not indexed yet."""
+        begin, count = 0, len(run.families) // FAMILY_BYTES
+        families, members, positions = (
+            _numbers("I", run.families),
+            _numbers("H", run.members),
+            _numbers("Q", run.positions),
+        )
         while begin < count:
             if self._end == self._first + len(self._eras) * ERA_ROWS:
                 self._eras.append(_Era())
             era = self._eras[-1]
-            end = min(count, begin + ERA_ROWS - len(era.identities))
-            era.identities += new_identities[begin:end]
-            era.positions += new_positions[begin:end]
+            end = min(count, begin + ERA_ROWS - len(era.families))
+            era.families += families[begin:end]
+            era.members += members[begin:end]
+            era.positions += positions[begin:end]
             self._end += end - begin
             begin = end
 
@@ -154,7 +176,7 @@ class Rows:
         heads = self._heads = self._heads or _Heads(places)
         begin, self._indexed = self._indexed, min(self._end, self._indexed + max_rows)
         for era, row, end, number in self._parts(begin, self._indexed):
-            era.before.frombytes(heads.put(np.frombuffer(era.identities[row:end], np.uint32), number).tobytes())
+            era.before.frombytes(heads.put(np.frombuffer(era.families[row:end], np.uint32), number).tobytes())
         if self._next_heads is None and len(heads.numbers) < places:
             self._next_heads, self._in_next = _Heads(places), self._first
         if self._next_heads is not None:
@@ -165,7 +187,7 @@ class Rows:
         """Put some more rows into the next hash table, which takes the place of the present one when it has all."""
         begin, self._in_next = self._in_next, min(self._indexed, self._in_next + rows)
         for era, row, end, number in self._parts(begin, self._in_next):
-            before = heads.put(np.frombuffer(era.identities[row:end], np.uint32), number)
+            before = heads.put(np.frombuffer(era.families[row:end], np.uint32), number)
             era.before_in_next.frombytes(before.tobytes())
         if self._in_next == self._indexed:
             self._heads, self._next_heads = heads, None
@@ -193,34 +215,34 @@ class Rows:
             places *= GROWTH
         return min(places, max(FIRST_PLACES, 1 << most_rows.bit_length()))
 
-    def known(self, identities: Sequence[int]) -> Sequence[int]:
-        """Those of the identities that an indexed row has which is not forgotten, and perhaps more if that takes long
-        to tell.
+    def known(self, families: Sequence[int]) -> Sequence[int]:
+        """Those of the families of which there is an indexed row that is not forgotten, and perhaps more if that takes
+        long to tell.
         """
         heads = self._heads
         if heads is None:
             return []
-        first, candidates = self._kept_from & _MASK, identities
+        first, candidates = self._kept_from & _MASK, families
         if first + self._indexed - self._kept_from > _MASK:
             pass  # numbers begin again at 0
-        elif len(identities) < MIN_COLUMN:
+        elif len(families) < MIN_COLUMN:
             view, mask = heads.view, heads.mask
-            candidates = [identity for identity in identities if view[identity & mask] >= first]
+            candidates = [family for family in families if view[family & mask] >= first]
         else:
-            (kept,) = (heads.numbers.take(np.array(identities, np.uint32) & np.uint32(heads.mask)) >= first).nonzero()
-            candidates = [identities[place] for place in kept.tolist()]
+            (kept,) = (heads.numbers.take(np.array(families, np.uint32) & np.uint32(heads.mask)) >= first).nonzero()
+            candidates = [families[place] for place in kept.tolist()]
         return self._known(heads, candidates) if candidates else []
 
     def _known(self, heads: _Heads, candidates: Sequence[int]) -> Sequence[int]:
         """As `known`, where most candidates share their place with a row."""
         first_number = self._kept_from
         rows, steps, found = self._indexed - first_number, 0, []
-        for identity in candidates:
-            ahead, below = (heads.view[identity & heads.mask] - first_number) & _MASK, rows
+        for family in candidates:
+            ahead, below = (heads.view[family & heads.mask] - first_number) & _MASK, rows
             while ahead < below:
                 era, row = self._place(first_number + ahead)
-                if era.identities[row] == identity:
-                    found.append(identity)
+                if era.families[row] == family:
+                    found.append(family)
                     break
                 ahead, below = (era.before[row] - first_number) & _MASK, ahead
                 steps += 1
@@ -228,22 +250,22 @@ class Rows:
                     return candidates
         return found
 
-    def find(self, identity: int) -> list[int]:
-        """The positions of the indexed rows with this identity that are not forgotten, newest first."""
-        positions: list[int] = []
+    def find(self, family: int) -> list[Row]:
+        """The indexed rows of a family that are not forgotten, newest first."""
+        found: list[Row] = []
         heads, first_number = self._heads, self._kept_from
         below = self._indexed - first_number
         if heads is None:
-            return positions
-        ahead = (heads.view[identity & heads.mask] - first_number) & _MASK
+            return found
+        ahead = (heads.view[family & heads.mask] - first_number) & _MASK
         for _ in range(MAX_STEPS):
             if ahead >= below:
                 break
             era, row = self._place(first_number + ahead)
-            if era.identities[row] == identity:
-                positions.append(era.positions[row])
+            if era.families[row] == family:
+                found.append(Row(era.members[row], era.positions[row]))
             ahead, below = (era.before[row] - first_number) & _MASK, ahead
-        return positions
+        return found
 
     def _place(self, number: int) -> tuple[_Era, int]:
         """Where a row that is kept lies."""
@@ -254,7 +276,7 @@ class Rows:
 
     def runs(self, first_number: int) -> Iterator[Run]:
         """Yields the rows from a number on as they are now, in runs; later rows are left out."""
-        eras = [(era, len(era.identities)) for era in self._eras]
+        eras = [(era, len(era.families)) for era in self._eras]
         return _runs(eras, first_number - self._first)
 
 
@@ -262,7 +284,7 @@ def _runs(eras: list[tuple[_Era, int]], skipped: int) -> Iterator[Run]:
     for era, count in eras:
         for begin in range(min(skipped, count), count, RUN_ROWS):
             end = min(begin + RUN_ROWS, count)
-            yield Run(_big_endian(era.identities[begin:end]), _big_endian(era.positions[begin:end]))
+            yield Run(*(_big_endian(column[begin:end]) for column in (era.families, era.members, era.positions)))
         skipped = max(0, skipped - count)
 
 

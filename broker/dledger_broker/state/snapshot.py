@@ -75,7 +75,8 @@ class _Sends(msgspec.Struct, frozen=True, tag="sends"):
 class _Run(msgspec.Struct, frozen=True, tag="run"):
     """Some rows of remembered sends, see `remembered`, in their order; the summary comes before them."""
 
-    identities: bytes
+    families: bytes
+    members: bytes
     positions: bytes
 
 
@@ -170,7 +171,7 @@ def decode_state(chunks: Iterable[bytes]) -> BrokerState:
             case _Sends():
                 summary = frame.summary
             case _Run():
-                runs.append(Run(frame.identities, frame.positions))
+                runs.append(Run(frame.families, frame.members, frame.positions))
             case _End():
                 ended = frame
     state.topic_version = topic_version

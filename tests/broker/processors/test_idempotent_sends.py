@@ -242,16 +242,6 @@ def test_a_repetition_in_another_form_is_one(broker: ServedBroker, is_batch: boo
     assert place(broker.client().call(310, {**ext, "a": "other"}, body)) == place(other) != place(first)
 
 
-def test_keys_that_follow_each_other_are_neighbours_in_the_index():
-    seed = idempotent.identity_seed("G", "T", 1)
-    numbers = {idempotent.identity_of_key(b"7F0000010BB818B4AAC200000000%03X%X" % (256, n), seed) for n in range(16)}
-    assert len(numbers) == 16
-    assert len({number >> 7 for number in numbers}) == 1
-    assert idempotent.identity_of_key(b"K", seed) != idempotent.identity_of_key(
-        b"K", idempotent.identity_seed("H", "T", 1)
-    )
-
-
 def test_a_send_is_forgotten_once_the_window_has_passed_in_the_log(broker: ServedBroker):
     first = send(broker)
     broker.advance(WINDOW_MS / 2000)

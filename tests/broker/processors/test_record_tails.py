@@ -47,7 +47,8 @@ def test_a_batch_is_stored_like_single_messages(third: bytes) -> None:
         single, target = tails()
         expected: list[MessageParts] = []
         for message in messages:
-            tail, _, tag_code = single.complete(message.properties, target)
+            tail, _, tag_code, has_own_key = single.complete(message.properties, target)
+            assert has_own_key != (b"MADE" in tail)
             expected.append((message.body, tail, message.flag, tag_code))
         for known in (False, True):
             batched, target = tails()

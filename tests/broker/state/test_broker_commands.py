@@ -39,7 +39,7 @@ COMMANDS = [
     SetOrdinal(3),
     PutPin("job", 1 << 40, 3_600_000, 1_700_000_000_000),
     DeletePins(("job", "other")),
-    RememberSends(bytes(range(24))),
+    RememberSends(bytes(range(28))),
     LimitSends(120_000, 5_000_000),
 ]
 
@@ -50,7 +50,7 @@ def test_a_command_comes_out_of_an_entry_as_it_went_in(command):
     assert [decode(kind, payload) for kind, payload in iter_commands(section)] == [command, DeleteTopic("other")]
 
 
-@pytest.mark.parametrize("size", [0, 11, 13])
+@pytest.mark.parametrize("size", [0, 13, 15])
 def test_remembered_rows_that_are_none_stop_the_replica(size: int):
     with pytest.raises(CorruptionError, match=f"{size} bytes are no rows"):
         decode(REMEMBER_SENDS, bytes(size))

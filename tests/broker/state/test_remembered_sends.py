@@ -16,8 +16,9 @@ from dledger_broker.state.rows import ERA_ROWS, FIRST_PLACES, GROWTH, MAX_STEPS,
 WINDOW_MS = 12_800
 SLACK_MS = WINDOW_MS // MARKS_PER_WINDOW
 
-IDENTITIES = st.sampled_from([1, 2, 3, 1 << 20, (1 << 20) + 1, (1 << 32) - 1])
-STEPS = st.lists(st.tuples(st.integers(0, WINDOW_MS), st.lists(IDENTITIES, min_size=1, max_size=4)), max_size=40)
+FAMILIES = st.sampled_from([1, 2, 3, 1 << 20, (1 << 20) + 1, (1 << 32) - 1])
+STEPS = st.lists(st.tuples(st.integers(0, WINDOW_MS), st.lists(FAMILIES, min_size=1, max_size=4)), max_size=40)
+ONE = 1
 
 
 def table_of(max_rows: int = 1000) -> RememberedSends:
@@ -26,17 +27,26 @@ def table_of(max_rows: int = 1000) -> RememberedSends:
     return table
 
 
-def remember(table: RememberedSends, identities: list[int], position: int, now: int) -> None:
-    """Rows at a position and the ones behind it."""
-    count = len(identities)
-    table.remember(pack(f">{count}I{count}Q", *identities, *range(position, position + count)), now)
+def remember(table: RememberedSends, families: list[int], position: int, now: int) -> None:
+    """Rows of one member each at a position and the ones behind it."""
+    count = len(families)
+    table.remember(
+        pack(f">{count}I{count}H{count}Q", *families, *[ONE] * count, *range(position, position + count)), now
+    )
 
 
-def found(table: RememberedSends, identity: int) -> list[int]:
+def positions_of(table: RememberedSends, family: int) -> list[int]:
+    rows = table.find(family)
+    assert all(row.members == ONE for row in rows)
+    return [row.position for row in rows]
+
+
+def found(table: RememberedSends, family: int) -> list[int]:
     assert table.index(1 << 30)
-    positions = table.find(identity)
-    for others in ([], [identity ^ 5] * MIN_COLUMN):
-        assert (identity in table.known([*others, identity])) == (positions != [])
+    positions = positions_of(table, family)
+    for others in ([], [family ^ 5] * MIN_COLUMN):
+        assert (family in table.known([*others, family])) == (positions != [])
+    assert table.members(family) == (ONE if positions else 0)
     return positions
 
 
@@ -45,28 +55,28 @@ def test_a_row_is_kept_for_the_window_and_not_much_longer(steps):
     table = table_of()
     now = position = 0
     rows = []
-    for pause, identities in steps:
+    for pause, families in steps:
         now += pause
-        remember(table, identities, position, 1_000_000 + now)
-        rows += [(identity, position + place, now) for place, identity in enumerate(identities)]
+        remember(table, families, position, 1_000_000 + now)
+        rows += [(family, position + place, now) for place, family in enumerate(families)]
         position += 100
-        for identity in {identity for identity, _, _ in rows}:
-            positions = found(table, identity)
-            must = [at for known, at, added in reversed(rows) if known == identity and added > now - WINDOW_MS]
-            may = [at for known, at, added in rows if known == identity and added > now - WINDOW_MS - 2 * SLACK_MS]
+        for family in {family for family, _, _ in rows}:
+            positions = found(table, family)
+            must = [at for known, at, added in reversed(rows) if known == family and added > now - WINDOW_MS]
+            may = [at for known, at, added in rows if known == family and added > now - WINDOW_MS - 2 * SLACK_MS]
             assert positions[: len(must)] == must
             assert set(positions) <= set(may)
-        assert len(table) == sum(len(found(table, identity)) for identity in {row[0] for row in rows})
+        assert len(table) == sum(len(found(table, family)) for family in {row[0] for row in rows})
 
 
 def test_what_was_never_added_is_known_not_to_be_there():
     table = table_of()
-    identities = random.Random(4).sample(range(1 << 32), 20_000)
-    remember(table, identities[::2], 0, 1000)
+    families = random.Random(4).sample(range(1 << 32), 20_000)
+    remember(table, families[::2], 0, 1000)
     assert table.index(1 << 30)
     for begin in range(1, 20_000, 500):
-        assert table.known(identities[begin : begin + 500 : 2]) == []
-    assert table.known([*identities[1:100:2], identities[-2]]) == [identities[-2]]
+        assert table.known(families[begin : begin + 500 : 2]) == []
+    assert table.known([*families[1:100:2], families[-2]]) == [families[-2]]
 
 
 @pytest.mark.parametrize("added_before", [0, (1 << 32) - ERA_ROWS - 1500])
@@ -74,7 +84,7 @@ def test_rows_are_found_in_all_eras_and_hash_tables_whatever_the_slices(added_be
     rng = random.Random(3)
     summary, _ = table_of(1 << 20).capture()
     summary = msgspec.structs.replace(summary, added=added_before + 1, marks=[Mark(0, 0, added_before)])
-    table = RememberedSends.restored(summary, [Run(bytes(4), bytes(8))])
+    table = RememberedSends.restored(summary, [Run(bytes(4), bytes(2), bytes(8))])
     rows = [rng.getrandbits(32) for _ in range(ERA_ROWS + 3000)]
     done = 0
     moving = 0
@@ -90,7 +100,7 @@ def test_rows_are_found_in_all_eras_and_hash_tables_whatever_the_slices(added_be
     assert len(table._rows._heads.numbers) > FIRST_PLACES
     assert table._rows._next_heads is None
     for place in (0, 4999, 5000, FIRST_PLACES // GROWTH, ERA_ROWS - 2, ERA_ROWS - 1, ERA_ROWS + 1500, len(rows) - 1):
-        assert place + 1 in table.find(rows[place])
+        assert place + 1 in positions_of(table, rows[place])
     for begin in range(0, len(rows), 64):
         assert set(table.known(rows[begin : begin + 64])) == set(rows[begin : begin + 64])
         assert len(table.known([rng.getrandbits(32) for _ in range(64)])) < 3
@@ -104,8 +114,8 @@ def test_rows_of_the_same_place_are_found_in_order_however_they_are_indexed():
         remember(table, rows, 0, 1000)
         while not table.index(slice_rows):
             pass
-        for identity in set(rows):
-            assert table.find(identity) == [place for place in reversed(range(100)) if rows[place] == identity]
+        for family in set(rows):
+            assert positions_of(table, family) == [place for place in reversed(range(100)) if rows[place] == family]
 
 
 def test_rows_that_collide_on_purpose_do_not_hold_up_others():
@@ -113,10 +123,19 @@ def test_rows_that_collide_on_purpose_do_not_hold_up_others():
     same, unknown = 7 + FIRST_PLACES, 7 + 2 * FIRST_PLACES
     remember(table, [7] * 2 * MAX_STEPS + [same], 0, 1000)
     assert table.index(1 << 30)
-    assert table.find(7) == list(range(2 * MAX_STEPS - 1, MAX_STEPS, -1))
-    assert table.find(same) == [2 * MAX_STEPS]
+    assert positions_of(table, 7) == list(range(2 * MAX_STEPS - 1, MAX_STEPS, -1))
+    assert positions_of(table, same) == [2 * MAX_STEPS]
     assert table.known([unknown, 8]) == [unknown], "too many steps to tell"
     assert table.find(unknown) == []
+
+
+def test_rows_of_a_family_tell_which_members_they_have():
+    table = table_of()
+    table.remember(pack(">4I4H4Q", 7, 8, 7, 7 + FIRST_PLACES, 0b0110, 0b1, 0b1000, 0xFFFF, 10, 20, 30, 40), 1000)
+    assert table.members(7) == 0, "nothing is indexed yet"
+    assert table.index(10)
+    assert [tuple(row) for row in table.find(7)] == [(0b1000, 30), (0b0110, 10)]
+    assert (table.members(7), table.members(8), table.members(9)) == (0b1110, 0b1, 0)
 
 
 def test_a_clock_that_jumps_far_ahead_and_back_stops_nothing():
@@ -170,28 +189,30 @@ def test_a_snapshot_that_lacks_rows_is_refused():
     summary, runs = table.capture()
     (run,) = runs
     with pytest.raises(CorruptionError, match="1 rows of remembered sends, expected 2"):
-        RememberedSends.restored(summary, [Run(run.identities[:4], run.positions[:8])])
+        RememberedSends.restored(summary, [Run(run.families[:4], run.members[:2], run.positions[:8])])
 
 
 def held_bytes(table: RememberedSends) -> int:
     rows = table._rows
     numbers = [
-        numbers for era in rows._eras for numbers in (era.identities, era.positions, era.before, era.before_in_next)
+        numbers
+        for era in rows._eras
+        for numbers in (era.families, era.members, era.positions, era.before, era.before_in_next)
     ]
     heads = [heads.numbers.nbytes for heads in (rows._heads, rows._next_heads) if heads is not None]
     return sum(map(sys.getsizeof, numbers)) + sum(heads)
 
 
-def test_a_row_costs_at_most_26_bytes_of_memory_and_expired_ones_are_let_go():
+def test_a_row_costs_at_most_28_bytes_of_memory_and_expired_ones_are_let_go():
     count = 4 * ERA_ROWS  # a power of 2 as the limit: most places for each
     table = table_of(count)
     rng = random.Random(6)
     for position in range(0, count, 4096):
         remember(table, [rng.getrandbits(32) for _ in range(4096)], position, 1000)
-    assert held_bytes(table) <= 14 * count, "on a follower"
+    assert held_bytes(table) <= 16 * count, "on a follower"
     assert table.index(count - 1) is False
     assert table.index(1)
-    assert held_bytes(table) <= 26 * count, "on the leader, to which at most the oldest era comes"
+    assert held_bytes(table) <= 28 * count, "on the leader, to which at most the oldest era comes"
     remember(table, [1], count, 1000 + 3 * WINDOW_MS)
     assert len(table) == 1
     assert held_bytes(table) < 1000

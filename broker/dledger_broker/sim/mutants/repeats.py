@@ -9,8 +9,10 @@ from dledger.sim.mutants.catalogue import Catalogue
 from dledger.statemachine import Leadership
 from dledger_broker.processors import idempotent
 from dledger_broker.processors.idempotent import IdempotentSends
+from dledger_broker.processors.identities import identity_of_batch
 from dledger_broker.processors.send_unit import PendingSend
 from dledger_broker.state.remembered import RememberedSends
+from dledger_broker.state.rows import Row
 
 CATALOGUE = Catalogue("repeats")
 
@@ -28,10 +30,10 @@ def _remember_from_now_on(self: IdempotentSends, leadership: Leadership) -> None
 
 def _is_stored_by_this_leader(
     self: IdempotentSends,
-    candidates: Sequence[int],
+    rows: Sequence[Row],
     send: PendingSend,
 ) -> bool:
-    own = [position for position in candidates if position >= _began.get(self, 0)]
+    own = [row for row in rows if row.position >= _began.get(self, 0)]
     return _real_is_stored(self, own, send)
 
 
@@ -46,24 +48,18 @@ CATALOGUE.add(
 )
 
 
-def _admit_what_is_in_flight(self: IdempotentSends, sends: list[PendingSend]) -> tuple[list[PendingSend], list[int]]:
-    self._in_flight.clear()
-    return _real_admit(self, sends)
-
-
-_real_admit = IdempotentSends.admit
-
 CATALOGUE.add(
     "repetition-in-flight-stored",
     "a repetition waits for the outcome of the first attempt",
-    (IdempotentSends, "admit", _admit_what_is_in_flight),
+    (IdempotentSends, "_in_flight", lambda _self: {}),
 )
 
 CATALOGUE.add(
     "repetition-not-compared",
     "a send is a repetition only if it equals what is stored",
     (idempotent, "_same", lambda *_arguments: True),
-    (IdempotentSends, "_identities", lambda _self, sends: [1 + send[1].queue_id for send in sends]),
+    (idempotent, "rows_of_runs", lambda *_arguments: None),
+    (idempotent, "identities_of", lambda keys, _seeds: [identity_of_batch(b"", len(key)) for key in keys]),
 )
 
 

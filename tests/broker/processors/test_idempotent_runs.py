@@ -1,0 +1,289 @@
+"""Opted-in sends whose unique keys follow each other: remembered together, told apart one by one."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+from served_broker import FakeClient, MakeBroker, ServedBroker, make_served_broker, send_ext
+
+from dledger.errors import LogFullError
+from dledger_broker.founding import Founding
+from dledger_broker.processors import idempotent
+from dledger_remoting.batch import BatchMessage, encode_batch
+from dledger_remoting.command import RemotingCommand, encode_command
+
+STEM = "7F0000010BB818B4AAC20000000"
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker) -> ServedBroker:
+    """A broker that leads, has topics T1 and T2, and remembers sends."""
+    return remembering(make_broker(topics=("T1", "T2")))
+
+
+def remembering(broker: ServedBroker) -> ServedBroker:
+    config = replace(broker.config, idempotent_window_ms=60_000, max_idempotent_keys=100_000)
+    Founding(broker.memory.machine, broker.memory.env, config)
+    broker.settle()
+    return broker
+
+
+@dataclass(frozen=True)
+class Send:
+    """What makes a send what it is."""
+
+    key: str
+    body: bytes = b"hello"
+    topic: str = "T1"
+    group: str = "PG"
+    opted_in: bool = True
+    batch: int = 0
+
+    def frame(self, opaque: int) -> bytes:
+        properties = f"UNIQ_KEY\x01{self.key}\x02"
+        ext = send_ext(self.topic, 0, "" if self.batch else properties, a=self.group)
+        ext |= {"idempotent": str(self.opted_in).lower(), "m": str(self.batch > 0).lower()}
+        messages = [
+            BatchMessage(0, self.body, (properties if n == 0 else f"UNIQ_KEY\x01{self.key}-{n}\x02").encode())
+            for n in range(self.batch)
+        ]
+        return encode_command(
+            RemotingCommand(
+                320 if self.batch else 310,
+                opaque=opaque,
+                ext=ext,
+                body=encode_batch(messages) if self.batch else self.body,
+                version=479,
+            )
+        )
+
+
+def feed(client: FakeClient, sends: list[Send], first_opaque: int = 1000) -> list[int]:
+    """Put sends in front of the broker as one read; returns their opaques."""
+    opaques = list(range(first_opaque, first_opaque + len(sends)))
+    client.feed(b"".join(send.frame(opaque) for send, opaque in zip(sends, opaques, strict=True)))
+    return opaques
+
+
+def places(client: FakeClient, opaques: list[int]) -> list[tuple[str, str]]:
+    answers = [client.answered(opaque) for opaque in opaques]
+    assert {answer.code for answer in answers} == {0}
+    return [(answer.ext["msgId"], answer.ext["queueOffset"]) for answer in answers]
+
+
+def sent(broker: ServedBroker, sends: list[Send]) -> list[tuple[str, str]]:
+    client = broker.client()
+    opaques = feed(client, sends)
+    broker.settle()
+    return places(client, opaques)
+
+
+def warm(broker: ServedBroker) -> None:
+    """Later sends take the short way."""
+    for topic in ("T1", "T2"):
+        sent(broker, [Send("first", topic=topic)])
+
+
+def stored(broker: ServedBroker, topic: str = "T1") -> int:
+    return sum(queue.next_offset for queue in broker.memory.machine.state.topics[topic].queues.values())
+
+
+def counting(count: int, begin: int = 0, **kind: object) -> list[Send]:
+    return [Send(f"{STEM}{n:05X}", b"%d" % n * (n % 7), **kind) for n in range(begin, begin + count)]
+
+
+def test_keys_that_follow_each_other_share_rows_and_each_repetition_is_found(broker: ServedBroker):
+    warm(broker)
+    rows = len(broker.memory.machine.state.remembered)
+    sends = counting(50, begin=5)
+    first = sent(broker, sends)
+    assert len(broker.memory.machine.state.remembered) == rows + 4
+    assert len(set(first)) == 50
+    for number, send in enumerate(sends):
+        assert sent(broker, [send]) == [first[number]]
+    assert sent(broker, sends[::-1]) == first[::-1]
+    again = make_served_broker(broker.config, broker.memory.restart())
+    again.advance(0.1)
+    assert sent(again, sends[20:]) == first[20:]
+    assert again.counters.idempotent_repeats == 30
+    assert stored(again) == 51
+
+
+def test_what_is_new_beside_repetitions_is_stored(broker: ServedBroker):
+    warm(broker)
+    sends = counting(40)
+    known = sends[::3]
+    first = dict(zip(known, sent(broker, known), strict=True))
+    second = dict(zip(sends, sent(broker, sends), strict=True))
+    assert {send: second[send] for send in known} == first
+    assert len(set(second.values())) == 40
+    assert sent(broker, sends) == list(second.values())
+    assert stored(broker) == 41
+
+
+def test_a_repetition_that_is_not_in_memory_is_read_from_the_disk(broker: ServedBroker):
+    warm(broker)
+    sends = counting(20)
+    first = sent(broker, sends)
+    broker.memory.node.cold = True
+    ext = send_ext("T1", properties=f"UNIQ_KEY\x01{sends[13].key}\x02", idempotent="true")
+    again = broker.client().call_from_disk(310, ext, sends[13].body)
+    assert (again.ext["msgId"], again.ext["queueOffset"]) == first[13]
+    assert stored(broker) == 21
+
+
+def test_the_same_key_twice_in_a_read_is_one_send(broker: ServedBroker):
+    warm(broker)
+    sends = counting(5)
+    client = broker.client()
+    opaques = feed(client, [*sends, sends[2], *counting(3, begin=5)])
+    broker.settle()
+    broker.advance(0.02)
+    found = places(client, opaques)
+    assert found[5] == found[2]
+    assert stored(broker) == 9
+
+
+def test_what_the_log_refused_is_stored_when_it_comes_again(broker: ServedBroker):
+    warm(broker)
+    sends = counting(20)
+    client = broker.client()
+    broker.memory.node.stage_error = LogFullError("no space")
+    refused = feed(client, sends)
+    broker.settle()
+    assert {client.answered(opaque).code for opaque in refused} == {14}
+    broker.memory.node.stage_error = None
+    first = sent(broker, sends)
+    assert len(set(first)) == 20
+    assert sent(broker, sends) == first
+    assert (stored(broker), broker.counters.idempotent_waits) == (21, 0)
+
+
+def test_what_was_lost_with_leadership_is_stored_once_when_it_comes_twice(broker: ServedBroker):
+    warm(broker)
+    sends = counting(3)
+    client = broker.client()
+    feed(client, sends)
+    broker.parts.sends.flush()
+    broker.memory.node.step_down()
+    broker.memory.node.lead()
+    broker.settle()
+    opaques = feed(client, [*sends, *sends], 2000)
+    broker.settle()
+    broker.advance(0.05)
+    found = places(client, opaques)
+    assert found[3:] == found[:3]
+    assert (stored(broker), broker.counters.idempotent_waits) == (4, 3)
+
+
+def test_what_is_in_flight_when_rows_are_indexed_stays_known(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(idempotent, "MAX_NOT_INDEXED", 0)
+    monkeypatch.setattr(idempotent, "MAX_SEEN", 0)
+    warm(broker)
+    node, client = broker.memory.node, broker.client()
+    commit, node.commit = node.commit, lambda: None  # not at the end of each turn
+    earlier, later = counting(3), counting(3, begin=3)
+    opaques = feed(client, earlier)
+    broker.parts.sends.flush()
+    commit()  # rows will be indexed at the end of this turn
+    opaques += feed(client, later, 2000)
+    broker.parts.sends.flush()
+    broker.settle()
+    opaques += feed(client, earlier, 3000)
+    broker.settle()
+    opaques += feed(client, later, 4000)
+    broker.settle()
+    commit()
+    broker.advance(0.05)
+    found = places(client, opaques)
+    assert found[6:] == found[:6]
+    assert (stored(broker), broker.counters.idempotent_waits) == (7, 3)
+
+
+def test_what_another_leader_stored_meanwhile_is_known(broker: ServedBroker):
+    warm(broker)
+    sends = counting(6)
+    first = sent(broker, sends[:3])
+    broker.memory.node.step_down()
+    other = make_served_broker(broker.config, broker.memory.restart())
+    other.advance(0.1)
+    warm(other)
+    first += sent(other, sends[3:])
+    other.memory.node.step_down()
+    broker.memory.node.catch_up()
+    broker.memory.node.lead()
+    broker.advance(0.1)
+    for send, place in zip(sends, first, strict=True):
+        assert sent(broker, [send]) == [place]
+
+
+@dataclass
+class Model:
+    """What a broker must answer: the first place of each idempotent send, and new places for all others."""
+
+    first: dict[Send, tuple[str, str]] = field(default_factory=dict)
+    places: set[tuple[str, str]] = field(default_factory=set)
+
+    def see(self, send: Send, place: tuple[str, str]) -> None:
+        if send.opted_in:
+            known = self.first.setdefault(send, place)
+            assert place == known, send
+        else:
+            assert place not in self.places, send
+        self.places.add(place)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_sent_together_is_told_apart(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch, seed: int):
+    """Many repetitions of few sends, in units of any size, looked up in what was seen lately and in the index."""
+    rng = random.Random(seed)
+    monkeypatch.setattr(idempotent, "MAX_NOT_INDEXED", rng.choice([0, 3, 20, 1000]))
+    monkeypatch.setattr(idempotent, "MAX_SEEN", rng.choice([0, 2, 10, 1000]))
+    broker = remembering(make_broker(topics=("T1", "T2")))
+    warm(broker)
+    bodies = [b"x", b"y", b"large" * rng.choice([1, 500, 4000])]
+    model = Model()
+    for _ in range(60):
+        begin = rng.randrange(60)
+        sends = [
+            Send(
+                f"{STEM}{n:05X}" if rng.random() < 0.9 else rng.choice(["K", "ab", f"{STEM}0000G", f"{STEM}0000:"]),
+                bodies[0] if rng.random() < 0.8 else rng.choice(bodies),
+                topic=rng.choice(["T1"] * 20 + ["T2"]),
+                group=rng.choice(["PG"] * 20 + ["PG2"]),
+                opted_in=rng.random() < 0.97,
+                batch=rng.choice([0] * 30 + [1, 2, 3]),
+            )
+            for n in range(begin, begin + rng.choice([1, 3, 20, 50]))
+        ]
+        if rng.random() < 0.2:
+            rng.shuffle(sends)
+        client = broker.client()
+        commit = broker.memory.node.commit
+        delayed = rng.random() < 0.3
+        if delayed:
+            broker.memory.node.commit = lambda: None
+        half = rng.randrange(len(sends) + 1)
+        opaques = feed(client, sends[:half])
+        broker.settle()
+        opaques += feed(client, sends[half:], 2000)
+        broker.settle()
+        if delayed:
+            broker.memory.node.commit = commit
+            commit()
+        broker.advance(0.05)
+        for send, place in zip(sends, places(client, opaques), strict=True):
+            model.see(send, place)
+        if rng.random() < 0.1:
+            if rng.random() < 0.5:
+                broker.memory.node.snapshot()
+            broker = make_served_broker(broker.config, broker.memory.restart())
+            broker.advance(0.1)
+        elif rng.random() < 0.1:
+            broker.memory.node.step_down()
+            broker.memory.node.lead()
+            broker.advance(0.1)
+    messages = sum(ids.count(",") + 1 for ids, _ in model.places)
+    assert messages == stored(broker) + stored(broker, "T2") - 2
