@@ -76,8 +76,8 @@ class BrokerConfig:
     Idempotent sends
       idempotent_window_ms       how long an opted-in send is remembered, so that a repetition is answered and not
                                  stored; 0 = not at all
-      max_idempotent_keys        how many are remembered at a time, about 25 bytes of memory each; others are only
-                                 stored
+      max_idempotent_keys        how many rows remember them, about 27 bytes of memory each: one for each send, or for
+                                 up to 16 whose unique keys follow each other; others are only stored
 
     Reading the log
       busy_range_bytes_per_s     what this node serves of ranges of the log, which Spark jobs read, while it takes in a

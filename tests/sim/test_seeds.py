@@ -48,6 +48,7 @@ BROKER_HAPPENINGS = (
 )
 REPEAT_HAPPENINGS = (
     "send remembered",
+    "sends remembered together",
     "send repeated",
     "repetition answered",
     "repetition held",

@@ -252,18 +252,20 @@ class SendProcessor:
         is_batch = fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         messages: Sequence[MessageParts]
         sizes: list[int] | None = None
+        opted_in = target.idempotent or (fields.idempotent and target.may_be_idempotent)
+        seed = 0
         if is_batch:
             messages, with_own_keys = self._tails.batch(body, target)
             sizes = message_sizes(messages)
             size = sum(sizes)
-            seed = _identity_of_batch(fields.producer_group, target.topic, messages) if with_own_keys else 0
+            if opted_in and with_own_keys:
+                seed = _identity_of_batch(fields.producer_group, target.topic, messages)
         else:
             tail, unique_key, tag_code, has_own_key = self._tails.complete(fields.properties.encode(), target)
             messages = ((body, tail, fields.user_flag, tag_code),)
             size = RECORD_HEAD_BYTES + len(body) + len(tail)
-            seed = identity_seed(fields.producer_group, target.topic) if has_own_key else 0
-        if not (target.idempotent or (fields.idempotent and target.may_be_idempotent)):
-            seed = 0
+            if opted_in and has_own_key:
+                seed = identity_seed(fields.producer_group, target.topic)
         if self._pending_bytes + size > MAX_UNIT_BYTES:
             self.flush()
         queue = target.queue(queue_id)
@@ -305,7 +307,7 @@ class SendProcessor:
             pending = self._without_deleted(pending)
             size = _bytes(pending)
         rows = NO_ROWS
-        if opted_in:
+        if opted_in and pending:
             taken, rows = self._idempotent.admit(pending)
             if taken is not pending:
                 pending, size = taken, _bytes(taken)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,11 @@ HASTE: Final = 0.1
 """A repetition follows so much faster than another operation, so that it meets the first attempt in flight."""
 
 
-@dataclass(slots=True)
+AT_A_TIME: Final = (1, 1, 3, 8)
+"""Sends that begin together."""
+
+
+@dataclass(slots=True, eq=False)
 class _Send:
     """One send and its repetitions, which have the same fields and the same body."""
 
@@ -35,27 +40,32 @@ class _Send:
 
 
 class Repeater(Client):
-    """Sends to lasting topics, for what is repeated to a topic that was deleted and made again is stored again."""
+    """Sends to lasting topics, for what is repeated to a topic that was deleted and made again is stored again; often
+    several at a time, whose keys follow each other.
+    """
 
     def __init__(self, trial: BrokerTrial, number: int) -> None:
         super().__init__(trial, number)
-        self._send: _Send | None = None
+        self._sends: list[_Send] = []
+        self._under_way = 0
 
     def act(self) -> None:
-        """Begin a send, or repeat the last one."""
-        if self._send is None:
-            self._send = self._begin(self.random)
-        send = self._send
-        send.attempts += 1
-        if not self.call(send.code, dict(send.ext), lambda answer: self._done(send, answer), body=send.body):
-            self._settled(send, again=True)
+        """Begin sends, or repeat those of the last ones that need it."""
+        if not self._sends:
+            topic = self.random.choice(sorted(self.trial.lasting))
+            self._sends = [self._begin(self.random, topic) for _ in range(self.random.choice(AT_A_TIME))]
+        sends = list(self._sends)
+        self._under_way = len(sends)
+        for send in sends:
+            send.attempts += 1
+            if not self.call(send.code, dict(send.ext), partial(self._done, send), body=send.body):
+                self._settled(send, again=True)
 
-    def _begin(self, random: Random) -> _Send:
+    def _begin(self, random: Random, topic: str) -> _Send:
         trial, settings = self.trial, self.trial.settings
         many = random.random() < settings.batch_share
         operations = [trial.next_operation() for _ in range(random.randint(2, settings.most_in_batch) if many else 1)]
         queue_id = random.randrange(settings.queues)
-        topic = random.choice(sorted(trial.lasting))
         code, ext, body = trial.make_send(topic, queue_id, operations, batch=many)
         trial.truth.idempotent.update(dict.fromkeys(operations, operations[0]))
         return _Send(operations, queue_id, code, ext | {"idempotent": "true"}, body)
@@ -73,9 +83,10 @@ class Repeater(Client):
         """An attempt has its outcome: make another one, or leave it at that."""
         if again and send.attempts < MOST_ATTEMPTS:
             self.trial.counts["send repeated"] += 1
-            self.pause(haste=HASTE)
-            return
-        if not send.uncertain:
-            self.trial.not_sent(send.operations)
-        self._send = None
-        self.pause()
+        else:
+            if not send.uncertain:
+                self.trial.not_sent(send.operations)
+            self._sends.remove(send)
+        self._under_way -= 1
+        if not self._under_way:
+            self.pause(haste=HASTE if self._sends else 1.0)

@@ -392,3 +392,16 @@ def test_a_new_leader_first_indexes_what_is_remembered_and_holds_up_no_other_sen
     successor.advance(0.1)
     assert place(client.answered(repeated)) == place(first)
     assert stored(successor) == 4
+
+
+def test_sends_to_a_topic_that_is_deleted_before_they_are_staged_go_to_the_next_one(broker: ServedBroker):
+    send(broker)
+    client = broker.client()
+    late = [
+        client.send(310, send_ext("T1", properties=f"UNIQ_KEY\x01{key}\x02", idempotent="true"), b"late")
+        for key in ("K1", "K2")
+    ]
+    broker.memory.delete_topic("T1")
+    broker.memory.create_topic("T1")
+    broker.settle()
+    assert [place(client.answered(opaque))[2] for opaque in late] == ["0", "1"]

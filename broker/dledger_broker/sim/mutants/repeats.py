@@ -63,6 +63,13 @@ CATALOGUE.add(
 )
 
 
+CATALOGUE.add(
+    "first-of-a-row-compared",
+    "a send that is remembered together with others is found",
+    (idempotent, "_records", lambda _stored, _count: (0,)),
+)
+
+
 def _index_as_many_as_last(self: RememberedSends, max_rows: int) -> bool:
     _ = max_rows
     _real_index(self, len(self))
