@@ -161,6 +161,18 @@ def iter_commands(section: bytes | memoryview) -> Iterator[tuple[int, memoryview
         offset += length
 
 
+def only_kind(section: bytes | memoryview) -> int | None:
+    """The kind of the command that fills a section; None if there are several, none, or if it does not fit.
+
+    Most entries that have commands have one, and whoever knows its kind can do without the steps of `iter_commands`.
+    """
+    if len(section) < COMMAND_HEADER_BYTES:
+        return None
+    kind: int
+    kind, length = _COMMAND.unpack_from(section)
+    return kind if COMMAND_HEADER_BYTES + length == len(section) else None
+
+
 def encode_command(kind: int, payload: bytes) -> bytes:
     """One command of a state-command section (see `iter_commands`)."""
     return _COMMAND.pack(kind, len(payload)) + payload

@@ -17,6 +17,7 @@ from dledger.format import (
     encode_membership,
     iter_commands,
     link,
+    only_kind,
     parse_entry,
     parse_run,
     seal,
@@ -160,6 +161,7 @@ def test_what_is_no_blank_has_no_blank_length():
 def test_commands_come_back_in_order(commands: list[tuple[int, bytes]]):
     section = b"".join(encode_command(kind, payload) for kind, payload in commands)
     assert [(kind, bytes(payload)) for kind, payload in iter_commands(section)] == commands
+    assert only_kind(section) == (commands[0][0] if len(commands) == 1 else None)
 
 
 def test_a_command_s_layout():
@@ -168,3 +170,4 @@ def test_a_command_s_layout():
         list(iter_commands(b"\x00\x10\x00\x00\x00\x03ab"))
     with pytest.raises(CorruptionError, match="inside a command header"):
         list(iter_commands(b"\x00\x10\x00"))
+    assert only_kind(b"\x00\x10\x00\x00\x00\x03ab") is only_kind(b"\x00\x10\x00") is None

@@ -102,12 +102,13 @@ def rows_of_runs(keys: Sequence[bytes], seed: int, offsets: Sequence[int]) -> Un
     if len(set(map(len, keys))) != 1 or not keys[0]:
         return None
     ascends = [*map(lt, keys, islice(keys, 1, None)), False]
-    if ascends.count(False) > 1 + len(keys) // MANY_RUNS:
+    runs = ascends.count(False)
+    if runs > 1 + len(keys) // MANY_RUNS:
         return None
     families: list[int] = []
     members: list[int] = []
     begins: list[int] = []
-    begin = end = 0
+    begin, end = 0, 0 if runs > 1 else len(keys)
     while begin < len(keys):
         if begin == end:
             end = ascends.index(False, begin) + 1

@@ -7,7 +7,9 @@ operation number.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -91,14 +93,14 @@ class Client:
         """Do something."""
         raise NotImplementedError
 
-    def pause(self, *, haste: float = 1.0) -> None:
+    def pause(self, then: Callable[[], None] | None = None, *, haste: float = 1.0) -> None:
         """Go on after a while, of which `haste` is the share that passes."""
-        trial = self.trial
-        trial.group.scheduler.after(self.random.expovariate(1.0) * trial.settings.think_s * haste, self._act)
+        trial, act = self.trial, partial(self._act, then or self.act)
+        trial.group.scheduler.after(self.random.expovariate(1.0) * trial.settings.think_s * haste, act)
 
-    def _act(self) -> None:
+    def _act(self, act: Callable[[], None]) -> None:
         if self.trial.takes_another():
-            self.act()
+            act()
 
     def call(
         self,

@@ -47,19 +47,18 @@ class Repeater(Client):
     def __init__(self, trial: BrokerTrial, number: int) -> None:
         super().__init__(trial, number)
         self._sends: list[_Send] = []
-        self._under_way = 0
 
     def act(self) -> None:
-        """Begin sends, or repeat those of the last ones that need it."""
-        if not self._sends:
-            topic = self.random.choice(sorted(self.trial.lasting))
-            self._sends = [self._begin(self.random, topic) for _ in range(self.random.choice(AT_A_TIME))]
-        sends = list(self._sends)
-        self._under_way = len(sends)
-        for send in sends:
-            send.attempts += 1
-            if not self.call(send.code, dict(send.ext), partial(self._done, send), body=send.body):
-                self._settled(send, again=True)
+        """Begin some sends."""
+        topic = self.random.choice(sorted(self.trial.lasting))
+        self._sends = [self._begin(self.random, topic) for _ in range(self.random.choice(AT_A_TIME))]
+        for send in list(self._sends):
+            self._try(send)
+
+    def _try(self, send: _Send) -> None:
+        send.attempts += 1
+        if not self.call(send.code, dict(send.ext), partial(self._done, send), body=send.body):
+            self._settled(send, again=True)
 
     def _begin(self, random: Random, topic: str) -> _Send:
         trial, settings = self.trial, self.trial.settings
@@ -83,10 +82,10 @@ class Repeater(Client):
         """An attempt has its outcome: make another one, or leave it at that."""
         if again and send.attempts < MOST_ATTEMPTS:
             self.trial.counts["send repeated"] += 1
-        else:
-            if not send.uncertain:
-                self.trial.not_sent(send.operations)
-            self._sends.remove(send)
-        self._under_way -= 1
-        if not self._under_way:
-            self.pause(haste=HASTE if self._sends else 1.0)
+            self.pause(partial(self._try, send), haste=HASTE)
+            return
+        if not send.uncertain:
+            self.trial.not_sent(send.operations)
+        self._sends.remove(send)
+        if not self._sends:
+            self.pause()

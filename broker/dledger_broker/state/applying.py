@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dledger.format import iter_commands
+from dledger.format import COMMAND_HEADER_BYTES, iter_commands, only_kind
 from dledger.statemachine import CommittedEntry
 from dledger_broker.state.commands import (
     KINDS,
@@ -43,11 +43,14 @@ class Applied:
 
 def apply_commands(state: BrokerState, entry: CommittedEntry, applied: Applied) -> None:
     """Apply an entry's commands in their order. Raises `CorruptionError` for one that this version does not know."""
+    if only_kind(entry.commands) == REMEMBER_SENDS:  # the only one that ordinary entries have: it takes a short way
+        _remember(state, entry, entry.commands[COMMAND_HEADER_BYTES:])
+        return
     for kind, payload in iter_commands(entry.commands):
         if kind < FIRST_KIND:
             continue
-        if kind == REMEMBER_SENDS:  # the only one that comes with ordinary entries: it takes the short way
-            state.remembered.remember(remembered_rows(payload), store_timestamp_of(entry))
+        if kind == REMEMBER_SENDS:
+            _remember(state, entry, payload)
             continue
         match decode(kind, payload):
             case CommitOffsets(offsets=offsets):
@@ -83,6 +86,10 @@ def apply_commands(state: BrokerState, entry: CommittedEntry, applied: Applied) 
                 state.pins.remove(names)
             case LimitSends(window_ms=window_ms, max_rows=max_rows):
                 state.remembered.limit(window_ms, max_rows)
+
+
+def _remember(state: BrokerState, entry: CommittedEntry, rows: bytes | memoryview) -> None:
+    state.remembered.remember(remembered_rows(rows), store_timestamp_of(entry))
 
 
 def store_timestamp_of(entry: CommittedEntry) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dledger.format import iter_commands
+from dledger.format import iter_commands, only_kind
 
 SNAPSHOT_MARK = 1
 """In the first entry of a segment: every replica snapshots its state before applying this entry.  No payload."""
@@ -18,6 +18,9 @@ FIRST_SERVICE_KIND = 16
 
 def has_own(section: memoryview) -> bool:
     """Whether any command of a section is the log's own."""
+    kind = only_kind(section)
+    if kind is not None:
+        return kind < FIRST_SERVICE_KIND
     for kind, _ in iter_commands(section):  # noqa: SIM110 - `any` would cost a second generator for each entry
         if kind < FIRST_SERVICE_KIND:
             return True
