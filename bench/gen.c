@@ -69,13 +69,13 @@ enum {
     IOV_BATCH = 64,
 };
 static const uint32_t RECORD_MAGIC_V1 = 0xDAA320A7u, RECORD_MAGIC_V2 = 0xDAA320ABu;
-static const char KEY_DIGITS[] = "00000000"; /* patched per message; the rest of a key is fixed per run */
+static const char KEY_DIGITS[] = "000000000000"; /* patched per message; the rest of a key is fixed per run */
 
 typedef struct {
     char *frame;
     size_t frame_bytes;
     char *opaque_digits;  /* ten digits inside the frame */
-    char **key_digits;    /* eight hex digits inside the frame, one pointer per message */
+    char **key_digits;    /* twelve hex digits inside the frame, one pointer per message */
 } Form;
 
 typedef struct {
@@ -247,8 +247,8 @@ static void patch_send_frame(Slot *slot) {
     uint32_t value = slot->opaque;
     for (int i = 9; i >= 0; i--, value /= 10) slot->form->opaque_digits[i] = (char)('0' + value % 10);
     for (int m = 0; m < options.batch; m++) {
-        uint32_t key = key_counter++;
-        for (int i = 7; i >= 0; i--, key >>= 4) slot->form->key_digits[m][i] = "0123456789ABCDEF"[key & 15];
+        uint64_t key = slot->sent_ns / 1000000 << 16 | (key_counter++ & 0xFFFF);
+        for (int i = 11; i >= 0; i--, key >>= 4) slot->form->key_digits[m][i] = "0123456789ABCDEF"[key & 15];
     }
 }
 
@@ -567,10 +567,11 @@ static void parse_options(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     parse_options(argc, argv);
-    /* UNIQ_KEY: 32 hex digits; address, process and start time here, the per-message counter in the last eight. */
-    char key_prefix[25];
-    snprintf(key_prefix, sizeof key_prefix, "7F000001%04X%012" PRIX64, (unsigned)getpid() & 0xFFFF,
-             (now_ns() / 1000) & 0xFFFFFFFFFFFFu);
+    /* UNIQ_KEY as Java's client makes it, 32 hex digits: address, process and a number for the run here; then for each
+       message the millisecond in eight and a counter in four. */
+    char key_prefix[21];
+    snprintf(key_prefix, sizeof key_prefix, "7F000001%04X%08" PRIX32, (unsigned)getpid() & 0xFFFF,
+             (uint32_t)(now_ns() / 1000));
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (epoll_fd < 0) fail(1, "epoll_create1");
     Connection *connections = allocate((size_t)options.connections, sizeof *connections);

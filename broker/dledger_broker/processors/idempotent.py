@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 from dledger.environment import Environment
 from dledger.errors import LogError, TrimmedError
+from dledger.format import COMMAND_HEADER_BYTES
 from dledger.statemachine import Leadership
 from dledger.types import Membership
 from dledger_broker.config import BrokerConfig
@@ -40,6 +41,7 @@ from dledger_broker.processors.record_tails import MessageParts
 from dledger_broker.processors.send_unit import PendingSend
 from dledger_broker.server.request import Request
 from dledger_broker.state.commands import REMEMBER_SENDS, RememberSends
+from dledger_broker.state.remembered import RememberedSends
 from dledger_broker.state.rows import ROW_BYTES, Row
 from dledger_remoting.errors import QuorumTimeout
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame
@@ -153,15 +155,17 @@ class IdempotentSends:
             rows = rows_of_runs(keys, seeds[0], offsets)
         if rows is None:
             rows = rows_of(identities_of(keys, seeds), offsets)
-        if len(rows.families) <= self._room and self._are_new(rows):
+        if len(rows.families) <= self._room and self._are_new(rows, table):
             self._room -= len(rows.families)
             return sends, rows
         return self._admit_each(sends, identities_of(keys, seeds))
 
-    def _are_new(self, rows: UnitRows) -> bool:
+    def _are_new(self, rows: UnitRows, table: RememberedSends) -> bool:
         """True if none of these sends was seen before, nor is there twice; they are seen now."""
         seen = self._seen
-        self._recall(rows.families)
+        unseen = [family for family in rows.families if family not in seen]
+        if unseen and table.known(unseen):
+            self._recall(unseen)
         for family, members in zip(rows.families, rows.members, strict=True):
             before = seen.get(family, 0)
             if before & members:
@@ -312,7 +316,7 @@ class IdempotentSends:
             if not self._machine.understood_by_all(RememberSends):
                 return bytearray()
             self._understood_by = membership
-        return bytearray(_command(count).size)
+        return bytearray(COMMAND_HEADER_BYTES + ROW_BYTES * count)
 
     def staged(self, position: int, rows: UnitRows) -> None:
         """A unit whose first record is to stand at `position` was proposed."""
