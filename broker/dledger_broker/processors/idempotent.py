@@ -53,11 +53,11 @@ KEEP_FETCHED_S: Final = 0.1
 """How long a stored send that was read from the disk stays at hand: the next candidate of the same identity may have to
 be read, too, and a file system that cannot tell what is in memory has all of them read each time."""
 MAX_CANDIDATES: Final = 64
-"""Stored sends of one identity with which a send is compared, the newest ones."""
+"""Rows with the identity of a send with which it is compared, the newest ones."""
 MAX_NOT_INDEXED: Final = 2_048
 """Rows are indexed when there are more that are not, once answers have left."""
 MAX_SEEN: Final = 4_096
-"""Families of lately admitted sends that are kept at hand, besides those that came since rows were indexed."""
+"""Families of lately admitted sends that are kept at hand, besides those of which some are in flight."""
 ROWS_PER_SLICE: Final = 4_096
 """Rows indexed at a time, in half a millisecond, and in some more as long as the index meets new memory."""
 
@@ -120,6 +120,7 @@ class IdempotentSends:
         nothing is in flight and all that is remembered is indexed.
         """
         self._staged: deque[tuple[int, UnitRows]] = deque()
+        self._seen_limit = MAX_SEEN
         self._not_indexed = 0
         self._fetched: dict[tuple[int, int], bytes] = {}
         """Stored sends that were read from the disk, by their position and how much of it was read."""
@@ -163,9 +164,7 @@ class IdempotentSends:
     def _are_new(self, rows: UnitRows, table: RememberedSends) -> bool:
         """True if none of these sends was seen before, nor is there twice; they are seen now."""
         seen = self._seen
-        unseen = [family for family in rows.families if family not in seen]
-        if unseen and table.known(unseen):
-            self._recall(unseen)
+        self._recall(table.known([family for family in rows.families if family not in seen]))
         for family, members in zip(rows.families, rows.members, strict=True):
             before = seen.get(family, 0)
             if before & members:
@@ -174,10 +173,9 @@ class IdempotentSends:
         return True
 
     def _recall(self, families: Iterable[int]) -> None:
-        """See what is remembered of families."""
-        table, seen = self._machine.state.remembered, self._seen
-        for family in table.known([family for family in families if family not in seen]):
-            seen[family] = table.members(family)
+        """See what is remembered of families that were not seen."""
+        for family in families:
+            self._seen[family] = self._machine.state.remembered.members(family)
 
     def _admit_each(
         self, sends: Sequence[PendingSend], identities: Sequence[int]
@@ -213,7 +211,7 @@ class IdempotentSends:
         if not kept:
             return kept, NO_ROWS
         rows = rows_of(remembered, _offsets(kept))
-        self._recall(rows.families)
+        self._recall([family for family in rows.families if family not in self._seen])
         _add(self._seen, rows)
         self._room -= len(rows.families)
         return kept, rows
@@ -325,7 +323,8 @@ class IdempotentSends:
 
     def applied(self) -> None:
         """A unit was applied and answered."""
-        if self._not_indexed > MAX_NOT_INDEXED and not self._tidies:
+        are_many = self._not_indexed > MAX_NOT_INDEXED or len(self._seen) > self._seen_limit
+        if are_many and not self._tidies:
             self._tidies = True
             self._env.call_soon(self._tidy)
 
@@ -333,7 +332,7 @@ class IdempotentSends:
         self._tidies = False
         if self._is_indexed and not self._closed:
             self._index_applied()
-            if len(self._seen) > MAX_SEEN:
+            if len(self._seen) > self._seen_limit:
                 self._see_only_what_is_in_flight()
 
     def _see_only_what_is_in_flight(self) -> None:
@@ -341,7 +340,8 @@ class IdempotentSends:
         self._seen = {}
         self._recall(in_flight)
         for family, members in in_flight.items():
-            self._seen[family] = self._seen.get(family, 0) | members
+            self._seen[family] |= members
+        self._seen_limit = len(in_flight) + MAX_SEEN
 
     def _index_applied(self) -> None:
         """What is applied is known to the state, where it is indexed now."""

@@ -178,9 +178,10 @@ def test_what_was_lost_with_leadership_is_stored_once_when_it_comes_twice(broker
     assert (stored(broker), broker.counters.idempotent_waits) == (4, 3)
 
 
-def test_what_is_in_flight_when_rows_are_indexed_stays_known(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_in_flight_when_rows_are_indexed_stays_known(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(idempotent, "MAX_NOT_INDEXED", 0)
     monkeypatch.setattr(idempotent, "MAX_SEEN", 0)
+    broker = remembering(make_broker(topics=("T1", "T2")))
     warm(broker)
     node, client = broker.memory.node, broker.client()
     commit, node.commit = node.commit, lambda: None  # not at the end of each turn
@@ -200,6 +201,19 @@ def test_what_is_in_flight_when_rows_are_indexed_stays_known(broker: ServedBroke
     found = places(client, opaques)
     assert found[6:] == found[:6]
     assert (stored(broker), broker.counters.idempotent_waits) == (7, 3)
+
+
+def test_what_was_seen_does_not_grow_where_there_is_a_repetition_in_every_unit(
+    make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(idempotent, "MAX_SEEN", 10)
+    broker = remembering(make_broker(topics=("T1", "T2")))
+    warm(broker)
+    again = counting(1)
+    first = sent(broker, again)
+    for begin in range(16, 1600, 16):
+        assert sent(broker, [*counting(1, begin=begin), *again])[1:] == first
+        assert len(broker.parts.sends._idempotent._seen) <= 11
 
 
 def test_what_another_leader_stored_meanwhile_is_known(broker: ServedBroker):
