@@ -376,8 +376,9 @@ def test_an_up_in_the_foreground_goes_on_while_a_process_runs_that_took_the_plac
     running.spawn()
     wait_until(lambda: all(dledger.pids().values()), timeout_s=20)
     for name in dledger.pids():
-        assert dledger("node", "stop", *data, name, "--now").exit_code == 0
-        assert dledger("node", "start", *data, name, "--detach").exit_code == 0
+        for command in (("stop", *data, name, "--now"), ("start", *data, name, "--detach")):
+            done = dledger("node", *command)
+            assert done.exit_code == 0, done.output
     assert running.exited().keys() == dledger.pids().keys()
     assert running.runs()
     dledger("down", *data)
