@@ -244,9 +244,10 @@ class _DataDirectory:
             raise StartError(
                 f"data directory {path} is in use by process {holder or '?'}; stop it or choose another directory"
             ) from error
-        try:
-            os.ftruncate(self._descriptor, 0)
-            os.write(self._descriptor, b"%d\n" % os.getpid())
+        written = b"%d\n" % os.getpid()
+        try:  # in this order: whoever reads the file meanwhile, to stop this server, finds a process id
+            os.pwrite(self._descriptor, written, 0)
+            os.ftruncate(self._descriptor, len(written))
         except OSError as error:
             self.release()
             raise StartError(f"data directory {path} cannot be used: {error.strerror}") from error

@@ -65,7 +65,8 @@ else:
     socketserver.ThreadingTCPServer.allow_reuse_address = True
     server = socketserver.ThreadingTCPServer(("127.0.0.1", config["port"]), Names)
 if not (data / "hangs").exists():
-    (data / "pid").write_text(f"{os.getpid()}\\n")
+    (data / ".pid.tmp").write_text(f"{os.getpid()}\\n")
+    (data / ".pid.tmp").replace(data / "pid")  # never an empty file, from which nobody could tell that this runs
 server.serve_forever()
 """
 

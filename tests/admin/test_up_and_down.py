@@ -67,6 +67,21 @@ def test_up_starts_every_process_and_down_stops_them_all(dledger):
     assert not any(dledger.pids().values())
 
 
+def test_whoever_reads_the_pid_file_of_a_process_that_is_being_started_finds_a_pid(tmp_path, monkeypatch):
+    (tmp_path / "pid").write_text("1234567890\n")  # left by a dead one
+    truncate, found = os.ftruncate, []
+
+    def look_before(descriptor: int, size: int) -> None:
+        found.append((tmp_path / "pid").read_text().split()[0])
+        truncate(descriptor, size)
+
+    monkeypatch.setattr(os, "ftruncate", look_before)
+    process = processes.Service("n0", "dledger_broker", tmp_path / "broker.toml").spawn()
+    process.kill()
+    process.wait()
+    assert found == [str(process.pid)] == (tmp_path / "pid").read_text().split()
+
+
 def test_up_waits_until_the_leader_says_that_name_servers_list_it_with_its_topics(dledger):
     dledger.up()
     dledger("down", "--data", str(dledger.data))

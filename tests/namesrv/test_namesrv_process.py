@@ -13,6 +13,7 @@ import dledger
 import dledger_namesrv
 import dledger_remoting
 from dledger_namesrv.config import ConfigError, NameServerConfig, load_config
+from dledger_namesrv.server import _DataDirectory
 
 SEARCH_PATH = os.pathsep.join(
     str(Path(str(package.__file__)).parents[1]) for package in (dledger_remoting, dledger, dledger_namesrv)
@@ -27,6 +28,23 @@ def run(*arguments: str) -> subprocess.Popen[str]:
         text=True,
         env={**os.environ, "PYTHONPATH": SEARCH_PATH},
     )
+
+
+def test_whoever_reads_the_pid_file_while_it_is_written_finds_a_pid(tmp_path, monkeypatch):
+    """`dledger node stop` would otherwise find that nothing runs."""
+    (tmp_path / "pid").write_text("1234567890\n")  # left by a dead one
+    truncate, found = os.ftruncate, []
+
+    def look_before(descriptor: int, size: int) -> None:
+        found.append((tmp_path / "pid").read_text().split()[0])
+        truncate(descriptor, size)
+        found.append((tmp_path / "pid").read_text().split()[0])
+
+    monkeypatch.setattr(os, "ftruncate", look_before)
+    directory = _DataDirectory(tmp_path)
+    assert found == [str(os.getpid())] * 2
+    directory.release()
+    assert not (tmp_path / "pid").exists()
 
 
 def test_a_directory_in_which_nothing_can_be_written_is_named(tmp_path):

@@ -28,6 +28,8 @@ KILL_AFTER_S = 10.0
 
 _REPEAT_SIGNAL_S = 0.2
 _POLL_S = 0.02
+_EXEC_S = 0.1
+"""A process has no command line while it begins to execute another program: a fraction of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Service:
             pid = int((self.directory / PID_FILE).read_text(encoding="ascii").split()[0])
         except (OSError, ValueError, IndexError):
             return None
-        return pid if self.is_run_by(command_line(pid) or "") else None
+        return pid if self.is_run_by(_command_line_of_any_age(pid)) else None
 
     def is_run_by(self, command: str) -> bool:
         """Tell whether a command line is that of its process."""
@@ -78,7 +80,7 @@ class Service:
             )
         try:
             if self.pid() is None:
-                (self.directory / PID_FILE).write_text(f"{process.pid}\n", encoding="ascii")
+                _write_pid(self.directory / PID_FILE, process.pid)
         except BaseException:
             process.kill()
             process.wait()
@@ -144,6 +146,25 @@ def stop_gracefully(service: Service, timeout_s: float) -> bool:
             return False
         time.sleep(_POLL_S)
     return True
+
+
+def _command_line_of_any_age(pid: int) -> str:
+    """Return the command line of a process, also of one that was started a moment ago; "" if it has none."""
+    deadline = time.monotonic() + _EXEC_S
+    while not (command := command_line(pid)) and not has_ended(pid) and time.monotonic() < deadline:
+        time.sleep(_POLL_S / 20)
+    return command or ""
+
+
+def _write_pid(path: Path, pid: int) -> None:
+    """Write a pid file that stays the same one and in which readers find a pid at every moment."""
+    written = b"%d\n" % pid
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.pwrite(descriptor, written, 0)
+        os.ftruncate(descriptor, len(written))
+    finally:
+        os.close(descriptor)
 
 
 def _running(services: Mapping[str, Service]) -> dict[str, int]:
