@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import islice
-from operator import lt
+from operator import lt, or_
 from typing import Final, NamedTuple
 
 from dledger_remoting.checksum import crc32
@@ -94,7 +94,7 @@ def identities_of(keys: Sequence[bytes], seeds: Sequence[int]) -> list[int]:
 
 def rows_of_runs(keys: Sequence[bytes], seed: int, offsets: Sequence[int]) -> UnitRows | None:
     """As `rows_of`, for sends of one message each that have one seed and mostly ascending keys of one length; None of
-    others. There is a step for each row, and none for each send.
+    others. Where keys count by ones there is a step for each row, and none for each send.
 
     Keys between two that begin alike begin like these, and so do the members between two that are hexadecimal digits:
     if they are as many as their numbers are apart, they have each of the numbers once.
@@ -118,13 +118,13 @@ def rows_of_runs(keys: Sequence[bytes], seed: int, offsets: Sequence[int]) -> Un
         last = keys[behind - 1][-1]
         low, high = _NUMBER_OF[key[-1]], _NUMBER_OF[last]
         family = crc32(stem, seed) & _SINGLE
-        if (
-            last <= _LAST_DIGIT
-            and high - low == behind - begin - 1
-            and offsets[behind] - offsets[begin] <= MAX_ROW_BYTES
-        ):
+        if last <= _LAST_DIGIT and high - low == behind - begin - 1:
+            bits = (2 << high) - (1 << low)
+        else:
+            bits = reduce(or_, [_MEMBER_OF[other[-1]] for other in keys[begin:behind]])
+        if bits.bit_count() == behind - begin and offsets[behind] - offsets[begin] <= MAX_ROW_BYTES:
             families.append(family)
-            members.append((2 << high) - (1 << low))
+            members.append(bits)
             begins.append(offsets[begin])
         else:
             for one in range(begin, behind):
