@@ -8,6 +8,7 @@ from dledger.errors import BusyError, CorruptionError
 from dledger.format import HEADER_BYTES, encode_command, seal
 from dledger.replica.applier import Applier
 from dledger.replica.commands import FIRST_SERVICE_KIND
+from dledger.replica.completions import Completions
 from dledger.replica.proposer import Contexts
 from dledger.replica.recent import RecentEntries
 from dledger.types import EntryKind
@@ -80,11 +81,13 @@ class Setup:
         self.batches = []
         self.corrupt = []
         self.failures = []
+        self.completions = Completions(self.failures.append)
         self.applier = Applier(
             self.turns,
             self.log,
             RecentEntries(1 << 20),
             Contexts(),
+            self.completions,
             applied_index=-1,
             deliver=self.deliver,
             log_commands=lambda meta, commands: self.batches.append(f"commands of {meta.index}"),
@@ -92,6 +95,10 @@ class Setup:
             corrupt=self.corrupt.append,
             failed=self.failures.append,
         )
+
+    def advance(self, commit_index):
+        self.applier.advance(commit_index)
+        self.completions.run()
 
     def deliver(self, entries):
         self.batches.append([entry.index for entry in entries])
@@ -109,7 +116,7 @@ class Setup:
 def test_entries_that_verify_again_are_applied_once_however_often_they_were_asked_for():
     setup = Setup()
     setup.log.error = CorruptionError("rotten")
-    setup.applier.advance(4)
+    setup.advance(4)
     setup.turns.cold.popleft()()
     assert setup.corrupt == [0]
     setup.log.error = None
@@ -117,7 +124,7 @@ def test_entries_that_verify_again_are_applied_once_however_often_they_were_aske
     setup.applier.retry()
     setup.turns.run_soon()
     setup.applier.retry()
-    setup.applier.advance(4)
+    setup.advance(4)
     setup.turns.run_soon()
     assert len(setup.turns.cold) == 1
     assert setup.finish() == [0, 1, 2, 3, 4]
@@ -126,7 +133,7 @@ def test_entries_that_verify_again_are_applied_once_however_often_they_were_aske
 def test_a_retry_while_the_disk_is_busy_starts_no_second_read():
     setup = Setup()
     setup.log.error = CorruptionError("rotten")
-    setup.applier.advance(4)
+    setup.advance(4)
     setup.turns.cold.popleft()()
     setup.log.error = BusyError("busy")
     setup.applier.retry()
@@ -142,7 +149,7 @@ def test_a_retry_while_the_disk_is_busy_starts_no_second_read():
 def test_what_stays_rotten_is_asked_for_again_at_each_retry_and_told_each_time():
     setup = Setup()
     setup.log.error = CorruptionError("rotten")
-    setup.applier.advance(4)
+    setup.advance(4)
     for count in range(1, 4):
         setup.turns.cold.popleft()()
         assert setup.corrupt == [0] * count
@@ -155,6 +162,6 @@ def test_what_stays_rotten_is_asked_for_again_at_each_retry_and_told_each_time()
 def test_only_commands_of_the_logs_own_are_carried_out_between_entries():
     own, services = encode_command(FIRST_SERVICE_KIND - 1, b"own"), encode_command(FIRST_SERVICE_KIND, b"another's")
     setup = Setup(7, {1: services, 2: services, 4: services + own, 5: services})
-    setup.applier.advance(6)
+    setup.advance(6)
     assert setup.finish() == [0, 1, 2, 3, 4, 5, 6]
     assert setup.batches == [[0, 1, 2, 3], "commands of 4", [4, 5, 6]]

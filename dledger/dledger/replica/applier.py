@@ -9,6 +9,7 @@ from dledger.environment import COLD, Environment
 from dledger.errors import BusyError, CorruptionError, StorageError
 from dledger.format import HEADER_BYTES
 from dledger.replica.commands import has_own
+from dledger.replica.completions import Completions
 from dledger.replica.proposer import Contexts
 from dledger.replica.recent import Buffer, RecentEntries
 from dledger.statemachine import CommittedEntry
@@ -22,7 +23,7 @@ BUSY_PAUSE_S = 0.01
 
 
 class Applier:
-    """Follows the commit index.
+    """Follows the commit index; what it calls is called among the `completions`, or by the event loop.
 
     `deliver(entries)` gets groups to apply; `log_commands(meta, commands)` is asked about every group that has commands
     of the log's own, when those before it are applied and it is not; `progressed()` is called after every slice.
@@ -36,6 +37,7 @@ class Applier:
         store: LogStore,
         recent: RecentEntries,
         contexts: Contexts,
+        completions: Completions,
         *,
         applied_index: int,
         deliver: Callable[[Sequence[CommittedEntry]], None],
@@ -48,6 +50,7 @@ class Applier:
         self._store = store
         self._recent = recent
         self._contexts = contexts
+        self._completions = completions
         self._deliver = deliver
         self._log_commands = log_commands
         self._progressed = progressed
@@ -65,10 +68,17 @@ class Applier:
             self.applied_position = store.end_position
 
     def advance(self, commit_index: int) -> None:
-        """Entries up to `commit_index` are committed."""
+        """Entries up to `commit_index` are committed: apply them among the completions."""
         self._target = max(self._target, commit_index)
         if not self._waiting and not self._running:
-            self._run()
+            self._waiting = True
+            self._completions.add(partial(self._resume, self._epoch))
+
+    def halt(self) -> None:
+        """Apply nothing more, unless `restart` says from where on."""
+        self._epoch += 1
+        self._waiting = True
+        self._at_rest = False
 
     def restart(self, applied_index: int, applied_position: int) -> None:
         """The state machine was given a state as of `applied_index`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dledger.errors import CorruptionError
+from dledger.replica.completions import Completions
 from dledger.statemachine import CommittedEntry, Leadership, StateMachine
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore
@@ -12,10 +13,15 @@ from dledger.types import SnapshotMeta
 
 
 class MachineFeed:
-    """`state_index` is the last entry that the restored state covers; only views lack what lies below it."""
+    """All calls into the state machine that tell it something go through here, between executions only.
 
-    def __init__(self, machine: StateMachine, store: LogStore, snapshots: SnapshotStore) -> None:
+    `state_index` is the last entry that the restored state covers; only views lack what lies below it."""
+
+    def __init__(
+        self, machine: StateMachine, store: LogStore, snapshots: SnapshotStore, completions: Completions
+    ) -> None:
         self._machine = machine
+        self._completions = completions
         self._store = store
         self._snapshots = snapshots
         self._leadership: Leadership | None = None
@@ -47,11 +53,13 @@ class MachineFeed:
 
     def reset(self, base: SnapshotMeta) -> None:
         """Give the machine an installed snapshot, behind which the log is empty."""
+        self._completions.require_outside("restore")
         self.state_index = base.last_index
         self._machine.restore(base, self._snapshots.read_chunks(base))
 
     def deliver(self, entries: Sequence[CommittedEntry]) -> None:
         """Have entries applied, or views rebuilt from those that the state covers already."""
+        self._completions.require_outside("apply")
         if entries[0].index > self.state_index:
             self._machine.apply(entries)
             return
@@ -63,5 +71,11 @@ class MachineFeed:
     def tell(self, leadership: Leadership) -> None:
         """Tell the machine who leads, if that changed."""
         if leadership != self._leadership:
+            self._completions.require_outside("on_leadership")
             self._leadership = leadership
             self._machine.on_leadership(leadership)
+
+    def dropped(self, contexts: Sequence[object]) -> None:
+        """Tell the machine of proposals that this replica lost track of."""
+        self._completions.require_outside("dropped")
+        self._machine.dropped(contexts)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from dledger.environment import FLUSH, Environment
 from dledger.errors import StorageError
+from dledger.replica.completions import Completions
 from dledger.store.log import LogStore
 from dledger.store.sync import SyncTicket
 
@@ -20,13 +21,14 @@ class Flusher:
     """Runs the store's syncs on the flush thread.
 
     `durable(generation, index)` is told what an acknowledgement may vouch for: with `sync` what a completed sync
-    covered, without it what was written.  `failed` is told the error that ends this replica.
+    covered, without it what was written, once the effect that wrote it is carried out.  `failed` is told the error that ends this replica.
     """
 
     def __init__(
         self,
         environment: Environment,
         store: LogStore,
+        completions: Completions,
         *,
         sync: bool,
         durable: Callable[[int, int], None],
@@ -34,10 +36,12 @@ class Flusher:
     ) -> None:
         self._environment = environment
         self._store = store
+        self._completions = completions
         self._sync = sync
         self._durable = durable
         self._failed = failed
         self._running = False
+        self._reporting = False
         self._began_at = 0.0
         self._synced_to = store.end_position
         self._last_sync_at = self._mark_synced_at = environment.now()
@@ -54,10 +58,16 @@ class Flusher:
     def written(self) -> None:
         """Entries were written; see to their sync."""
         if not self._sync:
-            self._durable(self._store.generation, self._store.last_index)
+            if not self._reporting:
+                self._reporting = True
+                self._completions.add(self._report_written)
             if self._store.end_position - self._synced_to < ASYNC_SYNC_BYTES:
                 return
         self._start()
+
+    def _report_written(self) -> None:
+        self._reporting = False
+        self._durable(self._store.generation, self._store.last_index)
 
     def tick(self) -> None:
         """Called a few times a second: bounds how long unsynced bytes wait where acknowledgements do not."""

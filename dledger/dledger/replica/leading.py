@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from dledger.config import ReplicaConfig
 from dledger.core.effects import Output
@@ -12,9 +13,10 @@ from dledger.engines import Engine
 from dledger.environment import Environment
 from dledger.errors import LogFullError, NotLeaderError
 from dledger.format import HEADER_BYTES, MAX_ENTRY_BODY_BYTES
+from dledger.replica.completions import Completions
+from dledger.replica.feed import MachineFeed
 from dledger.replica.marks import Marks
 from dledger.replica.proposer import MARK_BYTES, Contexts, Fill, Proposer, SealedEntry, check_room
-from dledger.statemachine import StateMachine
 from dledger.store.log import LogStore
 from dledger.types import EntryKind, Membership, ReplicaId, Role
 
@@ -36,7 +38,8 @@ class Leading:
         config: ReplicaConfig,
         environment: Environment,
         store: LogStore,
-        machine: StateMachine,
+        feed: MachineFeed,
+        completions: Completions,
         marks: Marks,
         connected: Mapping[str, ReplicaId],
         engine: Callable[[], Engine],
@@ -50,7 +53,8 @@ class Leading:
         self._config = config
         self._environment = environment
         self._store = store
-        self._machine = machine
+        self._feed = feed
+        self._completions = completions
         self._marks = marks
         self._connected = connected
         self._engine = engine
@@ -86,12 +90,14 @@ class Leading:
         `privileged` units may use the space that is kept back for when the disk is full. Digests, which are the log's
         `own`, are taken although states differ: they tell when that is over.
         """
+        self._completions.require_outside("stage")
         if not self._is_ready():
             raise self.not_leader()
         check_room(self._store.end_position - self._committed_end(), self._config.max_uncommitted_bytes)
         if self._marks.disagree and not own:
             raise LogFullError("the replicas' states differ and no majority agrees: writes are stopped, restore a node")
-        position = self._proposer.stage(self._engine().term, size, fill, commands, context, privileged=privileged)
+        with self._completions.executing:
+            position = self._proposer.stage(self._engine().term, size, fill, commands, context, privileged=privileged)
         if not self._seal_scheduled:
             self._seal_scheduled = True
             self._environment.call_soon(self._seal)
@@ -154,12 +160,13 @@ class Leading:
         self._engine().resign(now)
 
     def drop(self) -> None:
-        """Lose track of everything proposed and not applied, and of what is staged."""
-        self._dropped([*self.contexts.drop(), *self._proposer.drop()])
+        """Lose track of what is staged, and of everything proposed that is not applied before the machine is told."""
+        self._completions.add(partial(self._lose_track, self._proposer.drop()))
 
-    def _dropped(self, contexts: list[object]) -> None:
+    def _lose_track(self, staged: list[object]) -> None:
+        contexts = [*self.contexts.drop(), *staged]
         if contexts:
-            self._machine.dropped(contexts)
+            self._feed.dropped(contexts)
 
     def _reserve(self, size: int, privileged: bool) -> int:
         """Where an entry of `size` bytes goes, once there is space for it and for what may join it in its turn."""
@@ -188,8 +195,8 @@ class Leading:
         self._run(self._seal_now)
 
     def _seal_now(self) -> None:
-        if not self._engine().accepts_proposals:
-            self._dropped(self._proposer.drop())
+        if self._proposer.is_open and not self._engine().accepts_proposals:
+            self._completions.add(partial(self._feed.dropped, self._proposer.drop()))
         self._proposer.seal()
 
     def _propose(self, entry: SealedEntry) -> None:

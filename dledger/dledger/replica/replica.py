@@ -8,6 +8,7 @@ half done must not be built upon.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from dledger.config import ReplicaConfig
 from dledger.core.effects import (
@@ -35,6 +36,7 @@ from dledger.format import link
 from dledger.invariants import invariant
 from dledger.net.transport import Transport
 from dledger.replica.applier import Applier
+from dledger.replica.completions import Completions
 from dledger.replica.concerns import Concerns
 from dledger.replica.describe import describe
 from dledger.replica.feed import MachineFeed
@@ -94,6 +96,8 @@ class Replica:
         self._pumping = False
         self._told: tuple[int, ReplicaId | None, Role, bool] | None = None
         self._committed_end = self.store.first_position
+        self._completions = Completions(self.fail)
+        self._feed = MachineFeed(state_machine, self.store, self.snapshots, self._completions)
 
         self.engine = opened.make_engine(engine, config, environment)
         self._recent = RecentEntries(config.recent_bytes)
@@ -103,7 +107,12 @@ class Replica:
             environment, opened.hard_state_file, send=self._outbox.send, saved=self._hard_state_saved, failed=self.fail
         )
         self.flusher = Flusher(
-            environment, self.store, sync=config.flush == "sync", durable=self._durable, failed=self.fail
+            environment,
+            self.store,
+            self._completions,
+            sync=config.flush == "sync",
+            durable=self._durable,
+            failed=self.fail,
         )
         self._reads = ReadWaiters(environment, self._begin_read_round, self._pump)
         self._snapshotter = Snapshotter(
@@ -115,13 +124,12 @@ class Replica:
             failed=self.fail,
         )
         self._marks = self._make_marks(state_machine)
-        self._leading = self._make_leading(state_machine)
+        self._leading = self._make_leading()
         self._receiver = SnapshotReceiver(environment, self.snapshots, self.store.prepare_reset)
         self._inbox = Inbox(
             environment, self.store, self._receiver, lambda: self.engine, run=self._run, failed=self.fail
         )
         self._housekeeper = self._make_housekeeper(opened)
-        self._feed = MachineFeed(state_machine, self.store, self.snapshots)
         applied_index = self._feed.restore(opened.recovery.base)
         self._marks.restored(self._feed.state_index)
         self._applier = self._make_applier(applied_index)
@@ -172,12 +180,13 @@ class Replica:
             propose_privileged=lambda commands: self._leading.stage(0, None, commands, None, privileged=True),
         )
 
-    def _make_leading(self, state_machine: StateMachine) -> Leading:
+    def _make_leading(self) -> Leading:
         return Leading(
             self.config,
             self.environment,
             self.store,
-            state_machine,
+            self._feed,
+            self._completions,
             self._marks,
             self._outbox.connected,
             lambda: self.engine,
@@ -211,6 +220,7 @@ class Replica:
             self.store,
             self._recent,
             self._leading.contexts,
+            self._completions,
             applied_index=applied_index,
             deliver=self._feed.deliver,
             log_commands=self._marks.on_commands,
@@ -234,11 +244,15 @@ class Replica:
             self._stopped = True
             self.flusher.stop()
             self._saver.stop()
+            self._applier.halt()
             self._leading.drop()
-            self._reads.fail(NotLeaderError(None, self.engine.term, "this node is stopping"))
+            stopping = NotLeaderError(None, self.engine.term, "this node is stopping")
+            self._completions.add(partial(self._reads.fail, stopping))
             self._snapshotter.abandon()
             self._receiver.abandon()
             self.repairer.stop()
+            if not self._completions.executing.depth:
+                self._completions.run()
 
     def close(self, *, clean: bool) -> None:
         """Close the files of a stopped replica."""
@@ -343,26 +357,32 @@ class Replica:
 
     def _pump(self) -> None:
         """Carry out effects until there are none."""
-        if self._pumping or self._stopped:
+        if self._pumping:
             return
         self._pumping = True
         try:
-            while True:
-                output = self.engine.take()
-                if not output.effects and not output.after_sync:
-                    break
-                self._execute_all(output)
-            self._notify_leadership()
+            self._carry_out()
         except Exception as error:
             self.fail(error)
         finally:
             self._pumping = False
+        self._completions.run()
+
+    def _carry_out(self) -> None:
+        while not self._stopped:
+            output = self.engine.take()
+            if not output.effects and not output.after_sync:
+                if self._standing() != self._told:
+                    self._completions.add(self._notify_leadership)
+                return
+            self._execute_all(output)
 
     def _execute_all(self, output: Output) -> None:
-        for effect in output.effects:
-            self._execute(effect)
-        if output.after_sync:
-            self._saver.hold(output.after_sync)
+        with self._completions.executing:
+            for effect in output.effects:
+                self._execute(effect)
+            if output.after_sync:
+                self._saver.hold(output.after_sync)
 
     def _execute(self, effect: Effect) -> None:
         match effect:
@@ -382,9 +402,9 @@ class Replica:
                 pass
             case ReadsReady(number, index):
                 self._reads.confirmed(number, index)
-                self._reads.applied(self._applier.applied_index)
+                self._completions.add(self._serve_reads)
             case ReadsFailed():
-                self._reads.fail(self.not_leader())
+                self._completions.add(partial(self._reads.fail, self.not_leader()))
             case ResetLog(base):
                 self._reset(base)
             case SendSnapshot(to, term):
@@ -434,22 +454,33 @@ class Replica:
             self.elections += 1
         self._leading.role_changed(role)
 
-    def _notify_leadership(self) -> None:
+    def _standing(self) -> tuple[int, ReplicaId | None, Role, bool]:
         engine = self.engine
-        standing = (engine.term, engine.leader, engine.role, self.is_ready)
-        if standing != self._told:
+        return engine.term, engine.leader, engine.role, self.is_ready
+
+    def _notify_leadership(self) -> None:
+        standing = self._standing()
+        if standing != self._told and not self._stopped:
             self._told = standing
-            leader = None if engine.leader is None else engine.leader.node_id
-            self._feed.tell(Leadership(engine.term, leader, engine.is_leader, standing[3]))
+            term, leader, role, ready = standing
+            node_id = None if leader is None else leader.node_id
+            self._feed.tell(Leadership(term, node_id, role is Role.LEADER, ready))
 
     def _reset(self, base: SnapshotMeta) -> None:
         self._snapshotter.abandon()
         self._recent.clear()
         self.store.reset(base)
-        self._marks.restored(base.last_index)
-        self._feed.reset(base)
         self._committed_end = base.position
-        self._applier.restart(base.last_index, base.position)
+        self._applier.halt()
+        self._completions.add(partial(self._begin_at, base))
+
+    def _begin_at(self, base: SnapshotMeta) -> None:
+        """Go on with the state of a snapshot, behind which the log begins."""
+        if not self._stopped:
+            self._marks.restored(base.last_index)
+            self._feed.reset(base)
+            self._applier.restart(base.last_index, base.position)
+            self._applier.advance(self.engine.commit_index)
 
     # ---------------------------------------------------------------- receiving, see `dledger.net.transport.Receiver`
 
@@ -500,9 +531,13 @@ class Replica:
         return self.store.durable_position
 
     def _progressed(self) -> None:
+        self._serve_reads()
+        if self._standing() != self._told:
+            self._completions.add(self._notify_leadership)
+            self._completions.run()
+
+    def _serve_reads(self) -> None:
         self._reads.applied(self._applier.applied_index)
-        if not self._pumping:
-            self._notify_leadership()
 
     def _suspect(self, index: int) -> None:
         self.repairer.suspect(index)
@@ -546,11 +581,8 @@ class Replica:
         if self.store.first_position != base.position:
             return False
         self._snapshotter.abandon()
-        self._marks.restored(base.last_index)
-        self._feed.reset(base)
-        self._applier.restart(base.last_index, base.position)
+        self._begin_at(base)
         self._trimmed(base)
-        self._applier.advance(self.engine.commit_index)
         return True
 
     def _is_intact(self, base: SnapshotMeta) -> bool:

@@ -1,0 +1,160 @@
+"""Nothing calls into the service while an entry is half written, and the service calls nothing there."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dledger import Node, NodeConfig
+from dledger.invariants import InvariantError
+from dledger.replica.completions import Completions
+from tests.dledger.node_group import SECRET, Group, Journal, free_ports, until
+
+SEGMENT_BYTES = 1 << 20
+BIG_BYTES = 600_000
+"""Two of them do not fit a segment, one and what follows it do."""
+
+
+class Chained(Journal):
+    """Stages another unit whenever one with a number as context was applied, so many in all."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.node: Node | None = None
+        self.places: dict[object, int] = {}
+        self.seen: list[object] = []
+
+    def stage(self, number: int) -> None:
+        assert self.node is not None
+        body = number.to_bytes(4, "big") * (self.size // 4)
+        self.places[number] = self.node.stage(len(body), lambda _: (body,), context=number)
+
+    def apply(self, entries):
+        super().apply(entries)
+        for entry in entries:
+            for number in filter(lambda context: isinstance(context, int), entry.contexts):
+                self.seen.append(number)
+                if number < 10:  # the units of the first round
+                    self.stage(number + 10)
+
+
+def sole_voter(directory: Path, machine: Chained, **options: object) -> Node:
+    config = NodeConfig(
+        "c",
+        "g",
+        "a",
+        directory,
+        SECRET,
+        bind=("127.0.0.1", free_ports(1)[0]),
+        flush="async",
+        segment_bytes=SEGMENT_BYTES,
+        **options,  # type: ignore[arg-type]
+    )
+    machine.node = Node(config, machine)
+    return machine.node
+
+
+async def test_one_voter_that_acknowledges_what_is_written_can_be_founded(tmp_path):
+    async with sole_voter(tmp_path, Chained(100), bootstrap=True) as node:
+        await until(lambda: node.is_ready)
+        position = await node.append(b"hello")
+        assert await node.read(position, 5) == b"hello"
+
+
+async def test_a_unit_staged_by_a_callback_stands_in_one_segment_and_is_there_after_a_restart(tmp_path):
+    machine = Chained(BIG_BYTES)
+    async with sole_voter(tmp_path, machine, bootstrap=True) as node:
+        await until(lambda: node.is_ready)
+        for number in range(3):
+            machine.stage(number)  # the second seals the first, which is committed at once
+        assert machine.seen == [], "nothing is applied inside stage"
+        await until(lambda: len(machine.seen) == 6)
+        places = dict(machine.places)
+    for place in places.values():
+        assert place // SEGMENT_BYTES == (place + BIG_BYTES - 1) // SEGMENT_BYTES, "a unit crosses no segment"
+    again = sole_voter(tmp_path, Chained(BIG_BYTES))
+    async with again:
+        await until(lambda: again.is_ready)
+        assert again.replica.store.corrupt_ranges == ()
+        for number, place in places.items():
+            assert isinstance(number, int)
+            assert await again.read(place, 4) == number.to_bytes(4, "big")
+
+
+async def test_every_kind_of_callback_may_stage(tmp_path):
+    group = Group(tmp_path, flush="async")
+    await group.start()
+    try:
+        leader = await group.leader()
+        results: list[object] = []
+
+        def read_done(error: Exception | None) -> None:
+            body = os.urandom(1000)
+            results.append((error, leader.stage(len(body), lambda _: (body,))))
+
+        leader.read_index(read_done)
+        await until(lambda: bool(results))
+        error, place = results[0]  # type: ignore[misc]
+        assert error is None
+        assert place < leader.last_position
+        await group.append(3)
+    finally:
+        await group.stop()
+
+
+async def test_staging_while_a_unit_is_filled_is_refused(tmp_path):
+    machine = Chained(100)
+    async with sole_voter(tmp_path, machine, bootstrap=True) as node:
+        await until(lambda: node.is_ready)
+
+        def fill(_position: int) -> tuple[bytes, ...]:
+            machine.stage(20)
+            return (b"outer",)
+
+        with pytest.raises(InvariantError, match="between executions"):
+            node.stage(5, fill)
+
+
+def test_completions_wait_for_the_end_of_the_outermost_execution():
+    failures: list[BaseException] = []
+    completions, told = Completions(failures.append), []
+    with completions.executing:
+        completions.add(lambda: told.append("first"))
+        with completions.executing:
+            completions.add(lambda: told.append("second"))
+        with pytest.raises(InvariantError):
+            completions.run()
+        assert told == []
+    completions.run()
+    assert told == ["first", "second"]
+    assert failures == []
+
+
+def test_what_a_completion_adds_runs_behind_what_waits_already():
+    completions, told = Completions(lambda error: pytest.fail(str(error))), []
+
+    def first() -> None:
+        completions.add(lambda: told.append("third"))
+        completions.run()
+        told.append("first")
+
+    completions.add(first)
+    completions.add(lambda: told.append("second"))
+    completions.run()
+    assert told == ["first", "second", "third"]
+
+
+def test_one_that_raises_is_told_and_keeps_none_from_running():
+    failures: list[BaseException] = []
+    completions, told = Completions(failures.append), []
+    error = ValueError("the service failed")
+
+    def failing() -> None:
+        raise error
+
+    completions.add(failing)
+    completions.add(lambda: told.append("second"))
+    completions.run()
+    assert failures == [error]
+    assert told == ["second"]
