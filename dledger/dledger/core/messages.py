@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from dledger.types import Membership
+from dledger.types import Membership, SnapshotMeta
 
 
 class VoteRequest(msgspec.Struct, frozen=True, tag="vote", array_like=True):
@@ -104,6 +104,13 @@ class InstallSnapshot(msgspec.Struct, frozen=True, tag="install", array_like=Tru
     chain_crc: int
     membership: Membership
     membership_index: int
+
+    @property
+    def base(self) -> SnapshotMeta:
+        """What the log is to begin behind."""
+        return SnapshotMeta(
+            self.position, self.last_index, self.last_term, self.chain_crc, self.membership, self.membership_index
+        )
 
 
 Message = VoteRequest | VoteReply | Append | AppendReply | Heartbeat | HeartbeatReply | TimeoutNow | InstallSnapshot

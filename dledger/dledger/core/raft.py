@@ -8,8 +8,9 @@ hints, bounded pipelining of byte ranges.
 Three rules carry the safety of what is particular here:
 
 - An acknowledgement names `min(durable, verified)`.  `verified` is the highest index covered by an append accepted
-  from this term's leader; it falls back to the commit index at every change of term and after every truncation.  An
-  acknowledgement that counted entries of another leader's log would commit what is not there.
+  from this term's leader; nothing is verified at the start of a term.  An acknowledgement that counted entries of
+  another leader's log would commit what is not there.  What is committed here proves nothing of this leader's log
+  either: an operator may have accepted the loss of committed entries on a majority that did not have them.
 - A sync vouches only for the generation of the log in which it began: what replaced a truncated entry is not durable
   because its predecessor was.
 - A message that reflects a term or a vote leaves only once both are on disk (`Output.after_sync`), and a candidate
@@ -54,7 +55,7 @@ from dledger.core.settings import RaftSettings
 from dledger.errors import ContradictionError
 from dledger.invariants import invariant
 from dledger.term_runs import TermRuns
-from dledger.types import EntryKind, EntryMeta, HardState, ReplicaId, Role, SnapshotMeta
+from dledger.types import EntryKind, EntryMeta, HardState, ReplicaId, Role
 
 Entries = tuple[EntryMeta, ...] | list[EntryMeta]
 
@@ -87,7 +88,7 @@ class Raft:
         self.vote = hard_state.vote if hard_state.term == self.term else None
         self.durable_index = durable_index
         self.commit_index = commit_index
-        self.verified_index = commit_index
+        self.verified_index = -1
         self.generation = 0
         self.role = Role.FOLLOWER
         self.leader: ReplicaId | None = None
@@ -329,7 +330,7 @@ class Raft:
     def _set_hard_state(self, term: int, vote: ReplicaId | None) -> None:
         if (term, vote) != (self.term, self.vote):
             if term != self.term:
-                self.verified_index = self.commit_index
+                self.verified_index = -1
             self.term, self.vote = term, vote
             self._unsaved = True
             self._effects.append(SaveHardState(HardState(term, vote)))
@@ -456,6 +457,10 @@ class Raft:
 
     def _on_append(self, sender: ReplicaId, message: Append, metas: Entries, data: bytes) -> None:
         table, prev = self.table, message.prev_index
+        if prev + len(metas) < table.base_index:
+            # Of what lies below the base this replica knows nothing: the leader is to join at the base, or above it.
+            self._send(sender, self._reply(prev, table.base_index, table.base_term))
+            return
         known = table.term_at(prev)
         if prev > self.commit_index and known != message.prev_term:
             hint = max(table.last_at_or_below_term(prev, message.prev_term), self.commit_index)
@@ -503,7 +508,7 @@ class Raft:
         before = self.table.membership_index
         self.table.truncate(index)
         self.durable_index = min(self.durable_index, index - 1)
-        self.verified_index = self.commit_index
+        self.verified_index = min(self.verified_index, index - 1)
         self.generation += 1
         self._effects.append(Truncate(index))
         if self.table.membership_index != before:
@@ -520,27 +525,16 @@ class Raft:
 
     def _on_install(self, sender: ReplicaId, message: InstallSnapshot) -> None:
         index = message.last_index
-        if index > self.commit_index:
-            if self.table.term_at(index) == message.last_term:
-                self.verified_index = max(self.verified_index, index)
-                self._learn_commit(index)
-            else:
-                self.table.reset(index, message.last_term, message.membership, message.membership_index)
-                self.durable_index = self.verified_index = self.commit_index = index
-                self.generation += 1
-                self._effects.append(
-                    ResetLog(
-                        SnapshotMeta(
-                            message.position,
-                            index,
-                            message.last_term,
-                            message.chain_crc,
-                            message.membership,
-                            message.membership_index,
-                        )
-                    )
-                )
-                self._membership_changed()
+        self._check_committed(index, message.last_term)
+        if self.table.term_at(index) == message.last_term:
+            self.verified_index = max(self.verified_index, index)
+            self._learn_commit(index)
+        elif index > self.commit_index:
+            self.table.reset(index, message.last_term, message.membership, message.membership_index)
+            self.durable_index = self.verified_index = self.commit_index = index
+            self.generation += 1
+            self._effects.append(ResetLog(message.base))
+            self._membership_changed()
         self._send(sender, self._reply())
 
     # ---------------------------------------------------------------- the leader's side
@@ -635,7 +629,10 @@ class Raft:
             # A follower that syncs later than it acknowledges may have come back without what it acknowledged.
             progress.match_index = min(progress.match_index, reply.match_index)
             progress.verified_index = progress.match_index
-            progress.restart(max(self._next_after_conflict(reply), progress.match_index + 1))
+            next_index = max(self._next_after_conflict(reply), progress.match_index + 1)
+            asked = progress.mode is Mode.PROBE and next_index == progress.next_index
+            progress.restart(next_index)
+            progress.probe_sent = asked  # the same question has the same answer: it is asked again by the next nudge
             self._replicate(sender, progress, now)
             return
         invariant(
@@ -656,6 +653,10 @@ class Raft:
     def _next_after_conflict(self, reply: AppendReply) -> int:
         """Where to try next.  A conflict at or below the base of our log can only be mended by a snapshot."""
         table = self.table
+        if reply.hint_index > reply.rejected_index:
+            # The follower knows nothing below the hint, which it has committed: either it joins there, or it is
+            # contradicted there.
+            return min(reply.hint_index, table.last_index) + 1
         candidate = table.last_at_or_below_term(reply.hint_index, reply.hint_term)
         if reply.hint_index < table.base_index or (table.term_at(candidate) or 0) > reply.hint_term:
             return table.base_index

@@ -21,7 +21,8 @@ class Flusher:
     """Runs the store's syncs on the flush thread.
 
     `durable(generation, index)` is told what an acknowledgement may vouch for: with `sync` what a completed sync
-    covered, without it what was written, once the effect that wrote it is carried out.  `failed` is told the error that ends this replica.
+    covered, without it what was written, once the effect that wrote it is carried out.  `failed` is told the error that
+    ends this replica.
     """
 
     def __init__(

@@ -1,0 +1,133 @@
+"""Where an operator accepted that committed entries are lost, a replica that still has them is believed nothing.
+
+With `flush = "async"` a power loss may take the same committed entries from a majority.  `recover --accept-loss` lets
+these nodes vote: the group goes on without the entries, and whoever still has them is contradicted and comes back as
+another incarnation.  Until then it must neither stop the leader nor count towards what the leader commits.
+"""
+
+import pytest
+
+from dledger.core.messages import Append, AppendReply, HeartbeatReply, InstallSnapshot
+from dledger.errors import ContradictionError
+from dledger.testing.cores import CoreGroup, entries, replica
+from dledger.types import Membership
+
+KEPT, LOST = 3, 4
+
+
+def after_an_accepted_loss() -> CoreGroup:
+    """`a` leads with what `b` has too; `c` alone kept the entries that were committed behind that."""
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.propose("a", KEPT + LOST - 1)
+    group.settle()
+    group.pass_time(0.2)
+    assert group["c"].commit_index == KEPT + LOST - 1
+    group.isolate("c")
+    for name in ("a", "b"):
+        group.cores[name].durable = KEPT
+        group.crash(name)
+    for index in range(KEPT, KEPT + LOST):
+        del group.committed[index]  # the operator said so
+    group.pass_time(1.0, "c")
+    group.elect("a")
+    return group
+
+
+@pytest.mark.parametrize("written", [0, LOST, 2 * LOST], ids=["shorter", "as long", "longer"])
+def test_the_replica_that_has_more_is_contradicted_and_the_leader_lives(written: int) -> None:
+    group = after_an_accepted_loss()
+    group.propose("a", written)
+    group.heal()
+    with pytest.raises(ContradictionError, match="committed here"):
+        group.pass_time(1.0)
+    assert group["a"].is_leader
+
+
+@pytest.mark.parametrize("written", [LOST - 1, 2 * LOST])
+def test_nothing_is_committed_on_the_word_of_a_replica_that_has_other_entries(written: int) -> None:
+    group = after_an_accepted_loss()
+    group.settle()
+    committed = group["a"].commit_index
+    group.isolate("b")
+    group.propose("a", written)
+    group.join(("a", "c"), ("c", "a"))
+    group["a"].peer_connected(replica("c"), group.now)
+    group.run("a")
+    with pytest.raises(ContradictionError):
+        group.pass_time(0.3, "a", "c")
+    assert group["a"].commit_index == committed
+
+
+def test_a_heartbeat_that_overtakes_every_append_verifies_nothing() -> None:
+    group = after_an_accepted_loss()
+    group.propose("a", 2 * LOST)
+    group.settle()
+    group.heal()
+    beats = [sent for sent in group.wire if sent.to == "c" and not isinstance(sent.message, Append)]
+    assert beats
+    for beat in beats:
+        group.wire.remove(beat)
+        group.deliver(beat)
+    answers = [sent.message for sent in group.wire if sent.sender == "c"]
+    assert [answer.match_index for answer in answers if isinstance(answer, HeartbeatReply)] == [-1] * len(beats)
+
+
+def test_nothing_is_verified_at_the_start_of_a_term() -> None:
+    group = CoreGroup("a", "b", "c")
+    group.send("b", "a", Append(1, -1, 0, 1, 2), entries(1, 1))
+    assert group["a"].commit_index == 1
+    (reply,) = group.send("c", "a", Append(2, 1, 1, 1))
+    assert isinstance(reply, AppendReply)
+    assert (reply.match_index, reply.verified_index) == (1, 1)
+    group.send("b", "a", Append(3, 0, 1, 0))
+    assert group["a"].verified_index == 0, "an append verifies up to where it joins, not what was committed before"
+
+
+def test_an_append_below_the_base_is_answered_with_the_base() -> None:
+    """Nothing is known of what lies there; taken for verified, it would be an acknowledgement of anything."""
+    group = CoreGroup("a", "b", "c")
+    group.send("b", "a", Append(1, -1, 0, 3, 4), entries(1, 1, 1, 1))
+    group.compact("a", 2)
+    (reply,) = group.send("c", "a", Append(2, 0, 1, 0))
+    assert isinstance(reply, AppendReply)
+    assert reply.rejected
+    assert (reply.hint_index, reply.hint_term, reply.verified_index) == (2, 1, -1)
+
+
+def test_a_replica_whose_log_begins_behind_the_leaders_end_waits_and_is_contradicted_once_it_can_be() -> None:
+    group = after_an_accepted_loss()
+    group.settle()
+    group.compact("c", KEPT + LOST - 2)
+    group.heal()
+    group.pass_time(1.0)
+    assert group["a"].is_leader
+    assert group["c"].verified_index == -1
+    group.propose("a", 2 * LOST)
+    with pytest.raises(ContradictionError):
+        group.pass_time(1.0)
+    assert group["a"].is_leader
+
+
+def test_a_follower_whose_log_begins_later_than_its_leader_thinks_joins_at_its_base() -> None:
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.propose("a", 6)
+    group.settle()
+    group.pass_time(0.2)
+    group.isolate("c")
+    group.compact("c", 4)
+    group["a"].progress[replica("c")].restart(2)  # its acknowledgements were lost
+    group["a"].progress[replica("c")].match_index = 1
+    group.heal()
+    last = group.propose("a", 2)
+    group.pass_time(0.5)
+    assert group["c"].commit_index == last
+
+
+def test_a_snapshot_that_differs_from_what_is_committed_contradicts() -> None:
+    group = CoreGroup("a", "b", "c")
+    group.send("b", "a", Append(1, -1, 0, 3, 4), entries(1, 1, 1, 1))
+    install = InstallSnapshot(2, 96, 1, 2, 0, Membership((replica("a"), replica("b"), replica("c"))), -1)
+    with pytest.raises(ContradictionError):
+        group.send("c", "a", install)
