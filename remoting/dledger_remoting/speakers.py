@@ -1,0 +1,82 @@
+"""Speakers on a connection: what is at its other end, told from the first bytes that come.
+
+A wrong port is the most common mistake in an address: the HTTP port of a node, its peer port, something behind TLS. All
+of them say something that is no frame, or a frame of another protocol, and a reader who knows what it is can mend the
+address at once. Both directions are recognised: what a server answers, and with what a client begins.
+
+| first bytes | speaker |
+|---|---|
+| a frame of this protocol, see `frame`, with a JSON header or one of at least 21 bytes in binary | `REMOTING` |
+| a frame of type 1 without a body, its header a MessagePack array of a number and 32 bytes | `PEER`: a greeting |
+| `HTTP/`, or a method and a blank | `HTTP` |
+| a SETTINGS frame, or `PRI * HTTP/2` | `HTTP2`, which gRPC uses |
+| a record of type 20 to 23, version 3.x | `TLS` |
+| `SSH-` | `SSH` |
+| anything else | `OTHER` |
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from struct import Struct
+from typing import Final
+
+from .frame import MAX_FRAME_BYTES, PREFIX_BYTES, SerializeType
+
+ENOUGH_BYTES: Final = 12
+"""With so many bytes `speaker_of` always has a verdict."""
+
+_PREFIX: Final = Struct(">II")
+_TLS_RECORDS: Final = range(20, 24)
+_TLS_MAJOR: Final = 3
+_SETTINGS: Final = b"\x04\x00\x00\x00\x00\x00"
+"""Type, flags and stream of the frame with which HTTP/2 begins, after three bytes of length."""
+_GREETING_TAGS: Final = (0x92, 0xC4, 0x20)
+"""MessagePack: an array of two, and, after the protocol's version, 32 bytes."""
+_MIN_BINARY_HEADER_BYTES: Final = 21
+
+
+class Speaker(Enum):
+    """Who is at the other end; the value says so to people."""
+
+    REMOTING = "a broker or name server"
+    PEER = "the peer port of a node, whose client port is one lower"
+    HTTP = "an HTTP server"
+    HTTP2 = "an HTTP/2 or gRPC server"
+    TLS = "a TLS server"
+    SSH = "an SSH server"
+    OTHER = "a server of another protocol"
+
+
+_BEGINNINGS: Final = (
+    (b"HTTP/", Speaker.HTTP),
+    *((f"{method} ".encode(), Speaker.HTTP) for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "PATCH")),
+    (b"PRI * HTTP/2", Speaker.HTTP2),
+    (b"SSH-", Speaker.SSH),
+)
+
+
+def speaker_of(first: bytes) -> Speaker | None:
+    """Who sent these bytes, the first of a connection; None while there are too few of them to tell."""
+    for beginning, speaker in _BEGINNINGS:
+        if first.startswith(beginning):
+            return speaker
+    if len(first) > 1 and first[0] in _TLS_RECORDS and first[1] == _TLS_MAJOR:
+        return Speaker.TLS
+    if len(first) < ENOUGH_BYTES:
+        return None
+    if first[3:9] == _SETTINGS:
+        return Speaker.HTTP2
+    return _speaker_of_frame(first)
+
+
+def _speaker_of_frame(first: bytes) -> Speaker:
+    total, word = _PREFIX.unpack_from(first)
+    header_bytes = word & 0xFFFFFF
+    if not 4 <= total <= MAX_FRAME_BYTES or word >> 24 > SerializeType.ROCKETMQ or header_bytes > total - 4:
+        return Speaker.OTHER
+    if word >> 24 == SerializeType.JSON:
+        return Speaker.REMOTING if first[PREFIX_BYTES] == ord("{") else Speaker.OTHER
+    if total == 4 + header_bytes and (first[8], first[10], first[11]) == _GREETING_TAGS:
+        return Speaker.PEER
+    return Speaker.REMOTING if header_bytes >= _MIN_BINARY_HEADER_BYTES else Speaker.OTHER
