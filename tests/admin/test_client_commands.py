@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from dledger_admin.cli import main
-from dledger_admin.commands import client_calls, consume, group, produce, spark_sessions
+from dledger_admin.commands import client_calls, consume, group, options, produce, spark_sessions
 from dledger_admin.commands.message_format import formatter
 from dledger_admin.errors import AdminError
 from dledger_client import (
@@ -316,10 +316,18 @@ def test_a_start_point_is_a_word_a_number_or_a_time(text, target):
     assert group.start_point(text) == target
 
 
-@pytest.mark.parametrize("text", ["soon", "12", "202601", "1700000000", "20261331", "20260131112"])
+@pytest.mark.parametrize("text", ["soon", "12", "-15", "-15y", "202601", "1700000000", "20261331", "20260131112"])
 def test_a_start_point_that_is_none_names_what_is(text):
-    with pytest.raises(AdminError, match=f"--to '{text}' is no time: first, last, milliseconds.* or 20260131 is"):
+    with pytest.raises(AdminError, match=f"--to '{text}' is no time: first, last, milliseconds.* or -7d is expected"):
         group.start_point(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("-90s", 90_000), ("-15m", 900_000), ("-2h", 7_200_000), ("-7d", 604_800_000)]
+)
+def test_an_age_is_a_time_before_now(monkeypatch, text, ms):
+    monkeypatch.setattr(options.time, "time", lambda: 1_700_000_000.0)
+    assert group.start_point(text) == 1_700_000_000_000 - ms
 
 
 def test_a_date_without_hyphens_is_no_number_of_milliseconds():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +18,9 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 _LEAST_MS: Final = 10**11
 """In 1973: what is below was meant as a date or in seconds."""
+
+_AGE: Final = re.compile(r"-([0-9]{1,9})([smhd])")
+_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class AbsolutePath(click.Path):
@@ -39,14 +44,16 @@ def is_utf8(text: str) -> bool:
 
 
 def time_ms(option: str, text: str, *, otherwise: str = "") -> int:
-    """Return a time in ms since 1970, given so or as ISO 8601, which is local unless it names a time zone.
+    """Return a time in ms since 1970, given so, as ISO 8601, which is local unless it names a time zone, or as `-15m`.
 
     Raises `AdminError`, which says that `otherwise` and times are expected.
     """
     refused = AdminError(
-        f"{option} {text!r} is no time: {otherwise}milliseconds since 1970, at least {_LEAST_MS}, or a time such as "
-        "2026-01-31T12:00 or 20260131 is expected"
+        f"{option} {text!r} is no time: {otherwise}milliseconds since 1970, at least {_LEAST_MS}, a time such as "
+        "2026-01-31T12:00 or 20260131, or an age such as -90s, -15m, -2h or -7d is expected"
     )
+    if (age := _AGE.fullmatch(text)) is not None:
+        return int(time.time() * 1000) - int(age[1]) * _UNIT_MS[age[2]]
     if text.isascii() and text.isdecimal() and len(text) != len("20260131"):
         if int(text) < _LEAST_MS:
             raise refused
