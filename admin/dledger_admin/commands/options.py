@@ -16,6 +16,10 @@ from ..errors import AdminError
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
+DATA_VARIABLE: Final = "DLEDGER_DATA"
+NAMESRV_VARIABLE: Final = "DLEDGER_NAMESRV"
+"""Variables of the environment that stand in for `--data` and `--namesrv` wherever a command takes these."""
+
 _LEAST_MS: Final = 10**11
 """In 1973: what is below was meant as a date or in seconds."""
 
@@ -65,18 +69,24 @@ def time_ms(option: str, text: str, *, otherwise: str = "") -> int:
 
 
 def data_option(command: Command) -> Command:
-    """Add `--data DIR`, as parameter `data`."""
-    return click.option("--data", type=AbsolutePath(), required=True, metavar="DIR", help="Directory of the cluster.")(
-        command
-    )
+    """Add `--data DIR`, as parameter `data`; the variable `DLEDGER_DATA` stands in for it."""
+    return click.option(
+        "--data",
+        type=AbsolutePath(),
+        required=True,
+        envvar=DATA_VARIABLE,
+        show_envvar=True,
+        metavar="DIR",
+        help="Directory of the cluster.",
+    )(command)
 
 
 def namesrv_option(command: Command) -> Command:
-    """Add `--namesrv HOST:PORT[;HOST:PORT...]`, as parameter `namesrv`."""
+    """Add `--namesrv HOST:PORT[;HOST:PORT...]`, as parameter `namesrv`; `DLEDGER_NAMESRV` stands in for it."""
     return click.option(
         "--namesrv",
         default=f"{HOST}:{DEFAULT_NAMESRV_PORT}",
-        envvar="DLEDGER_NAMESRV",
+        envvar=NAMESRV_VARIABLE,
         show_default=True,
         show_envvar=True,
         metavar="HOST:PORT",

@@ -1,0 +1,23 @@
+"""Every command of `dledger`, for tests that hold for all of them."""
+
+from collections.abc import Iterator
+
+import click
+
+from dledger_admin.cli import main
+
+
+def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield the commands and groups of commands by the words that call them, `dledger` itself under none."""
+    tree: list[tuple[tuple[str, ...], click.Command]] = [((), main)]
+    while tree:
+        words, command = tree.pop()
+        yield words, command
+        if isinstance(command, click.Group):
+            context = click.Context(command, info_name=words[-1] if words else "dledger")
+            tree += [((*words, name), command.get_command(context, name)) for name in command.list_commands(context)]
+
+
+def leaves() -> list[tuple[tuple[str, ...], click.Command]]:
+    """Return the commands that do something."""
+    return [(words, command) for words, command in commands() if not isinstance(command, click.Group)]

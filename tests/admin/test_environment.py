@@ -1,0 +1,31 @@
+"""Variables of the environment that stand in for options."""
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from dledger_admin.cli import main
+
+from command_tree import leaves
+
+VARIABLES = {"--data": "DLEDGER_DATA", "--namesrv": "DLEDGER_NAMESRV"}
+
+
+@pytest.mark.parametrize("option", VARIABLES)
+def test_every_command_that_takes_the_option_takes_its_variable(option):
+    takers = {
+        " ".join(words): parameter.envvar
+        for words, command in leaves()
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and option in parameter.opts
+    }
+    assert len(takers) > 4
+    assert set(takers.values()) == {VARIABLES[option]}, takers
+
+
+def test_a_directory_from_the_environment_is_the_one_that_is_looked_at(tmp_path):
+    environment = {"DLEDGER_DATA": str(tmp_path / "mq")}
+    answered = CliRunner().invoke(main, ["status"], env=environment)
+    assert f"{tmp_path / 'mq'} holds no cluster" in answered.output
+    answered = CliRunner().invoke(main, ["status", "--data", str(tmp_path / "other")], env=environment)
+    assert f"{tmp_path / 'other'} holds no cluster" in answered.output
