@@ -12,31 +12,41 @@ import click
 
 from .commands.options import is_utf8
 from .errors import AdminError
+from .help import HelpGroup
 
 _COMMANDS: Final = {
+    "cluster": "cluster_info:cluster",
+    "node": "node:node",
+    "topic": "topic:topic",
+    "group": "group:group",
+    "message": "message:message",
+    "pin": "pin:pin",
+    "log": "log:log",
+    "config": "config:config",
+    "spark": "spark:spark",
     "up": "up:up",
     "down": "up:down",
     "status": "status:status",
-    "node": "node:node",
-    "broker": "serve:broker",
-    "namesrv": "serve:namesrv",
-    "log": "log:log",
     "produce": "produce:produce",
     "consume": "consume:consume",
-    "topic": "topic:topic",
-    "group": "group:group",
-    "cluster": "cluster_info:cluster",
-    "message": "message:message",
-    "pin": "pin:pin",
-    "spark": "spark:spark",
     "demo": "demo:demo",
     "chaos": "chaos:chaos",
+    "broker": "serve:broker",
+    "namesrv": "serve:namesrv",
 }
 """Command name to `module:attribute` below `dledger_admin.commands`."""
 
+_SECTIONS: Final = {
+    "Manage and look at": ("cluster", "node", "topic", "group", "message", "pin", "log", "config", "spark"),
+    "Run and use": ("up", "down", "status", "produce", "consume", "demo", "chaos"),
+    "Single processes, for service managers": ("broker", "namesrv"),
+}
 
-class _LazyGroup(click.Group):
-    """Imports a command's module when the command is named: `dledger --help` stays fast, extras stay optional."""
+
+class _LazyGroup(HelpGroup):
+    """Imports a command's module when the command is named: extras stay optional."""
+
+    sections = _SECTIONS
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx

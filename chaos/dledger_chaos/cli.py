@@ -1,4 +1,7 @@
-"""`dledger chaos`: run faults against a real cluster, list what there is, judge a run again."""
+"""`dledger chaos`: run faults against a real cluster, list what there is, judge a run again.
+
+The help needs nothing that the component's extra brings: what a command needs is imported when it runs.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,23 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 import msgspec
 from click.core import ParameterSource
 
+from dledger_admin.extras import require
+from dledger_admin.help import HelpGroup
 from dledger_admin.output import emit, output_option
-from dledger_broker.sim.mutants import MUTANTS
 
-from .campaign.driver import run_campaign, run_directory, swarm_options
-from .campaign.figures import figures, write_figures
-from .campaign.totals import load_totals
-from .checkers.base import Verdict
 from .errors import ChaosError
-from .faults import KINDS
-from .history import HistoryError
-from .mutants.trials import ANYTHING, TRIALS, MutantTrial
-from .nemesis import MAX_OVERLAP, PAUSE_SPREAD_S, SHORTEST_PAUSE_S, Pace
-from .run import RunOptions, RunResult, check, run
-from .targets import TARGETS
-from .workloads.registry import WORKLOADS
+from .pace import MAX_OVERLAP, PAUSE_SPREAD_S, SHORTEST_PAUSE_S, Pace
+
+if TYPE_CHECKING:
+    from .checkers.base import Verdict
+    from .mutants.trials import MutantTrial
+    from .run import RunResult
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -36,6 +35,9 @@ EXIT_CODES: Final = {"valid": 0, "invalid": 1, "unknown": 2}
 DEFAULT_MINUTES: Final = 3.0
 CAMPAIGN_MINUTES: Final = 5.0
 DEFAULT_OUT: Final = Path("chaos-runs")
+
+_NEEDED: Final = ("aiohttp", "jinja2", "matplotlib", "toxiproxy")
+_TARGETS: Final = ("local", "two-groups", "register", "pysyncobj", "rocketmq")
 
 _DRAWN: Final = ("faults", "workloads", "target", "overlap", "pause", "mutant")
 
@@ -68,7 +70,20 @@ class MutantRow:
     trial: MutantTrial | None
 
 
-@click.group()
+class _Command(click.Command):
+    """Says what is missing when it is to run, and explains itself without."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run; raises `AdminError` with the pip line of what is missing."""
+        require("chaos", *_NEEDED)
+        return super().invoke(ctx)
+
+
+class _Group(HelpGroup):
+    command_class = _Command
+
+
+@click.group(cls=_Group)
 def chaos() -> None:
     """Faults on real processes: a cluster behind proxies, workloads, histories, checkers, a report."""
 
@@ -90,7 +105,7 @@ def out_option(help_text: str) -> Callable[[Command], Command]:
 @click.option("--seed", type=int, help="Draws faults and workloads; a random one is printed if none is given.")
 @click.option("--faults", help="Kinds or families, separated by commas, `all` (the default) or `none`.")
 @click.option("--workloads", help="Names, separated by commas, or `all` (the default).")
-@click.option("--target", type=click.Choice(list(TARGETS)), default="local", show_default=True, help="What to strike.")
+@click.option("--target", type=click.Choice(_TARGETS), default="local", show_default=True, help="What to strike.")
 @out_option("Where the run's directory is made.")
 @click.option(
     "--overlap",
@@ -128,6 +143,10 @@ def run_command(
 
     Exit code 0: valid; 1: a promise is broken; 2: nothing can be said, or nothing was run.
     """
+    from .campaign.driver import run_directory, swarm_options
+    from .mutants.trials import ANYTHING, TRIALS
+    from .run import RunOptions, run
+
     drawn = [name for name in _DRAWN if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if swarm and drawn:
         raise click.UsageError(f"--swarm draws what --{drawn[0]} would say")
@@ -189,6 +208,9 @@ def campaign_command(
 
     Exit code 0: all runs in the state file are valid; 1: one is not; 2: nothing was run.
     """
+    from .campaign.driver import run_campaign
+    from .campaign.figures import figures
+
     try:
         done = run_campaign(runs=runs, minutes=minutes, first=first, out=out, state=state, say=click.echo, again=again)
     except ChaosError as error:
@@ -206,6 +228,9 @@ def campaign_command(
 @click.option("--page", type=click.Path(exists=True, path_type=Path), help="Write them into this page.")
 def figures_command(states: Sequence[Path], page: Path | None) -> None:
     """Print the sums of campaigns as a table."""
+    from .campaign.figures import figures, write_figures
+    from .campaign.totals import load_totals
+
     try:
         campaigns = [load_totals(state) for state in states]
     except ChaosError as error:
@@ -221,6 +246,9 @@ def figures_command(states: Sequence[Path], page: Path | None) -> None:
 @click.pass_context
 def check_command(context: click.Context, directory: Path) -> None:
     """Judge a finished run again; DIR is what it left, with the data of its nodes."""
+    from .history import HistoryError
+    from .run import check
+
     try:
         result = check(directory)
     except (HistoryError, msgspec.DecodeError) as error:
@@ -232,6 +260,8 @@ def check_command(context: click.Context, directory: Path) -> None:
 @output_option
 def faults_command(output: str) -> None:
     """List the kinds of faults by family."""
+    from .faults import KINDS
+
     rows = [FaultRow(kind.name, kind.family, kind.summary) for kind in KINDS.values()]
     emit(rows, output, lambda _: "\n".join(f"{row.family:<10} {row.name:<20} {row.summary}" for row in rows))
 
@@ -240,6 +270,8 @@ def faults_command(output: str) -> None:
 @output_option
 def workloads_command(output: str) -> None:
     """List the workloads."""
+    from .workloads.registry import WORKLOADS
+
     rows = [
         WorkloadRow(entry.name, entry.target, entry.summary, entry.unavailable() or None)
         for entry in WORKLOADS.values()
@@ -251,6 +283,10 @@ def workloads_command(output: str) -> None:
 @output_option
 def mutants_command(output: str) -> None:
     """List the known bugs that nodes can run with, the promise each breaks, and the faults that convict it."""
+    from dledger_broker.sim.mutants import MUTANTS
+
+    from .mutants.trials import TRIALS
+
     rows = [MutantRow(mutant.name, mutant.breaks, TRIALS.get(mutant.name)) for mutant in MUTANTS.values()]
     emit(rows, output, lambda _: "\n".join(map(_mutant_lines, rows)))
 

@@ -24,27 +24,12 @@ from .errors import ChaosError
 from .faults import Fault, FaultKind, Surroundings, as_json
 from .faults.disk import DiskRules
 from .history import Recorder
+from .pace import MAX_OVERLAP, Pace
 from .target import Target
 from .toxiproxy.mesh import NAMESRV
 
-MAX_OVERLAP: Final = 2
-SHORTEST_PAUSE_S: Final = 0.5
-PAUSE_SPREAD_S: Final = 3.5
 STOPPING_S: Final = 5.0
 """A node that meets a disk error may take this long to stop."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How fast faults follow each other; times in seconds.
-
-    Up to `max_overlap` are in force at a time.  Once there is room for another, a time within `pause_s` passes before
-    it strikes: with one at a time and pauses of seconds, faults strike groups that are whole.
-    """
-
-    max_overlap: int = MAX_OVERLAP
-    pause_s: tuple[float, float] = (SHORTEST_PAUSE_S, SHORTEST_PAUSE_S + PAUSE_SPREAD_S)
-    longest_hold_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,9 @@ from .convergence import wait_converged
 from .errors import ChaosError
 from .faults import kinds_named
 from .history import Recorder, write_edn
-from .nemesis import Nemesis, Pace, schedule
+from .nemesis import Nemesis, schedule
 from .observation import Observer
+from .pace import Pace
 from .report import write_report
 from .targets import TARGETS, make_target
 from .toxiproxy.build import VERSION as TOXIPROXY_VERSION

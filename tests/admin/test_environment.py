@@ -3,10 +3,9 @@
 import click
 import pytest
 from click.testing import CliRunner
+from command_tree import leaves
 
 from dledger_admin.cli import main
-
-from command_tree import leaves
 
 VARIABLES = {"--data": "DLEDGER_DATA", "--namesrv": "DLEDGER_NAMESRV"}
 

@@ -16,6 +16,7 @@ from dledger_chaos.checkers.recovery import SETTLE_S
 from dledger_chaos.cli import chaos as command_line
 from dledger_chaos.faults import KINDS
 from dledger_chaos.run import RunResult
+from dledger_chaos.targets import TARGETS
 from dledger_chaos.workloads.registry import WORKLOADS
 
 SEEDS = range(300)
@@ -174,6 +175,11 @@ def test_what_there_is_can_be_listed_for_people_and_for_programs(command, name, 
     listed = {row["name"]: row for row in json.loads(CliRunner().invoke(command_line, [command, "-o", "json"]).stdout)}
     assert fields.items() <= listed[name].items()
     assert set(listed) <= set(told.stdout.split())
+
+
+def test_the_targets_of_the_command_line_are_all_that_there_are():
+    (target,) = [parameter for parameter in command_line.commands["run"].params if parameter.name == "target"]
+    assert list(target.type.choices) == list(TARGETS)
 
 
 def test_files_that_are_none_of_its_own_are_named_in_one_line(tmp_path):

@@ -12,7 +12,8 @@ from fake_target import MEMBERS, FakeTarget
 
 from dledger_chaos.errors import ChaosError
 from dledger_chaos.faults import KINDS, Surroundings, as_json, kinds_named
-from dledger_chaos.nemesis import Pace, schedule
+from dledger_chaos.nemesis import schedule
+from dledger_chaos.pace import Pace
 from dledger_chaos.toxiproxy.mesh import NAMESRV
 
 SEEDS = range(6)

@@ -12,7 +12,8 @@ from fake_target import MEMBERS, FakeTarget
 from dledger_chaos.errors import TargetError
 from dledger_chaos.faults import FaultKind, kinds_named
 from dledger_chaos.history import Event, Recorder, read_events
-from dledger_chaos.nemesis import MAX_OVERLAP, Nemesis, Step
+from dledger_chaos.nemesis import Nemesis, Step
+from dledger_chaos.pace import MAX_OVERLAP
 
 ROUND_S = 0.2
 

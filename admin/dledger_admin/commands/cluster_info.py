@@ -7,6 +7,7 @@ import msgspec
 
 from dledger_client import Admin
 
+from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import registered_groups, with_admin
 from .options import namesrv_option
@@ -28,7 +29,7 @@ class ForgottenGroup(msgspec.Struct, frozen=True):
     state: str = "forgotten"
 
 
-@click.group()
+@click.group(cls=HelpGroup)
 def cluster() -> None:
     """Broker groups as name servers know them."""
 

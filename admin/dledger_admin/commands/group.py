@@ -9,6 +9,7 @@ from dledger_client import Admin, QueueStatus, StartFrom
 from dledger_remoting.topics import SubscriptionGroupConfig, retry_topic
 
 from ..errors import AdminError
+from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
 from .options import namesrv_option, time_ms
@@ -69,7 +70,7 @@ def start_point(text: str) -> StartFrom:
     return time_ms("--to", text, otherwise="first, last, ")
 
 
-@click.group()
+@click.group(cls=HelpGroup)
 def group() -> None:
     """Create, delete, list and describe consumer groups, and move their offsets."""
 

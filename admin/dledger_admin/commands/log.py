@@ -17,6 +17,7 @@ from dledger.store.verify import Comparison, VerifyReport, compare, inspect, ver
 from dledger.types import EntryKind, EntryMeta
 
 from ..errors import AdminError
+from ..help import HelpGroup
 from ..output import columns, emit, output_option
 
 
@@ -43,7 +44,7 @@ class EntryLine(msgspec.Struct, frozen=True):
 NODE_DIRECTORY: Final = click.Path(path_type=Path, file_okay=False)
 
 
-@click.group()
+@click.group(cls=HelpGroup)
 def log() -> None:
     """Check and show logs of stopped nodes, or copies of them; nothing is changed."""
 

@@ -10,13 +10,14 @@ from dledger_client import Admin, NotFoundError, ReceivedMessage
 from dledger_client.admin import MAX_MESSAGES_BY_KEY
 
 from ..errors import AdminError
+from ..help import HelpGroup
 from ..output import emit, output_option
 from .client_calls import with_admin
 from .message_format import MessageView, view
 from .options import namesrv_option
 
 
-@click.group()
+@click.group(cls=HelpGroup)
 def message() -> None:
     """Find single messages."""
 

@@ -17,6 +17,7 @@ from ..cluster.ports import is_free, require_free
 from ..cluster.probes import fetch_status
 from ..cluster.processes import NAMESRV, Service, stop_at_once, stop_gracefully
 from ..errors import AdminError, LayoutError, StartError
+from ..help import HelpGroup
 from ..output import emit, output_option
 from ..signals import noted_signals
 from .options import data_option
@@ -35,7 +36,7 @@ class NodeChange(msgspec.Struct, frozen=True):
     state: str
 
 
-@click.group()
+@click.group(cls=HelpGroup)
 def node() -> None:
     """Start, stop and look at single nodes; NODE-ID is broker-<group>-n<number>, or `namesrv`."""
 

@@ -10,6 +10,7 @@ import msgspec
 from dledger_client import Admin
 
 from ..errors import AdminError
+from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
 from .options import namesrv_option
@@ -31,7 +32,7 @@ class PinChange(msgspec.Struct, frozen=True):
     state: str
 
 
-@click.group()
+@click.group(cls=HelpGroup)
 def pin() -> None:
     """List and release pins, by which readers keep parts of the log."""
 

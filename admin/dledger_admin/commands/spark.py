@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from ..errors import AdminError
+from ..help import HelpGroup
 from ..output import emit, output_option
 from . import spark_tables as tables
 from .options import namesrv_option, time_ms
@@ -88,7 +89,7 @@ def _between(begin: str | None, end: str | None) -> tuple[int | None, int | None
     )
 
 
-@click.group()
+@click.group(cls=HelpGroup)
 def spark() -> None:
     """Archive, verify, measure and replay messages with Spark; reads followers unless told otherwise."""
 

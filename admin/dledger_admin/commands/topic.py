@@ -19,6 +19,7 @@ from dledger_remoting.topics import (
 )
 
 from ..errors import AdminError
+from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import registered_groups, with_admin
 from .options import namesrv_option
@@ -61,7 +62,7 @@ class TopicChange(msgspec.Struct, frozen=True):
     state: str
 
 
-@click.group()
+@click.group(cls=HelpGroup)
 def topic() -> None:
     """Create, delete, list and describe topics."""
 

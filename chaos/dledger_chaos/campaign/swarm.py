@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..faults import KINDS
-from ..nemesis import Pace
+from ..pace import Pace
 from ..workloads.registry import WORKLOADS
 
 ALWAYS: Final = ("kill-leader", "kill-all", "power-loss-all")
