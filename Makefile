@@ -7,6 +7,7 @@
 #   BENCH="--scenario sync-1x64 --runs 1" make bench
 #   MINUTES=3 make chaos          faults for so long; CHAOS="--seed 7 --faults power,disk" for more options
 #   RUNS=20 make proof-chaos      so many runs of 5 minutes, each with other faults
+#   UPGRADE=yes make lock         the newest versions for the image, instead of those it has
 
 PYTHON ?= python3
 SEEDS  ?= 100
@@ -18,6 +19,7 @@ RUNS ?= 20
 CHAOS  ?=
 EXPLORE ?= --crashes 1 --prompt-saves --prompt-syncs
 TESTS  ?=
+UPGRADE ?=
 
 BIN     := .venv/bin
 RUNTIME := .venv/.installed-runtime
@@ -26,7 +28,7 @@ PROOF   := .venv/.installed-chaos
 PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-clients test-spark-cluster test-spark-long check fix sim proof explore mutants bench chaos proof-chaos clean
+.PHONY: help venv demo test test-clients test-spark-cluster test-spark-long check fix sim proof explore mutants bench chaos proof-chaos wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -107,6 +109,20 @@ chaos: $(PROOF) ## faults on a real cluster, checked, with a report (MINUTES=n)
 proof-chaos: $(PROOF) ## runs of 5 minutes, each with other faults, until there are RUNS=n; the sums go into docs/proof.md
 	$(BIN)/dledger chaos campaign --runs $(RUNS) --minutes 5 --state .proof/chaos.json
 	$(BIN)/dledger chaos figures .proof/chaos.json --page docs/proof.md
+
+wheel: .venv/bin/python ## build dist/dledger_mq-VERSION-py3-none-any.whl, which pip installs anywhere
+	@rm -rf dist
+	$(PIP) wheel --no-deps --wheel-dir dist .
+
+# Hashes and no registry: who builds the image takes the packages from wherever they take packages from.
+LOCK = $(BIN)/uv --quiet pip compile --generate-hashes --python-version 3.11 --python-platform linux --no-header \
+       --no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade)
+
+lock: .venv/bin/python ## lock what the image installs into docker/requirements*.txt (UPGRADE=yes: newest versions)
+	@$(BIN)/uv --version >/dev/null 2>&1 || $(PIP) install -e '.[lock]'
+	$(LOCK) pyproject.toml --extra broker --output-file docker/requirements.txt
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	  | $(LOCK) - --output-file docker/requirements-build.txt
 
 clean: ## remove the environment, caches and build results
 	rm -rf .venv build dist bench/build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -62,6 +62,7 @@ class Compose:
         text = (DOCKER / "config" / Path(command[at]).name).read_text()
         text = text.replace("/var/lib/dledger-secret/secret", str(self.secret)).replace("/var/lib/dledger", str(home))
         text = re.sub(rf'"({"|".join([*NODE_IDS, "namesrv"])}):', '"127.0.0.1:', text)
+        text = re.sub(r'(advertised_host = )".*"', r'\1"127.0.0.1"', text)
         text = re.sub(r"\b109([1-3])([1-3])\b", lambda match: str(int(match[0]) - CLIENT_PORT + self.base), text)
         text = text.replace(str(NAMESRV_PORT), str(self.base + 90)).replace("0.0.0.0", "127.0.0.1")
         text = text.replace(str(NAMESRV_HTTP_PORT), str(self.base + 91))
@@ -101,19 +102,41 @@ def test_the_services_found_a_group_and_stop_on_sigterm(compose):
     assert wait_until(lambda: groups_clients_find(one.base + 90) == {"broker-a"}, 10.0)
     assert asked(one.base + 91, "/healthz") == (200, b"ok")
     assert wait_until(lambda: b"dledger_namesrv_nodes 3.0" in asked(one.base + 91, "/metrics")[1], 10.0)
+    assert {name: health_of(process) for name, process in processes.items()} == dict.fromkeys(processes, (0, "healthy"))
     for node_id in NODE_IDS:
         processes[node_id].send_signal(signal.SIGTERM)
     for node_id in NODE_IDS:
         process, place = processes[node_id], one.place(node_id)
         assert wait_until(lambda p=process, at=place: p.poll() is not None or is_draining(at), 10.0)
         if process.poll() is None:
+            assert health_of(process)[0] == 1
             process.send_signal(signal.SIGTERM)
     processes["namesrv"].send_signal(signal.SIGTERM)
     assert [process.wait(timeout=30) for process in processes.values()] == [0] * len(processes)
 
 
+def test_a_node_that_cannot_serve_yet_is_unhealthy(tmp_path):
+    one = Compose(tmp_path)
+    with one.run(NODE_IDS[1], COMPOSE) as process:
+        try:
+            place = one.place(NODE_IDS[1])
+            assert wait_until(lambda: fetch_status(place) is not None or process.poll() is not None, 30.0)
+            status, why = health_of(process)
+            assert (status, "healthy" in why) == (1, False), why
+        finally:
+            process.kill()
+
+
+def health_of(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    """Exit status and output of the image's health check, aimed at `process` instead of process 1."""
+    check = [sys.executable, str(DOCKER / "health.py"), str(process.pid)]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert not done.stderr
+    return done.returncode, done.stdout.strip()
+
+
 def is_draining(place: NodePlace) -> bool:
-    """Whether the probe of the image's health check says so."""
+    """Whether the node says so."""
     try:
         status, text = asked(place.http_port, "/readyz")
     except OSError:
