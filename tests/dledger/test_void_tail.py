@@ -114,13 +114,19 @@ class VoidTail:
         self.run(0.5)
 
     def _send_the_snapshot(self) -> None:
-        """The link breaks when the follower has told its commit index, which the leader no longer has."""
-        progress = self.leader.life.replica.engine.progress[self.follower.life.replica.me]
+        """The link breaks when the leader knows of nothing above the follower's commit index, which it has trimmed.
+
+        So it is where a follower acknowledged that entry in this term, and what it acknowledged later was lost.
+        """
+        follower = self.follower.life.replica
+        progress = self.leader.life.replica.engine.progress[follower.me]
         self.follower.sync_delay_s = 0.3
         self._unblock(self.leader, self.follower)
         self._unblock(self.third, self.follower)
-        self._until(lambda: 0 <= progress.match_index < self.index - 1)
+        self._until(lambda: self.leader.life.replica.engine.leader == follower.engine.leader)
         assert progress.mode is Mode.PROBE
+        assert 0 <= follower.engine.commit_index < self.index - 1
+        progress.match_index = follower.engine.commit_index
         self.group.network.cut(self.leader.name, self.follower.name)
         self._until(lambda: progress.mode is Mode.SNAPSHOT)
 
