@@ -1,6 +1,7 @@
 """What a replicated service implements, and what it is handed.
 
-The log calls a `StateMachine` on the event loop only, never concurrently, and in log order.  Applying never rejects:
+The log calls a `StateMachine` on the event loop only, never concurrently, in log order, and never inside a call of
+`stage`: what it is told may stage units, ask for reads and hand leadership over.  Applying never rejects:
 whatever was to be decided was decided by the leader before it proposed.  An exception out of any method stops the
 replica.
 """

@@ -82,7 +82,7 @@ async def test_a_unit_staged_by_a_callback_stands_in_one_segment_and_is_there_af
             assert await again.read(place, 4) == number.to_bytes(4, "big")
 
 
-async def test_every_kind_of_callback_may_stage(tmp_path):
+async def test_the_callback_of_a_read_may_stage(tmp_path):
     group = Group(tmp_path, flush="async")
     await group.start()
     try:

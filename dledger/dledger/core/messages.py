@@ -49,7 +49,8 @@ class AppendReply(msgspec.Struct, frozen=True, tag="appended", array_like=True):
     """A follower's answer to `Append`, sent again whenever its durable index grows.
 
     `match_index` is durable and known to equal the leader's log; `verified_index` likewise but perhaps not yet
-    durable.  A rejection names the `prev_index` it rejects and hints at the last entry that could match.
+    durable.  A rejection names the `prev_index` it rejects and hints at the last entry that could match;
+    a hint above that index is where the follower's log begins, and what it has committed there.
     `disk_used` is the fullness of the sender's disk in 1/1000, `DISK_FULL` if it has no space for further ordinary
     entries; `wall_ms` is its wall clock.
     """

@@ -76,6 +76,7 @@ class MachineFeed:
             self._machine.on_leadership(leadership)
 
     def dropped(self, contexts: Sequence[object]) -> None:
-        """Tell the machine of proposals that this replica lost track of."""
+        """Tell the machine of proposals that this replica lost track of, if there are any."""
         self._completions.require_outside("dropped")
-        self._machine.dropped(contexts)
+        if contexts:
+            self._machine.dropped(contexts)

@@ -164,9 +164,7 @@ class Leading:
         self._completions.add(partial(self._lose_track, self._proposer.drop()))
 
     def _lose_track(self, staged: list[object]) -> None:
-        contexts = [*self.contexts.drop(), *staged]
-        if contexts:
-            self._feed.dropped(contexts)
+        self._feed.dropped([*self.contexts.drop(), *staged])
 
     def _reserve(self, size: int, privileged: bool) -> int:
         """Where an entry of `size` bytes goes, once there is space for it and for what may join it in its turn."""
