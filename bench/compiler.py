@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dledger.extras import install_command
+
 SOURCE = Path(__file__).with_name("gen.c")
 BUILD_DIR = Path(__file__).with_name("build")
 _FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra")
@@ -23,7 +25,7 @@ def find_compiler() -> list[str]:
             return [path]
     if importlib.util.find_spec("ziglang"):
         return [sys.executable, "-m", "ziglang", "cc"]
-    raise NoCompilerError("no C compiler found (looked for cc, gcc, clang, ziglang): pip install 'dledger-mq[cc]'")
+    raise NoCompilerError(f"no C compiler found (looked for cc, gcc, clang, ziglang): {install_command('cc')}")
 
 
 def build_generator(build_dir: Path = BUILD_DIR) -> Path:

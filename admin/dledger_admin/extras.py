@@ -1,14 +1,16 @@
-"""What a command needs beyond the base install, and the line that brings it."""
+"""What a command needs beyond the base install, and the command that brings it."""
 
 from __future__ import annotations
 
 import importlib.util
 
+from dledger.extras import install_command
+
 from .errors import AdminError
 
 
 def require(extra: str, *modules: str) -> None:
-    """Raise `AdminError` with the pip line of `extra` unless all `modules` can be imported."""
+    """Raise `AdminError` with the pip command for `extra` unless all `modules` can be imported."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
-        raise AdminError(f"this command needs {', '.join(missing)}: pip install 'dledger-mq[{extra}]'")
+        raise AdminError(f"this command needs {', '.join(missing)}: {install_command(extra)}")

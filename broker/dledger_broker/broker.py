@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from dledger.config import NodeConfig
 from dledger.environment import AsyncioEnvironment
 from dledger.errors import LogError
+from dledger.extras import install_command
 from dledger.node import Node
 from dledger.replica.status import NodeStatus
 from dledger_broker.config import BrokerConfig
@@ -255,7 +256,7 @@ class Broker:
             from dledger_broker.http import start_http
         except ImportError as error:
             raise StartError(
-                f"http_port = {self.config.http_port} needs {error.name}: pip install 'dledger-mq[broker]', "
+                f"http_port = {self.config.http_port} needs {error.name}: {install_command('broker')}; "
                 "or set http_port = 0"
             ) from error
         self._http = await start_http(self)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dledger.errors import ConfigError
+from dledger.extras import install_command
 from dledger.net.arrivals import ArrivalLimits, Arrivals
 from dledger_remoting.command import RemotingCommand
 
@@ -202,7 +203,7 @@ class NameServer:
             from .http import start_http
         except ImportError as error:
             raise StartError(
-                f"http_port = {self.config.http_port} needs {error.name}: pip install 'dledger-mq[broker]', "
+                f"http_port = {self.config.http_port} needs {error.name}: {install_command('broker')}; "
                 "or set http_port = 0"
             ) from error
         try:

@@ -87,7 +87,7 @@ def _restored(options: dict[str, str]) -> object:
     except ImportError as error:
         raise ImportError(
             f"{error}. Spark hands files of --py-files to executors and to planners of batch reads, but not to the "
-            "planner of a stream: install dledger-mq[spark] in the environment of the driver"
+            "planner of a stream: install the wheel with its extra `spark` in the environment of the driver too"
         ) from error
     return Source(CaseInsensitiveDict(options))
 

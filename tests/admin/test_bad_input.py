@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from dledger.extras import install_command
 from dledger_admin.cli import main
 from dledger_admin.cluster.bootstrap import check_data_dir, complete_bootstrap, founding_manifest
 from dledger_admin.cluster.layout import ClusterLayout
@@ -253,7 +254,7 @@ def test_a_missing_extra_is_answered_with_the_pip_line(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "aiohttp" else object())
     code, output = dledger("up", "--data", str(tmp_path / "x"), "--detach")
     assert code == 1
-    assert output == "Error: this command needs aiohttp: pip install 'dledger-mq[broker]'\n"
+    assert output == f"Error: this command needs aiohttp: {install_command('broker')}\n"
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ async def test_an_http_port_says_what_it_needs(tmp_path, http_port, monkeypatch)
     monkeypatch.delitem(sys.modules, "dledger_namesrv.http", raising=False)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     server = NameServer(NameServerConfig(port=0, http_port=http_port, data=tmp_path))
-    with pytest.raises(StartError, match=r"pip install 'dledger-mq\[broker\]', or set http_port = 0"):
+    with pytest.raises(StartError, match=r"pip install .*'prometheus-client>=.*; or set http_port = 0"):
         await server.start()
 
 

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
+from dledger.extras import install_command
 from dledger_admin.cli import main
 from dledger_admin.commands.spark_progress import job_progress, tasks_done
 from dledger_client import SyncAdmin, SyncProducer
@@ -129,7 +130,7 @@ def test_without_the_extra_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     done = run("verify")
     assert done.exit_code == 1
-    assert "pip install 'dledger-mq[spark]'" in done.stderr
+    assert install_command("spark") in done.stderr
 
 
 class Tracker:

@@ -79,7 +79,7 @@ def test_where_the_package_is_missing_the_error_says_what_to_install(tmp_path: P
     )
     assert done.returncode != 0
     assert "No module named 'dledger_spark'" in done.stderr
-    assert "install dledger-mq[spark] in the environment of the driver" in done.stderr
+    assert "install the wheel with its extra `spark` in the environment of the driver" in done.stderr
 
 
 def test_the_package_command_says_how_it_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from dledger.extras import install_command
+
 from ..cache import tool_directory
 from ..errors import BuildError
 
@@ -47,4 +49,4 @@ def find_compiler() -> list[str]:
             return [path]
     if importlib.util.find_spec("ziglang"):
         return [sys.executable, "-m", "ziglang", "cc"]
-    raise BuildError("no C compiler found (looked for cc, gcc, clang, ziglang): pip install 'dledger-mq[cc]'")
+    raise BuildError(f"no C compiler found (looked for cc, gcc, clang, ziglang): {install_command('cc')}")

