@@ -53,12 +53,29 @@ class IdentityError(LogError):
     """A data directory belongs to another cluster, group, node or format, or is in use by a live process."""
 
 
+class UnreadableIdentityError(IdentityError):
+    """No copy of a directory's identity can be read: whose directory it is, and which incarnation, is not known."""
+
+
 class TrimmedError(LogError):
     """The asked-for position is below the first kept one."""
 
 
 class ContradictionError(CorruptionError):
     """A leader contradicts what this replica holds as committed: its log must be set aside and installed anew."""
+
+
+class LostDirectoryError(CorruptionError):
+    """What a replica promised cannot be read in its directory any more.
+
+    It may come back empty, as another incarnation, while a leader that lists it answers.  `lost` names the file and
+    what is lost with it, `remedy` says what an operator can do where there is no such leader.
+    """
+
+    def __init__(self, lost: str, remedy: str, why: str = "") -> None:
+        self.lost = lost
+        self.remedy = remedy
+        super().__init__(". ".join(part for part in (lost, why, remedy) if part))
 
 
 class StateDivergedError(LogError):

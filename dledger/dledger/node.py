@@ -11,10 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -33,9 +31,10 @@ from dledger.errors import (
 from dledger.invariants import invariant
 from dledger.net.links import Links
 from dledger.net.requests import Handler, RequestChannel
-from dledger.net.settings import LinkCounters, LinkLimits
+from dledger.net.settings import LinkCounters
+from dledger.reopening import NodeDirectory, make_links, mint_incarnation
 from dledger.replica.joining import promote, without
-from dledger.replica.opening import open_directory, set_aside
+from dledger.replica.opening import set_aside
 from dledger.replica.proposer import Fill
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
@@ -75,7 +74,8 @@ class Node:
     """One node of a group.
 
     Raises, from `start`: `ConfigError` (address in use, contradictory settings), `IdentityError` (the directory is
-    somebody else's), `CorruptionError` and `StorageError` (it cannot be used).
+    somebody else's), `LostDirectoryError` (it lost what a group's only voter had promised), `CorruptionError` and
+    `StorageError` (it cannot be used).
     """
 
     def __init__(self, config: NodeConfig, state_machine: StateMachine, *, engine: EngineFactory = native) -> None:
@@ -85,41 +85,28 @@ class Node:
         self._failed: asyncio.Event | None = None
         self._environment: AsyncioEnvironment | None = None
         self._lock: DirectoryLock | None = None
+        self._directory: NodeDirectory | None = None
         self._links: Links | None = None
         self._replica: Replica | None = None
 
     # ---------------------------------------------------------------- life
 
     async def start(self) -> None:
-        """Recover the directory, listen, and take part.  Restoring the state machine goes on in the background."""
+        """Recover the directory, listen, and take part.  Restoring the state machine goes on in the background.
+
+        A directory that lost what was promised from it makes this wait for a leader, see `waits_for`.
+        """
         config, loop = self.config, asyncio.get_running_loop()
         make_directory_durably(str(config.data_dir))
         self._lock = DirectoryLock.acquire(str(config.data_dir), os.getpid())
         self._failed = asyncio.Event()
         self._environment = AsyncioEnvironment(loop)
         try:
-            opened = open_directory(
-                OsDisk(str(config.data_dir)),
-                config.replica,
-                lambda: uuid.uuid4().hex,
-                boot_id=_boot_id(),
-                bootstrap=config.bootstrap,
-                name=str(config.data_dir),
-            )
+            self._directory = NodeDirectory(config, self._environment)
+            opened = await self._directory.open()
             for note in opened.notes:
                 logger.warning("directory=%s note=%r", config.data_dir, note)
-            self._links = Links(
-                ReplicaId(config.node_id, opened.identity.incarnation),
-                cluster=config.cluster,
-                group=config.group,
-                segment_bytes=config.segment_bytes,
-                secret=config.secret,
-                bind=config.bind,
-                advertise=config.advertised,
-                peers=config.peers,
-                receiver=_Receiver(self),
-                limits=LinkLimits.for_elections(config.election_max_ms),
-            )
+            self._links = make_links(config, opened.identity.incarnation, _Receiver(self))
             self._replica = Replica(
                 config.replica,
                 opened,
@@ -172,7 +159,7 @@ class Node:
         """A replica that the group contradicts comes back as another incarnation, without its log."""
         replica = self._replica
         if replica is not None and isinstance(replica.failure, ContradictionError | StateDivergedError):
-            set_aside(OsDisk(str(self.config.data_dir)), replica.identity, lambda: uuid.uuid4().hex)
+            set_aside(OsDisk(str(self.config.data_dir)), replica.identity, mint_incarnation)
 
     async def wait_failed(self) -> BaseException:
         """Wait until this node cannot go on; returns why.  It is to be stopped then, and the process should exit."""
@@ -183,6 +170,11 @@ class Node:
         return failure if failure is not None else LogError("the node failed")
 
     # ---------------------------------------------------------------- what it is
+
+    @property
+    def waits_for(self) -> str | None:
+        """While `start` waits for a leader: why, and what an operator can do."""
+        return None if self._directory is None else self._directory.waits_for
 
     @property
     def replica(self) -> Replica:
@@ -453,14 +445,6 @@ class Node:
             members = ", ".join(sorted(each.node_id for each in self.membership.members))
             raise LogError(f"{node_id!r} is no member of {self.config.group}; its members are {members}")
         return member
-
-
-def _boot_id() -> str:
-    """Names this run of the operating system; empty where it cannot be told."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 class _Receiver:

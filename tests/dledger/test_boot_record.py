@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from node_group import Group, until
 
-import dledger.node
+import dledger.reopening
 from dledger.config import ReplicaConfig
 from dledger.replica.boot import PATH as BOOT_PATH
 from dledger.replica.opening import open_directory
@@ -18,7 +18,7 @@ async def test_killed_processes_elect_a_leader_although_each_host_once_went_down
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     boot = "monday"
-    monkeypatch.setattr(dledger.node, "_boot_id", lambda: boot)
+    monkeypatch.setattr(dledger.reopening, "_boot_id", lambda: boot)
     close = Replica.close
     monkeypatch.setattr(Replica, "close", lambda self, *, clean: close(self, clean=False))
     group = Group(tmp_path, flush="async")

@@ -35,9 +35,9 @@ class Start(NamedTuple):
 
 def note_boot(disk: Disk, now: BootRecord, *, clean: bool) -> Start:
     """Record this start.  An `accept_loss` counts for one start, whether it was needed or not.  Raises `OSError`."""
-    before = _read(disk)
+    before = _read(disk, now)
     lost = before is not None and before.flush == "async" and before.boot_id != now.boot_id and not clean
-    if lost and not disk.exists(ACCEPT_LOSS_PATH):
+    if lost and not is_loss_accepted(disk):
         return Start(may_vote=False, recorded=False)
     recorded = before is not None and before.flush == now.flush and (now.flush == "sync" or before == now)
     if not recorded:
@@ -47,7 +47,7 @@ def note_boot(disk: Disk, now: BootRecord, *, clean: bool) -> Start:
         except OSError as error:
             if error.errno not in FULL:
                 raise
-    if disk.exists(ACCEPT_LOSS_PATH):
+    if is_loss_accepted(disk):
         disk.unlink(ACCEPT_LOSS_PATH)
         disk.sync_dir("raft")
     return Start(may_vote=True, recorded=recorded)
@@ -65,14 +65,20 @@ def accept_loss(disk: Disk) -> None:
     disk.sync_dir("raft")
 
 
-def _read(disk: Disk) -> BootRecord | None:
+def is_loss_accepted(disk: Disk) -> bool:
+    """Whether an operator said so since the last start."""
+    return disk.exists(ACCEPT_LOSS_PATH)
+
+
+def _read(disk: Disk, now: BootRecord) -> BootRecord | None:
+    """The record of the start before; one that cannot be read counts as of another run of the operating system."""
     try:
         file = disk.open(PATH)
     except FileNotFoundError:
         return None
     try:
         return msgspec.json.decode(file.pread(file.size(), 0), type=BootRecord)
-    except msgspec.MsgspecError:
-        return None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return BootRecord("not readable", now.flush)
     finally:
         file.close()

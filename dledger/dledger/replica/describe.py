@@ -56,5 +56,6 @@ def describe(replica: Replica) -> NodeStatus:
         peers=peers,
         corrupt_bytes=replica.repairer.corrupt_bytes,
         repairs=replica.repairer.repairs,
+        rotten_snapshots=len(replica.snapshots.rotten),
         failure=None if replica.failure is None else str(replica.failure),
     )

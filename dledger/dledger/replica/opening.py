@@ -1,13 +1,14 @@
 """Opens a node directory: recovers what is there, and refuses what must not be trusted.
 
-A directory whose durable mark or hard state is lost is not the member it was: what it acknowledged or voted may be
-gone.  Its log is set aside under `aside-<n>/` and it comes back as another incarnation, which the leader takes in as a
-learner.
+A directory that lost its identity, its durable mark, its hard state, or the snapshot that its log begins behind, is not
+the member it was: what it acknowledged or voted may be gone.  While a leader that lists the node answers
+(`dledger.replica.returning`), its log is set aside under `aside-<n>/` and it comes back as another incarnation, which
+the leader takes in as a learner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,14 +16,18 @@ from dledger.config import ReplicaConfig
 from dledger.core.log_table import LogTable
 from dledger.engines import Engine, EngineFactory
 from dledger.environment import Environment
-from dledger.errors import IdentityError
-from dledger.replica.boot import BootRecord, note_boot, record_boot
-from dledger.store.disk import Disk
+from dledger.errors import CorruptionError, IdentityError, LostDirectoryError, UnreadableIdentityError
+from dledger.replica.boot import BootRecord, is_loss_accepted, note_boot, record_boot
+from dledger.store.disk import FULL, Disk
+from dledger.store.hardstate import PATH as HARD_STATE_PATH
 from dledger.store.hardstate import HardStateFile
-from dledger.store.identity import Identity, check_identity, read_identity, write_identity
+from dledger.store.identity import Identity, check_identity, read_identity, scrub_identity, write_identity
 from dledger.store.log import LogStore
+from dledger.store.mark import PATH as MARK_PATH
 from dledger.store.mark import DurableMark
 from dledger.store.recovery import Recovery
+from dledger.store.segments import DIRECTORY as SEGMENTS
+from dledger.store.segments import list_positions
 from dledger.store.snapshots import SnapshotStore
 from dledger.types import HardState, Membership, ReplicaId
 
@@ -32,6 +37,21 @@ STARTED = "started"
 LOG_DIRECTORIES = ("raft", "commitlog", "index", "snapshots")
 """In the order in which they are set aside: a mark or a hard state without its log would be believed."""
 DATA_DIRECTORIES = ("commitlog", "index", "snapshots")
+ACCEPTED_TERMS = 1 << 20
+"""How many terms a replica leaves out that does not know any more in which it voted: more than elections ever fail."""
+
+ACCEPT_LOSS = (
+    "To go on with the log that is there, stop this node and run 'dledger node recover --accept-loss' for it;"
+    " what it acknowledged last may be missing then"
+)
+RESTORE_IDENTITY = (
+    "Put back identity.json or identity.copy.json; cluster.json beside the node's directory, or the status of another"
+    " node, names the incarnation"
+)
+RESTORE_LOG = (
+    "Put back a copy of that file; or stop another node of the group that is whole, and copy its commitlog, index,"
+    " snapshots and raft/mark over this node's: what only this node had is lost then"
+)
 
 
 @dataclass(slots=True)
@@ -50,6 +70,8 @@ class Opened:
     record_start: Callable[[], None] | None
     """To be called once this replica may vote, or None.  Raises `OSError`."""
     notes: list[str]
+    scrub_identity: Callable[[], Sequence[str]] = tuple
+    """Writes the copies of the identity anew that have rotted; returns their paths.  Raises `OSError`."""
 
     def make_engine(self, make: EngineFactory, config: ReplicaConfig, environment: Environment) -> Engine:
         """The engine that goes on from here."""
@@ -104,39 +126,27 @@ def open_directory(
     """Open or make a node directory; `mint` gives a fresh incarnation, `boot_id` names this run of the host.
 
     `bootstrap` founds a one-voter group if there is no identity yet.  Raises `IdentityError` if the directory belongs
-    to someone else, `CorruptionError` or `StorageError` if it cannot be used.
+    to someone else, `LostDirectoryError` if what was promised from it cannot be read (see `set_aside`),
+    `CorruptionError` or `StorageError` if it cannot be used.
     """
-    notes: list[str] = []
-    identity = read_identity(disk, name)
-    if identity is None:
-        identity = found_group(config, mint())
-        if not bootstrap:
-            identity = _joiner(identity)
-        write_identity(disk, identity)
-    check_identity(identity, cluster=config.cluster, group=config.group, node_id=config.node_id, directory=name)
-    if identity.segment_bytes != config.segment_bytes:
-        raise IdentityError(
-            f"{name} was made with segment_bytes {identity.segment_bytes}, the configuration says"
-            f" {config.segment_bytes}: the size belongs to the group and cannot change; put the first back"
-        )
+    identity = _own_identity(disk, config, mint, bootstrap=bootstrap, name=name)
+    notes = _scrub_identity(disk, identity)
     hard_state_file, hard_state = HardStateFile.open(disk)
-    fresh = _is_fresh(disk, hard_state)
-    if hard_state is None and fresh:
-        hard_state = HardState()
-        hard_state_file.save(hard_state)
-    if hard_state is None:
-        hard_state_file.close()
-        notes.append("no valid copy of term and vote: rejoining as another incarnation")
-        return _reopen_aside(disk, config, identity, mint, boot_id, name, notes)
-    if not fresh and DurableMark.read(disk) is None:
+    try:
+        fresh = _is_fresh(disk, hard_state)
+        if fresh and hard_state is None:
+            hard_state = HardState()
+            hard_state_file.save(hard_state)
         # Before the log is opened, for that makes a mark: a start that is cut short must find it missing again.
+        _require_promises(disk, hard_state, fresh=fresh, name=name)
+        snapshots, store, recovery, base_term = _open_log(disk, config, name)
+        if hard_state is None:
+            # It may have voted in a term that no entry tells: no election counts that far.
+            hard_state = HardState(recovery.last_term + ACCEPTED_TERMS)
+            hard_state_file.save(hard_state)
+    except BaseException:
         hard_state_file.close()
-        notes.append("no valid durable mark: rejoining as another incarnation")
-        return _reopen_aside(disk, config, identity, mint, boot_id, name, notes)
-    snapshots = SnapshotStore.open(disk)
-    store, recovery = LogStore.open(
-        disk, segment_bytes=config.segment_bytes, snapshots=snapshots, reserve_bytes=config.reserve_bytes
-    )
+        raise
     if fresh:
         disk.open(STARTED, create=True).close()
         disk.sync_dir(".")
@@ -153,15 +163,6 @@ def open_directory(
             "bootstrap founds nothing in a directory that a start without it has made: this node waits for its group to"
             " take it in; if there is no such group yet, empty the directory and start again"
         )
-    base_term = 0
-    if recovery.first_index > 0:
-        first = snapshots.at_or_below(recovery.first_position)
-        if first is None or first.position != recovery.first_position:
-            raise IdentityError(
-                f"{name} has a log from position {recovery.first_position} on and no snapshot of that position:"
-                " move the directory away; the node rejoins the group by itself"
-            )
-        base_term = first.last_term
     known_commit = recovery.base.last_index if recovery.base is not None else -1
     commit_index = min(max(known_commit, recovery.saved_commit), recovery.durable_index)
     return Opened(
@@ -176,7 +177,79 @@ def open_directory(
         may_vote,
         None if recorded else partial(record_boot, disk, boot),
         notes,
+        partial(scrub_identity, disk, identity),
     )
+
+
+def _own_identity(
+    disk: Disk, config: ReplicaConfig, mint: Callable[[], str], *, bootstrap: bool, name: str
+) -> Identity:
+    """Whose directory this is; an empty one becomes this node's."""
+    try:
+        identity = read_identity(disk, name)
+    except UnreadableIdentityError as error:
+        raise LostDirectoryError(str(error), RESTORE_IDENTITY) from error
+    if identity is None:
+        if any(disk.exists(path) for path in (STARTED, *LOG_DIRECTORIES)):
+            raise LostDirectoryError(f"{name} holds a log, and its identity.json is missing", RESTORE_IDENTITY)
+        identity = found_group(config, mint())
+        if not bootstrap:
+            identity = _joiner(identity)
+        write_identity(disk, identity)
+    check_identity(identity, cluster=config.cluster, group=config.group, node_id=config.node_id, directory=name)
+    if identity.segment_bytes != config.segment_bytes:
+        raise IdentityError(
+            f"{name} was made with segment_bytes {identity.segment_bytes}, the configuration says"
+            f" {config.segment_bytes}: the size belongs to the group and cannot change; put the first back"
+        )
+    return identity
+
+
+def _scrub_identity(disk: Disk, identity: Identity) -> list[str]:
+    try:
+        rewritten = scrub_identity(disk, identity)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        return []
+    if not disk.exists(STARTED):
+        return []  # its first start was cut short
+    return [f"{path} was written anew: it had rotted, or an older version wrote it" for path in rewritten]
+
+
+def _require_promises(disk: Disk, hard_state: HardState | None, *, fresh: bool, name: str) -> None:
+    """Raise `LostDirectoryError` if it is not known what this replica acknowledged or voted.
+
+    An operator may accept that, as long as there is a log: a voter without one would help to elect another such.
+    """
+    if fresh or (is_loss_accepted(disk) and list_positions(disk, SEGMENTS)):
+        return
+    if hard_state is None:
+        raise LostDirectoryError(f"{name}: no copy of term and vote in {HARD_STATE_PATH} is valid", ACCEPT_LOSS)
+    if DurableMark.read(disk) is None:
+        raise LostDirectoryError(f"{name}: no copy of the durable mark in {MARK_PATH} is valid", ACCEPT_LOSS)
+
+
+def _open_log(disk: Disk, config: ReplicaConfig, name: str) -> tuple[SnapshotStore, LogStore, Recovery, int]:
+    """The recovered log, with the term of the entry before its first one."""
+    snapshots = SnapshotStore.open(disk)
+    try:
+        store, recovery = LogStore.open(
+            disk, segment_bytes=config.segment_bytes, snapshots=snapshots, reserve_bytes=config.reserve_bytes
+        )
+    except CorruptionError as error:
+        raise LostDirectoryError(f"{name}: {error}", RESTORE_LOG) from error
+    if recovery.first_index == 0:
+        return snapshots, store, recovery, 0
+    first = snapshots.at_or_below(recovery.first_position)
+    if first is None or first.position != recovery.first_position:
+        store.close(clean=False)
+        found = "; ".join((*snapshots.report.invalid, *recovery.notes)) or "there is no such file"
+        raise LostDirectoryError(
+            f"{name}: the log begins at {recovery.first_position}, and the snapshot of that position is lost ({found})",
+            RESTORE_LOG,
+        )
+    return snapshots, store, recovery, first.last_term
 
 
 def _is_fresh(disk: Disk, hard_state: HardState | None) -> bool:
@@ -209,6 +282,15 @@ def set_aside(disk: Disk, identity: Identity, mint: Callable[[], str]) -> Identi
     return fresh
 
 
+def identity_to_leave(disk: Disk, config: ReplicaConfig, mint: Callable[[], str]) -> Identity:
+    """The identity of a directory that lost something, made up as far as that itself is lost."""
+    try:
+        identity = read_identity(disk)
+    except IdentityError:
+        identity = None
+    return identity or _joiner(found_group(config, mint()))
+
+
 def _joiner(identity: Identity, incarnation: str | None = None) -> Identity:
     return Identity(
         identity.format,
@@ -219,18 +301,3 @@ def _joiner(identity: Identity, incarnation: str | None = None) -> Identity:
         identity.segment_bytes,
         None,
     )
-
-
-def _reopen_aside(
-    disk: Disk,
-    config: ReplicaConfig,
-    identity: Identity,
-    mint: Callable[[], str],
-    boot_id: str,
-    name: str,
-    notes: list[str],
-) -> Opened:
-    set_aside(disk, identity, mint)
-    opened = open_directory(disk, config, mint, boot_id=boot_id, name=name)
-    opened.notes[:0] = notes
-    return opened

@@ -65,7 +65,6 @@ class Outbox:
         self._failed = failed
         self._reading: dict[ReplicaId, deque[Send]] = {}
         self._snapshot_senders: dict[ReplicaId, SnapshotSender] = {}
-        self._rotten_snapshots: set[int] = set()
         self._hand_over_at = 0.0
         self._resign_at = 0.0
         self.connected: dict[str, ReplicaId] = {}
@@ -189,11 +188,11 @@ class Outbox:
 
         If that one has rotted, the next one that has not: the peer's log then begins later.
         """
-        usable = (meta for meta in self._snapshots.list() if meta.position not in self._rotten_snapshots)
-        meta = next((meta for meta in usable if meta.position >= self._store.first_position), None)
+        first = self._store.first_position
+        meta = next((meta for meta in self._snapshots.list() if meta.position >= first), None)
         if meta is None or self.connected.get(to.node_id) != to:
             self._engine().peer_disconnected(to)
-            if meta is None and self._rotten_snapshots and self._environment.now() >= self._hand_over_at:
+            if meta is None and self._snapshots.rotten and self._environment.now() >= self._hand_over_at:
                 self._hand_over_at = self._environment.now() + HAND_OVER_EVERY_S
                 self._environment.call_soon(self._hand_over)
             return
@@ -217,10 +216,6 @@ class Outbox:
             still_wanted=still_wanted,
             sent=lambda: self._engine().snapshot_sent(to, term, self._environment.now()),
             broken=lambda: self._engine().peer_disconnected(to),
-            rotten=partial(self._note_rotten, meta.position),
+            rotten=partial(self._snapshots.condemn, meta.position),
         )
         sender.start()
-
-    def _note_rotten(self, position: int) -> None:
-        logger.warning("event=snapshot_rotten position=%d consequence=%r", position, "a later one is sent")
-        self._rotten_snapshots.add(position)

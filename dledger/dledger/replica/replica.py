@@ -41,6 +41,7 @@ from dledger.replica.concerns import Concerns
 from dledger.replica.describe import describe
 from dledger.replica.feed import MachineFeed
 from dledger.replica.flusher import SLOW_SYNC_S, Flusher
+from dledger.replica.forgetting import Forgetter
 from dledger.replica.housekeeping import Housekeeping
 from dledger.replica.inbox import Inbox
 from dledger.replica.joining import JoiningPolicy
@@ -51,11 +52,13 @@ from dledger.replica.outbox import Outbox
 from dledger.replica.proposer import Fill
 from dledger.replica.reads import ReadWaiters
 from dledger.replica.recent import RecentEntries
-from dledger.replica.repair import REPAIR_CHANNEL, Repairer
+from dledger.replica.repair import Repairer
 from dledger.replica.saver import HardStateSaver
 from dledger.replica.snapshotter import Snapshotter
 from dledger.replica.status import NodeStatus
 from dledger.replica.transfer import SNAPSHOT_CHANNEL, SnapshotReceiver
+from dledger.replica.upkeep import CHANNELS as UPKEEP_CHANNELS
+from dledger.replica.upkeep import Upkeep
 from dledger.statemachine import Leadership, StateMachine
 from dledger.store.damage import CorruptRange
 from dledger.store.repair import Repaired
@@ -133,6 +136,16 @@ class Replica:
         applied_index = self._feed.restore(opened.recovery.base)
         self._marks.restored(self._feed.state_index)
         self._applier = self._make_applier(applied_index)
+        self._forgetter = Forgetter(
+            self.store,
+            self.snapshots,
+            self._snapshotter,
+            self._feed,
+            self._applier,
+            begin_at=self._begin_at,
+            trimmed=self._trimmed,
+        )
+        self.upkeep = self._make_upkeep(opened)
 
     # ---------------------------------------------------------------- parts, each made from those before it
 
@@ -229,6 +242,20 @@ class Replica:
             failed=self.fail,
         )
 
+    def _make_upkeep(self, opened: Opened) -> Upkeep:
+        return Upkeep(
+            self.config,
+            opened,
+            self.environment,
+            self.transport,
+            self._outbox.connected,
+            self.repairer,
+            self.engine,
+            applied_position=lambda: self.applied_position,
+            confirm=self.read_index,
+            failed=self.fail,
+        )
+
     # ---------------------------------------------------------------- life
 
     def start(self) -> None:
@@ -250,7 +277,7 @@ class Replica:
             self._completions.add(partial(self._reads.fail, stopping))
             self._snapshotter.abandon()
             self._receiver.abandon()
-            self.repairer.stop()
+            self.upkeep.stop()
             if not self._completions.executing.depth:
                 self._completions.run()
 
@@ -258,7 +285,7 @@ class Replica:
         """Close the files of a stopped replica."""
         if clean:
             self.store.save_commit(min(self.engine.commit_index, self.store.durable))
-        self.repairer.close()
+        self.upkeep.close()
         self.store.close(clean=clean)
         self._saver.close()
 
@@ -306,7 +333,7 @@ class Replica:
 
     def _housekeeping(self) -> None:
         self._housekeeper.run()
-        self.repairer.tick()
+        self.upkeep.tick()
         self._applier.retry()
         self._pump()
 
@@ -498,8 +525,8 @@ class Replica:
         """Bytes of one of the replica's own channels arrived."""
         if channel == SNAPSHOT_CHANNEL:
             self._guarded(lambda: self._receiver.on_data(sender, data))
-        elif channel == REPAIR_CHANNEL:
-            self._guarded(lambda: self.repairer.on_data(sender, data))
+        elif channel in UPKEEP_CHANNELS:
+            self._guarded(lambda: self.upkeep.on_data(sender, channel, data))
         elif channel == DIGEST_CHANNEL and self.is_ready:
             self._guarded(lambda: self._marks.propose_digest(data))
 
@@ -557,41 +584,10 @@ class Replica:
 
     def _forget(self, damaged: CorruptRange, trimmed_to: int) -> bool:
         try:
-            return self._begin_behind(damaged, trimmed_to)
+            return self._forgetter.begin_behind(damaged, trimmed_to)
         except Exception as error:  # half of it may be done
             self.fail(error)
             return False
-
-    def _begin_behind(self, damaged: CorruptRange, trimmed_to: int) -> bool:
-        """Begin at a snapshot, if views cannot be rebuilt from below it: a range there is corrupt, and the group has
-        trimmed it.
-
-        Of those up to `trimmed_to` it is the newest that is not newer than the state, which goes back to it.
-        """
-        snapshots = self.snapshots.list()
-        state = next((meta for meta in snapshots if meta.last_index == self._feed.state_index), None)
-        if state is None or self.applied_index >= state.last_index:
-            return False
-        limit = min(trimmed_to, state.position)
-        candidates = [meta for meta in reversed(snapshots) if damaged.end <= meta.position <= limit]
-        base = next(filter(self._is_intact, candidates), None)
-        if base is None:
-            return False
-        self.store.trim(base.position)
-        if self.store.first_position != base.position:
-            return False
-        self._snapshotter.abandon()
-        self._begin_at(base)
-        self._trimmed(base)
-        return True
-
-    def _is_intact(self, base: SnapshotMeta) -> bool:
-        try:
-            self.snapshots.verify(base)
-        except CorruptionError:
-            self.snapshots.forget(base.position)
-            return False
-        return True
 
     def _trimmed(self, base: SnapshotMeta) -> None:
         self.engine.trimmed(base.last_index, base.last_term)

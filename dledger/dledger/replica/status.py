@@ -58,3 +58,5 @@ class NodeStatus(msgspec.Struct, frozen=True, rename=_NAMES):
     """Not served, because they do not verify and no peer's bytes have replaced them yet."""
     repairs: int = 0
     """Corrupt ranges healed since the start."""
+    rotten_snapshots: int = 0
+    """Neither trimmed to nor sent, because they do not verify and no peer's has replaced them yet."""

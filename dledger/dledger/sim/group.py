@@ -8,10 +8,18 @@ from random import Random
 
 from dledger.config import ReplicaConfig
 from dledger.core.messages import Message
-from dledger.errors import ContradictionError, CorruptionError, LogError, LogFullError, StateDivergedError, StorageError
+from dledger.errors import (
+    ContradictionError,
+    CorruptionError,
+    LogError,
+    LogFullError,
+    LostDirectoryError,
+    StateDivergedError,
+    StorageError,
+)
 from dledger.net.links import ChannelListener
 from dledger.net.transport import Receiver
-from dledger.replica.opening import IDENTITY_FORMAT, Opened, open_directory, set_aside
+from dledger.replica.opening import IDENTITY_FORMAT, Opened, identity_to_leave, open_directory, set_aside
 from dledger.replica.replica import Replica
 from dledger.sim.disk import DiskImage, Keep, SimDisk
 from dledger.sim.environment import SimEnvironment
@@ -243,6 +251,8 @@ class SimGroup:
                 self._lose_power(node)
                 return False
             node.disk.kill()
+            if isinstance(error, LostDirectoryError):
+                return self._come_back(node, error)
             failing = (node.disk.is_full or node.failing_disk) and isinstance(error, DISK_ERRORS)
             if failing or (isinstance(error, LogError) and node.rotten and opened is None):
                 self.say(f"{name} cannot start: {error}")
@@ -253,6 +263,18 @@ class SimGroup:
             self.say(f"{name} notes: {note}")
         self._join(node, life, opened)
         return True
+
+    def _come_back(self, node: SimNode, lost: LostDirectoryError) -> bool:
+        """A node that lost what it promised waits for a leader that lists it; False if there is none now."""
+        leader = self.leader
+        listed = leader is not None and leader.replica is not None and leader.replica.engine.table.membership
+        if not listed or listed.find(node.name) is None:
+            self.say(f"{node.name} waits for a leader: {lost}")
+            return False
+        self.say(f"{node.name} comes back as another incarnation: {lost}")
+        set_aside(node.disk, identity_to_leave(node.disk, node.config, self._mint), self._mint)
+        node.rotten = False
+        return self.start(node.name)
 
     def _live(self, node: SimNode, opened: Opened) -> Life:
         """The new life of a node, which takes no part yet."""

@@ -6,11 +6,13 @@ syncs one after the other, so that at every moment at least one copy is whole.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from dledger.errors import StorageError
 from dledger.store.disk import Disk
-from dledger.store.slots import SlotFile
+from dledger.store.slots import SLOTS, SlotFile
 from dledger.types import HardState
 
 PATH = "raft/hardstate"
@@ -21,12 +23,14 @@ _decode = msgspec.msgpack.Decoder(HardState).decode
 class HardStateFile:
     """The file of the hard state.  Calls block; one thread at a time."""
 
-    __slots__ = ("_disk", "_sequence", "_slots")
+    __slots__ = ("_disk", "_payload", "_sequence", "_slots")
 
     def __init__(self, disk: Disk, slots: SlotFile | None, sequence: int) -> None:
         self._disk = disk
         self._slots = slots
         self._sequence = sequence
+        self._payload = b""
+        """What both copies hold."""
 
     @classmethod
     def open(cls, disk: Disk) -> tuple[HardStateFile, HardState | None]:
@@ -50,18 +54,36 @@ class HardStateFile:
 
     def save(self, state: HardState) -> None:
         """Write and sync both copies.  Raises `StorageError`; after that the replica must stop."""
-        payload = msgspec.msgpack.encode(state)
+        self._payload = msgspec.msgpack.encode(state)
         try:
             if self._slots is None:
-                self._slots = SlotFile.create(self._disk, PATH, payload)
-                self._sequence = 2
-                return
-            for number in range(2):
-                self._sequence += 1
-                self._slots.write(number, self._sequence, payload)
-                self._slots.sync()
+                self._slots = SlotFile.create(self._disk, PATH, self._payload)
+                self._sequence = SLOTS
+            else:
+                self._write(self._slots, range(SLOTS))
         except OSError as error:
             raise StorageError(f"saving term {state.term} to {PATH} failed: {error}") from error
+
+    def scrub(self) -> int:
+        """Write each copy anew that has rotted; returns how many those were.  Raises `StorageError` as `save` does.
+
+        What was saved is known here, so a copy that verifies and says something else has rotted as well.
+        """
+        if self._slots is None:
+            return 0
+        try:
+            whole = {slot.number for slot in self._slots.read() if slot.payload == self._payload}
+            rotten = [number for number in range(SLOTS) if number not in whole]
+            self._write(self._slots, rotten)
+        except OSError as error:
+            raise StorageError(f"scrubbing {PATH} failed: {error}") from error
+        return len(rotten)
+
+    def _write(self, slots: SlotFile, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._sequence += 1
+            slots.write(number, self._sequence, self._payload)
+            slots.sync()
 
     def close(self) -> None:
         """Close the file."""

@@ -1,4 +1,9 @@
-"""Whose directory this is: `identity.json`, and the lock that keeps a second process out."""
+"""Whose directory this is: `identity.json`, its copy, and the lock that keeps a second process out.
+
+`identity.json` and `identity.copy.json` hold the same JSON object.  Its `checksum` is the crc32 of the object without
+it, encoded with sorted keys and no spaces; an object that has none was written by an older version.  Either file tells
+whose the directory is if the other one has rotted.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,13 @@ from contextlib import suppress
 
 import msgspec
 
-from dledger.errors import IdentityError
+from dledger.checksum import crc32
+from dledger.errors import IdentityError, UnreadableIdentityError
 from dledger.store.disk import Disk, write_file_durably
 from dledger.types import Membership
 
 PATH = "identity.json"
+COPY_PATH = "identity.copy.json"
 LOCK_NAME = "lock"
 FORMAT = 1
 """The format that this version writes; it reads this one only."""
@@ -37,38 +44,88 @@ class Identity(msgspec.Struct, frozen=True):
 def read_identity(disk: Disk, directory: str = "the data directory") -> Identity | None:
     """The identity of a directory, or None if it has none.
 
-    Raises `IdentityError` if the file cannot be read as one or its format is newer than this version's.
+    Raises `UnreadableIdentityError` if neither file can be read as one, `IdentityError` if the format is newer than
+    this version's.
     """
+    first_error: IdentityError | None = None
+    for path in (PATH, COPY_PATH):
+        try:
+            found = _read(disk, path, directory)
+        except IdentityError as error:
+            first_error = first_error or error
+        else:
+            if found is not None:
+                return found
+    if first_error is not None:
+        raise first_error
+    return None
+
+
+def scrub_identity(disk: Disk, identity: Identity) -> list[str]:
+    """Write each of the two files anew that does not say `identity`; returns their paths.  Blocks; raises `OSError`."""
+    raw = _encode(identity)
+    rewritten = [path for path in (COPY_PATH, PATH) if _read_file(disk, path) != raw]
+    for path in rewritten:
+        write_file_durably(disk, path, raw)
+    return rewritten
+
+
+def write_identity(disk: Disk, identity: Identity) -> None:
+    """Write the identity, atomically and durably; the copy first, for `identity.json` is what counts."""
+    raw = _encode(identity)
+    for path in (COPY_PATH, PATH):
+        write_file_durably(disk, path, raw)
+
+
+def _encode(identity: Identity) -> bytes:
+    content = msgspec.to_builtins(identity)
+    return msgspec.json.format(msgspec.json.encode(content | {"checksum": _checksum(content)})) + b"\n"
+
+
+def _checksum(content: dict[str, object]) -> int:
+    return crc32(msgspec.json.encode(content, order="sorted"))
+
+
+def _read_file(disk: Disk, path: str) -> bytes | None:
     try:
-        file = disk.open(PATH)
+        file = disk.open(path)
     except FileNotFoundError:
         return None
     try:
-        raw = file.pread(file.size(), 0)
+        return file.pread(file.size(), 0)
     finally:
         file.close()
+
+
+def _read(disk: Disk, path: str, directory: str) -> Identity | None:
+    raw = _read_file(disk, path)
+    if raw is None:
+        return None
     try:
         version = msgspec.json.decode(raw, type=_Version).format
         if version == FORMAT:
-            return msgspec.json.decode(raw, type=Identity)
+            return _decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise IdentityError(
-            f"{directory}: {PATH} is not readable as an identity ({error}); restore it, or empty the directory so that "
+        raise UnreadableIdentityError(
+            f"{directory}: {path} is not readable as an identity ({error}); restore it, or empty the directory so that "
             "the node rejoins as a new incarnation"
         ) from error
     raise IdentityError(
-        f"{directory}: {PATH} has format {version}, this version reads format {FORMAT}; start it with the version that "
+        f"{directory}: {path} has format {version}, this version reads format {FORMAT}; start it with the version that "
         "wrote it, or a newer one"
     )
 
 
+def _decode(raw: bytes) -> Identity:
+    content = msgspec.json.decode(raw, type=dict[str, object])
+    told = content.pop("checksum", None)
+    if told is not None and told != _checksum(content):
+        raise msgspec.ValidationError(f"its checksum is {told}, its content's {_checksum(content)}")
+    return msgspec.convert(content, Identity)
+
+
 class _Version(msgspec.Struct):
     format: int
-
-
-def write_identity(disk: Disk, identity: Identity) -> None:
-    """Write the identity, atomically and durably."""
-    write_file_durably(disk, PATH, msgspec.json.format(msgspec.json.encode(identity)) + b"\n")
 
 
 def check_identity(

@@ -470,6 +470,16 @@ class LogStore(LogReader):
         except OSError as error:
             raise self._failure("syncing the durable mark", error) from error
 
+    def scrub_mark(self) -> int:
+        """Write each copy of the durable mark anew that has rotted; returns how many.  Blocks; on the flush thread.
+
+        Raises `StorageError`.
+        """
+        try:
+            return self._mark.scrub()
+        except OSError as error:
+            raise self._failure("scrubbing the durable mark", error) from error
+
     def _note_failure(self) -> None:
         self._failed = True
 

@@ -63,6 +63,8 @@ class DurableMark:
     def __init__(self, slots: SlotFile, newest: MarkValue, number: int, sequence: int) -> None:
         self._slots = slots
         self._value = newest
+        self._written = newest.encode()
+        """What the newest slot holds; a value's generation may move on without being written."""
         self._number = number
         self._sequence = sequence
         self._dirty = False
@@ -133,13 +135,31 @@ class DurableMark:
             else:
                 self._value = replace(self._value, generation=ceiling.generation)
 
+    def scrub(self) -> int:
+        """Write each slot anew that has rotted, durably; returns how many those were.  Blocks; raises `OSError`.
+
+        The newest slot is known here, so one that verifies and says something else has rotted as well.
+        """
+        with self._lock:
+            slots = {slot.number: slot for slot in self._slots.read()}
+            newest = self._number if self._dirty else 1 - self._number
+            if newest in slots and slots[newest].payload != self._written:
+                del slots[newest]
+            rotten = [number for number in (newest, 1 - newest) if number not in slots]
+            for number in rotten:
+                self._number = number
+                self._write(self._value)
+                self._sync()
+            return len(rotten)
+
     def close(self) -> None:
         """Close the file; syncs nothing."""
         self._slots.close()
 
     def _write(self, value: MarkValue) -> None:
         self._sequence += 1
-        self._slots.write(self._number, self._sequence, value.encode())
+        self._written = value.encode()
+        self._slots.write(self._number, self._sequence, self._written)
         self._value = value
         self._dirty = True
 

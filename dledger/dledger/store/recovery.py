@@ -182,7 +182,7 @@ class _Recoverer:
                 self.snapshots.verify(meta)
             except CorruptionError as error:
                 self.notes.append(str(error))
-                self.snapshots.forget(meta.position)
+                self.snapshots.condemn(meta.position)
                 continue
             return meta
         return None

@@ -21,7 +21,6 @@ it exists from then on.
 
 from __future__ import annotations
 
-import errno
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
@@ -32,7 +31,7 @@ import msgspec
 from dledger.checksum import crc32
 from dledger.errors import CorruptionError, LogError, LogFullError, StorageError, TrimmedError
 from dledger.invariants import invariant
-from dledger.store.disk import Buffer, Disk, File
+from dledger.store.disk import FULL, Buffer, Disk, File
 from dledger.store.segments import list_positions, segment_name
 from dledger.types import SnapshotMeta
 
@@ -59,6 +58,8 @@ class SnapshotReport:
     """What `SnapshotStore.open` passed over: a line for each file that does not verify."""
 
     invalid: list[str] = field(default_factory=list)
+    rotten: list[int] = field(default_factory=list)
+    """Their positions."""
 
 
 class SnapshotWriter:
@@ -142,16 +143,20 @@ class SnapshotWriter:
         self._size += len(data)
 
     def _error(self, what: str, error: OSError) -> LogError:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return LogFullError(f"no space for the snapshot at {self.meta.position}: {error}")
-        return StorageError(f"{what} the snapshot at {self.meta.position} failed: {error}")
+        return _storage_error(f"{what} the snapshot at {self.meta.position}", error)
 
 
 class SnapshotStore:
-    """The durable snapshots of a node directory; a worker may list one while the event loop drops another."""
+    """The durable snapshots of a node directory; a worker may list one while the event loop drops another.
+
+    One that was found not to verify is not listed any more, so that nothing is trimmed to it and nobody is sent it; its
+    file stays until a good one replaces it, or until the group has trimmed it.
+    """
 
     def __init__(self, disk: Disk, metas: dict[int, SnapshotMeta], report: SnapshotReport) -> None:
         self.report = report
+        self.rotten: dict[int, SnapshotMeta | None] = dict.fromkeys(report.rotten)
+        """Position -> what is known of the snapshot that stood there."""
         self._disk = disk
         self._metas = metas
         self._number = 0
@@ -175,9 +180,10 @@ class SnapshotStore:
         report = SnapshotReport()
         for position in list_positions(disk, DIRECTORY):
             try:
-                metas[position] = _read_meta(disk, position)
+                metas[position] = _read_meta(disk, _path(position), position)
             except (CorruptionError, OSError) as error:
                 report.invalid.append(str(error))
+                report.rotten.append(position)
         return cls(disk, metas, report)
 
     def list(self) -> list[SnapshotMeta]:
@@ -210,6 +216,7 @@ class SnapshotStore:
 
     def add(self, meta: SnapshotMeta) -> None:
         """List a snapshot whose file is durable."""
+        self.rotten.pop(meta.position, None)
         self._metas[meta.position] = meta
 
     def read_chunks(self, meta: SnapshotMeta, chunk: int = CHUNK_BYTES) -> Iterator[bytes]:
@@ -234,46 +241,151 @@ class SnapshotStore:
             yield b"".join(pending)
 
     def verify(self, meta: SnapshotMeta) -> None:
-        """Read all of it.  Raises as `read_chunks`."""
-        for _ in _read_data(self._disk, meta):
+        """Read all of it, head and footer too.  Raises as `read_chunks`."""
+        for _ in self.verify_in_steps(meta):
             pass
 
+    def verify_in_steps(self, meta: SnapshotMeta) -> Iterator[int]:
+        """As `verify`, chunk by chunk; yields how many bytes each had."""
+        for data in _read_data(self._disk, meta):
+            yield len(data)
+
     def forget(self, position: int) -> None:
-        """Stop listing a snapshot that turned out to be invalid; the file stays."""
+        """Stop listing a snapshot that is of no use here; the file stays."""
         self._metas.pop(position, None)
+
+    def condemn(self, position: int) -> None:
+        """Stop listing a snapshot that does not verify."""
+        self.rotten.setdefault(position, self._metas.pop(position, None))
 
     def delete(self, position: int) -> None:
         """Remove a snapshot; who is reading it may go on."""
         self.forget(position)
+        self.rotten.pop(position, None)
         self._disk.unlink(_path(position))
 
+    def read_file(self, position: int, offset: int, size: int) -> tuple[bytes, int]:
+        """Bytes of a listed snapshot's file, unverified, and the size of that file.
 
-def _read_meta(disk: Disk, position: int) -> SnapshotMeta:
+        Raises `TrimmedError` if there is none, `StorageError`.
+        """
+        if position not in self._metas:
+            raise TrimmedError(f"there is no snapshot at {position}")
+        path = _path(position)
+        file = _open(self._disk, path)
+        try:
+            return file.pread(size, offset), file.size()
+        except OSError as error:
+            raise StorageError(f"reading {path} failed: {error}") from error
+        finally:
+            file.close()
+
+    def copy(self, position: int) -> SnapshotCopy:
+        """Begin to collect the bytes of another replica's snapshot file.  Raises `LogFullError`, `StorageError`."""
+        return SnapshotCopy(self, self._disk, position)
+
+
+class SnapshotCopy:
+    """The bytes of a peer's snapshot file, which take the place of a file that rotted once they verify.
+
+    Methods block, one thread at a time; `commit` or `abort` ends it.
+    """
+
+    def __init__(self, store: SnapshotStore, disk: Disk, position: int) -> None:
+        self.position = position
+        self.filled = 0
+        self._store = store
+        self._disk = disk
+        self._path = f"{_path(position)}.{store.next_number()}.tmp"
+        try:
+            disk.unlink(self._path)
+            self._file: File | None = disk.open(self._path, create=True)
+        except OSError as error:
+            raise _storage_error(f"copying the snapshot at {position}", error) from error
+
+    def write(self, data: Buffer) -> None:
+        """Add the next bytes.  Raises `LogFullError`, `StorageError`."""
+        assert self._file is not None
+        try:
+            self._file.pwrite(data, self.filled)
+        except OSError as error:
+            raise _storage_error(f"copying the snapshot at {self.position}", error) from error
+        self.filled += len(data)
+
+    def verify(self) -> SnapshotMeta:
+        """What was collected, read as a snapshot.  Raises `CorruptionError` if it is none, `StorageError`."""
+        meta = _read_meta(self._disk, self._path, self.position)
+        for _ in _read_data(self._disk, meta, self._path):
+            pass
+        return meta
+
+    def commit(self, meta: SnapshotMeta) -> None:
+        """Sync, name and list what `verify` returned.  Raises `LogFullError`, `StorageError`."""
+        file, self._file = self._file, None
+        assert file is not None
+        try:
+            try:
+                file.datasync()
+            finally:
+                file.close()
+            self._disk.rename(self._path, _path(self.position))
+            self._disk.sync_dir(DIRECTORY)
+        except OSError as error:
+            with suppress(OSError):
+                self._disk.unlink(self._path)
+            raise _storage_error(f"copying the snapshot at {self.position}", error) from error
+        self._store.add(meta)
+
+    def abort(self) -> None:
+        """Drop what was collected; after `commit` nothing is done."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._disk.unlink(self._path)
+
+
+def _storage_error(what: str, error: OSError) -> LogError:
+    if error.errno in FULL:
+        return LogFullError(f"no space for {what}: {error}")
+    return StorageError(f"{what} failed: {error}")
+
+
+def _open(disk: Disk, path: str) -> File:
+    try:
+        return disk.open(path)
+    except FileNotFoundError:
+        raise TrimmedError(f"the snapshot {path} was deleted") from None
+
+
+def _read_meta(disk: Disk, path: str, position: int) -> SnapshotMeta:
     """The meta of a file whose head and footer verify, else `CorruptionError`."""
-    path = _path(position)
     file = disk.open(path)
     try:
         size = file.size()
-        head = file.pread(_HEAD.size, 0)
-        if len(head) < _HEAD.size:
-            raise CorruptionError(f"{path}: {size} bytes are no snapshot")
-        magic, crc, length = _HEAD.unpack(head)
-        raw = file.pread(length, _HEAD.size) if magic == _MAGIC and length <= MAX_CHUNK_BYTES else b""
-        if not raw or crc32(raw) != crc:
-            raise CorruptionError(f"{path}: magic {magic!r}, or a meta that does not verify")
-        if size < _HEAD.size + length + _FOOTER_BYTES:
+        meta, crc, head_bytes = _read_head(file, path)
+        if size < head_bytes + _FOOTER_BYTES:
             raise CorruptionError(f"{path}: {size} bytes, too short for a footer")
-        footer = file.pread(_FOOTER_BYTES, size - _FOOTER_BYTES)
-        _verify_footer(path, footer, crc)
-        try:
-            meta = _decode_meta(raw)
-        except msgspec.MsgspecError as error:
-            raise CorruptionError(f"{path}: {error}") from error
+        _verify_footer(path, file.pread(_FOOTER_BYTES, size - _FOOTER_BYTES), crc)
         if meta.position != position:
             raise CorruptionError(f"{path}: holds the snapshot at {meta.position}")
         return meta
     finally:
         file.close()
+
+
+def _read_head(file: File, path: str) -> tuple[SnapshotMeta, int, int]:
+    """(meta, its crc, where the chunks begin)."""
+    head = file.pread(_HEAD.size, 0)
+    if len(head) < _HEAD.size:
+        raise CorruptionError(f"{path}: {len(head)} bytes are no snapshot")
+    magic, crc, length = _HEAD.unpack(head)
+    raw = file.pread(length, _HEAD.size) if magic == _MAGIC and length <= MAX_CHUNK_BYTES else b""
+    if not raw or crc32(raw) != crc:
+        raise CorruptionError(f"{path}: magic {magic!r}, or a meta that does not verify")
+    try:
+        return _decode_meta(raw), crc, _HEAD.size + length
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(f"{path}: {error}") from error
 
 
 def _verify_footer(path: str, footer: bytes, meta_crc: int) -> tuple[int, int]:
@@ -286,19 +398,14 @@ def _verify_footer(path: str, footer: bytes, meta_crc: int) -> tuple[int, int]:
     raise CorruptionError(f"{path}: the footer does not verify")
 
 
-def _read_data(disk: Disk, meta: SnapshotMeta) -> Iterator[bytes]:
-    """The verified data of each chunk; ends only if the footer agrees with what was read."""
-    path = _path(meta.position)
+def _read_data(disk: Disk, meta: SnapshotMeta, path: str = "") -> Iterator[bytes]:
+    """The verified data of each chunk; ends only if head and footer agree with what was read."""
+    path = path or _path(meta.position)
+    file = _open(disk, path)
     try:
-        file = disk.open(path)
-    except FileNotFoundError:
-        raise TrimmedError(f"the snapshot at {meta.position} was deleted") from None
-    try:
-        head = file.pread(_HEAD.size, 0)
-        if len(head) < _HEAD.size:
-            raise CorruptionError(f"{path}: {len(head)} bytes are no snapshot")
-        _, meta_crc, length = _HEAD.unpack(head)
-        offset = _HEAD.size + length
+        found, meta_crc, offset = _read_head(file, path)
+        if found != meta:
+            raise CorruptionError(f"{path}: holds {found}, {meta} was written")
         chunks = total = 0
         while True:
             head = file.pread(_CHUNK.size, offset)

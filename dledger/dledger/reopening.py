@@ -1,0 +1,113 @@
+"""Opens a node's directory, and waits where it lost something until the node may come back without it."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from functools import partial
+from pathlib import Path
+
+from dledger.config import NodeConfig
+from dledger.environment import Environment, called_back
+from dledger.errors import LostDirectoryError
+from dledger.net.links import Links
+from dledger.net.settings import LinkLimits
+from dledger.net.transport import Receiver
+from dledger.replica.opening import Opened, identity_to_leave, open_directory, set_aside
+from dledger.replica.returning import Returning, only_voter
+from dledger.store.disk import OsDisk
+from dledger.store.identity import Identity
+from dledger.types import ReplicaId
+
+logger = logging.getLogger(__name__)
+
+
+def make_links(config: NodeConfig, incarnation: str, receiver: Receiver) -> Links:
+    """The links of a node, which shows itself as that incarnation."""
+    return Links(
+        ReplicaId(config.node_id, incarnation),
+        cluster=config.cluster,
+        group=config.group,
+        segment_bytes=config.segment_bytes,
+        secret=config.secret,
+        bind=config.bind,
+        advertise=config.advertised,
+        peers=config.peers,
+        receiver=receiver,
+        limits=LinkLimits.for_elections(config.election_max_ms),
+    )
+
+
+def mint_incarnation() -> str:
+    """A fresh one."""
+    return uuid.uuid4().hex
+
+
+class NodeDirectory:
+    """The directory of a node that starts."""
+
+    def __init__(self, config: NodeConfig, environment: Environment) -> None:
+        self._config = config
+        self._environment = environment
+        self._disk = OsDisk(str(config.data_dir))
+        self._returning: Returning | None = None
+
+    @property
+    def waits_for(self) -> str | None:
+        """While `open` waits: for what, and what an operator can do."""
+        return None if self._returning is None else self._returning.describe()
+
+    async def open(self) -> Opened:
+        """Recover the directory.
+
+        If it lost what its replica had promised this waits, as long as it takes, until a leader that lists the node
+        answers; then the log is set aside, and the node comes back as another incarnation.
+
+        Raises `LostDirectoryError` where the node is its group's only voter, and as
+        `dledger.replica.opening.open_directory`.
+        """
+        config = self._config
+        while True:
+            try:
+                return open_directory(
+                    self._disk,
+                    config.replica,
+                    mint_incarnation,
+                    boot_id=_boot_id(),
+                    bootstrap=config.bootstrap,
+                    name=str(config.data_dir),
+                )
+            except LostDirectoryError as lost:
+                if not config.peers:
+                    raise only_voter(lost) from lost
+                identity = identity_to_leave(self._disk, config.replica, mint_incarnation)
+                await self._wait_for_leader(lost, identity)
+                aside = set_aside(self._disk, identity, mint_incarnation)
+                logger.warning(
+                    "node=%s event=set_aside directory=%s incarnation=%s was=%s: a leader answered; what this node held"
+                    " is kept in its newest aside-<n>, which may be deleted once the node has caught up",
+                    config.node_id,
+                    config.data_dir,
+                    aside.incarnation,
+                    identity.incarnation,
+                )
+
+    async def _wait_for_leader(self, lost: LostDirectoryError, identity: Identity) -> None:
+        returning = Returning(self._config.node_id, lost, self._config.peers, self._environment)
+        links = make_links(self._config, identity.incarnation, returning)
+        self._returning = returning
+        try:
+            await links.start()
+            await called_back(partial(returning.start, links))
+        finally:
+            self._returning = None
+            returning.stop()
+            await links.stop()
+
+
+def _boot_id() -> str:
+    """Names this run of the operating system; empty where it cannot be told."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

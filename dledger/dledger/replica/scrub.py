@@ -1,0 +1,93 @@
+"""Re-reads the small files that hold what this replica promised, and writes anew what rotted.
+
+Each of identity, durable mark, and term and vote stands on the disk twice, and memory knows what they say: a copy that
+rots while the node runs is put right before the other one can rot as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from dledger.environment import COLD, FLUSH, HARD_STATE, Environment
+from dledger.errors import BusyError, StorageError
+from dledger.store.disk import FULL
+from dledger.store.hardstate import PATH as HARD_STATE_PATH
+from dledger.store.hardstate import HardStateFile
+from dledger.store.identity import PATH as IDENTITY_PATH
+from dledger.store.log import LogStore
+from dledger.store.mark import PATH as MARK_PATH
+
+logger = logging.getLogger(__name__)
+
+Step = tuple[str, str, Callable[[], int]]
+
+
+class PromiseScrub:
+    """Looks at one file after the other, each on the lane on which it is written; `tick` begins a round that is due.
+
+    `scrub_identity()` returns the paths that it has written anew.  `rest_s` is the pause between two rounds, `failed`
+    is told the error that ends this replica.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        environment: Environment,
+        store: LogStore,
+        hard_state_file: HardStateFile,
+        scrub_identity: Callable[[], Sequence[str]],
+        *,
+        rest_s: float,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._node_id = node_id
+        self._environment = environment
+        self._rest_s = rest_s
+        self._failed = failed
+        self._steps: tuple[Step, ...] = (
+            (HARD_STATE_PATH, HARD_STATE, hard_state_file.scrub),
+            (MARK_PATH, FLUSH, store.scrub_mark),
+            (IDENTITY_PATH, COLD, lambda: len(scrub_identity())),
+        )
+        self._at = environment.now() + rest_s
+        self._running = False
+        self._stopped = False
+        self.rewritten = 0
+        """Copies written anew since the start."""
+
+    def tick(self) -> None:
+        """Begin a round if one is due."""
+        if not self._running and not self._stopped and self._environment.now() >= self._at:
+            self._running = True
+            self._run(0)
+
+    def stop(self) -> None:
+        """Look at nothing more."""
+        self._stopped = True
+
+    def _run(self, number: int) -> None:
+        _, lane, work = self._steps[number]
+        self._environment.run_blocking(lane, work, partial(self._done, number))
+
+    def _done(self, number: int, result: int | BaseException) -> None:
+        if self._stopped:
+            return
+        path = self._steps[number][0]
+        if isinstance(result, BaseException):
+            if isinstance(result, OSError) and result.errno not in FULL:
+                result = StorageError(f"scrubbing {path} failed: {result}")
+            if not isinstance(result, OSError | BusyError):
+                self._failed(result)
+                return
+        elif result:
+            self.rewritten += result
+            logger.warning(
+                "node=%s event=rot_mended path=%s copies=%d: written anew from memory", self._node_id, path, result
+            )
+        if number + 1 < len(self._steps):
+            self._run(number + 1)
+        else:
+            self._running = False
+            self._at = self._environment.now() + self._rest_s

@@ -1,0 +1,96 @@
+"""What keeps a replica's files whole while it runs, and helps other nodes whose files are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dledger.config import ReplicaConfig
+from dledger.engines import Engine
+from dledger.environment import Environment
+from dledger.net.transport import Transport
+from dledger.replica.opening import Opened
+from dledger.replica.repair import REPAIR_CHANNEL, Repairer
+from dledger.replica.returning import RETURNING_CHANNEL, Standing, StandingDesk
+from dledger.replica.scrub import PromiseScrub
+from dledger.replica.snapshot_keeper import SNAPSHOT_COPY_CHANNEL, SnapshotKeeper
+from dledger.types import ReplicaId
+
+CHANNELS = frozenset((REPAIR_CHANNEL, SNAPSHOT_COPY_CHANNEL, RETURNING_CHANNEL))
+
+
+class Upkeep:
+    """The repair of the log, the scrubs of everything else, and answers to nodes that want to come back.
+
+    `connected` maps node ids to the incarnation that can be sent to.  `confirm(callback)` calls back with None once a
+    majority has confirmed that this replica leads, or with an error; `failed` is told the error that ends it.
+    """
+
+    def __init__(
+        self,
+        config: ReplicaConfig,
+        opened: Opened,
+        environment: Environment,
+        transport: Transport,
+        connected: Mapping[str, ReplicaId],
+        repairer: Repairer,
+        engine: Engine,
+        *,
+        applied_position: Callable[[], int],
+        confirm: Callable[[Callable[[Exception | None], None]], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._engine = engine
+        self.repairer = repairer
+        self.promises = PromiseScrub(
+            config.node_id,
+            environment,
+            opened.store,
+            opened.hard_state_file,
+            opened.scrub_identity,
+            rest_s=config.scrub_interval_ms / 1000,
+            failed=failed,
+        )
+        self.snapshots = SnapshotKeeper(
+            config.node_id,
+            environment,
+            transport,
+            opened.store,
+            opened.snapshots,
+            connected,
+            rest_s=config.scrub_interval_ms / 1000,
+            applied_position=applied_position,
+            failed=failed,
+        )
+        self._desk = StandingDesk(transport, self._standing, confirm)
+
+    def tick(self) -> None:
+        """Go on with whatever is due; called a few times a second."""
+        self.repairer.tick()
+        self.promises.tick()
+        self.snapshots.tick()
+
+    def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
+        """Bytes of one of `CHANNELS` arrived."""
+        if channel == REPAIR_CHANNEL:
+            self.repairer.on_data(sender, data)
+        elif channel == SNAPSHOT_COPY_CHANNEL:
+            self.snapshots.on_data(sender, data)
+        elif channel == RETURNING_CHANNEL:
+            self._desk.on_data(sender, data)
+
+    def stop(self) -> None:
+        """Do nothing more."""
+        self.repairer.stop()
+        self.promises.stop()
+        self.snapshots.stop()
+
+    def close(self) -> None:
+        """Remove what was collected; no work may be running."""
+        self.repairer.close()
+        self.snapshots.close()
+
+    def _standing(self) -> Standing:
+        engine = self._engine
+        membership = engine.table.membership if engine.table.membership_is_known else None
+        leader = None if engine.leader is None else engine.leader.node_id
+        return Standing(engine.own_term_committed, membership, leader)
