@@ -253,6 +253,7 @@ class Replica:
             self.engine,
             applied_position=lambda: self.applied_position,
             confirm=self.read_index,
+            snapshot_replaced=self._snapshotter.retry,
             failed=self.fail,
         )
 

@@ -74,8 +74,8 @@ class SnapshotKeeper:
     """Scrubs and replaces, one thing at a time; `tick` is called a few times a second.
 
     `connected` maps node ids to the incarnation that can be sent to.  A snapshot above `applied_position()` will be
-    written once its mark is applied again.  `rest_s` is the pause between two rounds, `failed` is told the error that
-    ends this replica.
+    written once its mark is applied again.  `rest_s` is the pause between two rounds.  `replaced()` is called when a
+    snapshot is there again, `failed` is told the error that ends this replica.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class SnapshotKeeper:
         *,
         rest_s: float,
         applied_position: Callable[[], int],
+        replaced: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._node_id = node_id
@@ -99,6 +100,7 @@ class SnapshotKeeper:
         self._connected = connected
         self._rest_s = rest_s
         self._applied_position = applied_position
+        self._replaced = replaced
         self._failed = failed
         self._attempt: _Attempt | None = None
         self._number = 0
@@ -283,6 +285,7 @@ class SnapshotKeeper:
             logger.warning(
                 "node=%s event=snapshot_replaced position=%d peer=%s", self._node_id, attempt.position, attempt.peer
             )
+            self._replaced()
         elif attempt.peer is None or not self._ask(attempt, attempt.peer):
             self._ask_next_peer(attempt)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from dledger.environment import COLD, Environment
-from dledger.errors import BusyError, LogFullError, StorageError
+from dledger.errors import BusyError, CorruptionError, LogFullError, StorageError, TrimmedError
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore, SnapshotWriter
 from dledger.types import SnapshotMeta
@@ -42,6 +42,9 @@ class Snapshotter:
         self._committing: SnapshotWriter | None = None
         self._trim_to = -1
         self._waits_for_log = False
+        self._sound: SnapshotMeta | None = None
+        """The snapshot that was verified to be trimmed to."""
+        self._verifying = False
         self._begun_at = 0.0
         self.full = False
         self.took_s = 0.0
@@ -121,7 +124,7 @@ class Snapshotter:
                 self._failed(result)
                 return
             self.took_s = self._environment.now() - self._begun_at
-            self._trim_later()
+            self.retry()
 
         self._committing = writer
         self._environment.run_blocking(COLD, writer.commit, done)
@@ -134,7 +137,10 @@ class Snapshotter:
             # A snapshot that came from the leader may stand above what is durable here: the log still begins below.
             if not self._waits_for_log:
                 self._waits_for_log = True
-                self._environment.call_later(PAUSE_S, self._trim_later)
+                self._environment.call_later(PAUSE_S, self.retry)
+            return
+        if base != self._sound:
+            self._verify(base)
             return
         self._store.trim(base.position)
         for meta in self._snapshots.list():
@@ -142,8 +148,30 @@ class Snapshotter:
                 self._snapshots.delete(meta.position)
         self._trimmed(base)
 
-    def _trim_later(self) -> None:
-        """As `_maybe_trim`, where nobody catches what it raises."""
+    def _verify(self, base: SnapshotMeta) -> None:
+        """It is about to be all that tells the state before the log: one that has rotted is not trimmed to."""
+        if self._verifying:
+            return
+        self._verifying = True
+
+        def done(result: object) -> None:
+            self._verifying = False
+            if isinstance(result, BusyError | TrimmedError):
+                self._environment.call_later(PAUSE_S, self.retry)
+                return
+            if isinstance(result, CorruptionError | StorageError):
+                self._snapshots.condemn(base.position)
+            elif isinstance(result, BaseException):
+                self._failed(result)
+                return
+            else:
+                self._sound = base
+            self.retry()
+
+        self._environment.run_blocking(COLD, partial(self._snapshots.verify, base), done)
+
+    def retry(self) -> None:
+        """Carry out a trim that was due, if its snapshot is there by now."""
         self._waits_for_log = False
         try:
             self._maybe_trim()

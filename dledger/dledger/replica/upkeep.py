@@ -22,7 +22,8 @@ class Upkeep:
     """The repair of the log, the scrubs of everything else, and answers to nodes that want to come back.
 
     `connected` maps node ids to the incarnation that can be sent to.  `confirm(callback)` calls back with None once a
-    majority has confirmed that this replica leads, or with an error; `failed` is told the error that ends it.
+    majority has confirmed that this replica leads, or with an error.  `snapshot_replaced()` is called when one that had
+    rotted is there again, `failed` is told the error that ends this replica.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Upkeep:
         *,
         applied_position: Callable[[], int],
         confirm: Callable[[Callable[[Exception | None], None]], None],
+        snapshot_replaced: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._engine = engine
@@ -59,6 +61,7 @@ class Upkeep:
             connected,
             rest_s=config.scrub_interval_ms / 1000,
             applied_position=applied_position,
+            replaced=snapshot_replaced,
             failed=failed,
         )
         self._desk = StandingDesk(transport, self._standing, confirm)
