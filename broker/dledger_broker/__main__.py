@@ -16,7 +16,7 @@ import asyncio
 import errno
 import logging
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -100,7 +100,8 @@ async def _run(config: BrokerConfig, logs: Logs, *, bootstrap: bool) -> int:
     loop.set_exception_handler(lambda _, context: _on_loop_error(context, broken))
     broker = Broker(config, bootstrap=bootstrap)
     stopping = _Signals(broker)
-    await broker.start()
+    if not await stopping.outlasts(broker.start()):
+        return 0
     logs.open_file(config.data_dir)
     pid_file = PidFile(config.data_dir)
     pid_file.write()
@@ -135,6 +136,21 @@ class _Signals:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._on_term)
         loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
+
+    async def outlasts(self, start: Coroutine[object, object, None]) -> bool:
+        """Wait for a start, which may take as long as no leader answers; False if a signal came first and ended it."""
+        starting = asyncio.ensure_future(start)
+        told = asyncio.ensure_future(self._drain.wait())
+        try:
+            await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                return True
+            return False
+        finally:
+            starting.cancel()
+            told.cancel()
+            await asyncio.gather(starting, told, return_exceptions=True)
 
     async def wait(self) -> None:
         """Wait until the broker shall stop, and drain it if there is time."""

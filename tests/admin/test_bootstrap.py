@@ -113,7 +113,8 @@ def test_a_node_directory_that_vanished_after_completion_is_not_founded_again(tm
 def test_a_foreign_node_directory_stops_an_incomplete_bootstrap(tmp_path):
     found(tmp_path)
     manifest = read_manifest(tmp_path)
-    (tmp_path / "broker-a-n1" / "identity.json").unlink()
+    for path in (tmp_path / "broker-a-n1").glob("identity*"):
+        path.unlink()
     with pytest.raises(LayoutError, match=r"broker-a-n1 is there before .* move it away"):
         complete_bootstrap(ClusterLayout(tmp_path, 2, 3), msgspec.structs.replace(manifest, complete=False))
 

@@ -6,9 +6,11 @@ import uuid
 import pytest
 
 from dledger.config import ReplicaConfig
-from dledger.errors import StorageError
-from dledger.replica.opening import STARTED, Opened, open_directory
+from dledger.errors import LostDirectoryError, StorageError
+from dledger.replica.boot import accept_loss
+from dledger.replica.opening import STARTED, Opened, identity_to_leave, open_directory, set_aside
 from dledger.store.disk import File, OsDisk
+from dledger.store.identity import Identity
 from dledger.types import HardState
 
 SEGMENT_BYTES = 64 << 10
@@ -44,9 +46,20 @@ class FailingDisk(OsDisk):
         super().sync_dir(path)
 
 
+CONFIG = ReplicaConfig("c", "g", "n0", frozenset({"n0"}), segment_bytes=SEGMENT_BYTES)
+
+
+def mint() -> str:
+    return uuid.uuid4().hex
+
+
+def come_back(disk: OsDisk) -> Identity:
+    """What a node does that lost something, once a leader has answered."""
+    return set_aside(disk, identity_to_leave(disk, CONFIG, mint), mint)
+
+
 def start(disk: OsDisk, *, bootstrap: bool = True) -> Opened:
-    config = ReplicaConfig("c", "g", "n0", frozenset({"n0"}), segment_bytes=SEGMENT_BYTES)
-    opened = open_directory(disk, config, lambda: uuid.uuid4().hex, bootstrap=bootstrap)
+    opened = open_directory(disk, CONFIG, mint, bootstrap=bootstrap)
     opened.store.close()
     opened.hard_state_file.close()
     return opened
@@ -81,47 +94,55 @@ def test_a_start_that_was_never_elected_keeps_its_incarnation(tmp_path):
     assert (tmp_path / STARTED).exists()
 
 
-@pytest.mark.parametrize("lost", ["raft/hardstate", "raft/mark"])
-def test_a_directory_that_lost_a_promise_becomes_another_incarnation(tmp_path, lost):
+@pytest.mark.parametrize("lost", ["raft/hardstate", "raft/mark", "identity"])
+def test_a_directory_that_lost_a_promise_stays_as_it_is_and_says_so(tmp_path, lost):
     first = start(OsDisk(str(tmp_path)))
-    (tmp_path / lost).unlink()
-    second = start(OsDisk(str(tmp_path)))
+    for path in tmp_path.glob(f"{lost}*"):
+        path.unlink()
+    for _ in range(2):
+        with pytest.raises(LostDirectoryError, match=lost):
+            start(OsDisk(str(tmp_path)))
+        assert not (tmp_path / "aside-0").exists()
+    left = come_back(OsDisk(str(tmp_path)))
+    second = start(OsDisk(str(tmp_path)), bootstrap=False)
+    assert second.identity == left
     assert second.identity.incarnation != first.identity.incarnation
     assert second.identity.initial is None
     assert (tmp_path / "aside-0").is_dir()
-    assert len(second.notes) == 1
+    assert not second.notes
 
 
-def test_a_lost_mark_is_not_made_good_by_a_start_that_is_cut_short(tmp_path, monkeypatch):
-    first = start(OsDisk(str(tmp_path)))
-    (tmp_path / "raft/mark").write_bytes(bytes(8192))
-
-    def killed(*_: object) -> None:
-        raise OSError(errno.EIO, "the power is gone")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("dledger.store.log.recover", killed)
-        with pytest.raises(StorageError):
-            start(OsDisk(str(tmp_path)))
-    assert start(OsDisk(str(tmp_path))).identity.incarnation != first.identity.incarnation
+def test_a_bootstrap_founds_nothing_in_a_directory_whose_identity_is_lost(tmp_path):
+    start(OsDisk(str(tmp_path)))
+    for path in tmp_path.glob("identity*"):
+        path.unlink()
+    with pytest.raises(LostDirectoryError, match="holds a log"):
+        start(OsDisk(str(tmp_path)), bootstrap=True)
+    assert not (tmp_path / "identity.json").exists()
 
 
-def test_a_directory_that_lost_its_mark_and_its_log_becomes_another_incarnation(tmp_path):
-    first = start(OsDisk(str(tmp_path)))
+def test_a_directory_that_lost_its_mark_and_its_log_is_lost(tmp_path):
+    start(OsDisk(str(tmp_path)))
     (tmp_path / "raft/mark").unlink()
     for segment in (tmp_path / "commitlog").iterdir():
         segment.unlink()
-    assert start(OsDisk(str(tmp_path))).identity.incarnation != first.identity.incarnation
+    accept_loss(OsDisk(str(tmp_path)))
+    with pytest.raises(LostDirectoryError):
+        start(OsDisk(str(tmp_path)))
 
 
-@pytest.mark.parametrize("lives", range(12))
+@pytest.mark.parametrize("lives", range(16))
 def test_setting_a_log_aside_can_be_cut_short_anywhere(tmp_path, lives):
     first = start(OsDisk(str(tmp_path)))
     (tmp_path / "raft/mark").unlink()
     try:
-        start(FailingDisk(str(tmp_path), lives))
+        come_back(FailingDisk(str(tmp_path), lives))
+        start(OsDisk(str(tmp_path)))
     except (OSError, StorageError):
-        pass
+        try:
+            start(OsDisk(str(tmp_path)))
+        except LostDirectoryError:
+            come_back(OsDisk(str(tmp_path)))
     second = start(OsDisk(str(tmp_path)))
     assert second.identity.incarnation != first.identity.incarnation
     assert second.store.last_index == -1

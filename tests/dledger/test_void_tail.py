@@ -26,7 +26,7 @@ class VoidTail:
     def __init__(self) -> None:
         self.scheduler = Scheduler()
         settings = GroupSettings(segment_bytes=SEGMENT_BYTES, scrub_interval_ms=3_600_000)
-        self.group = SimGroup(self.scheduler, Random(5), settings, JournalService)
+        self.group = SimGroup(self.scheduler, Random(6), settings, JournalService)
         for name in self.group.nodes:
             self.group.start(name)
         self.run(3.0)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broker_in_process import Client, node_config, running
+from broker_in_process import Client, free_ports, node_config, running
 
 from dledger.errors import IdentityError
 from dledger_broker.broker import Broker
@@ -174,3 +174,38 @@ def test_a_process_that_ends_leaves_the_pid_file_of_its_successor(tmp_path: Path
     pid_file.remove()
     pid_file.remove()
     assert not (tmp_path / "pid").exists()
+
+
+def test_a_lone_node_whose_votes_rotted_ends_with_a_text_that_says_what_to_do(tmp_path: Path) -> None:
+    config = node_config(tmp_path)
+    process = Process(tmp_path, config, "--bootstrap")
+    assert process.ready_line()
+    process.end(signal.SIGTERM)
+    (config.data_dir / "raft" / "hardstate").write_bytes(bytes(8192))
+    code, errors = Process(tmp_path, config).end()
+    assert code == 3
+    assert "raft/hardstate" in errors
+    assert "group's only voter" in errors
+    assert "dledger node recover --accept-loss" in errors
+
+
+def test_a_process_that_waits_for_a_leader_says_so_and_stops_on_a_signal(tmp_path: Path) -> None:
+    config = node_config(tmp_path)
+    process = Process(tmp_path, config, "--bootstrap")
+    assert process.ready_line()
+    process.end(signal.SIGTERM)
+    (config.data_dir / "raft" / "hardstate").write_bytes(bytes(8192))
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"s" * 32)
+    secret.chmod(0o600)
+    [nobody] = free_ports(1)
+    text = (
+        f'secret_file = "{secret}"\n{(tmp_path / "broker.toml").read_text()}'
+        f'[peers.broker-a-n1]\naddress = "127.0.0.1:{nobody}"\n'
+    )
+    waiting = Process(tmp_path, None, text=text)
+    assert waiting.process.stderr is not None
+    assert any("event=directory_lost" in line for line in waiting.process.stderr), "it says what it lost"
+    code, _ = waiting.end(signal.SIGTERM)
+    assert code == 0
+    assert not (config.data_dir / "aside-0").exists()
