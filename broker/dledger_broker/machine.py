@@ -183,8 +183,9 @@ class BrokerMachine:
         return cast(ReplicatedLog, self._log)
 
     def start(self) -> None:
-        """Begin to index keys and to follow trims; the node is started."""
+        """Begin to index keys, to follow trims and to look after the checkpoint; the node is started."""
         self.log.on_trimmed(self._trimmed)
+        self.checkpointer.scrub()
         self.keys.start()
 
     def abandon(self) -> None:

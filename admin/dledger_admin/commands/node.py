@@ -134,17 +134,18 @@ def status(data: Path, node_id: str | None, output: str) -> None:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Let the node vote although messages that were acknowledged with flush = async may be missing.",
+    help="Let the node vote although what it acknowledged or voted last may be missing.",
 )
 @output_option
 def recover(data: Path, node_id: str, accept_loss: bool, output: str) -> None:
-    """Let a stopped node vote again after its host went down under flush = async.
+    """Let a stopped node vote again that lost its term and vote or its durable mark, or whose host went down under
+    flush = async.
 
-    Such a node waits for a leader that brings it up to date. Only if all nodes went down together there is none: then
-    one node after the other is told to accept the loss, until they elect.
+    Such a node waits for a leader that brings it up to date. Only if too many nodes lost something together there is
+    none: then one node after the other is told to accept the loss, until they elect.
     """
     from dledger.errors import IdentityError
-    from dledger.replica import boot
+    from dledger.replica import boot, opening
     from dledger.store.disk import OsDisk
     from dledger.store.identity import DirectoryLock
 
@@ -152,10 +153,10 @@ def recover(data: Path, node_id: str, accept_loss: bool, output: str) -> None:
     place = layout.place(node_id)
     if not accept_loss:
         raise AdminError(
-            f"what {node_id} acknowledged before its host went down may be missing: give --accept-loss to let it vote "
-            "nevertheless, or nothing to have a leader bring it up to date"
+            f"what {node_id} acknowledged last may be missing: give --accept-loss to let it vote nevertheless, or start "
+            "it as it is, and a leader brings it up to date"
         )
-    if not (place.directory / boot.PATH).exists():
+    if not (place.directory / opening.STARTED).exists():
         raise AdminError(f"{place.directory} holds no log that a node has written: there is nothing to accept")
     try:
         lock = DirectoryLock.acquire(str(place.directory), os.getpid())

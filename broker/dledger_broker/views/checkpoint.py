@@ -64,6 +64,11 @@ def load_checkpoint(disk: Disk) -> Checkpoint | None:
     return max(found, key=lambda checkpoint: checkpoint.sequence, default=None)
 
 
+def rotten_copies(disk: Disk) -> list[str]:
+    """The copies that are there and do not verify.  Blocks."""
+    return [path for path in _COPIES if disk.exists(path) and read_checked(disk, path, Checkpoint) is None]
+
+
 def save_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
     """Replace the older copy; blocks for two syncs."""
     if not disk.exists(DIRECTORY):

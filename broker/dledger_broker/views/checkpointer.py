@@ -8,7 +8,7 @@ from functools import partial
 
 from dledger.environment import Environment
 from dledger.store.disk import Disk
-from dledger_broker.views.checkpoint import Checkpoint, TopicExtent, load_checkpoint, save_checkpoint
+from dledger_broker.views.checkpoint import Checkpoint, TopicExtent, load_checkpoint, rotten_copies, save_checkpoint
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.unitfiles import DELETED_PREFIX, DIRECTORY, deleted_directory
 from dledger_broker.views.writer import ViewWriter
@@ -19,6 +19,9 @@ DURABLE_POLL_S = 0.1
 CHECKPOINT_SHARE = 0.1
 """The part of the time that checkpoints which only make a start shorter may take: with many queues they sync many
 files."""
+
+SCRUB_S = 3600.0
+"""How often the copies are read again."""
 
 _logger = logging.getLogger(__name__)
 
@@ -80,6 +83,22 @@ class Checkpointer:
         self._requested.append(done)
         if not self._running:
             self._take_requested()
+
+    def scrub(self) -> None:
+        """Read the copies on disk, now and from time to time; one that has rotted is replaced by a new checkpoint.
+
+        Without that the next start would rebuild what the other copy, an older one, does not list.
+        """
+        if not self._last:
+            self._env.call_later(SCRUB_S, self.scrub)
+            self._writer.submit(partial(rotten_copies, self._disk), self._scrubbed)
+
+    def _scrubbed(self, rotten: list[str] | BaseException) -> None:
+        if isinstance(rotten, BaseException):
+            _logger.warning("the checkpoint of the consume queues cannot be read again: %s", rotten)
+        elif rotten and not self._last:
+            _logger.warning("event=rot_mended paths=%s: a new checkpoint is written", ", ".join(rotten))
+            self.request(lambda: None)
 
     def close(self, done: Callable[[], None]) -> None:
         """Write the last checkpoint, if the log is durable already; `done` follows in any case.  None follows it."""

@@ -51,6 +51,9 @@ class IndexCheckpoint(msgspec.Struct, frozen=True):
     slots_entries: int = 1
 
 
+_NO_CHECKPOINT: Final = IndexCheckpoint(0, "")
+
+
 def iter_block(data: bytes, position: int) -> Iterator[tuple[int, int, int]]:
     """The entries in a piece of the log that starts with one: (first byte of records, end of records, log position
     after the entry).  A blank is an entry without records; an entry that the piece cuts off ends it.
@@ -80,7 +83,7 @@ class KeyIndex:
         self._sealed: list[SealedIndexFile] = []
         self._active: ActiveIndexFile | None = None
         self._slots_entries = 1
-        self._checkpoint = IndexCheckpoint(0, "")
+        self._checkpoint = _NO_CHECKPOINT
         self._incarnation = ""
         self.position = 0
         self.in_doubt = False
@@ -112,6 +115,7 @@ class KeyIndex:
         self._sealed.clear()
         self._slots_entries = 1
         self.position = 0
+        self._checkpoint = _NO_CHECKPOINT
         self._disk.rmtree(DIRECTORY)
 
     def add_block(self, data: bytes, position: int) -> int:
@@ -170,6 +174,14 @@ class KeyIndex:
         self._sync_entries(active)
         self._slots_entries = active.header.next_entry
         self._write_checkpoint(self._checkpoint_of(active))
+
+    def scrub(self) -> bool:
+        """Write the checkpoint again if it has rotted on disk, where a start would build the index anew."""
+        known = self._checkpoint
+        if self.in_doubt or known is _NO_CHECKPOINT or read_checked(self._disk, CHECKPOINT, IndexCheckpoint) == known:
+            return False
+        self._write_checkpoint(known)
+        return True
 
     def remove_below(self, position: int) -> None:
         """Remove the full files whose records all lie below a log position, after their names in the checkpoint."""

@@ -17,7 +17,7 @@ from dledger.environment import COLD, Environment, called_back
 from dledger.errors import CorruptionError, LogError, NotLeaderError, TrimmedError
 from dledger.store.disk import Disk
 from dledger_broker.views.keyfile import IndexLayout
-from dledger_broker.views.keyindex import KeyIndex, iter_block
+from dledger_broker.views.keyindex import CHECKPOINT, KeyIndex, iter_block
 from dledger_broker.views.keyscan import record_keys
 from dledger_broker.views.logreader import LogReader
 from dledger_broker.views.writer import ViewWriter
@@ -33,6 +33,8 @@ FAR_BEHIND_BYTES: Final = 1 << 30
 """With so much of the log not indexed the share is that of a node where no messages come in."""
 IDLE_POLL_S: Final = 0.25
 RETRY_S: Final = 5.0
+SCRUB_S: Final = 3600.0
+"""How often the checkpoint is read again."""
 MAX_CANDIDATES_PER_RESULT: Final = 4
 """Hash collisions that a query for one result reads records for."""
 
@@ -72,6 +74,7 @@ class KeySearch:
         self._generation = 0
         self._task: asyncio.Task[None] | None = None
         self._seen_applied = 0
+        self._scrub_at = env.now() + SCRUB_S
 
     @property
     def position(self) -> int:
@@ -201,6 +204,7 @@ class KeySearch:
                 else:
                     if self._position != self._saved_position:
                         await self.save()
+                    await self._scrub()
                     await self._sleep(IDLE_POLL_S)
             except TrimmedError:
                 continue
@@ -210,6 +214,13 @@ class KeySearch:
                     self._generation += 1
                     self._loaded = False
                 await self._sleep(RETRY_S)
+
+    async def _scrub(self) -> None:
+        """From time to time, when nothing else is to be done."""
+        if self._env.now() >= self._scrub_at:
+            self._scrub_at = self._env.now() + SCRUB_S
+            if await self._work(self._index.scrub):
+                _logger.warning("event=rot_mended path=%s: written anew from memory", CHECKPOINT)
 
     def _current_share(self) -> float:
         applied = self._log.applied_position()

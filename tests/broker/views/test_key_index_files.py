@@ -493,3 +493,42 @@ def test_an_index_that_is_emptied_while_it_is_opened_is_opened_again(monkeypatch
     assert keys.position == 0
     again.run(keys.catch_up())
     assert len(bodies_of(again, "k1", count=100)) == 30
+
+
+def test_a_checkpoint_that_rots_while_a_node_runs_is_written_again():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    for number in range(20):
+        broker.send("orders", 0, Message(b"%02d" % number, keys="k"))
+    keys = broker.machine.keys
+
+    async def life() -> None:
+        broker.machine.start()
+        while keys.lag_bytes or not broker.disk.exists("keyindex/checkpoint"):
+            await pause(broker, 0.1)
+        saved = content(broker.disk, "keyindex/checkpoint")
+        broker.disk.flip_bit("keyindex/checkpoint", 77)
+        await pause(broker, keysearch.SCRUB_S + 1)
+        await pause(broker, 1.0)
+        assert content(broker.disk, "keyindex/checkpoint") == saved
+        keys.abandon()
+
+    broker.run(life())
+    again = broker.restart()
+    again.run(again.machine.keys.load())
+    assert again.machine.keys.position == keys.position
+
+
+def test_an_index_whose_checkpoint_rotted_is_built_again():
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    for number in range(20):
+        broker.send("orders", 0, Message(b"%02d" % number, keys="k"))
+    broker.run(broker.machine.keys.catch_up())
+    broker.run(broker.machine.keys.save())
+    broker.disk.flip_bit("keyindex/checkpoint", 77)
+    again = broker.restart()
+    again.run(again.machine.keys.load())
+    assert again.machine.keys.position == 0
+    again.run(again.machine.keys.catch_up())
+    assert len(again.run(again.machine.keys.candidates("orders", b"k", 32, *FOREVER))) == 20

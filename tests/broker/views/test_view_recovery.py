@@ -10,8 +10,15 @@ from dledger.errors import NotLeaderError
 from dledger.sim.disk import SimDisk
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message
-from dledger_broker.views.checkpoint import Checkpoint, TopicExtent, load_checkpoint, remove_checkpoint, save_checkpoint
-from dledger_broker.views.checkpointer import CHECKPOINT_SHARE
+from dledger_broker.views.checkpoint import (
+    Checkpoint,
+    TopicExtent,
+    load_checkpoint,
+    remove_checkpoint,
+    rotten_copies,
+    save_checkpoint,
+)
+from dledger_broker.views.checkpointer import CHECKPOINT_SHARE, SCRUB_S
 from dledger_broker.views.reading import ReadStatus
 
 TOPICS = ("orders", "audits")
@@ -376,3 +383,40 @@ def test_a_checkpoint_that_was_given_up_leaves_no_file_out_of_the_next_one():
     expected = contents(broker)
     broker.disk.crash(random.Random(1), "none")
     assert contents(broker.restart()) == expected
+
+
+@pytest.mark.parametrize("rotten", [(0,), (1,), (0, 1)])
+def test_checkpoints_that_rotted_cost_no_unit(rotten):
+    broker = started()
+    for start in (0, 90):
+        fill(broker, start, 90)
+        broker.node.snapshot()
+        broker.checkpoint()
+    before = contents(broker)
+    for number in rotten:
+        broker.disk.flip_bit(f"views/checkpoint-{number}", 77)
+    again = broker.restart()
+    assert contents(again) == before
+
+
+@pytest.mark.parametrize("rotten", [(0,), (1,), (0, 1)])
+def test_a_checkpoint_that_rots_while_a_node_runs_is_replaced_before_a_start_needs_it(monkeypatch, rotten):
+    broker = started()
+    for start in (0, 90):
+        fill(broker, start, 90)
+        broker.node.snapshot()
+        broker.checkpoint()
+    broker.machine.checkpointer.scrub()
+    broker.env.run_ready()
+    for number in rotten:
+        broker.disk.flip_bit(f"views/checkpoint-{number}", 77)
+    assert rotten_copies(broker.disk)
+    for _ in rotten:
+        broker.env.advance(SCRUB_S + 1)
+        broker.env.run_ready()
+    assert not rotten_copies(broker.disk)
+    before = contents(broker)
+    rebuilt = []
+    monkeypatch.setattr(BrokerMachine, "rebuild", lambda _machine, entries: rebuilt.extend(entries))
+    assert contents(broker.restart()) == before
+    assert not rebuilt
