@@ -26,10 +26,15 @@ FLUSH: Final = "flush"
 """Lane of the log's writes and fdatasyncs: one thread, in order."""
 HARD_STATE: Final = "hard_state"
 """Lane of term and vote: one thread of its own, so that a vote never waits behind a data sync."""
+URGENT: Final = "urgent"
+"""Lane of what the group waits for, so that it never waits behind readers of old data: entries to apply, to catch a
+follower up with, and to heal a range; two threads, no order."""
 COLD: Final = "cold"
-"""Lane of reads that may touch the disk: two threads, no order."""
+"""Lane of reads for clients that may touch the disk: two threads, no order."""
+BACKGROUND: Final = "background"
+"""Lane of what nobody waits for, as zero-filling, scrubs, snapshots and views' files: two threads, no order."""
 
-COLD_THREADS = 2
+UNORDERED_THREADS = 2
 MAX_COLD_BACKLOG = 1024
 """Works that may wait or run in the cold lane; one more is answered with `BusyError`."""
 CLOCK_OFFSET_VARIABLE = "DLEDGER_CLOCK_OFFSET_FILE"
@@ -62,8 +67,8 @@ class Environment(Protocol):
     def run_blocking(self, lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Run `work` on a thread of `lane` and then `done(result or exception)` on the event loop.
 
-        Lanes `flush` and `hard_state` run one work at a time in the order given.  Lane `cold` runs up to
-        `COLD_THREADS` at a time in any order, and answers `BusyError` beyond `MAX_COLD_BACKLOG`.
+        Lanes `flush` and `hard_state` run one work at a time in the order given.  The others run up to
+        `UNORDERED_THREADS` each at a time in any order; `cold` answers `BusyError` beyond `MAX_COLD_BACKLOG`.
         """
 
     def waited_for_core_s(self) -> float:
@@ -108,7 +113,9 @@ class AsyncioEnvironment:
         self._lanes = {
             FLUSH: _WorkLane(loop, FLUSH, threads=1, max_backlog=None),
             HARD_STATE: _WorkLane(loop, HARD_STATE, threads=1, max_backlog=None),
-            COLD: _WorkLane(loop, COLD, threads=COLD_THREADS, max_backlog=MAX_COLD_BACKLOG),
+            URGENT: _WorkLane(loop, URGENT, threads=UNORDERED_THREADS, max_backlog=None),
+            COLD: _WorkLane(loop, COLD, threads=UNORDERED_THREADS, max_backlog=MAX_COLD_BACKLOG),
+            BACKGROUND: _WorkLane(loop, BACKGROUND, threads=UNORDERED_THREADS, max_backlog=None),
         }
 
     def now(self) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from dledger.environment import COLD, Environment
+from dledger.environment import BACKGROUND, Environment
 from dledger.errors import BusyError
 
 T = TypeVar("T")
@@ -17,7 +17,7 @@ BUSY_RETRY_S = 0.05
 
 
 class ViewWriter:
-    """Runs jobs on the lane of slow disk work, never two at once, so that they need no locks between them.
+    """Runs jobs on the lane of what nobody waits for, never two at once, so that they need no locks between them.
 
     Jobs raise what they like; `done` gets the result or the exception on the event loop.
     """
@@ -74,4 +74,4 @@ class ViewWriter:
             finally:
                 self._next()
 
-        self._env.run_blocking(COLD, work, finish)
+        self._env.run_blocking(BACKGROUND, work, finish)

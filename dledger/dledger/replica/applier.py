@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from dledger.environment import COLD, Environment
+from dledger.environment import URGENT, Environment
 from dledger.errors import BusyError, CorruptionError, StorageError
 from dledger.format import HEADER_BYTES
 from dledger.replica.commands import has_own
@@ -27,7 +27,7 @@ class Applier:
 
     `deliver(entries)` gets groups to apply; `log_commands(meta, commands)` is asked about every group that has commands
     of the log's own, when those before it are applied and it is not; `progressed()` is called after every slice.
-    Entries that are not in memory are read on the cold lane.
+    Entries that are not in memory are read on the urgent lane.
     Where they do not verify applying stands still until `retry`, and `corrupt(index)` is told from where on.
     """
 
@@ -140,7 +140,7 @@ class Applier:
     def _read(self, first: int) -> None:
         self._waiting = True
         read = partial(self._read_committed, first, self._target)
-        self._environment.run_blocking(COLD, read, partial(self._on_read, self._epoch))
+        self._environment.run_blocking(URGENT, read, partial(self._on_read, self._epoch))
 
     def _read_committed(self, first: int, last: int) -> tuple[list[EntryMeta], bytes]:
         start, size = self._store.position_at(first), READ_BYTES

@@ -7,7 +7,7 @@ from functools import partial
 
 from dledger.core.messages import DISK_FULL
 from dledger.engines import Engine
-from dledger.environment import COLD, Environment
+from dledger.environment import BACKGROUND, Environment
 from dledger.errors import LogFullError, StorageError
 from dledger.replica.concerns import Concerns
 from dledger.replica.joining import JoiningPolicy
@@ -114,4 +114,4 @@ class Housekeeping:
             if isinstance(result, StorageError):
                 self._failed(result)
 
-        self._environment.run_blocking(COLD, partial(self._store.prepare_ahead, PREPARE_STEP_BYTES), done)
+        self._environment.run_blocking(BACKGROUND, partial(self._store.prepare_ahead, PREPARE_STEP_BYTES), done)

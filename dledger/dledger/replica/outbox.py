@@ -13,7 +13,7 @@ from functools import partial
 from dledger.core.effects import SendCatchUp, SendEntries, SendMessage
 from dledger.core.messages import Append
 from dledger.engines import Engine
-from dledger.environment import COLD, Environment
+from dledger.environment import URGENT, Environment
 from dledger.errors import CorruptionError, StorageError
 from dledger.net.transport import Lane, Transport
 from dledger.replica.recent import RecentEntries
@@ -173,7 +173,7 @@ class Outbox:
                 self._reading[to].extend(waiting)
             self._pump()
 
-        self._environment.run_blocking(COLD, read, done)
+        self._environment.run_blocking(URGENT, read, done)
 
     def _resign(self, error: CorruptionError) -> None:
         now = self._environment.now()

@@ -24,7 +24,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from dledger.environment import COLD, Environment
+from dledger.environment import BACKGROUND, URGENT, Environment
 from dledger.errors import BusyError, CorruptionError, LogFullError, StorageError, TrimmedError
 from dledger.net.transport import Transport
 from dledger.store.damage import CorruptRange
@@ -174,7 +174,7 @@ class Repairer:
         if kind == _BYTES and len(piece) == attempt.size:
             attempt.working = True
             self._environment.run_blocking(
-                COLD, partial(attempt.spool.write, piece), partial(self._on_written, attempt)
+                URGENT, partial(attempt.spool.write, piece), partial(self._on_written, attempt)
             )
         else:
             if kind == _REFUSAL:
@@ -196,7 +196,7 @@ class Repairer:
 
     def _examine(self, index: int) -> None:
         self._suspect = None
-        self._scan(partial(self._store.examine, index, self._committed()))
+        self._scan(URGENT, partial(self._store.examine, index, self._committed()))
 
     def _scrub(self) -> None:
         store = self._store
@@ -206,11 +206,11 @@ class Repairer:
             before = store.position_at(self._committed() + 1)
         except CorruptionError:
             return  # it is being repaired
-        self._scan(partial(store.scrub_step, SCRUB_IDLE_BYTES if idle else SCRUB_BUSY_BYTES, before))
+        self._scan(BACKGROUND, partial(store.scrub_step, SCRUB_IDLE_BYTES if idle else SCRUB_BUSY_BYTES, before))
 
-    def _scan(self, work: Callable[[], Sequence[CorruptRange]]) -> None:
+    def _scan(self, lane: str, work: Callable[[], Sequence[CorruptRange]]) -> None:
         self._scanning = True
-        self._environment.run_blocking(COLD, work, self._on_scanned)
+        self._environment.run_blocking(lane, work, self._on_scanned)
 
     def _on_scanned(self, result: Sequence[CorruptRange] | BaseException) -> None:
         self._scanning = False
@@ -272,7 +272,7 @@ class Repairer:
         else:
             attempt.working = True
             work = partial(self._store.repair, attempt.damaged.start, attempt.spool)
-            self._environment.run_blocking(COLD, work, partial(self._on_repaired, attempt))
+            self._environment.run_blocking(URGENT, work, partial(self._on_repaired, attempt))
 
     def _on_repaired(self, attempt: _Attempt, result: Repaired | BaseException) -> None:
         attempt.working = False
@@ -353,6 +353,6 @@ class Repairer:
             self._transport.send_data(sender.node_id, REPAIR_CHANNEL, (head, result))
 
         if 0 < size <= PIECE_BYTES and inside and in_one_segment:
-            self._environment.run_blocking(COLD, partial(store.read, position, size), answer)
+            self._environment.run_blocking(URGENT, partial(store.read, position, size), answer)
         else:
             answer(b"")

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from dledger.environment import COLD, FLUSH, HARD_STATE, Environment
+from dledger.environment import BACKGROUND, FLUSH, HARD_STATE, Environment
 from dledger.errors import BusyError, StorageError
 from dledger.store.disk import FULL
 from dledger.store.hardstate import PATH as HARD_STATE_PATH
@@ -49,7 +49,7 @@ class PromiseScrub:
         self._steps: tuple[Step, ...] = (
             (HARD_STATE_PATH, HARD_STATE, hard_state_file.scrub),
             (MARK_PATH, FLUSH, store.scrub_mark),
-            (IDENTITY_PATH, COLD, lambda: len(scrub_identity())),
+            (IDENTITY_PATH, BACKGROUND, lambda: len(scrub_identity())),
         )
         self._at = environment.now() + rest_s
         self._running = False

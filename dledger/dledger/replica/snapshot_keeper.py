@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TypeVar
 
-from dledger.environment import COLD, Environment
+from dledger.environment import BACKGROUND, Environment
 from dledger.errors import BusyError, CorruptionError, LogFullError, StorageError, TrimmedError
 from dledger.net.transport import Transport
 from dledger.store.log import LogStore
@@ -312,7 +312,7 @@ class SnapshotKeeper:
 
         if position in self._snapshots.positions():
             read = partial(self._snapshots.read_file, position, offset, PIECE_BYTES)
-            self._environment.run_blocking(COLD, read, answer)
+            self._environment.run_blocking(BACKGROUND, read, answer)
         else:
             answer((b"", 0))
 
@@ -327,4 +327,4 @@ class SnapshotKeeper:
             if not self._stopped and not isinstance(result, BusyError):
                 done(result)
 
-        self._environment.run_blocking(COLD, work, finished)
+        self._environment.run_blocking(BACKGROUND, work, finished)

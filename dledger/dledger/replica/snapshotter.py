@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from dledger.environment import COLD, Environment
+from dledger.environment import BACKGROUND, Environment
 from dledger.errors import BusyError, CorruptionError, LogFullError, StorageError, TrimmedError
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore, SnapshotWriter
@@ -127,7 +127,7 @@ class Snapshotter:
             self.retry()
 
         self._committing = writer
-        self._environment.run_blocking(COLD, writer.commit, done)
+        self._environment.run_blocking(BACKGROUND, writer.commit, done)
 
     def _maybe_trim(self) -> None:
         base = self._snapshots.at_or_below(self._trim_to)
@@ -168,7 +168,7 @@ class Snapshotter:
                 self._sound = base
             self.retry()
 
-        self._environment.run_blocking(COLD, partial(self._snapshots.verify, base), done)
+        self._environment.run_blocking(BACKGROUND, partial(self._snapshots.verify, base), done)
 
     def retry(self) -> None:
         """Carry out a trim that was due, if its snapshot is there by now."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from dledger.core.messages import InstallSnapshot
-from dledger.environment import COLD, Environment
+from dledger.environment import URGENT, Environment
 from dledger.errors import CorruptionError, LogFullError, StorageError
 from dledger.net.transport import Lane, Transport
 from dledger.store.snapshots import SnapshotStore, SnapshotWriter
@@ -82,7 +82,7 @@ class SnapshotSender:
         if self._transport.queued_bytes(self._to.node_id, Lane.BULK) > MAX_QUEUED_BYTES:
             self._environment.call_later(PAUSE_S, self._next)
             return
-        self._environment.run_blocking(COLD, self._read, self._on_read)
+        self._environment.run_blocking(URGENT, self._read, self._on_read)
 
     def _read(self) -> bytes | None:
         return next(self._chunks, None)
@@ -203,7 +203,7 @@ class SnapshotReceiver:
                 writer.abort()
             done(result)
 
-        self._environment.run_blocking(COLD, work, finished)
+        self._environment.run_blocking(URGENT, work, finished)
 
     def abandon(self) -> None:
         """Drop a half-received snapshot."""

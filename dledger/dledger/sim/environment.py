@@ -10,7 +10,7 @@ from functools import partial
 from random import Random
 from typing import TypeVar
 
-from dledger.environment import COLD, FLUSH, HARD_STATE
+from dledger.environment import FLUSH, HARD_STATE
 from dledger.sim.event_loop import SimEventLoop
 from dledger.sim.scheduler import Scheduler, Timer
 
@@ -163,11 +163,12 @@ class SimEnvironment:
         """See `Environment.run_blocking`."""
         self._works += 1
         number = self._works
+        unordered = lane not in self._queues
         self._unfinished[number] = work
 
         def begin() -> None:
             total = self.sync_delay_s(lane)
-            if lane == COLD and self._random.random() < CACHED_SHARE:
+            if unordered and self._random.random() < CACHED_SHARE:
                 total = self._random.random() * CACHED_READ_S
             start = self._scheduler.now
             end = start + total
@@ -181,7 +182,7 @@ class SimEnvironment:
                     result = error
 
                 def finish() -> None:
-                    if lane != COLD:
+                    if not unordered:
                         self._busy[lane] = False
                         self._next(lane)
                     done(result)
@@ -190,7 +191,7 @@ class SimEnvironment:
 
             self.call_at(start + self._random.random() * total, act)
 
-        if lane == COLD:
+        if unordered:
             begin()
         else:
             self._queues[lane].append(begin)

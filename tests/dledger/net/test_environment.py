@@ -10,10 +10,10 @@ from dledger.environment import (
     CLOCK_OFFSET_REREAD_S,
     CLOCK_OFFSET_VARIABLE,
     COLD,
-    COLD_THREADS,
     FLUSH,
     HARD_STATE,
     MAX_COLD_BACKLOG,
+    UNORDERED_THREADS,
     AsyncioEnvironment,
     _ClockOffset,
 )
@@ -82,9 +82,9 @@ async def test_an_exception_is_an_outcome(environment):
 
 
 async def test_cold_reads_run_side_by_side(environment):
-    together = threading.Barrier(COLD_THREADS, timeout=20)
-    works = [outcome(environment, COLD, together.wait) for _ in range(COLD_THREADS)]
-    assert sorted(await asyncio.gather(*works)) == list(range(COLD_THREADS))
+    together = threading.Barrier(UNORDERED_THREADS, timeout=20)
+    works = [outcome(environment, COLD, together.wait) for _ in range(UNORDERED_THREADS)]
+    assert sorted(await asyncio.gather(*works)) == list(range(UNORDERED_THREADS))
 
 
 async def test_the_backlog_of_cold_reads_is_bounded(environment):
