@@ -153,10 +153,10 @@ def recover(data: Path, node_id: str, accept_loss: bool, output: str) -> None:
     place = layout.place(node_id)
     if not accept_loss:
         raise AdminError(
-            f"what {node_id} acknowledged last may be missing: give --accept-loss to let it vote nevertheless, or start "
-            "it as it is, and a leader brings it up to date"
+            f"what {node_id} acknowledged last may be missing: give --accept-loss to let it vote nevertheless, or "
+            "start it as it is, and a leader brings it up to date"
         )
-    if not (place.directory / opening.STARTED).exists():
+    if not any((place.directory / path).exists() for path in (boot.PATH, opening.STARTED)):
         raise AdminError(f"{place.directory} holds no log that a node has written: there is nothing to accept")
     try:
         lock = DirectoryLock.acquire(str(place.directory), os.getpid())
