@@ -185,7 +185,7 @@ class BrokerMachine:
     def start(self) -> None:
         """Begin to index keys, to follow trims and to look after the checkpoint; the node is started."""
         self.log.on_trimmed(self._trimmed)
-        self.checkpointer.scrub()
+        self.checkpointer.scrub_later()
         self.keys.start()
 
     def abandon(self) -> None:

@@ -84,13 +84,16 @@ class Checkpointer:
         if not self._running:
             self._take_requested()
 
-    def scrub(self) -> None:
-        """Read the copies on disk, now and from time to time; one that has rotted is replaced by a new checkpoint.
+    def scrub_later(self) -> None:
+        """Read the copies on disk from time to time; one that has rotted is replaced by a new checkpoint.
 
         Without that the next start would rebuild what the other copy, an older one, does not list.
         """
+        self._env.call_later(SCRUB_S, self._scrub)
+
+    def _scrub(self) -> None:
         if not self._last:
-            self._env.call_later(SCRUB_S, self.scrub)
+            self.scrub_later()
             self._writer.submit(partial(rotten_copies, self._disk), self._scrubbed)
 
     def _scrubbed(self, rotten: list[str] | BaseException) -> None:

@@ -406,8 +406,7 @@ def test_a_checkpoint_that_rots_while_a_node_runs_is_replaced_before_a_start_nee
         fill(broker, start, 90)
         broker.node.snapshot()
         broker.checkpoint()
-    broker.machine.checkpointer.scrub()
-    broker.env.run_ready()
+    broker.machine.checkpointer.scrub_later()
     for number in rotten:
         broker.disk.flip_bit(f"views/checkpoint-{number}", 77)
     assert rotten_copies(broker.disk)
