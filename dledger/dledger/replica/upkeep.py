@@ -1,4 +1,4 @@
-"""What keeps a replica's files whole while it runs, and helps other nodes whose files are not."""
+"""Upkeep of a replica's files while it runs, and help for other nodes whose files are not whole."""
 
 from __future__ import annotations
 
