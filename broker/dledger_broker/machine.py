@@ -36,6 +36,7 @@ from dledger_broker.state.commands import Command, Features, kind_of_type, under
 from dledger_broker.state.contexts import Done, QueueRun, StagedContext
 from dledger_broker.state.offset_buffer import OffsetBuffer
 from dledger_broker.state.proposals import Proposals
+from dledger_broker.state.recent_commits import Committer, Key
 from dledger_broker.state.snapshot import decode_state, encode_state
 from dledger_broker.state.tables import BrokerState, QueueState, TopicState
 from dledger_broker.views.checkpoint import TopicExtent, extents_of
@@ -110,8 +111,8 @@ class ReplicatedLog(Protocol):
 class BrokerMachine:
     """See the module's description.  Everything is for the event loop.
 
-    `on_arrival(queues)` is called after each batch of entries with the queues that got messages, some more than once;
-    the messages can be read by then. The callbacks in `on_topics_changed` and `on_groups_changed` come before the
+    `on_arrival(queues)` is called after each batch of entries with the queues that got messages, some more than once: they
+    can be read by then. The callbacks in `on_topics_changed` and `on_groups_changed` come before the
     contexts of the change, and when a snapshot replaced everything; those in `on_features_changed` when a member
     understands other command kinds; those in `on_leadership_changed` at every change of role, term or leader.
     `trim_under_way` is the position below which this leader is about to trim, or has tried to.
@@ -220,6 +221,8 @@ class BrokerMachine:
             if len(entry.commands):
                 apply_commands(self.state, entry, applied)
             self.applied_position = entry.end
+        for commits in applied.commits:
+            self.state.recent_commits.learn(commits.offsets, commits.committers, commits.by, self.env.now())
         for deleted in applied.deleted_topics:
             self.queues.delete_topic(deleted.config.topic_name, deleted.created_position)
         if touched:
@@ -274,13 +277,13 @@ class BrokerMachine:
         """See `StateMachine.snapshot`; also moves the views' checkpoint, so that a start rebuilds little below it."""
         self._finish_recovery()
         self.checkpointer.offer()
-        return encode_state(self.state)
+        return encode_state(self.state, self.env.now())
 
     def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
         """See `StateMachine.restore`.  The first call is a start, a later one installs a snapshot of the leader's."""
         for topic in self.state.topics.values():
             topic.drop()
-        self.state = BrokerState() if meta is None else decode_state(chunks)
+        self.state = BrokerState() if meta is None else decode_state(chunks, self.env.now())
         position = 0 if meta is None else meta.position
         self.applied_position = position
         self._recovering = True
@@ -390,12 +393,14 @@ class BrokerMachine:
         """Leader: the position below which the log is trimmed, here or elsewhere, or about to be."""
         return max(self.log.first_position, self.trim_under_way, self.state.trimmed_before)
 
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int, done: Done | None = None) -> None:
+    def commit_offset(
+        self, group: str, topic: str, queue_id: int, offset: int, done: Done | None = None, by: Committer | None = None
+    ) -> None:
         """Leader: commit a consumer offset within `offset_flush_ms`; `done` is told when it is applied."""
-        self.offset_buffer.commit(group, topic, queue_id, offset, done)
+        self.offset_buffer.commit(group, topic, queue_id, offset, done, by)
 
-    def flush_offsets(self, done: Done, key: tuple[str, str, int] | None = None) -> None:
-        """Leader: `done` follows once every commit taken before, or those of (group, topic, queue id), is applied."""
+    def flush_offsets(self, done: Done, key: Key | None = None) -> None:
+        """Leader: `done` follows once every commit taken before, or those of a queue, is applied."""
         self.offset_buffer.flush(done, key)
 
     # ---------------------------------------------------------------- inside

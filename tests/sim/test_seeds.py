@@ -78,9 +78,6 @@ RACE_HAPPENINGS = (
     "question without an answer",
 )
 RAREST = (
-    "commit that may be old",
-    "overtaking commit known to be lost",
-    "overtaking commit lost",
     "refused for its channel's epoch",
     "waited behind a refused one",
     "waited for what another node had",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from functools import partial
-from typing import Final, NamedTuple
 
 from dledger.environment import Environment
 from dledger_broker.errors import NoSuchQueue
@@ -13,6 +11,7 @@ from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.requests import Requests
 from dledger_broker.server.request import Origin, Request, read_request
+from dledger_broker.state.recent_commits import Committer, Key
 from dledger_broker.state.tables import QueueState
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_json_header
@@ -32,64 +31,6 @@ from dledger_remoting.headers import (
 from dledger_remoting.hotpath import PullFields
 from dledger_remoting.topics import is_system_group, validate_group
 
-LONGEST_STANDSTILL_S: Final = 60.0
-"""A node may stand still for so long (SIGSTOP, a suspended machine) and then pass on what its clients sent before."""
-LATE_COMMIT_S: Final = LONGEST_STANDSTILL_S + 15.0
-"""How long after a commit an older one of its client, delayed on its way through another node, is recognised: longer
-than that node stands still, and the commit waits for a leader and for its answer, together."""
-NEW_LEADER_S: Final = LATE_COMMIT_S
-"""How long a new leader may meet commits that are older than those which the leader before it took."""
-
-
-class _Commit(NamedTuple):
-    offset: int
-    channel: str
-    client_ids: frozenset[str]
-    ip: str
-    at: float
-
-
-class RecentCommits:
-    """Who committed what of late: a commit that was forwarded must not undo a newer one of its client.
-
-    1. a client commits 100 through a follower, the link stalls;
-    2. it learns of the leader and commits 120 there;
-    3. the link recovers and 100 arrives; or the first leader gives it back, and the follower leads by now.
-    A client that really seeks back commits the lower offset again a few seconds later, through its present channel.
-    """
-
-    def __init__(self) -> None:
-        self._commits: OrderedDict[tuple[str, str, int], _Commit] = OrderedDict()
-
-    def is_late(self, origin: Origin, key: tuple[str, str, int], offset: int, now: float) -> bool:
-        """True if a commit was overtaken by a higher one of the same client through another channel."""
-        last = self._commits.get(key)
-        if last is None or offset >= last.offset or last.channel == origin.key:
-            return False
-        if now - last.at > LATE_COMMIT_S:
-            return False
-        if origin.client_ids and last.client_ids:
-            return not last.client_ids.isdisjoint(origin.client_ids)
-        return origin.address.ip == last.ip
-
-    def overtook(self, key: tuple[str, str, int], offset: int, received: float) -> bool:
-        """True if a higher offset of the queue was committed after a moment."""
-        last = self._commits.get(key)
-        return last is not None and last.at > received and offset < last.offset
-
-    def knows(self, key: tuple[str, str, int], since: float) -> bool:
-        """True if somebody has committed an offset of the queue since a moment."""
-        last = self._commits.get(key)
-        return last is not None and last.at >= since
-
-    def note(self, origin: Origin, key: tuple[str, str, int], offset: int, now: float) -> None:
-        """Remember a commit, and forget those that are too old to matter."""
-        commits = self._commits
-        commits[key] = _Commit(offset, origin.key, frozenset(origin.client_ids), origin.address.ip, now)
-        commits.move_to_end(key)
-        while commits and now - next(iter(commits.values())).at > LATE_COMMIT_S:
-            commits.popitem(last=False)
-
 
 class OffsetProcessor:
     """Answers requests about offsets, on the leader."""
@@ -102,15 +43,6 @@ class OffsetProcessor:
         self._group = group
         self._requests = requests
         self._forwarder = forwarder
-        self._recent = RecentCommits()
-        self._leads_since = env.now()
-        self._was_ready = False
-        group.listeners.append(self._on_leadership)
-
-    def _on_leadership(self) -> None:
-        if self._group.ready and not self._was_ready:
-            self._leads_since = self._env.now()
-        self._was_ready = self._group.ready
 
     # ---------------------------------------------------------------- of consumer groups
 
@@ -146,7 +78,10 @@ class OffsetProcessor:
         raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
 
     def update(self, request: Request) -> None:
-        """15: store what the request says, lower or higher; answered when it is applied."""
+        """15: store what the request says, lower or higher; answered when it is applied.
+
+        A queue that a topic had before it was given fewer still has its messages, and consumers who finish them.
+        """
         header = decode_ext(UpdateConsumerOffsetHeader, request.ext)
         if header.commit_offset < 0:
             request.respond()
@@ -159,7 +94,7 @@ class OffsetProcessor:
         topic = self._machine.topic(header.topic)
         if topic is None:
             raise TopicNotExist(f"topic {header.topic} does not exist: create it first")
-        if not 0 <= header.queue_id < topic.queue_count:
+        if not 0 <= header.queue_id < topic.queue_count and header.queue_id not in topic.queues:
             raise NoSuchQueue(header.topic, header.queue_id, topic.queue_count)
         key = (header.consumer_group, header.topic, header.queue_id)
         if self._is_late(request, key, header.commit_offset) and not self._is_lost(key, header.commit_offset):
@@ -167,55 +102,54 @@ class OffsetProcessor:
             return
         if self._may_be_late(request, key, header.commit_offset):
             raise SystemBusy(
-                f"offset {header.commit_offset} was passed on, is below the committed one, and this node leads only "
-                "since a moment ago: it may be an old one, commit it again"
+                f"offset {header.commit_offset} was passed on, is below the committed one, and an earlier version "
+                "did not store who committed that: it may be an old one, commit it again"
             )
-        self._recent.note(request.origin, key, header.commit_offset, self._env.now())
-        if self._is_stored(key, header.commit_offset):
+        by = _committer(request.origin)
+        if self._is_stored(key, header.commit_offset, by):
             # A leader that was deposed does not know of the commits that another one has taken since.
             self._requests.when_confirmed(request, request.respond)
         elif request.is_oneway:
-            self._machine.commit_offset(*key, header.commit_offset)
+            self._machine.commit_offset(*key, header.commit_offset, by=by)
             request.respond()
         else:
-            self._machine.commit_offset(*key, header.commit_offset, lambda error: self._finish_update(request, error))
+            self._machine.commit_offset(*key, header.commit_offset, partial(self._finish_update, request), by)
 
-    def _is_lost(self, key: tuple[str, str, int], offset: int) -> bool:
+    def _is_lost(self, key: Key, offset: int) -> bool:
         """True if nothing as high is committed or under way: what overtook a commit was lost with its leadership."""
         return self._machine.offset_buffer.pending(*key) is None and not self._covers(key, offset)
 
-    def _covers(self, key: tuple[str, str, int], offset: int) -> bool:
+    def _covers(self, key: Key, offset: int) -> bool:
         committed = self._machine.state.offsets.get(*key)
         return committed is not None and committed >= offset
 
-    def _finish_overtaken(
-        self, request: Request, key: tuple[str, str, int], offset: int, error: Exception | None
-    ) -> None:
+    def _finish_overtaken(self, request: Request, key: Key, offset: int, error: Exception | None) -> None:
         """Answer a commit that was overtaken, now that it is known what became of the one that overtook it."""
         if error is None and not self._covers(key, offset):
             error = SystemBusy(f"a commit that overtook offset {offset} was lost: commit it again")
         self._finish_update(request, error)
 
-    def _is_late(self, request: Request, key: tuple[str, str, int], offset: int) -> bool:
+    def _is_late(self, request: Request, key: Key, offset: int) -> bool:
         """True if a commit was overtaken on its way, or here, where it waited until a majority confirmed the leader."""
-        if request.confirmed and self._recent.overtook(key, offset, request.received):
-            return True
-        return request.took_a_detour and self._recent.is_late(request.origin, key, offset, self._env.now())
+        recent, now = self._machine.state.recent_commits, self._env.now()
+        under_way = self._machine.offset_buffer.under_way(key)
+        if request.confirmed:
+            last = (*recent.of(key, now), *under_way)[-1:]
+            if any(taken.at > request.received and offset < taken.offset for taken in last):
+                return True
+        return request.took_a_detour and recent.is_late(_committer(request.origin), key, offset, under_way, now)
 
-    def _may_be_late(self, request: Request, key: tuple[str, str, int], offset: int) -> bool:
-        """True if a commit that was passed on lowers an offset, and this leader cannot know whether it was overtaken.
+    def _may_be_late(self, request: Request, key: Key, offset: int) -> bool:
+        """True if a commit that was passed on lowers an offset, and nobody knows whether it was overtaken.
 
-        1. a client commits 100 through a follower that has no leader to pass it on to;
-        2. it commits 120 at the new leader, which loses its leadership again;
-        3. the next leader, which knows of 120 from the log only, is passed 100.
+        So it is while commits are recent which a leader took whose version did not tell who made them.
         """
-        new = self._env.now() - self._leads_since <= NEW_LEADER_S
-        if not request.took_a_detour or not new or self._recent.knows(key, self._leads_since):
+        if not request.took_a_detour or self._machine.offset_buffer.under_way(key):
             return False
-        committed = self._machine.offset_buffer.pending(*key)
-        if committed is None:
-            committed = self._machine.state.offsets.get(*key)
-        return committed is not None and offset < committed
+        committed = self._machine.state.offsets.get(*key)
+        if committed is None or offset >= committed:
+            return False
+        return self._machine.state.recent_commits.may_be_late(key, offset, self._env.now())
 
     def _finish_update(self, request: Request, error: Exception | None) -> None:
         if error is None:
@@ -223,9 +157,14 @@ class OffsetProcessor:
         else:
             self._requests.fail(request, error)
 
-    def _is_stored(self, key: tuple[str, str, int], offset: int) -> bool:
-        """True if the offset is the committed one and nothing else is under way: what an idle consumer repeats."""
-        return self._machine.state.offsets.get(*key) == offset and self._machine.offset_buffer.pending(*key) is None
+    def _is_stored(self, key: Key, offset: int, by: Committer) -> bool:
+        """True if the offset is the committed one and nothing else is under way: what an idle consumer repeats.
+
+        The first repetition through another channel is stored once more: what comes through the one before is late now.
+        """
+        if self._machine.state.offsets.get(*key) != offset or self._machine.offset_buffer.under_way(key):
+            return False
+        return not self._machine.state.recent_commits.moved(by, key, self._env.now())
 
     def commit_by_pull(self, request: Request, fields: PullFields) -> None:
         """The offset that a pull carries: committed here, or sent on to the leader without waiting.
@@ -241,9 +180,9 @@ class OffsetProcessor:
         if self._machine.topic(fields.topic) is None or self._machine.proposals.group_deleting(fields.consumer_group):
             return
         key, offset = (fields.consumer_group, fields.topic, fields.queue_id), fields.commit_offset
-        self._recent.note(request.origin, key, offset, self._env.now())
-        if not self._is_stored(key, offset):
-            self._machine.commit_offset(*key, offset)
+        by = _committer(request.origin)
+        if not self._is_stored(key, offset, by):
+            self._machine.commit_offset(*key, offset, by=by)
 
     def _pass_on_commit(self, request: Request, fields: PullFields) -> None:
         if self._group.leader_id is None:
@@ -299,3 +238,7 @@ class OffsetProcessor:
 
 def _respond_offset(request: Request, offset: int) -> None:
     request.respond(ext=encode_ext(OffsetResponseHeader(offset)))
+
+
+def _committer(origin: Origin) -> Committer:
+    return Committer.of(origin.key, origin.client_ids, origin.address.ip)

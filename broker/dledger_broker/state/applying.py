@@ -33,9 +33,10 @@ FIRST_KIND = min(KINDS)
 class Applied:
     """What the commands of some entries changed, besides topics, which `BrokerState.topic_version` counts."""
 
-    __slots__ = ("deleted_topics", "features_changed", "groups_changed")
+    __slots__ = ("commits", "deleted_topics", "features_changed", "groups_changed")
 
     def __init__(self) -> None:
+        self.commits: list[CommitOffsets] = []
         self.deleted_topics: list[TopicState] = []
         self.features_changed = False
         self.groups_changed = False
@@ -53,9 +54,10 @@ def apply_commands(state: BrokerState, entry: CommittedEntry, applied: Applied) 
             _remember(state, entry, payload)
             continue
         match decode(kind, payload):
-            case CommitOffsets(offsets=offsets):
+            case CommitOffsets(offsets=offsets) as commits:
                 for group, topic, queue_id, offset in offsets:
                     state.offsets.commit(group, topic, queue_id, offset)
+                applied.commits.append(commits)
             case PutTopic(config=topic_config):
                 state.put_topic(topic_config, entry.end)
             case DeleteTopic(topic=name):

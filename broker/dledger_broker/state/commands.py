@@ -29,6 +29,7 @@ import msgspec
 
 from dledger.errors import CorruptionError
 from dledger.format import encode_command
+from dledger_broker.state.recent_commits import Committer
 from dledger_broker.state.rows import ROW_BYTES
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
@@ -60,9 +61,15 @@ class DeleteGroup(msgspec.Struct, frozen=True):
 
 
 class CommitOffsets(msgspec.Struct, frozen=True):
-    """Consumer offsets as (group, topic, queue id, offset), stored as they are, in this order."""
+    """Consumer offsets as (group, topic, queue id, offset), stored as they are, in this order.
+
+    `by` names the committer of each row by its place in `committers`, -1 if nobody said who it was; both are empty in
+    what versions wrote that did not tell.
+    """
 
     offsets: tuple[tuple[str, str, int, int], ...]
+    committers: tuple[Committer, ...] = ()
+    by: tuple[int, ...] = ()
 
 
 class DeleteOffsets(msgspec.Struct, frozen=True):
@@ -166,8 +173,9 @@ KINDS: Final[dict[int, type[Command]]] = {
 LAST_BASE_KIND: Final = 23
 """Kinds up to this one are understood by every version."""
 
-MAX_OFFSETS_PER_COMMAND: Final = 2_500
-"""Items in one `CommitOffsets` or `TrimQueues`: with the longest names still within the smallest segment."""
+MAX_OFFSETS_PER_COMMAND: Final = 2_000
+"""Items in one `CommitOffsets` or `TrimQueues`: with the longest names, and each from somebody else, still within the
+smallest segment."""
 
 _KIND_OF: Final = {command: kind for kind, command in KINDS.items()}
 _DECODERS: Final = {kind: msgspec.msgpack.Decoder(command) for kind, command in KINDS.items()}

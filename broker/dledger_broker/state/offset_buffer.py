@@ -9,6 +9,7 @@ from dledger.environment import Environment
 from dledger.errors import BusyError, LogError, NotLeaderError
 from dledger_broker.state.commands import MAX_OFFSETS_PER_COMMAND, Command, CommitOffsets
 from dledger_broker.state.contexts import Done
+from dledger_broker.state.recent_commits import Committer, Key, Taken
 
 
 class _Flight:
@@ -16,7 +17,7 @@ class _Flight:
 
     __slots__ = ("offsets", "waiters")
 
-    def __init__(self, offsets: dict[tuple[str, str, int], int], waiters: list[Done]) -> None:
+    def __init__(self, offsets: dict[Key, Taken], waiters: list[Done]) -> None:
         self.offsets = offsets
         self.waiters = waiters
 
@@ -33,30 +34,31 @@ class OffsetBuffer:
         self._env = env
         self._propose = propose
         self._delay_s = delay_ms / 1000
-        self._offsets: dict[tuple[str, str, int], int] = {}
+        self._offsets: dict[Key, Taken] = {}
         self._waiters: list[Done] = []
         self._flights: list[_Flight] = []
         self._timer_armed = False
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int, done: Done | None = None) -> None:
+    def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, done: Done | None = None, by: Committer | None = None
+    ) -> None:
         """Take a commit; `done`, if given, is told when it is applied."""
-        self._offsets[group, topic, queue_id] = offset
+        self._offsets[group, topic, queue_id] = Taken(offset, by, self._env.now())
         if done is not None:
             self._waiters.append(done)
         self._arm()
 
     def pending(self, group: str, topic: str, queue_id: int) -> int | None:
         """The newest offset of a queue that is taken and not yet applied, or None."""
-        key = (group, topic, queue_id)
-        offset = self._offsets.get(key)
-        if offset is None:
-            for flight in reversed(self._flights):
-                offset = flight.offsets.get(key)
-                if offset is not None:
-                    break
-        return offset
+        taken = self.under_way((group, topic, queue_id))
+        return taken[-1].offset if taken else None
 
-    def flush(self, done: Done, key: tuple[str, str, int] | None = None) -> None:
+    def under_way(self, key: Key) -> tuple[Taken, ...]:
+        """What is taken of a queue and not yet applied, oldest first."""
+        batches = [flight.offsets for flight in self._flights]
+        return tuple(batch[key] for batch in (*batches, self._offsets) if key in batch)
+
+    def flush(self, done: Done, key: Key | None = None) -> None:
         """Propose what is buffered now; `done` is told when everything taken before is applied.
 
         With `key`, (group, topic, queue id), only commits of that queue are waited for.  If there are none, `done` is
@@ -93,15 +95,15 @@ class OffsetBuffer:
         flight = _Flight(self._offsets, self._waiters)
         self._offsets, self._waiters = {}, []
         self._flights.append(flight)
-        rows = [(*key, offset) for key, offset in flight.offsets.items()]
+        rows = list(flight.offsets.items())
         starts = range(0, len(rows), MAX_OFFSETS_PER_COMMAND)
         for start in starts[:-1]:
             outcomes: list[LogError | None] = []
-            self._propose(CommitOffsets(tuple(rows[start : start + MAX_OFFSETS_PER_COMMAND])), outcomes.append)
+            self._propose(_command(rows[start : start + MAX_OFFSETS_PER_COMMAND]), outcomes.append)
             if outcomes and outcomes[0] is not None:  # refused, so the rest is not proposed either
                 self._landed(flight, outcomes[0])
                 return
-        self._propose(CommitOffsets(tuple(rows[starts[-1] :])), partial(self._landed, flight))
+        self._propose(_command(rows[starts[-1] :]), partial(self._landed, flight))
 
     def _landed(self, flight: _Flight, error: LogError | None) -> None:
         self._flights.remove(flight)
@@ -112,3 +114,10 @@ class OffsetBuffer:
             return
         for waiter in flight.waiters:
             waiter(error)
+
+
+def _command(rows: list[tuple[Key, Taken]]) -> CommitOffsets:
+    """Commits with who made them, each of whom is named once."""
+    numbers: dict[Committer, int] = {}
+    by = tuple(-1 if taken.by is None else numbers.setdefault(taken.by, len(numbers)) for _, taken in rows)
+    return CommitOffsets(tuple((*key, taken.offset) for key, taken in rows), tuple(numbers), by)

@@ -10,6 +10,7 @@ from dledger.invariants import invariant
 from dledger_broker.state.digest import MASK, item_hash, mix
 from dledger_broker.state.offsets import OffsetTable
 from dledger_broker.state.pins import PinTable
+from dledger_broker.state.recent_commits import RecentCommits
 from dledger_broker.state.remembered import RememberedSends
 from dledger_broker.views.queueview import QueueView
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
@@ -104,7 +105,8 @@ class BrokerState:
 
     Two replicas that applied the same entries have equal states and equal digests; queues in which nothing was ever
     stored count for nothing.  `topic_version` counts changes of topics, for registrations.  Below `trimmed_before` the
-    log is trimmed, or about to be, on every replica, whatever this one still keeps; the digest leaves it out.
+    log is trimmed, or about to be, on every replica, whatever this one still keeps; the digest leaves it out, and
+    `recent_commits` too.
     """
 
     def __init__(self) -> None:
@@ -112,6 +114,7 @@ class BrokerState:
         self.topics_by_bytes: dict[bytes, TopicState] = {}
         self.groups: dict[str, SubscriptionGroupConfig] = {}
         self.offsets = OffsetTable()
+        self.recent_commits = RecentCommits()
         self.features: dict[str, tuple[int, ...]] = {}
         self.pins = PinTable()
         self.remembered = RememberedSends()

@@ -7,12 +7,10 @@ from collections.abc import Callable
 import pytest
 from served_broker import FakeClient, ServedBroker, pull_ext
 
-from dledger_broker.forward import Envelope, ForwardedOrigin
-from dledger_broker.processors.offsets import LATE_COMMIT_S, NEW_LEADER_S, RecentCommits
 from dledger_broker.server.request import read_request
+from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer, Taken
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_json_header
-from dledger_remoting.hosts import HostAddress
 from dledger_remoting.topics import SubscriptionGroupConfig
 
 KEY = ("CG", "T1", 0)
@@ -76,6 +74,18 @@ def test_a_repeated_commit_of_an_idle_consumer_writes_nothing(broker: ServedBrok
 )
 def test_a_bad_commit_is_refused(client: FakeClient, fields: dict[str, str], code: int) -> None:
     assert client.call(15, {**offset_ext(1), **fields}).code == code
+
+
+def test_a_consumer_finishes_the_messages_of_a_queue_that_its_topic_has_no_longer(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    """Fewer queues, and as many as before a moment later: what was consumed meanwhile must not come again."""
+    client.send_message("T1", queue_id=3)
+    broker.memory.create_topic("T1", 1)
+    client.send(15, offset_ext(1, queue_id=3))
+    broker.advance(1)
+    broker.memory.create_topic("T1", 4)
+    assert client.call(14, offset_ext(queue_id=3)).ext["offset"] == "1"
 
 
 @pytest.mark.parametrize("name", ["CID_RMQ_SYS_" + "x" * 200, "CID_RMQ_SYS_ \u00e9"])
@@ -145,68 +155,119 @@ def test_answers_that_must_not_be_stale_wait_for_a_majority(broker: ServedBroker
 # ---- a commit that took a longer way
 
 
-def origin(channel: str, *client_ids: str, ip: str = "10.0.0.9") -> ForwardedOrigin:
-    return ForwardedOrigin(Envelope(channel, ip, 1, client_ids, 0, 0, b"", b""), lambda _: None)
+def passing_on(broker: ServedBroker, key: str, *client_ids: str) -> FakeClient:
+    """A client's channel through another node."""
+    passed_on = broker.client(key)
+    passed_on.is_forwarded = True
+    passed_on.client_ids = set(client_ids)
+    return passed_on
 
 
-@pytest.mark.parametrize(
-    ("late", "offset", "after_s", "is_late"),
-    [
-        (origin("old", "c1"), 100, 1.0, True),
-        (origin("old", "c1"), 120, 1.0, False),
-        (origin("new", "c1"), 100, 1.0, False),
-        (origin("old", "c2"), 100, 1.0, False),
-        (origin("old", "c1"), 100, LATE_COMMIT_S + 1, False),
-        (origin("old"), 100, 1.0, True),
-        (origin("old", ip="10.0.0.10"), 100, 1.0, False),
-    ],
-)
-def test_a_forwarded_commit_never_undoes_a_newer_one_of_its_client(
-    late: ForwardedOrigin, offset: int, after_s: float, *, is_late: bool
-) -> None:
-    commits = RecentCommits()
-    commits.note(origin("new", "c1"), KEY, 120, 0.0)
-    assert commits.is_late(late, KEY, offset, after_s) is is_late
-
-
-def test_old_commits_are_forgotten() -> None:
-    commits = RecentCommits()
-    for queue_id in range(100):
-        commits.note(origin("new", "c1"), ("CG", "T1", queue_id), 1, float(queue_id))
-    assert len(commits._commits) <= LATE_COMMIT_S + 1
-
-
-def test_a_new_leader_takes_no_commit_that_may_have_been_overtaken(broker: ServedBroker, client: FakeClient) -> None:
-    """1. 120 is committed at a leader; 2. another one leads; 3. it is passed 100, which waited for the first leader."""
-    client.send(15, offset_ext(120))
-    assert committed(client) == "120"
+def change_leaders(broker: ServedBroker) -> None:
+    """This node is deposed, forgets all that it did not apply, and leads again a second later."""
     broker.memory.node.step_down()
     broker.advance(1)
     broker.memory.node.lead()
     broker.settle()
-    passed_on = broker.client("client/2")
-    passed_on.is_forwarded = True
-    passed_on.address = HostAddress("10.0.0.8", 40000)
+
+
+def test_a_consumer_that_seeks_back_through_a_follower_is_heard_from_a_new_leaders_first_moment(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    passed_on = passing_on(broker, "follower/1", "c1")
+    passed_on.send(15, offset_ext(120))
+    assert committed(client) == "120"
+    change_leaders(broker)
+    opaque = passed_on.send(15, offset_ext(100))
+    assert committed(client) == "100"
+    assert passed_on.answered(opaque).code == ResponseCode.SUCCESS
+
+
+def test_a_tool_that_resets_a_group_through_a_follower_is_heard_after_a_failover(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    """It is another client than the one that committed."""
+    passing_on(broker, "follower/1", "consumer").send(15, offset_ext(120))
+    assert committed(client) == "120"
+    change_leaders(broker)
+    passing_on(broker, "follower/2", "tool").send(15, offset_ext(100))
+    assert committed(client) == "100"
+
+
+def test_a_new_leader_knows_a_commit_that_was_overtaken_at_the_one_before(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    """1. 120 is committed at a leader; 2. another one leads; 3. it is passed 100, which lay in a follower meanwhile."""
+    client.client_ids = {"c1"}
+    client.send(15, offset_ext(120))
+    assert committed(client) == "120"
+    change_leaders(broker)
+    passed_on = passing_on(broker, "follower/1", "c1")
+    late = passed_on.send(15, offset_ext(100))
+    assert committed(client) == "120"
+    assert passed_on.answered(late).code == ResponseCode.SUCCESS
+    broker.advance(LATE_COMMIT_S + 1)
+    passed_on.send(15, offset_ext(80))
+    assert committed(client) == "80"
+
+
+def test_what_a_client_repeats_through_another_channel_overtakes_what_it_sent_before(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    """1. 120 through one node, then 100, which is held up there; 2. 120 through another node; 3. a leader changes."""
+    first, second = (passing_on(broker, key, "c1") for key in ("one/1", "two/1"))
+    first.send(15, offset_ext(120))
+    assert committed(client) == "120"
+    second.send(15, offset_ext(120))
+    broker.advance(1)
+    change_leaders(broker)
+    first.send(15, offset_ext(100))
+    assert committed(client) == "120"
+    entries = len(broker.memory.log.entries)
+    second.send(15, offset_ext(120))
+    broker.advance(1)
+    assert len(broker.memory.log.entries) == entries
+
+
+def test_a_commit_of_one_client_is_still_known_when_another_one_has_committed_since(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    """A queue goes from one consumer to the next: what the first one sent before it handed over must not come back."""
+    for key, client_id, offset in (("one/1", "c1", 120), ("two/1", "c2", 130)):
+        passing_on(broker, key, client_id).send(15, offset_ext(offset))
+        assert committed(client) == str(offset)
+    passing_on(broker, "three/1", "c1").send(15, offset_ext(100))
+    assert committed(client) == "130"
+
+
+def test_a_new_leader_takes_no_commit_that_may_have_been_overtaken_at_one_of_an_earlier_version(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    """Which did not tell who committed."""
+    broker.memory.machine.commit_offset(*KEY, 120)
+    assert committed(client) == "120"
+    change_leaders(broker)
+    passed_on = passing_on(broker, "follower/1", "c1")
     assert passed_on.call(15, offset_ext(100)).code == ResponseCode.SYSTEM_BUSY
     assert committed(client) == "120"
     for sender, offset in ((passed_on, 130), (client, 90)):
         sender.send(15, offset_ext(offset))
         assert committed(client) == str(offset)
-    broker.memory.node.step_down()
-    broker.advance(1)
-    broker.memory.node.lead()
-    passed_on.pull("T1", sysFlag="5", commitOffset="70")
-    assert committed(client) == "90"
-    broker.advance(NEW_LEADER_S + 1)
-    passed_on.send(15, offset_ext(80))
-    assert committed(client) == "80"
+
+
+def test_what_an_earlier_version_stored_is_doubted_for_a_while_only(broker: ServedBroker, client: FakeClient) -> None:
+    broker.memory.machine.commit_offset(*KEY, 120)
+    assert committed(client) == "120"
+    broker.advance(LATE_COMMIT_S + 1)
+    passing_on(broker, "follower/1", "c1").send(15, offset_ext(100))
+    assert committed(client) == "100"
 
 
 def test_a_pull_that_was_passed_on_commits_nothing(broker: ServedBroker, client: FakeClient) -> None:
     """The node that it came to has passed its commit on; later ones of the same channel may be ahead of the pull."""
     client.send(15, offset_ext(120))
     assert committed(client) == "120"
-    passed_on = forwarding_client(broker)
+    passed_on = passing_on(broker, "client/2")
     passed_on.send(15, offset_ext(130))
     assert committed(client) == "130"
     passed_on.pull("T1", sysFlag="5", commitOffset="125")
@@ -242,13 +303,6 @@ def test_a_pull_commits_behind_what_its_channel_has_sent_before(broker: ServedBr
     assert committed(client) == "120"
 
 
-def forwarding_client(broker: ServedBroker) -> FakeClient:
-    """The same machine's channel through another node."""
-    passed_on = broker.client("client/2")
-    passed_on.is_forwarded = True
-    return passed_on
-
-
 def test_a_node_that_leads_anew_knows_that_before_it_handles_what_waited(
     broker: ServedBroker, client: FakeClient
 ) -> None:
@@ -258,10 +312,12 @@ def test_a_node_that_leads_anew_knows_that_before_it_handles_what_waited(
     late = client.send(15, offset_ext(100))
     broker.memory.node.step_down()
     broker.advance(0.1)
-    broker.memory.machine.state.offsets.commit(*KEY, 120)
+    state, now = broker.memory.machine.state, broker.memory.env.now()
+    state.offsets.commit(*KEY, 120)
+    state.recent_commits.note(KEY, Taken(120, Committer.of("elsewhere/1", (), client.address.ip), now))
     broker.memory.node.lead()
-    broker.settle()
-    assert client.answered(late).code == ResponseCode.SYSTEM_BUSY
+    broker.advance(1)
+    assert client.answered(late).code == ResponseCode.SUCCESS
     assert broker.memory.machine.state.offsets.get(*KEY) == 120
 
 
@@ -269,7 +325,7 @@ def test_an_overtaken_commit_is_answered_when_the_higher_one_is_applied(
     broker: ServedBroker, client: FakeClient
 ) -> None:
     client.send(15, offset_ext(120))
-    passed_on = forwarding_client(broker)
+    passed_on = passing_on(broker, "client/2")
     late = passed_on.send(15, offset_ext(100))
     assert not passed_on.has_answer(late)
     broker.settle()
@@ -280,7 +336,7 @@ def test_an_overtaken_commit_is_answered_when_the_higher_one_is_applied(
 def test_an_overtaken_commit_fails_with_the_higher_one(broker: ServedBroker, client: FakeClient) -> None:
     """The leader that took both is deposed before either is in the log: neither may be acknowledged."""
     client.send(15, offset_ext(120))
-    passed_on = forwarding_client(broker)
+    passed_on = passing_on(broker, "client/2")
     late = passed_on.send(15, offset_ext(100))
     broker.memory.node.step_down()
     broker.settle()
@@ -295,7 +351,7 @@ def test_a_commit_is_taken_when_the_higher_one_was_lost(broker: ServedBroker, cl
     broker.memory.node.step_down()
     broker.memory.node.lead()
     broker.advance(1)
-    passed_on = forwarding_client(broker)
+    passed_on = passing_on(broker, "client/2")
     passed_on.send(15, offset_ext(100))
     assert committed(client) == "100"
 

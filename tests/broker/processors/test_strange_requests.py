@@ -171,7 +171,7 @@ def test_every_request_is_answered_once_and_its_effect_is_the_same_everywhere(ma
     answered = [answer.opaque for answer in client.answers]
     assert sorted(answered) == sorted(wanting)
     assert (client.in_flight, client.held, client.forwards) == (0, 0, 0)
-    assert decode_state(encode_state(machine.state)).digest() == machine.digest()
+    assert decode_state(encode_state(machine.state, 0.0), 0.0).digest() == machine.digest()
     node.cold = False
     follower = BrokerInMemory(log=broker.memory.log, lead=False)
     follower.node.catch_up()

@@ -25,6 +25,7 @@ from dledger_broker.state.commands import (
     decode,
     encode,
 )
+from dledger_broker.state.recent_commits import Committer
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 COMMANDS = [
@@ -32,7 +33,7 @@ COMMANDS = [
     DeleteTopic("orders"),
     PutGroup(SubscriptionGroupConfig("g", retry_max_times=3)),
     DeleteGroup("g", clean_offsets=True),
-    CommitOffsets((("g", "orders", 3, 17), ("h", "orders", 0, -1))),
+    CommitOffsets((("g", "orders", 3, 17), ("h", "orders", 0, -1)), (Committer(1 << 63, (2, 3), 4),), (0, -1)),
     DeleteOffsets((("g", "orders"),)),
     TrimQueues(1 << 40, (("orders", 48, 3, 12),)),
     Features("n0", (16, 17)),

@@ -27,8 +27,9 @@ def state_of(topics: int, queues: int, groups: int) -> BrokerState:
 @given(st.integers(1, 97))
 def test_a_state_survives_its_snapshot_however_the_stream_is_cut(chunk_bytes):
     state = state_of(topics=3, queues=2, groups=4)
-    stream = b"".join(encode_state(state))
-    found = decode_state(stream[start : start + chunk_bytes] for start in range(0, len(stream), chunk_bytes))
+    stream = b"".join(encode_state(state, 0.0))
+    cuts = (stream[start : start + chunk_bytes] for start in range(0, len(stream), chunk_bytes))
+    found = decode_state(cuts, 0.0)
     assert found.digest() == state.digest()
     assert found.topic_version == state.topic_version
     assert found.topics.keys() == state.topics.keys()
@@ -43,7 +44,7 @@ def test_a_state_survives_its_snapshot_however_the_stream_is_cut(chunk_bytes):
 def test_a_snapshot_is_of_the_moment_it_was_taken():
     state = state_of(topics=2, queues=2, groups=3)
     digest = state.digest()
-    chunks = encode_state(state)
+    chunks = encode_state(state, 0.0)
     first = next(chunks)
     state.offsets.commit("group-1", "topic-0", 0, 999)
     state.delete_topic("topic-1")
@@ -51,13 +52,13 @@ def test_a_snapshot_is_of_the_moment_it_was_taken():
     queue = state.topics["topic-0"].queues[0]
     queue.next_offset = 77
     state.queues_changed((queue,))
-    assert decode_state([first, *chunks]).digest() == digest
+    assert decode_state([first, *chunks], 0.0).digest() == digest
 
 
 def test_a_large_state_is_encoded_a_few_hundred_rows_at_a_time():
     rows = [
         len(frame["rows"])
-        for chunk in encode_state(state_of(topics=10, queues=1000, groups=20))
+        for chunk in encode_state(state_of(topics=10, queues=1000, groups=20), 0.0)
         if "rows" in (frame := msgspec.msgpack.decode(chunk[4:]))
     ]
     assert sum(rows) > 10 * 1000
@@ -66,18 +67,18 @@ def test_a_large_state_is_encoded_a_few_hundred_rows_at_a_time():
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
 def test_an_incomplete_snapshot_is_refused(cut):
-    stream = b"".join(encode_state(state_of(topics=2, queues=2, groups=1)))
+    stream = b"".join(encode_state(state_of(topics=2, queues=2, groups=1), 0.0))
     with pytest.raises(CorruptionError):
-        decode_state([stream[:-cut]])
+        decode_state([stream[:-cut]], 0.0)
 
 
 @given(st.data())
 def test_a_damaged_snapshot_is_refused_or_equal(data):
     state = state_of(topics=2, queues=1, groups=1)
-    stream = bytearray(b"".join(encode_state(state)))
+    stream = bytearray(b"".join(encode_state(state, 0.0)))
     stream[data.draw(st.integers(0, len(stream) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     try:
-        found = decode_state([bytes(stream)])
+        found = decode_state([bytes(stream)], 0.0)
     except CorruptionError:
         return
     assert found.digest() == state.digest()

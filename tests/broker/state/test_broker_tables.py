@@ -68,7 +68,7 @@ def test_a_queue_that_was_only_looked_at_is_not_part_of_the_state():
     before = state.digest()
     state.queues_changed((topic.queue(3),))
     assert state.digest() == before
-    assert list(decode_state(encode_state(state)).queues()) == []
+    assert list(decode_state(encode_state(state, 0.0), 0.0).queues()) == []
 
 
 def test_a_deleted_topic_leaves_nothing_behind():

@@ -12,6 +12,7 @@ from dledger_broker.processors.topics import MAX_QUEUES
 from dledger_broker.state.commands import MAX_OFFSETS_PER_COMMAND, Command, CommitOffsets, TrimQueues, encode
 from dledger_broker.state.contexts import Done
 from dledger_broker.state.offset_buffer import OffsetBuffer
+from dledger_broker.state.recent_commits import MAX_CLIENTS_PER_CHANNEL, Committer
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.topics import MAX_DERIVED_TOPIC_CHARS, MAX_GROUP_CHARS
 
@@ -66,7 +67,12 @@ def test_a_commit_that_finds_the_log_busy_is_proposed_again_with_the_rest(commit
 def test_a_command_of_the_longest_names_fits_the_smallest_segment():
     group, topic = "g" * MAX_GROUP_CHARS, "t" * MAX_DERIVED_TOPIC_CHARS
     largest = (1 << 63) - 1
-    commits = CommitOffsets(((group, topic, MAX_QUEUES - 1, largest),) * MAX_OFFSETS_PER_COMMAND)
+    committer = Committer(largest, (largest,) * MAX_CLIENTS_PER_CHANNEL, largest)
+    commits = CommitOffsets(
+        ((group, topic, MAX_QUEUES - 1, largest),) * MAX_OFFSETS_PER_COMMAND,
+        (committer,) * MAX_OFFSETS_PER_COMMAND,
+        tuple(range(MAX_OFFSETS_PER_COMMAND)),
+    )
     trims = TrimQueues(largest, ((topic, largest, MAX_QUEUES - 1, largest),) * MAX_OFFSETS_PER_COMMAND)
     for command in (commits, trims):
         unit = len(encode(command)) + MARK_BYTES

@@ -9,16 +9,19 @@ from dledger.net.errors import PeerError
 from dledger.sim.mutants.catalogue import Catalogue
 from dledger_broker.errors import wire_error
 from dledger_broker.forward import Envelope, Forwarder
-from dledger_broker.processors.offsets import OffsetProcessor, RecentCommits
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.ranges import RangeProcessor
 from dledger_broker.processors.requests import Requests
 from dledger_broker.processors.send import SendProcessor
 from dledger_broker.processors.send_unit import SendUnit
 from dledger_broker.processors.topics import TopicProcessor
-from dledger_broker.server.request import Origin, Request
+from dledger_broker.server.request import Request
 from dledger_broker.sim.schedules import commits, crossings
 from dledger_broker.sim.schedules import requests as request_schedules
+from dledger_broker.state.contexts import Done
+from dledger_broker.state.recent_commits import Committer, Key, RecentCommits, Taken
 from dledger_broker.state.tables import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
@@ -182,15 +185,10 @@ CATALOGUE.add(
 # ---------------------------------------------------------------- consumer offsets
 
 
-def _never_late(self: RecentCommits, origin: Origin, key: tuple[str, str, int], offset: int, now: float) -> bool:
-    _ = self, origin, key, offset, now
-    return False
-
-
 CATALOGUE.add(
     "late-commit-taken",
     "no delayed forward moves a committed offset back",
-    (RecentCommits, "is_late", _never_late),
+    (RecentCommits, "is_late", lambda *_arguments: False),
     schedule=commits.commit_that_was_overtaken,
     scenario="races",
 )
@@ -198,7 +196,7 @@ CATALOGUE.add(
 CATALOGUE.add(
     "late-commit-after-failover",
     "no failover moves a committed offset back by a commit that waited for a leader",
-    (OffsetProcessor, "_may_be_late", lambda *_arguments: False),
+    (RecentCommits, "learn", lambda *_arguments: None),
     schedule=commits.commit_that_missed_two_leaders,
     scenario="races",
 )
@@ -217,8 +215,8 @@ def _commit_again(self: OffsetProcessor, request: Request, fields: PullFields) -
     if not request.took_a_detour or not self._group.ready:
         _real_commit_by_pull(self, request, fields)
     elif not self._is_late(request, key, offset) and not self._may_be_late(request, key, offset):
-        self._recent.note(request.origin, key, offset, self._env.now())
-        self._machine.commit_offset(*key, offset)
+        origin = request.origin
+        self._machine.commit_offset(*key, offset, by=Committer.of(origin.key, origin.client_ids, origin.address.ip))
 
 
 _real_commit_by_pull = OffsetProcessor.commit_by_pull
@@ -276,11 +274,34 @@ def _answer_whatever_became_of_it(
     _real_finish_update(self, request, error)
 
 
+def _remember_before_it_is_applied(
+    self: BrokerMachine,
+    group: str,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    done: Done | None = None,
+    by: Committer | None = None,
+) -> None:
+    self.state.recent_commits.note((group, topic, queue_id), Taken(offset, by, self.env.now()))
+    _real_commit_offset(self, group, topic, queue_id, offset, done, by)
+
+
+def _late_by_any(
+    self: RecentCommits, by: Committer, key: Key, offset: int, under_way: tuple[Taken, ...], now: float
+) -> bool:
+    taken = [taken for taken in (*self.of(key, now), *under_way) if taken.offset > offset and taken.by is not None]
+    return any(one.by.channel != by.channel for one in taken if one.by is not None and one.by.is_same_client(by))
+
+
+_real_commit_offset = BrokerMachine.commit_offset
 _real_finish_update = OffsetProcessor._finish_update  # noqa: SLF001 - what is patched is what is private
 
 CATALOGUE.add(
     "overtaken-by-a-lost-commit",
     "a commit that was overtaken is not acknowledged if the one that overtook it was lost",
+    (BrokerMachine, "commit_offset", _remember_before_it_is_applied),
+    (RecentCommits, "is_late", _late_by_any),
     (OffsetProcessor, "_finish_overtaken", _answer_whatever_became_of_it),
     schedule=commits.commit_of_which_only_a_lower_one_is_left,
     scenario="races",

@@ -251,7 +251,7 @@ def commit_whose_overtaker_was_lost() -> None:
 
 
 def commit_of_which_only_a_lower_one_is_left() -> None:
-    """A commit is not acknowledged if the one that overtook it was lost, and what is on its way is lower.
+    """A commit is taken if the one that overtook it was lost, and what is on its way is lower.
 
     1. The disks of all followers are slow.  A consumer commits 1 at the leader, which proposes it.
     2. It commits 2 through a follower, over a slow link, and 3 at the leader, which collects commits.
@@ -268,15 +268,14 @@ def commit_of_which_only_a_lower_one_is_left() -> None:
     brokers.group.network.slow(follower, leader, 1.3)
     brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
     brokers.run(0.3)
-    second = brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
     brokers.run(0.05)
     brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(3), oneway=True)
     brokers.run(0.05)
     brokers.hand_over(follower)
-    brokers.run(5.0)
+    brokers.run(20.0)
     assert brokers.leader == leader
-    assert [answer.code for answer in second if answer] == [ResponseCode.SYSTEM_BUSY]
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 1
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
 COMMIT_SCHEDULES: Final = (
