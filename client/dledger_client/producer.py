@@ -227,6 +227,8 @@ class Producer:
                 connection = await core.pool.get(address, deadline)
                 async with asyncio.timeout_at(deadline):
                     await connection.writable()
+                if core.loop.time() >= deadline:  # nothing above had to wait
+                    raise TimeoutError
                 sender.send_oneway(outgoing, queue, address)
             except TimeoutError:
                 error = DeadlineError("no leader took it before the deadline")

@@ -131,6 +131,8 @@ class Sender:
         attempts = _Attempts()
         try:
             while True:
+                if self._core.loop.time() >= deadline:
+                    raise attempts.last or DeadlineError("its deadline had passed before it was sent")
                 route = await self.route(outgoing.topic, deadline)
                 queue = choose(route)
                 response = await self._attempt(outgoing, route, queue, deadline, attempts)

@@ -438,3 +438,20 @@ async def test_a_topic_that_got_fewer_queues_is_sent_to_by_its_new_route(orderin
         assert (await sending).queue_id == 0
         with pytest.raises(SendError, match="queueId is outside"):
             await producer.send("T", b"x", queue=MessageQueue("T", "broker-a", 5))
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+async def test_a_send_whose_deadline_has_passed_is_not_sent(timeout):
+    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+        await producer.send("T", b"first")
+        for call in (
+            producer.send("T", b"late", timeout=timeout),
+            producer.send_batch("T", [b"late"], timeout=timeout),
+        ):
+            with pytest.raises(SendError, match="deadline had passed") as failure:
+                await call
+            assert (failure.value.outcome, failure.value.attempts) == ("not_sent", 0)
+        with pytest.raises(SendError):
+            await producer.send_oneway("T", b"late", timeout=timeout)
+        await producer.send("T", b"last")
+        assert sorted(cluster.group.bodies("T")) == [b"first", b"last"]
