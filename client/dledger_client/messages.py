@@ -74,6 +74,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
 
     `topic` is the one that the message was sent to, also for one that comes back through the group's retry topic:
     `queue` is where it was read. `message_id` is the unique key, or the offset message id if the producer made none.
+    U+0020 separates `keys`, no other white space does.
     """
 
     topic: str
@@ -127,7 +128,7 @@ def received_message(
         properties.get(names.RETRY_TOPIC) or record.topic,
         decompress(record.body, record.sys_flag),
         properties.get(names.TAGS),
-        tuple(keys.split()) if keys else (),
+        tuple(key for key in keys.split(" ") if key) if keys else (),
         properties,
         queue,
         record.queue_offset,
