@@ -15,13 +15,14 @@ COUNT = 20
 
 
 async def iterate(name_server: str) -> None:
-    """Each message is acknowledged when the next one is asked for."""
+    """Each message is acknowledged when the next one is asked for, or by `ack`: before `break`, say."""
     async with PushConsumer(name_server, "example-readers", TOPIC) as consumer:
         received = 0
         async for message in consumer:
             print(f"read {message.body.decode()} from queue {message.queue_id} at {message.queue_offset}")
             received += 1
             if received == COUNT:
+                message.ack()
                 break
 
 

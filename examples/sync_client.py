@@ -27,6 +27,7 @@ def main(name_server: str) -> None:
         for received, message in enumerate(consumer, start=1):
             print(f"{message.key}: {message.body.decode()}")
             if received == COUNT:
+                message.ack()
                 break
 
     with SyncAdmin(name_server) as admin:

@@ -14,6 +14,7 @@ from .consumer import Handler, PushConsumer
 from .errors import (
     ClientClosedError,
     ClientError,
+    ConcurrentUseError,
     ConnectError,
     ConnectionLostError,
     DeadlineError,
@@ -25,6 +26,7 @@ from .errors import (
     RefusedError,
     RequestTimeoutError,
     SendError,
+    WrongServerError,
 )
 from .messages import Message, MessageQueue, ReceivedMessage, SendResult
 from .offsets import StartFrom
@@ -32,12 +34,14 @@ from .producer import Producer
 from .pull import PullConsumer
 from .rebalance import Strategy, allocate_average, allocate_consistent_hash
 from .routes import TopicRoute
+from .stalls import QueueStall
 from .sync import SyncAdmin, SyncConsumer, SyncProducer
 
 __all__ = [
     "Admin",
     "ClientClosedError",
     "ClientError",
+    "ConcurrentUseError",
     "ConnectError",
     "ConnectionLostError",
     "DeadlineError",
@@ -52,6 +56,7 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "PushConsumer",
+    "QueueStall",
     "QueueStatus",
     "ReceivedMessage",
     "RefusedError",
@@ -66,6 +71,7 @@ __all__ = [
     "SyncProducer",
     "TopicConfig",
     "TopicRoute",
+    "WrongServerError",
     "allocate_average",
     "allocate_consistent_hash",
 ]

@@ -98,13 +98,14 @@ class Assignments:
 
     async def idle(self) -> None:
         """Wait until everything handed out is acknowledged."""
-        await asyncio.gather(*(fetcher.idle() for fetcher in self._all()))
+        await asyncio.gather(*(fetcher.idle() for fetcher in self.fetchers()))
 
     async def commit(self) -> set[MessageQueue]:
         """Commit what is acknowledged and not committed yet; the queues for which that failed until the next time."""
-        return await self._commit(self._all())
+        return await self._commit(self.fetchers())
 
-    def _all(self) -> list[QueueFetcher]:
+    def fetchers(self) -> list[QueueFetcher]:
+        """Those of the queues that are read, and of those that are being given up."""
         return [*self._fetchers.values(), *self._releasing.values()]
 
     async def _rebalance_regularly(self) -> None:

@@ -19,8 +19,16 @@ from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_comman
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.hosts import split_host_port
+from dledger_remoting.speakers import Speaker, speaker_of
 
-from .errors import ClientClosedError, ClientError, ConnectError, ConnectionLostError, RequestTimeoutError
+from .errors import (
+    ClientClosedError,
+    ClientError,
+    ConnectError,
+    ConnectionLostError,
+    RequestTimeoutError,
+    WrongServerError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +45,9 @@ _FAIR_WAIT_SECONDS: Final = 1.0
 
 _TIMER_SLACK_SECONDS: Final = 0.005
 """Requests that expire this soon after the timer fires expire with it, so that n deadlines do not need n timers."""
+
+_PERHAPS_RIGHT: Final = (None, Speaker.REMOTING, Speaker.OTHER)
+"""What may come from a broker, be it one that is out of its mind: the frame decoder judges that."""
 
 RequestHandler: TypeAlias = "Callable[[Connection, RemotingCommand], None]"
 """Called for each request that the server sends on its own."""
@@ -61,6 +72,8 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._silent_since: float | None = None
+        self._first_bytes = b""
+        self._speaker: Speaker | None = None
         self._close_reason: str | None = None
 
     @property
@@ -86,7 +99,7 @@ class Connection(asyncio.Protocol):
         closed.
         """
         if not self.is_open:
-            raise ConnectError(self.address, self._close_reason or "not connected")
+            raise self._refusal()
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
         now = self._loop.time()
         self._pending[opaque] = (deadline, now, future)
@@ -120,7 +133,7 @@ class Connection(asyncio.Protocol):
     def send_frame(self, frame: bytes) -> None:
         """Queue an encoded frame that nobody waits for: a one-way request, an answer to the server."""
         if not self.is_open:
-            raise ConnectError(self.address, self._close_reason or "not connected")
+            raise self._refusal()
         self._write(frame)
 
     async def writable(self) -> None:
@@ -160,6 +173,8 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=1 << 20)
 
     def data_received(self, data: bytes) -> None:
+        if self._speaker is not Speaker.REMOTING and not self._is_remoting(data):
+            return
         try:
             self._decoder.receive_data(data)
             while (frame := self._decoder.next_frame()) is not None:
@@ -175,6 +190,15 @@ class Connection(asyncio.Protocol):
                 logger.warning("closing %s: %s", self.address, error)
             self.close(f"the server broke the protocol: {error}")
         self._silent_since = self._loop.time() if self._pending else None
+
+    def _is_remoting(self, data: bytes) -> bool:
+        """False once the first bytes tell that something else has answered; the connection is closed then."""
+        self._first_bytes += data
+        self._speaker = speaker_of(self._first_bytes)
+        if self._speaker in _PERHAPS_RIGHT:
+            return True
+        self.close(f"{self._speaker.value} answered")
+        return False
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -243,7 +267,19 @@ class Connection(asyncio.Protocol):
         pending, self._pending = self._pending, {}
         for _, _, future in pending.values():
             if not future.done():
-                future.set_exception(ConnectionLostError(self.address, reason))
+                future.set_exception(self._loss(reason))
+
+    def _refusal(self) -> ConnectError:
+        """Why a request cannot be sent: a wrong server may have shown itself before the first one."""
+        if self._speaker in _PERHAPS_RIGHT:
+            return ConnectError(self.address, self._close_reason or "not connected")
+        return WrongServerError(self.address, self._speaker)
+
+    def _loss(self, reason: str) -> ClientError:
+        """Why the answer to a request does not come. A server of another protocol has not done what it asked for."""
+        if self._speaker in _PERHAPS_RIGHT:
+            return ConnectionLostError(self.address, reason)
+        return WrongServerError(self.address, self._speaker)
 
 
 class _Opening:

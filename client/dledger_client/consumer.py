@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeAlias
@@ -21,16 +21,19 @@ from dledger_remoting.tags import SUBSCRIBE_ALL, TagFilter
 from dledger_remoting.topics import retry_topic, validate_group, validate_topic
 
 from .assignments import Assignments
+from .callbacks import check_handler
 from .connection import Connection
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, DeadlineError, InvalidArgumentError
-from .fetcher import Delivery, PullLimits, QueueFetcher, Subscription, being_cancelled
+from .fetcher import PullLimits, QueueFetcher, Subscription, being_cancelled
 from .membership import Membership, heartbeat_of
 from .messages import MessageQueue, ReceivedMessage, Settlement
 from .nameservers import parse_addresses
 from .offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore, StartFrom, check_start
 from .rebalance import Strategy, StrategyName, strategy_named
 from .retries import RetrySender, pause_seconds
+from .stalls import QueueStall, StallWatch
+from .takers import Taker, Takers
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +51,7 @@ class _Running(msgspec.Struct, frozen=True):
     assignments: Assignments
     membership: Membership
     retries: RetrySender
+    stalls: StallWatch
 
 
 class PushConsumer:
@@ -63,14 +67,16 @@ class PushConsumer:
     With `orderly`, messages of one queue are handled one after the other, and a failed one is tried again before its
     successors, by default 16 times.
 
-    A message is acknowledged when the handler returns, or when the iterator is asked for the next one; with
-    `auto_ack=False` only by `message.ack()` (or `message.retry()`). What is committed for a queue, every 5 s and at the
-    end, is the lowest offset not acknowledged: nothing is skipped, and what was in work when a consumer died is
-    delivered again.
+    A message is finished by its taker, or it is not acknowledged: by the handler that returns, by the task that took it
+    from the iterator and asks for the next one, or by `message.ack()` or `message.retry()`; with `auto_ack=False` by
+    these only. Neither an error nor the end of the `async with` block finishes one: before `break`, acknowledge it.
+    Several tasks may iterate; each finishes what it took. What is committed for a queue, every 5 s and at the end, is
+    the lowest offset not acknowledged: nothing is skipped, and what was in work when a consumer died comes again.
 
     `start_from` says where a group begins that has committed nothing: `"first"`, `"last"`, or a time in ms. `broadcast`
     lets every member read everything; its offsets are kept in `offset_file`, and failed messages are not given back.
-    At most `max_outstanding` messages per queue are delivered or buffered beyond the offset to commit.
+    At most `max_outstanding` messages per queue are delivered or buffered beyond the offset to commit. A queue whose
+    messages nobody takes or finishes for `warn_after` seconds is logged, as often, and counted: see `stalled`.
     """
 
     def __init__(
@@ -90,7 +96,9 @@ class PushConsumer:
         max_reconsume_times: int | None = None,
         pull_batch_size: int = 32,
         max_outstanding: int = 1000,
+        start_timeout: float | None = 10.0,
         close_timeout: float = 5.0,
+        warn_after: float = 60.0,
         client_id: str | None = None,
     ) -> None:
         if concurrency < 1 or pull_batch_size < 1 or max_outstanding < 1:
@@ -103,7 +111,7 @@ class PushConsumer:
         self._name_servers = parse_addresses(name_servers)
         self._group = group
         self._subscriptions = _parse_subscriptions(group, subscriptions, with_retries=not broadcast)
-        self._handler = handler
+        self._handler = None if handler is None else check_handler(handler)
         self._concurrency = concurrency
         self._auto_ack = auto_ack
         self._orderly = orderly
@@ -112,17 +120,16 @@ class PushConsumer:
         self._offset_file = offset_file
         self._max_reconsume_times = max_reconsume_times
         self._limits = PullLimits(max_messages=pull_batch_size, max_outstanding=max_outstanding)
+        self._start_timeout = start_timeout
         self._close_timeout = close_timeout
+        self._warn_after = warn_after
         self._client_id = client_id or new_client_id()
 
         self._running: _Running | None = None
         self._with_work: deque[QueueFetcher] = deque()
         self._work_waiters: deque[asyncio.Future[None]] = deque()
         self._workers: list[asyncio.Task[None]] = []
-        self._current: ReceivedMessage | None = None
-        self._iterating: asyncio.Task[object] | None = None
-        self._between_messages = asyncio.Event()
-        self._between_messages.set()
+        self._takers = Takers()
         self._ending: asyncio.Task[None] | None = None
 
     @property
@@ -135,8 +142,22 @@ class PushConsumer:
         """The queues that this member reads now."""
         return frozenset() if self._running is None else self._running.assignments.queues
 
+    @property
+    def stalled(self) -> list[QueueStall]:
+        """The queues that stand still now because nobody takes or finishes a message of theirs, the longest first."""
+        return [] if self._running is None else self._running.stalls.stalled()
+
+    @property
+    def stalls(self) -> int:
+        """How many such stalls have been found since the start."""
+        return 0 if self._running is None else self._running.stalls.seen
+
     async def start(self) -> None:
-        """Join the group and begin to read. Topics and brokers need not be there yet."""
+        """Join the group and begin to read. Topics and brokers need not be there yet.
+
+        Raises `NoNameServerError` if no name server answers within `start_timeout` seconds (None: it may come later),
+        and `WrongServerError` if something else answers there.
+        """
         if self._running is not None:
             raise ClientClosedError("the consumer has been started before; make another one")
         core = ClientCore(
@@ -158,13 +179,25 @@ class PushConsumer:
             settle=self._settle,
         )
         retries = RetrySender(core, self._group, self._max_reconsume_times)
-        self._running = _Running(core, assignments, membership, retries)
+        stalls = StallWatch(self._client_id, assignments.fetchers, self._warn_after)
+        self._running = _Running(core, assignments, membership, retries, stalls)
+        await self._await_name_server(core)
         core.start()
+        core.spawn(stalls.run(), "watch for stalls")
         assignments.start()
         if self._handler is not None:
             self._workers = [
                 core.spawn(self._work(self._handler), f"handler {number}") for number in range(self._concurrency)
             ]
+
+    async def _await_name_server(self, core: ClientCore) -> None:
+        if self._start_timeout is None:
+            return
+        try:
+            await core.name_servers.check(core.loop.time() + self._start_timeout)
+        except BaseException:
+            await core.close()
+            raise
 
     async def close(self) -> None:
         """Finish the messages in work, for at most `close_timeout` seconds, commit, and leave the group.
@@ -197,9 +230,6 @@ class PushConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
-            self._current = None
-        self._ack_current()
         await self.close()
 
     async def run_forever(self) -> None:
@@ -216,14 +246,12 @@ class PushConsumer:
             raise InvalidArgumentError("this consumer has a handler; iterate over one without")
         return self
 
-    async def __anext__(self) -> ReceivedMessage:
-        self._ack_current()
-        message = await self._next_message()
-        if message is None:
-            raise StopAsyncIteration
-        self._current, self._iterating = message, asyncio.current_task()
-        self._between_messages.clear()
-        return message
+    def __anext__(self) -> Coroutine[None, None, ReceivedMessage]:
+        taker = asyncio.current_task()  # who calls, whichever task waits then: see `takers`
+        message = self._takers.finish(taker)
+        if message is not None and self._auto_ack:
+            message.ack()
+        return self._next_for(taker)
 
     async def receive(self, max_messages: int = 32, timeout: float | None = None) -> list[ReceivedMessage]:
         """Up to `max_messages` messages, as soon as there is one; empty if none comes within `timeout` seconds.
@@ -257,15 +285,23 @@ class PushConsumer:
             if fetcher.revoked or not fetcher.buffer:
                 fetcher.listed = False
                 continue
-            message = fetcher.buffer.popleft()
-            if self._orderly:
-                fetcher.in_work, fetcher.listed = _delivery(message), False
-            elif fetcher.buffer:
+            message = fetcher.take()
+            fetcher.listed = bool(fetcher.buffer) and not self._orderly
+            if fetcher.listed:
                 self._with_work.append(fetcher)
-            else:
-                fetcher.listed = False
             return message
         return None
+
+    async def _next_for(self, taker: Taker | None) -> ReceivedMessage:
+        self._takers.begin_to_ask(taker)
+        message = None
+        try:
+            message = await self._next_message()
+        finally:
+            self._takers.end_to_ask(taker, message)
+        if message is None:
+            raise StopAsyncIteration
+        return message
 
     async def _next_message(self) -> ReceivedMessage | None:
         """The next message; None once the consumer is closed."""
@@ -300,8 +336,8 @@ class PushConsumer:
                 if self._handler is not None:
                     await asyncio.wait(self._workers)
                     await running.assignments.idle()
-                elif self._iterating not in (None, closer) and not self._iterating.done():
-                    await self._between_messages.wait()
+                else:
+                    await self._takers.all_finished(closer)
         except TimeoutError:
             logger.warning("%s closes with messages in work; they will be delivered again", self._client_id)
 
@@ -314,7 +350,8 @@ class PushConsumer:
 
     def _offer(self, fetcher: QueueFetcher) -> None:
         """A queue has messages to hand out, unless an orderly one has a message in work."""
-        if fetcher.buffer and not fetcher.listed and fetcher.in_work is None and not fetcher.revoked:
+        is_held_up = self._orderly and (fetcher.in_work or fetcher.retrying)
+        if fetcher.buffer and not (fetcher.listed or is_held_up or fetcher.revoked):
             fetcher.listed = True
             self._with_work.append(fetcher)
         self._wake(1 if self._orderly else len(fetcher.buffer))
@@ -334,19 +371,10 @@ class PushConsumer:
                 if self._auto_ack:
                     message.ack()
 
-    def _ack_current(self) -> None:
-        message, self._current = self._current, None
-        if message is not None and self._auto_ack:
-            message.ack()
-        self._between_messages.set()
-
     def _settle(self, fetcher: QueueFetcher, message: ReceivedMessage, settlement: Settlement) -> None:
         running = self._started()
-        held = running.assignments.holds(fetcher) and not running.core.is_closed
-        if not held or message.queue_offset in fetcher.retrying:
+        if running.core.is_closed or not running.assignments.holds(fetcher) or not fetcher.finish(message):
             return
-        if self._orderly and fetcher.in_work != _delivery(message):
-            return  # settled before; the message may have been handed out again since
         if settlement is Settlement.DONE or self._strategy is None:
             self._done(fetcher, message)
         else:
@@ -355,8 +383,7 @@ class PushConsumer:
 
     def _done(self, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
         fetcher.acknowledge(message.queue_offset)
-        if fetcher.in_work == _delivery(message):
-            fetcher.in_work = None
+        if self._orderly:
             self._offer(fetcher)
 
     async def _retry(self, running: _Running, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
@@ -370,7 +397,6 @@ class PushConsumer:
             return
         await asyncio.sleep(pause_seconds(message.reconsume_times))
         fetcher.retrying.discard(message.queue_offset)
-        fetcher.in_work = None
         if not fetcher.revoked:
             again = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
             fetcher.buffer.appendleft(again)
@@ -393,10 +419,6 @@ class PushConsumer:
         if self._running is None:
             raise ClientClosedError("the consumer is not started: use 'async with PushConsumer(...)'")
         return self._running
-
-
-def _delivery(message: ReceivedMessage) -> Delivery:
-    return Delivery(message.queue_offset, message.reconsume_times)
 
 
 def _parse_subscriptions(

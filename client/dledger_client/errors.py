@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.errors import RemotingError
+from dledger_remoting.speakers import Speaker
 
 if TYPE_CHECKING:
     from .messages import SendResult
@@ -34,6 +35,10 @@ class ClientClosedError(ClientError):
 
 class InvalidArgumentError(ClientError, ValueError):
     """An argument is outside what the client or the protocol accepts; nothing was sent."""
+
+
+class ConcurrentUseError(ClientError):
+    """A task asked an iterated consumer for a message while it was waiting for one already."""
 
 
 class NoRouteError(ClientError):
@@ -60,6 +65,18 @@ class ConnectError(ClientError):
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"cannot connect to {address}: {reason}")
         self.address = address
+
+
+class WrongServerError(ConnectError):
+    """Something else answered at the address of a name server or broker: `speaker` says what it is."""
+
+    retryable = False
+
+    def __init__(self, address: str, speaker: Speaker) -> None:
+        wanted = "name server" if speaker is Speaker.BROKER else "name server and no broker"
+        ClientError.__init__(self, f"{address} is no {wanted}: {speaker.value} answered there")
+        self.address = address
+        self.speaker = speaker
 
 
 class ConnectionLostError(ClientError):

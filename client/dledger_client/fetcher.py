@@ -75,11 +75,11 @@ class PullLimits(msgspec.Struct, frozen=True):
     max_outstanding: int = 1000
 
 
-class Delivery(NamedTuple):
-    """A message of one queue, and how often it had been delivered before."""
+class Taken(NamedTuple):
+    """A message in work: how often it had been delivered before, and when it was taken, by the event loop's clock."""
 
-    queue_offset: int
     reconsume_times: int
+    taken_at: float
 
 
 class PullResult(msgspec.Struct, frozen=True):
@@ -169,9 +169,10 @@ class QueueFetcher:
 
     `find_start` gives the offset to begin with, `on_messages` is called when the buffer has got messages, `settle` when
     the application has ended its work on one, `on_earlier` with an offset below those read so far: the topic was made
-    again, and this fetcher's time is over. The fields without underscore are the consumer's: `buffer`,
-    `saved_offset`, `in_work` (which delivery of which message an orderly queue has handed out), `listed` (the fetcher
-    stands in the consumer's list of queues with work), `retrying` (offsets that are on their way to the retry topic).
+    again, and this fetcher's time is over. The fields without underscore are the consumer's: `buffer`, `saved_offset`,
+    `in_work` (by offset, what is taken and not finished), `waiting_since` (when something was taken last, or came to an
+    empty buffer), `listed` (the fetcher stands in the consumer's list of queues with work), `retrying` (offsets that
+    are given back and not stored anywhere else yet).
     """
 
     def __init__(
@@ -192,7 +193,8 @@ class QueueFetcher:
         self.progress: QueueProgress | None = None
         self.saved_offset: int | None = None
         self.revoked = False
-        self.in_work: Delivery | None = None
+        self.in_work: dict[int, Taken] = {}
+        self.waiting_since = core.loop.time()
         self.listed = False
         self.retrying: set[int] = set()
         self._core = core
@@ -217,6 +219,28 @@ class QueueFetcher:
         if self.progress is None or self.progress.committable == self.saved_offset:
             return None
         return self.progress.committable
+
+    @property
+    def reading_stopped(self) -> bool:
+        """True while so much is not finished that no more is read."""
+        return self.progress is not None and self.progress.span >= self._limits.max_outstanding
+
+    def take(self) -> ReceivedMessage:
+        """Hand out the first message of the buffer, which must not be empty."""
+        message = self.buffer.popleft()
+        self.waiting_since = self._core.loop.time()
+        self.in_work[message.queue_offset] = Taken(message.reconsume_times, self.waiting_since)
+        return message
+
+    def finish(self, message: ReceivedMessage) -> bool:
+        """Its taker has done what it could with a message. False if it has not been taken, or finished before: it may
+        have been handed out again since, and that delivery is another taker's.
+        """
+        taken = self.in_work.get(message.queue_offset)
+        if taken is None or taken.reconsume_times != message.reconsume_times:
+            return False
+        del self.in_work[message.queue_offset]
+        return True
 
     def acknowledge(self, offset: int) -> None:
         """A message is done with; without effect if it was not outstanding."""
@@ -248,7 +272,7 @@ class QueueFetcher:
         progress = QueueProgress(await self._start_offset())
         self.progress = progress
         while True:
-            while progress.span >= self._limits.max_outstanding:
+            while self.reading_stopped:
                 self._room.clear()
                 await self._room.wait()
             result = await self._pull_once(progress.next_offset)
@@ -268,6 +292,8 @@ class QueueFetcher:
                 continue
             for message in result.messages:
                 progress.deliver(message.queue_offset)
+            if not self.buffer:
+                self.waiting_since = self._core.loop.time()
             self.buffer.extend(result.messages)
             stuck = result.next_offset <= progress.next_offset
             progress.advance(result.next_offset)

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
+from dledger_remoting.speakers import Speaker
 
 from .connection import ConnectionPool, split_address
-from .errors import ClientError, ConnectError, InvalidArgumentError, NoNameServerError
+from .errors import ClientError, ConnectError, InvalidArgumentError, NoNameServerError, WrongServerError
 
 ATTEMPT_SECONDS: Final = 3.0
 """How long one name server has for an answer before the next one is asked."""
@@ -50,10 +52,11 @@ class NameServers:
     ) -> RemotingCommand:
         """The first answer of any name server, whatever its code.
 
-        Raises `NoNameServerError` if none answers by `deadline`, a time of the event loop's clock.
+        Raises `NoNameServerError` if none answers by `deadline`, a time of the event loop's clock, and
+        `WrongServerError` as soon as something else has answered at every address.
         """
         loop = asyncio.get_running_loop()
-        failures = 0
+        failures = wrong = 0
         while True:
             index = self._current
             address = self.addresses[index]
@@ -62,7 +65,8 @@ class NameServers:
                 connection = await self._pool.get(address, attempt_deadline)
                 return await connection.call(command, attempt_deadline)
             except ClientError as error:
-                if not error.retryable:
+                wrong = wrong + 1 if isinstance(error, WrongServerError) else 0
+                if wrong == len(self.addresses) or not (error.retryable or wrong):
                     raise
                 if self._current == index:
                     self._current = (index + 1) % len(self.addresses)
@@ -71,3 +75,10 @@ class NameServers:
                 if loop.time() + pause >= deadline:
                     raise NoNameServerError(self.addresses, error) from error
                 await asyncio.sleep(pause)
+
+    async def check(self, deadline: float) -> None:
+        """Return once a name server has answered. Raises what `call` raises, and `WrongServerError` for a broker."""
+        command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+        response = await self.call(command, deadline)
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise WrongServerError(self.current, Speaker.BROKER)

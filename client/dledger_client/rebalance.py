@@ -12,6 +12,7 @@ from functools import lru_cache
 from hashlib import md5
 from typing import Final, Literal, TypeAlias
 
+from .callbacks import check_strategy
 from .errors import InvalidArgumentError
 from .messages import MessageQueue
 
@@ -55,7 +56,7 @@ STRATEGIES: Final[dict[StrategyName, Strategy]] = {
 def strategy_named(strategy: StrategyName | Strategy) -> Strategy:
     """The strategy itself, or the one of that name. Raises `InvalidArgumentError`."""
     if callable(strategy):
-        return strategy
+        return check_strategy(strategy)
     try:
         return STRATEGIES[strategy]
     except KeyError:

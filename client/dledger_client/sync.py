@@ -1,9 +1,8 @@
 """The client for programs without an event loop: the same calls, blocking.
 
 Each object runs its own event loop in a thread of its own, so that heartbeats and long polls go on while the program is
-busy. Methods may be called from any thread, `close` from a signal handler too, the iteration of a consumer from one
-thread. A process that is forked has no such threads: make an object in each process. Arguments, results and errors are
-those of the asynchronous classes.
+busy. Methods may be called from any thread, `close` from a signal handler too. A process that is forked has no such
+threads: make an object in each process. Arguments, results and errors are those of the asynchronous classes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +33,7 @@ from .offsets import StartFrom
 from .producer import Producer
 from .rebalance import Strategy, StrategyName
 from .routes import TopicRoute
+from .stalls import QueueStall
 
 ResultT = TypeVar("ResultT")
 
@@ -67,6 +67,8 @@ class ConsumerOptions(TypedDict, total=False):
     max_reconsume_times: int | None
     pull_batch_size: int
     max_outstanding: int
+    start_timeout: float | None
+    warn_after: float
     client_id: str | None
 
 
@@ -147,6 +149,10 @@ async def _cancel_all_others() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+
+
+async def _evaluate(value: Callable[[], ResultT]) -> ResultT:
+    return value()
 
 
 class SyncProducer:
@@ -246,9 +252,12 @@ class SyncConsumer:
         for message in consumer:
             print(message.body)
 
-    A message is acknowledged when the next one is asked for, unless `auto_ack` is False. The iteration takes up to 32
-    messages at a time from the event loop: all of them count as in work, and are delivered to another member too if
-    their queue moves to it. It ends when another thread calls `close`.
+    A message is finished by its taker, or it is not acknowledged: the thread that took it finishes it by asking for the
+    next one, unless `auto_ack` is False; anybody finishes it by `message.ack()` or `message.retry()`. Neither an error
+    nor the end of the `with` block finishes one: acknowledge the last before `break`. Several threads may iterate.
+
+    The iteration takes up to 32 messages at a time from the event loop: all of them count as in work, and are delivered
+    to another member too if their queue moves to it. It ends when another thread calls `close`.
     """
 
     def __init__(
@@ -263,7 +272,8 @@ class SyncConsumer:
         self._consumer = PushConsumer(name_servers, group, subscriptions, **options)
         self._auto_ack = auto_ack
         self._received: deque[ReceivedMessage] = deque()
-        self._current: ReceivedMessage | None = None
+        self._receiving = threading.Lock()
+        self._of_thread = threading.local()
         self._closed = False
         self._blocking = _Blocking("dledger consumer", self._consumer.start())
 
@@ -273,8 +283,6 @@ class SyncConsumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._ack_current()
         self.close()
 
     def close(self) -> None:
@@ -286,18 +294,40 @@ class SyncConsumer:
         return self
 
     def __next__(self) -> ReceivedMessage:
-        self._ack_current()
-        while not self._closed and not self._received:
+        taken: ReceivedMessage | None = getattr(self._of_thread, "taken", None)
+        self._of_thread.taken = None
+        if taken is not None and self._auto_ack:
+            taken.ack()
+        with self._receiving:
+            message = self._next()
+        self._of_thread.taken = message
+        return message
+
+    def _next(self) -> ReceivedMessage:
+        """The next message, by one thread at a time. Raises `StopIteration` once the consumer is closed."""
+        while not self._received and not self._is_closed():
             try:
                 self._received.extend(self.receive(_PREFETCH, timeout=1.0))
             except ClientClosedError:
-                if self._closed:
-                    raise StopIteration from None
-                raise
-        if self._closed:
+                if not self._is_closed():
+                    raise
+        if self._is_closed():
             raise StopIteration
-        self._current = self._received.popleft()
-        return self._current
+        return self._received.popleft()
+
+    def _is_closed(self) -> bool:
+        """Whether some thread has called `close`, as of now."""
+        return self._closed
+
+    @property
+    def stalled(self) -> list[QueueStall]:
+        """See `PushConsumer.stalled`. What the iteration has taken ahead counts as taken."""
+        return self._blocking.run(_evaluate(lambda: self._consumer.stalled))
+
+    @property
+    def stalls(self) -> int:
+        """See `PushConsumer.stalls`."""
+        return self._consumer.stalls
 
     def receive(self, max_messages: int = 32, timeout: float | None = None) -> list[ReceivedMessage]:
         """See `PushConsumer.receive`: these messages must be acknowledged one by one."""
@@ -307,11 +337,6 @@ class SyncConsumer:
     def commit(self) -> None:
         """See `PushConsumer.commit`."""
         self._blocking.run(self._consumer.commit())
-
-    def _ack_current(self) -> None:
-        message, self._current = self._current, None
-        if message is not None and self._auto_ack:
-            message.ack()
 
     def _for_any_thread(self, original: ReceivedMessage) -> ReceivedMessage:
         return msgspec.structs.replace(

@@ -40,6 +40,8 @@ class Speaker(Enum):
     """Who is at the other end; the value says so to people."""
 
     REMOTING = "a broker or name server"
+    BROKER = "a broker"
+    """Never told from bytes, but from what a server of this protocol does not know."""
     PEER = "the peer port of a node, whose client port is one lower"
     HTTP = "an HTTP server"
     HTTP2 = "an HTTP/2 or gRPC server"

@@ -54,6 +54,7 @@ def test_messages_go_through_without_an_event_loop_of_the_program(cluster):
         for message in consumer:
             received.append(message.body)
             if len(received) == 4:
+                message.ack()
                 break
     assert received == [b"one", b"two", b"three", b"four"]
     with SyncAdmin(cluster.namesrv) as admin:

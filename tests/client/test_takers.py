@@ -1,0 +1,242 @@
+"""A message is finished by its taker, or it is not acknowledged: whoever takes, fails, is cut off or leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from client_fakes import HandClock, fake_cluster, until
+from test_consumer import fill
+from test_sync import cluster as threaded_cluster  # noqa: F401 - a fixture
+
+from dledger_client import ConcurrentUseError, PushConsumer, SyncConsumer, SyncProducer
+from dledger_remoting.codes import RequestCode
+
+
+async def commit_of(consumer, cluster):
+    await consumer.commit()
+    return cluster.group.offsets.get(("CG", "T", 0), 0)
+
+
+async def test_work_that_is_cut_off_within_the_block_is_not_acknowledged():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 3)
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            try:
+                async with asyncio.timeout(60) as limit:
+                    async for message in consumer:
+                        if message.queue_offset == 1:
+                            limit.reschedule(0)
+                            await asyncio.Event().wait()
+            except TimeoutError:
+                pass
+        assert cluster.group.offsets["CG", "T", 0] == 1
+
+
+async def test_work_whose_error_is_caught_within_the_block_is_not_acknowledged():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 3)
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            try:
+                async for message in consumer:
+                    if message.queue_offset == 1:
+                        raise ValueError("cannot process this")
+            except ValueError:
+                pass
+        assert cluster.group.offsets["CG", "T", 0] == 1
+
+
+async def test_the_last_message_before_a_break_is_acknowledged_by_ack():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 3)
+        for expected in (1, 2):
+            async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+                async for message in consumer:
+                    message.ack()
+                    break
+            assert cluster.group.offsets["CG", "T", 0] == expected
+
+
+async def test_a_task_that_asks_finishes_nothing_of_another_task():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 8)
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            mine = await anext(consumer)
+
+            async def other():
+                for _ in range(5):
+                    await anext(consumer)
+
+            await asyncio.create_task(other())
+            assert await commit_of(consumer, cluster) == 0
+            assert (await anext(consumer)).queue_offset == 6
+            assert await commit_of(consumer, cluster) == 5, "the other task ended with message 5 in work"
+        assert mine.queue_offset == 0
+
+
+async def test_several_tasks_share_the_messages_and_all_are_acknowledged():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 300)
+        got = []
+        async with PushConsumer(cluster.namesrv, "CG", "T", max_outstanding=32) as consumer:
+
+            async def work():
+                async for message in consumer:
+                    got.append(message.queue_offset)
+                    await asyncio.sleep(0)
+
+            workers = [asyncio.create_task(work()) for _ in range(3)]
+            await until(lambda: len(got) == 300)
+        await asyncio.gather(*workers)
+        assert sorted(got) == list(range(300))
+        assert cluster.group.offsets["CG", "T", 0] == 300
+
+
+async def test_closing_waits_for_every_task_that_has_a_message_and_not_for_one_that_has_ended():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 3)
+        async with PushConsumer(cluster.namesrv, "CG", "T", close_timeout=60) as consumer:
+            finish = asyncio.Event()
+
+            async def work(*, then_end):
+                await anext(consumer)
+                if not then_end:
+                    await finish.wait()
+                    await anext(consumer, None)
+
+            workers = [asyncio.create_task(work(then_end=end)) for end in (False, False, True)]
+            await workers[2]
+            await until(lambda: len(consumer._takers._taken) >= 2)
+            closing = asyncio.create_task(consumer.close())
+            await until(lambda: consumer._ending is not None)
+            assert not closing.done()
+            finish.set()
+            await closing
+        await asyncio.gather(*workers)
+        assert cluster.group.offsets["CG", "T", 0] == 2
+
+
+async def test_who_calls_is_the_taker_whichever_task_waits():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 3)
+        async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+            for offset in range(3):
+                message = await asyncio.create_task(anext(consumer))
+                assert message.queue_offset == offset
+                assert await commit_of(consumer, cluster) == offset
+
+
+async def test_who_asks_for_two_messages_at_once_is_told_what_to_use_instead():
+    async with fake_cluster(topics={"T": 1}) as cluster, PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+        first = asyncio.create_task(anext(consumer))
+        await asyncio.sleep(0)
+        with pytest.raises(ConcurrentUseError, match=r"in several tasks, .*receive\(\)"):
+            await anext(consumer)
+        fill(cluster, 1)
+        assert (await first).queue_offset == 0
+
+
+async def test_an_answer_that_nobody_waits_for_any_more_takes_no_message():
+    async with fake_cluster(topics={"T": 1}) as cluster, PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+        for _ in range(3):
+            asking = asyncio.create_task(anext(consumer))
+            await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait((asking,))
+        fill(cluster, 1)
+        assert (await anext(consumer)).queue_offset == 0
+
+
+async def test_a_delivery_that_was_given_back_is_not_acknowledged_with_the_next_one(monkeypatch):
+    """Also without order: a message of which there can be no copy is handed out again by the same consumer."""
+    monkeypatch.setattr("dledger_client.consumer.pause_seconds", lambda _: 0.0)
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        cluster.group.store("T", 0, b"x", b"a\x01b\x01c")
+        async with PushConsumer(cluster.namesrv, "CG", "T", auto_ack=False) as consumer:
+            first = await anext(consumer)
+            first.retry()
+            again = await anext(consumer)
+            assert (again.queue_offset, again.reconsume_times) == (0, 1)
+            first.ack()
+            assert await commit_of(consumer, cluster) == 0
+            again.ack()
+            assert await commit_of(consumer, cluster) == 1
+
+
+def test_threads_that_iterate_finish_what_they_took_themselves(threaded_cluster):  # noqa: F811
+    with SyncProducer(threaded_cluster.namesrv) as producer:
+        producer.send_batch("T", [b"x"] * 8)
+    with SyncConsumer(threaded_cluster.namesrv, "CG", "T") as consumer:
+        mine = next(consumer)
+        other = threading.Thread(target=lambda: [next(consumer) for _ in range(5)])
+        other.start()
+        other.join()
+        consumer.commit()
+        assert mine.queue_offset == 0
+        assert threaded_cluster.group.offsets.get(("CG", "T", 0), 0) == 0
+        next(consumer)
+        consumer.commit()
+        assert threaded_cluster.group.offsets["CG", "T", 0] == 5
+
+
+def test_an_error_that_is_caught_in_a_blocking_loop_acknowledges_nothing(threaded_cluster):  # noqa: F811
+    with SyncProducer(threaded_cluster.namesrv) as producer:
+        producer.send_batch("T", [b"x"] * 3)
+    with SyncConsumer(threaded_cluster.namesrv, "CG", "T") as consumer:
+        try:
+            for message in consumer:
+                if message.queue_offset == 1:
+                    raise ValueError("cannot process this")
+        except ValueError:
+            pass
+    assert threaded_cluster.group.offsets["CG", "T", 0] == 1
+
+
+def lines(caplog):
+    return [record.getMessage() for record in caplog.records if "stands still" in record.getMessage()]
+
+
+async def test_a_message_that_is_never_finished_is_named_again_and_again_and_counted_once(caplog):
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 20)
+        async with PushConsumer(cluster.namesrv, "CG", "T", max_outstanding=8, pull_batch_size=8) as consumer:
+            await until(lambda: RequestCode.PULL_MESSAGE in cluster.group.nodes[0].codes())
+            for _ in range(3):
+                await consumer.receive(1)
+            with HandClock() as clock:
+                await advance(clock, 50)
+                assert consumer.stalled == []
+                await advance(clock, 69)
+                [stall] = consumer.stalled
+                assert (stall.offset, stall.reason, stall.taken, stall.waiting) == (0, "not finished", 3, 5)
+                assert stall.reading_stopped
+                said = len(lines(caplog))
+                await advance(clock, 60)
+                assert len(lines(caplog)) == said + 1
+                assert consumer.stalls == 1
+        assert "T/broker-a/0 stands still: the message at offset 0 was taken " in lines(caplog)[0]
+        assert "no more are read until then" in lines(caplog)[0]
+
+
+async def test_messages_that_nobody_asks_for_are_named(caplog):
+    async with fake_cluster(topics={"T": 2}) as cluster:
+        fill(cluster, 2)
+        fill(cluster, 2, queue_id=1)
+        async with PushConsumer(cluster.namesrv, "CG", "T", warn_after=5) as consumer:
+            await until(lambda: len(consumer._with_work) == 2)
+            with HandClock() as clock:
+                await advance(clock, 11)
+                await clock.until(lambda: lines(caplog))
+                assert {stall.reason for stall in consumer.stalled} == {"not asked for"}
+                assert consumer.stalls == 2
+        assert "nobody asks for it" in lines(caplog)[0]
+        assert "1 more queues stand still" in lines(caplog)[0]
+
+
+async def advance(clock, seconds):
+    """Move the clock on by a second at a time, with turns for what is due."""
+    for _ in range(seconds):
+        clock.advance(1)
+        for _ in range(10):
+            await asyncio.sleep(0)
