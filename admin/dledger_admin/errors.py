@@ -11,12 +11,25 @@ import click
 class AdminError(click.ClickException):
     """What was asked cannot be done; the text names the thing, what was found, what was expected and what to do.
 
-    The process ends with exit code 1 (2, a usage error, is left to the argument parser).
+    The process ends with exit code 1; see `WrongUsageError` for 2.
     """
 
 
+class WrongUsageError(AdminError):
+    """An option or argument that nothing outside of the command line could make right; exit code 2.
+
+    What the argument parser refuses by itself is a `click.UsageError`, with the same exit code.
+    """
+
+    exit_code = click.UsageError.exit_code
+
+
 class LayoutError(AdminError):
-    """Numbers of groups, nodes or ports that make no cluster, or a directory that belongs to another layout."""
+    """A directory that holds no cluster, or one of another layout, or none with the node that was named."""
+
+
+class ImpossibleLayoutError(LayoutError, WrongUsageError):
+    """Numbers of groups, nodes or ports that make no cluster."""
 
 
 class StartError(AdminError):

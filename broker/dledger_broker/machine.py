@@ -111,8 +111,8 @@ class ReplicatedLog(Protocol):
 class BrokerMachine:
     """See the module's description.  Everything is for the event loop.
 
-    `on_arrival(queues)` is called after each batch of entries with the queues that got messages, some more than once: they
-    can be read by then. The callbacks in `on_topics_changed` and `on_groups_changed` come before the
+    `on_arrival(queues)` is called after each batch of entries with the queues that got messages, some more than once;
+    the messages can be read by then. The callbacks in `on_topics_changed` and `on_groups_changed` come before the
     contexts of the change, and when a snapshot replaced everything; those in `on_features_changed` when a member
     understands other command kinds; those in `on_leadership_changed` at every change of role, term or leader.
     `trim_under_way` is the position below which this leader is about to trim, or has tried to.

@@ -84,7 +84,7 @@ def test_two_ups_at_once_are_one_too_many(founded):
 
 def test_an_even_group_is_refused_before_anything_is_made(tmp_path):
     code, output = dledger("up", "--data", str(tmp_path / "x"), "--nodes", "4", "--detach")
-    assert code == 1
+    assert code == 2
     assert "--nodes 4" in output
     assert not (tmp_path / "x").exists()
 

@@ -53,7 +53,7 @@ def test_a_start_that_lost_nothing_uses_the_acceptance_up(cluster):
 
 def test_nothing_is_accepted_without_the_option(cluster):
     code, output = recover(cluster, NODE)
-    assert code == 1
+    assert code == 2
     assert "give --accept-loss" in output
     assert not (cluster / NODE / ACCEPT_LOSS_PATH).exists()
 

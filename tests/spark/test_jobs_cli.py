@@ -109,8 +109,6 @@ def test_a_program_of_its_own_prints_its_result_alone_and_nothing_of_sparks_logg
         (["archive", "--topics", "no-such-topic", "--path", "unused"], "topic 'no-such-topic' does not exist"),
         (["verify", "--broker-group", "broker-x"], "there is no broker group 'broker-x', only broker-a, broker-b"),
         (["stats", "--topics", "no-such-topic"], "topic 'no-such-topic' does not exist"),
-        (["stats", "--topics", TOPIC, "--from", "noon"], "'noon' is no time"),
-        (["stats", "--topics", TOPIC, "--conf", "spark"], "--conf 'spark': KEY=VALUE is expected"),
         (["lag", "--group", "typo", "--topics", TOPIC], "there is no consumer group 'typo'"),
         (["replay", "--to-topic", "x", "--job-id", "j"], "nothing to replay"),
         (["replay", "--topics", TOPIC, "--to-topic", TOPIC, "--job-id", "j"], "would be replayed into itself"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_lowercase
 
-from ..errors import LayoutError
+from ..errors import ImpossibleLayoutError, LayoutError
 
 HOST = "127.0.0.1"
 """Every process of a local cluster listens here, and nowhere else."""
@@ -85,7 +85,7 @@ class NamesrvPlace:
 class ClusterLayout:
     """The numbers that decide everything else; see the module's table.
 
-    Raises `LayoutError` for numbers that make no cluster.
+    Raises `ImpossibleLayoutError` for numbers that make no cluster.
     """
 
     data_dir: Path
@@ -96,23 +96,23 @@ class ClusterLayout:
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups <= len(ascii_lowercase):
-            raise LayoutError(f"--groups {self.groups}: a cluster has 1 to {len(ascii_lowercase)} groups")
+            raise ImpossibleLayoutError(f"--groups {self.groups}: a cluster has 1 to {len(ascii_lowercase)} groups")
         if self.nodes < 1 or self.nodes > MAX_NODES_PER_GROUP or self.nodes % 2 == 0:
-            raise LayoutError(
+            raise ImpossibleLayoutError(
                 f"--nodes {self.nodes}: a group has an odd number of nodes from 1 to {MAX_NODES_PER_GROUP}, because an "
                 f"even one bears no more failures than the odd one below it; give 3"
             )
         last = self.places()[-1]
         if self.base_port < 1 or last.http_port > _LAST_PORT:
-            raise LayoutError(
+            raise ImpossibleLayoutError(
                 f"--base-port {self.base_port}: {self.groups} group(s) of {self.nodes} nodes use the ports from the "
                 f"base port to base port + {last.http_port - self.base_port}, and all must lie in 1..{_LAST_PORT}"
             )
         if not 1 <= self.namesrv_port <= _LAST_PORT:
-            raise LayoutError(f"--namesrv-port {self.namesrv_port}: a port lies in 1..{_LAST_PORT}")
+            raise ImpossibleLayoutError(f"--namesrv-port {self.namesrv_port}: a port lies in 1..{_LAST_PORT}")
         for port, owner in self.ports()[1:]:
             if port == self.namesrv_port:
-                raise LayoutError(
+                raise ImpossibleLayoutError(
                     f"--namesrv-port {self.namesrv_port} is also the {owner}, which follows from --base-port "
                     f"{self.base_port}: choose another of the two"
                 )

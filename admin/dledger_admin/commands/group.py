@@ -12,6 +12,7 @@ from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
+from .names import CONSUMER_GROUP, TOPIC
 from .options import namesrv_option, time_ms
 from .topic import application_topics
 
@@ -77,7 +78,7 @@ def group() -> None:
 
 @group.command()
 @namesrv_option
-@click.argument("name")
+@click.argument("name", type=CONSUMER_GROUP)
 @click.option(
     "--retries",
     type=click.IntRange(min=0),
@@ -100,7 +101,7 @@ def create(namesrv: str, name: str, retries: int | None, output: str) -> None:
 
 @group.command()
 @namesrv_option
-@click.argument("name")
+@click.argument("name", type=CONSUMER_GROUP)
 @output_option
 def delete(namesrv: str, name: str, output: str) -> None:
     """Delete a consumer group with its offsets; stop its members first, or they create it again."""
@@ -130,9 +131,10 @@ def list_groups(namesrv: str, output: str) -> None:
 
 @group.command()
 @namesrv_option
-@click.argument("name")
+@click.argument("name", type=CONSUMER_GROUP)
 @click.option(
     "--topic",
+    type=TOPIC,
     help="Whose queues to show.  [default: every topic in which the group committed offsets, and its retry topic]",
 )
 @output_option
@@ -155,8 +157,8 @@ def describe(namesrv: str, name: str, topic: str | None, output: str) -> None:
 
 @group.command()
 @namesrv_option
-@click.argument("name")
-@click.option("--topic", required=True, help="Where to move it.")
+@click.argument("name", type=CONSUMER_GROUP)
+@click.option("--topic", type=TOPIC, required=True, help="Where to move it.")
 @click.option("--to", "position", required=True, help="first, last, ms since 1970, or ISO 8601.")
 @output_option
 def reset(namesrv: str, name: str, topic: str, position: str, output: str) -> None:

@@ -14,6 +14,7 @@ from ..help import HelpGroup
 from ..output import emit, output_option
 from .client_calls import with_admin
 from .message_format import MessageView, view
+from .names import TOPIC
 from .options import namesrv_option
 
 
@@ -25,7 +26,7 @@ def message() -> None:
 @message.command()
 @namesrv_option
 @click.argument("message_id", metavar="[OFFSET-ID]", required=False)
-@click.option("--topic", help="With --key or --unique-key: where to look.")
+@click.option("--topic", type=TOPIC, help="With --key or --unique-key: where to look.")
 @click.option("--key", help="All messages with this key.")
 @click.option("--unique-key", help="The message with the id that its producer gave it.")
 @click.option(

@@ -16,7 +16,7 @@ from ..cluster.manifest import Manifest, require_manifest
 from ..cluster.ports import is_free, require_free
 from ..cluster.probes import fetch_status
 from ..cluster.processes import NAMESRV, Service, stop_at_once, stop_gracefully
-from ..errors import AdminError, LayoutError, StartError
+from ..errors import AdminError, LayoutError, StartError, WrongUsageError
 from ..help import HelpGroup
 from ..output import emit, output_option
 from ..signals import noted_signals
@@ -149,13 +149,13 @@ def recover(data: Path, node_id: str, accept_loss: bool, output: str) -> None:
     from dledger.store.disk import OsDisk
     from dledger.store.identity import DirectoryLock
 
-    layout = require_manifest(data).layout(data)
-    place = layout.place(node_id)
     if not accept_loss:
-        raise AdminError(
+        raise WrongUsageError(
             f"what {node_id} acknowledged last may be missing: give --accept-loss to let it vote nevertheless, or "
             "start it as it is, and a leader brings it up to date"
         )
+    layout = require_manifest(data).layout(data)
+    place = layout.place(node_id)
     if not any((place.directory / path).exists() for path in (boot.PATH, opening.STARTED)):
         raise AdminError(f"{place.directory} holds no log that a node has written: there is nothing to accept")
     try:

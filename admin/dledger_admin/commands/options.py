@@ -11,8 +11,11 @@ from typing import Final, TypeVar
 
 import click
 
+from dledger_client import ClientError
+from dledger_client.nameservers import parse_addresses
+
 from ..cluster.layout import DEFAULT_NAMESRV_PORT, HOST
-from ..errors import AdminError
+from ..errors import WrongUsageError
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -38,6 +41,20 @@ class AbsolutePath(click.Path):
         return path
 
 
+class NameServers(click.ParamType):
+    """Addresses of name servers, which stay the text that they are."""
+
+    name = "addresses"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse what is no list of addresses."""
+        try:
+            parse_addresses(value)
+        except ClientError as error:
+            self.fail(str(error), param, ctx)
+        return value
+
+
 def is_utf8(text: str) -> bool:
     """Tell whether an argument or a path came as UTF-8; Python keeps other bytes as lone surrogates."""
     try:
@@ -50,9 +67,9 @@ def is_utf8(text: str) -> bool:
 def time_ms(option: str, text: str, *, otherwise: str = "") -> int:
     """Return a time in ms since 1970, given so, as ISO 8601, which is local unless it names a time zone, or as `-15m`.
 
-    Raises `AdminError`, which says that `otherwise` and times are expected.
+    Raises `WrongUsageError`, which says that `otherwise` and times are expected.
     """
-    refused = AdminError(
+    refused = WrongUsageError(
         f"{option} {text!r} is no time: {otherwise}milliseconds since 1970, at least {_LEAST_MS}, a time such as "
         "2026-01-31T12:00 or 20260131, or an age such as -90s, -15m, -2h or -7d is expected"
     )
@@ -89,6 +106,7 @@ def namesrv_option(command: Command) -> Command:
         envvar=NAMESRV_VARIABLE,
         show_default=True,
         show_envvar=True,
+        type=NameServers(),
         metavar="HOST:PORT",
         help="Name servers, separated by semicolons.",
     )(command)

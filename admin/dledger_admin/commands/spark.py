@@ -51,7 +51,12 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
 def session_options(command: Command) -> Command:
     """Add `--master` and `--conf`, as parameters `master` and `settings`."""
     command = click.option(
-        "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
+        "--conf",
+        "settings",
+        multiple=True,
+        callback=_checked_settings,
+        metavar="KEY=VALUE",
+        help="A setting of Spark; repeatable.",
     )(command)
     return click.option(
         "--master",
@@ -60,6 +65,13 @@ def session_options(command: Command) -> Command:
         metavar="URL",
         help="Where Spark runs, e.g. spark://host:7077.",
     )(command)
+
+
+def _checked_settings(_ctx: click.Context, _param: click.Parameter, settings: tuple[str, ...]) -> tuple[str, ...]:
+    for setting in settings:
+        if "=" not in setting:
+            raise click.BadParameter(f"{setting!r} is not KEY=VALUE")
+    return settings
 
 
 def read_from_option(command: Command) -> Command:

@@ -28,9 +28,7 @@ def job(
     """
     config = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"}
     for setting in settings:
-        key, separator, value = setting.partition("=")
-        if not separator:
-            raise AdminError(f"--conf {setting!r}: KEY=VALUE is expected")
+        key, _, value = setting.partition("=")
         config[key] = value
     with errors_in_one_line(namesrv):
         from pyspark.sql import SparkSession

@@ -22,6 +22,7 @@ from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import registered_groups, with_admin
+from .names import TOPIC
 from .options import namesrv_option
 
 _PERMISSIONS = {"read-write": PERM_READ_WRITE, "read": PERM_READ, "write": PERM_WRITE}
@@ -69,9 +70,11 @@ def topic() -> None:
 
 @topic.command()
 @namesrv_option
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.option(
     "--queues",
+    "--partitions",
+    "queues",
     type=click.IntRange(min=1),
     help=f"Queues on each broker group.  [default: {_DEFAULT_QUEUES}, later as before]",
 )
@@ -158,7 +161,7 @@ def _settings(group: str, now: TopicConfig | None, queues: int | None, permissio
 
 @topic.command()
 @namesrv_option
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @output_option
 def delete(namesrv: str, name: str, output: str) -> None:
     """Delete a topic with all its messages; one that does not exist is an error."""
@@ -196,7 +199,7 @@ async def application_topics(admin: Admin) -> list[str]:
 
 @topic.command()
 @namesrv_option
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @output_option
 def describe(namesrv: str, name: str, output: str) -> None:
     """Show a topic's settings, and the offsets that each queue keeps."""
