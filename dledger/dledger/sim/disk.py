@@ -18,131 +18,31 @@ import posixpath
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal
 
+from dledger.sim.inodes import Change, Inode, Keep, Tree, grow, normal, overwrite, parent
 from dledger.store.disk import Buffer, FileStat
 
-SECTOR_BYTES = 512
 BLOCK_BYTES = 4096
 UNLIMITED_BYTES = 1 << 60
 POWER_GONE = errno.ENODEV
 """The error of operations that a loss of power cuts short: what they leave, the crash decides that follows."""
 
-Keep = Literal["none", "random", "all"]
-"""What a crash leaves of that which was not synced."""
-
 
 @dataclass(slots=True)
 class DiskFault:
-    """Operations that `matches` (operation name, path) fail with error number `number`, once or until removed."""
+    """Operations that `matches` (operation name, path) fail with error number `number`, once or until removed.
+
+    With `torn` a write that fails has written its first half.
+    """
 
     matches: Callable[[str, str], bool]
     number: int = errno.EIO
     once: bool = True
+    torn: bool = False
 
 
-class _Inode:
-    """The bytes of one file: as the page cache shows them, and as they are on the platter."""
-
-    __slots__ = ("blocks", "cached", "durable", "mtime_ms", "pending")
-
-    def __init__(self) -> None:
-        self.cached = bytearray()
-        self.durable = bytearray()
-        self.pending: list[tuple[int, bytes]] = []
-        self.blocks: set[int] = set()
-        self.mtime_ms = 0
-
-    def settle(self) -> None:
-        """All pending writes reach the platter."""
-        for offset, data in self.pending:
-            _overwrite(self.durable, offset, data)
-        self.pending.clear()
-        _grow(self.durable, len(self.cached))
-
-    def crash(self, rng: random.Random, keep: Keep) -> None:
-        """The page cache is lost; `keep` says what of the pending writes had reached the platter."""
-        for offset, data in self.pending:
-            if keep == "all":
-                _overwrite(self.durable, offset, data)
-            elif keep == "random":
-                self._tear(rng, offset, data)
-        if keep == "all" or (keep == "random" and rng.random() < 0.5):
-            _grow(self.durable, len(self.cached))
-        self.pending.clear()
-        self.cached = bytearray(self.durable)
-
-    def _tear(self, rng: random.Random, offset: int, data: bytes) -> None:
-        share = rng.choice((0.0, rng.random(), 1.0))
-        begin = offset
-        while begin < offset + len(data):
-            end = min(offset + len(data), (begin // SECTOR_BYTES + 1) * SECTOR_BYTES)
-            if rng.random() < share:
-                _overwrite(self.durable, begin, data[begin - offset : end - offset])
-            begin = end
-
-
-def _grow(content: bytearray, size: int) -> None:
-    if len(content) < size:
-        content.extend(bytes(size - len(content)))
-
-
-def _overwrite(content: bytearray, offset: int, data: bytes) -> None:
-    _grow(content, offset)
-    content[offset : offset + len(data)] = data
-
-
-@dataclass(slots=True, frozen=True)
-class _Change:
-    """One change of the directory tree; `inode` for a new file, `target` for a rename."""
-
-    kind: Literal["link", "mkdir", "rename", "unlink"]
-    path: str
-    target: str = ""
-    inode: _Inode | None = None
-
-    def touches(self, directory: str) -> bool:
-        return directory == _parent(self.path) or (self.target != "" and directory == _parent(self.target))
-
-
-class _Tree:
-    """Names: files by path, and directories."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, _Inode] = {}
-        self.directories: set[str] = {"."}
-
-    def copy(self) -> _Tree:
-        twin = _Tree()
-        twin.files = dict(self.files)
-        twin.directories = set(self.directories)
-        return twin
-
-    def apply(self, change: _Change) -> None:
-        if change.kind == "link":
-            assert change.inode is not None
-            self.files[change.path] = change.inode
-        elif change.kind == "mkdir":
-            self.directories.add(change.path)
-        elif change.kind == "unlink":
-            self.files.pop(change.path, None)
-            self.directories.discard(change.path)
-        else:
-            self._rename(change.path, change.target)
-
-    def _rename(self, source: str, target: str) -> None:
-        if source in self.files:
-            self.files[target] = self.files.pop(source)
-            return
-
-        def moved(path: str) -> str:
-            return target + path[len(source) :] if path == source or path.startswith(source + "/") else path
-
-        moving = {path: inode for path, inode in self.files.items() if moved(path) != path}
-        self.files = {path: inode for path, inode in self.files.items() if path not in moving}
-        self.files.update({moved(path): inode for path, inode in moving.items()})
-        self.directories = {moved(path) for path in self.directories}
+class _TornWriteError(OSError):
+    """A write failed in its middle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +58,7 @@ class SimFile:
 
     __slots__ = ("_disk", "_epoch", "_inode", "_open", "_path", "_write_through")
 
-    def __init__(self, disk: SimDisk, inode: _Inode, path: str, *, write_through: bool) -> None:
+    def __init__(self, disk: SimDisk, inode: Inode, path: str, *, write_through: bool) -> None:
         self._disk = disk
         self._inode = inode
         self._path = path
@@ -169,8 +69,7 @@ class SimFile:
     def _begin(self, operation: str) -> None:
         if not self._open or self._epoch != self._disk.epoch:
             raise OSError(errno.EBADF, f"{operation} on a closed file", self._path)
-        if self._disk.faults:
-            self._disk.check_fault(operation, self._path)
+        self._disk.begin(operation, self._path)
 
     def pread(self, size: int, offset: int) -> bytes:
         """See `File.pread`."""
@@ -186,14 +85,23 @@ class SimFile:
 
     def pwrite(self, data: Buffer, offset: int) -> None:
         """See `File.pwrite`."""
-        self._begin("pwrite")
         content = bytes(data)
+        try:
+            self._begin("pwrite")
+        except _TornWriteError:
+            self._put(content[: len(content) // 2], offset)
+            raise
+        self._put(content, offset)
+        if self._disk.written is not None:
+            self._disk.written(self._path)
+
+    def _put(self, content: bytes, offset: int) -> None:
         self._disk.allocate(self._inode, self._path, offset, len(content))
         self._disk.bytes_written += len(content)
-        _overwrite(self._inode.cached, offset, content)
+        overwrite(self._inode.cached, offset, content)
         self._inode.mtime_ms = self._disk.now_ms()
         if self._write_through:
-            _overwrite(self._inode.durable, offset, content)
+            overwrite(self._inode.durable, offset, content)
         else:
             self._inode.pending.append((offset, content))
 
@@ -211,7 +119,7 @@ class SimFile:
         """See `File.reserve`."""
         self._begin("reserve")
         self._disk.allocate(self._inode, self._path, offset, size)
-        _grow(self._inode.cached, offset + size)
+        grow(self._inode.cached, offset + size)
 
     def size(self) -> int:
         """See `File.size`."""
@@ -227,8 +135,8 @@ class SimFile:
         del inode.durable[size:]
         inode.pending = [(offset, data[: size - offset]) for offset, data in inode.pending if offset < size]
         inode.blocks = {block for block in inode.blocks if block * BLOCK_BYTES < size}
-        _grow(inode.cached, size)
-        _grow(inode.durable, size)
+        grow(inode.cached, size)
+        grow(inode.durable, size)
         self._disk.given_back(before - len(inode.blocks))
 
     def close(self) -> None:
@@ -255,13 +163,17 @@ class SimDisk:
         """Of all files, so far."""
         self.epoch = 0
         self.faults: list[DiskFault] = []
+        self.entered: Callable[[str, str], None] | None = None
+        """Called at the beginning of an operation with its name and path, whoever's it is."""
+        self.written: Callable[[str], None] | None = None
+        """Called when a file was written to, with its path."""
         self.now_ms = now_ms
         self._rng = rng
         self._cache_miss_share = cache_miss_share
         self._crowded = False
-        self._tree = _Tree()
-        self._durable_tree = _Tree()
-        self._journal: list[_Change] = []
+        self._tree = Tree()
+        self._durable_tree = Tree()
+        self._journal: list[Change] = []
 
     # Faults
 
@@ -280,15 +192,17 @@ class SimDisk:
         """The process dies, the machine lives: open files are dead, nothing is lost."""
         self.epoch += 1
 
-    def fail(self, matches: Callable[[str, str], bool], number: int = errno.EIO, *, once: bool = True) -> DiskFault:
+    def fail(
+        self, matches: Callable[[str, str], bool], number: int = errno.EIO, *, once: bool = True, torn: bool = False
+    ) -> DiskFault:
         """Let the operations that match (name, path) fail; the fault is removed by `faults.remove`, or after once."""
-        fault = DiskFault(matches, number, once)
+        fault = DiskFault(matches, number, once, torn)
         self.faults.append(fault)
         return fault
 
     def flip_bit(self, path: str, bit: int) -> None:
         """Bit rot: invert one bit (8 × byte offset + bit) of a file."""
-        inode = self._inode(_normal(path))
+        inode = self._inode(normal(path))
         for content in (inode.cached, inode.durable):
             if bit // 8 < len(content):
                 content[bit // 8] ^= 1 << (bit % 8)
@@ -302,10 +216,10 @@ class SimDisk:
         """Put a copy in the place of everything, durably; open files are dead."""
         self.epoch += 1
         self._journal.clear()
-        self._tree = _Tree()
+        self._tree = Tree()
         self._tree.directories = set(image.directories)
         for path, content in image.files.items():
-            inode = self._tree.files[path] = _Inode()
+            inode = self._tree.files[path] = Inode()
             inode.cached, inode.durable = bytearray(content), bytearray(content)
             inode.blocks = set(range((len(content) + BLOCK_BYTES - 1) // BLOCK_BYTES))
         self._durable_tree = self._tree.copy()
@@ -314,6 +228,24 @@ class SimDisk:
         """What would be left of a range of a file if power were lost now and nothing unsynced survived."""
         inode = self._durable_tree.files.get(path)
         return b"" if inode is None else bytes(inode.durable[offset : offset + size])
+
+    def cached_bytes(self, path: str, offset: int, size: int) -> bytes:
+        """What the page cache has of a range of a file, which survives the end of a process."""
+        inode = self._tree.files.get(path)
+        return b"" if inode is None else bytes(inode.cached[offset : offset + size])
+
+    def is_durable(self, path: str, offset: int, size: int) -> bool:
+        """Whether a file's name and a range of its bytes would survive a power loss now, whatever it leaves."""
+        inode = self._tree.files.get(path)
+        if inode is None or self._durable_tree.files.get(path) is not inode:
+            return False
+        end = offset + size
+        return len(inode.durable) >= end and inode.cached[offset:end] == inode.durable[offset:end]
+
+    def size(self, path: str) -> int:
+        """The length of a file, 0 if there is none."""
+        inode = self._tree.files.get(path)
+        return 0 if inode is None else len(inode.cached)
 
     def durable_size(self, path: str) -> int:
         """The length that a file would have after such a power loss."""
@@ -344,19 +276,26 @@ class SimDisk:
         if self._crowded:
             self.capacity_bytes -= blocks * BLOCK_BYTES
 
-    def check_fault(self, operation: str, path: str) -> None:
-        """Raise what was injected for an operation, if anything."""
+    def begin(self, operation: str, path: str) -> None:
+        """An operation is about to take effect; raises what was injected for it, if anything."""
+        if self.entered is not None:
+            self.entered(operation, path)
+        if self.faults:
+            self._check_faults(operation, path)
+
+    def _check_faults(self, operation: str, path: str) -> None:
         for fault in self.faults:
             if fault.matches(operation, path):
                 if fault.once:
                     self.faults.remove(fault)
-                raise OSError(fault.number, os.strerror(fault.number), path)
+                error = _TornWriteError if fault.torn and operation == "pwrite" else OSError
+                raise error(fault.number, os.strerror(fault.number), path)
 
     def misses_cache(self) -> bool:
         """Whether the next read finds nothing in the page cache."""
         return self._rng is not None and self._rng.random() < self._cache_miss_share
 
-    def allocate(self, inode: _Inode, path: str, offset: int, size: int) -> None:
+    def allocate(self, inode: Inode, path: str, offset: int, size: int) -> None:
         """Give a file the blocks of a range, or raise ENOSPC."""
         wanted = range(offset // BLOCK_BYTES, (offset + size + BLOCK_BYTES - 1) // BLOCK_BYTES)
         if self.capacity_bytes < UNLIMITED_BYTES:
@@ -374,78 +313,79 @@ class SimDisk:
 
     def open(self, path: str, *, create: bool = False, write_through: bool = False) -> SimFile:
         """See `Disk.open`."""
-        path = _normal(path)
-        self.check_fault("open", path)
+        path = normal(path)
+        self.begin("open", path)
         inode = self._tree.files.get(path)
         if inode is None:
-            if not create or _parent(path) not in self._tree.directories:
+            if not create or parent(path) not in self._tree.directories:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            inode = _Inode()
+            inode = Inode()
             inode.mtime_ms = self.now_ms()
-            self._change(_Change("link", path, inode=inode))
+            self._change(Change("link", path, inode=inode))
         return SimFile(self, inode, path, write_through=write_through)
 
     def listdir(self, path: str) -> list[str]:
         """See `Disk.listdir`."""
-        path = _normal(path)
+        path = normal(path)
+        self.begin("listdir", path)
         if path not in self._tree.directories:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         names = (*self._tree.files, *self._tree.directories)
-        return sorted([posixpath.basename(name) for name in names if _parent(name) == path and name != "."])
+        return sorted([posixpath.basename(name) for name in names if parent(name) == path and name != "."])
 
     def exists(self, path: str) -> bool:
         """See `Disk.exists`."""
-        path = _normal(path)
+        path = normal(path)
         return path in self._tree.files or path in self._tree.directories
 
     def stat(self, path: str) -> FileStat:
         """See `Disk.stat`."""
-        inode = self._inode(_normal(path))
+        inode = self._inode(normal(path))
         return FileStat(len(inode.blocks) * BLOCK_BYTES, inode.mtime_ms)
 
     def mkdir(self, path: str) -> None:
         """See `Disk.mkdir`."""
-        path = _normal(path)
+        path = normal(path)
         if path not in self._tree.directories:
-            self.mkdir(_parent(path))
-            self._change(_Change("mkdir", path))
+            self.mkdir(parent(path))
+            self._change(Change("mkdir", path))
 
     def rename(self, source: str, target: str) -> None:
         """See `Disk.rename`."""
-        source, target = _normal(source), _normal(target)
-        self.check_fault("rename", source)
+        source, target = normal(source), normal(target)
+        self.begin("rename", source)
         if not self.exists(source):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
         if source != target and target in self._tree.directories and self.listdir(target):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
         replaced = self._tree.files.get(target) if source != target else None
-        self._change(_Change("rename", source, target))
+        self._change(Change("rename", source, target))
         self._gone(replaced)
 
     def unlink(self, path: str) -> None:
         """See `Disk.unlink`."""
-        path = _normal(path)
-        self.check_fault("unlink", path)
+        path = normal(path)
+        self.begin("unlink", path)
         if path in self._tree.files:
             inode = self._tree.files[path]
-            self._change(_Change("unlink", path))
+            self._change(Change("unlink", path))
             self._gone(inode)
 
     def rmtree(self, path: str) -> None:
         """See `Disk.rmtree`."""
-        path = _normal(path)
+        path = normal(path)
         inside = path + "/"
         for name in sorted(self._tree.files):
             if name.startswith(inside):
                 self.unlink(name)
         for name in sorted(self._tree.directories, reverse=True):
             if name == path or name.startswith(inside):
-                self._change(_Change("unlink", name))
+                self._change(Change("unlink", name))
 
     def sync_dir(self, path: str) -> None:
         """See `Disk.sync_dir`."""
-        path = _normal(path)
-        self.check_fault("sync_dir", path)
+        path = normal(path)
+        self.begin("sync_dir", path)
         last = max((at for at, change in enumerate(self._journal) if change.touches(path)), default=-1)
         for change in self._journal[: last + 1]:
             self._durable_tree.apply(change)
@@ -456,26 +396,16 @@ class SimDisk:
         _ = path
         return max(0, self.capacity_bytes - self.allocated_bytes), self.capacity_bytes
 
-    def _gone(self, inode: _Inode | None) -> None:
+    def _gone(self, inode: Inode | None) -> None:
         if inode is not None:
             self.given_back(len(inode.blocks))
 
-    def _change(self, change: _Change) -> None:
+    def _change(self, change: Change) -> None:
         self._tree.apply(change)
         self._journal.append(change)
 
-    def _inode(self, path: str) -> _Inode:
+    def _inode(self, path: str) -> Inode:
         inode = self._tree.files.get(path)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return inode
-
-
-@lru_cache(maxsize=1 << 14)
-def _normal(path: str) -> str:
-    return posixpath.normpath(path.lstrip("/") or ".")
-
-
-@lru_cache(maxsize=1 << 14)
-def _parent(path: str) -> str:
-    return posixpath.dirname(path) or "."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -11,25 +11,28 @@ from dledger.core.messages import Message
 from dledger.errors import (
     ContradictionError,
     CorruptionError,
+    IdentityError,
     LogError,
     LogFullError,
     LostDirectoryError,
     StateDivergedError,
     StorageError,
 )
-from dledger.net.links import ChannelListener
-from dledger.net.transport import Receiver
 from dledger.replica.opening import IDENTITY_FORMAT, Opened, identity_to_leave, open_directory, set_aside
 from dledger.replica.replica import Replica
-from dledger.sim.disk import DiskImage, Keep, SimDisk
+from dledger.sim.disk import SimDisk
 from dledger.sim.environment import SimEnvironment
-from dledger.sim.invariants import Violation, Witness
+from dledger.sim.inodes import Keep
+from dledger.sim.invariants import Violation, Witness, require
+from dledger.sim.life import Life, SimNode
 from dledger.sim.network import Network, SimTransport
+from dledger.sim.platter import Platter
 from dledger.sim.scheduler import Scheduler
 from dledger.sim.service import Service
-from dledger.statemachine import StateMachine
-from dledger.store.identity import Identity, write_identity
-from dledger.types import Membership, ReplicaId
+from dledger.store.identity import Identity, read_identity, write_identity
+from dledger.types import Membership, ReplicaId, SnapshotMeta
+
+__all__ = ["DISK_ERRORS", "KEEPS", "GroupSettings", "Life", "SimGroup", "SimNode"]
 
 CLUSTER = "sim"
 GROUP = "group"
@@ -57,92 +60,6 @@ class GroupSettings:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(f"n{number}" for number in range(self.nodes))
-
-
-@dataclass(slots=True)
-class SimNode:
-    """One node directory and what runs on it."""
-
-    name: str
-    disk: SimDisk
-    config: ReplicaConfig
-    clock_rate: float
-    clock_offset_s: float
-    life: Life | None = None
-    lives: int = 0
-    rotten: bool = False
-    """Bits of its disk were flipped, and may be found to be at any time: it may refuse to go on, or to start."""
-    losing_power: bool = False
-    """Every disk operation fails from now on; the crash follows at the end of the event."""
-    failing_disk: bool = False
-    """An injected error has struck: it may end this life, or keep the next one from beginning."""
-    sync_delay_s: float = 0.001
-    wall_offset_ms: int = 0
-    wall_gain: float = 0.0
-    """Seconds that its wall clock gains each second, since `wall_gains_from`."""
-    wall_gains_from: float = 0.0
-    copy: DiskImage | None = None
-    """An old copy of its directory that may be put back."""
-
-    def wall_wrong_by(self, now: float) -> int:
-        """By how many ms its wall clock is wrong at a moment."""
-        return self.wall_offset_ms + int(self.wall_gain * (now - self.wall_gains_from) * 1000)
-
-    @property
-    def replica(self) -> Replica | None:
-        """The running replica, or None."""
-        return None if self.life is None else self.life.replica
-
-
-class Life:
-    """One run of a node's process, from start to crash."""
-
-    def __init__(self, node: SimNode, environment: SimEnvironment, transport: SimTransport, me: ReplicaId) -> None:
-        self.node = node
-        self.environment = environment
-        self.transport = transport
-        self.replica_id = me
-        self.serving: Service | None = None
-        self.running: Replica | None = None
-        self.stopping = False
-        self.on_killed: list[Callable[[], None]] = []
-        """Called when the process ends and its machine goes on, which tells whoever is connected."""
-        self.on_ended: list[Callable[[], None]] = []
-        """Called when the process ends in whatever way."""
-        self.commit_seen = -1
-        self.applied_seen = -1
-        self.first_seen = 0
-        self.last_seen = -1
-        self.led_term = 0
-        self.match_checked = (-1, -1)
-        self.term_durable = 0
-
-    @property
-    def replica(self) -> Replica:
-        assert self.running is not None
-        return self.running
-
-    @property
-    def service(self) -> Service:
-        assert self.serving is not None
-        return self.serving
-
-    @property
-    def machine(self) -> StateMachine:
-        return self.service.machine
-
-    @property
-    def receiver(self) -> Receiver:
-        return self.replica
-
-    @property
-    def channels(self) -> Mapping[int, ChannelListener]:
-        """See `dledger.sim.network.Endpoint`."""
-        return self.transport.channels
-
-    def deliver(self, moment: float, callback: Callable[[], None]) -> None:
-        """See `dledger.sim.network.Endpoint`."""
-        self.environment.call_at(moment, callback)
 
 
 class SimGroup:
@@ -202,6 +119,7 @@ class SimGroup:
         incarnations = {name: self._mint() for name in self.nodes}
         founders = self.settings.names[: self.settings.founders]
         initial = Membership(tuple(ReplicaId(name, incarnations[name]) for name in founders))
+        self.witness.memberships.found(initial)
         for name, node in self.nodes.items():
             write_identity(
                 node.disk,
@@ -242,11 +160,15 @@ class SimGroup:
         if node.life is not None:
             return True
         node.lives += 1
+        platter = Platter(name, node.disk, self.settings.segment_bytes, is_rotten=lambda: node.rotten)
+        node.disk.entered, node.disk.written = platter.entered, platter.written
+        before = _identity_that_can_be_read(node)
         opened: Opened | None = None
         try:
-            opened = open_directory(node.disk, node.config, self._mint, name=name)
-            life = self._live(node, opened)
+            opened = open_directory(node.disk, node.config, self._mint, boot_id=f"boot-{node.boots}", name=name)
+            life = self._live(node, opened, platter)
         except (LogError, OSError) as error:
+            node.disk.entered = node.disk.written = None
             if node.losing_power:
                 self._lose_power(node)
                 return False
@@ -261,11 +183,18 @@ class SimGroup:
         node.failing_disk = False
         for note in opened.notes + opened.recovery.notes:
             self.say(f"{name} notes: {note}")
+        self._judge_start(node, opened, before)
         self._join(node, life, opened)
         return True
 
     def _come_back(self, node: SimNode, lost: LostDirectoryError) -> bool:
         """A node that lost what it promised waits for a leader that lists it; False if there is none now."""
+        require(
+            node.rotten or node.lost_files,
+            "a node loses nothing that no fault took from it",
+            node=node.name,
+            lost=str(lost),
+        )
         leader = self.leader
         listed = leader is not None and leader.replica is not None and leader.replica.engine.table.membership
         if not listed or listed.find(node.name) is None:
@@ -276,7 +205,20 @@ class SimGroup:
         node.rotten = False
         return self.start(node.name)
 
-    def _live(self, node: SimNode, opened: Opened) -> Life:
+    def _judge_start(self, node: SimNode, opened: Opened, before: Identity | None) -> None:
+        """What no fault has damaged is whole, and remembers who it is."""
+        if not node.rotten:
+            damage = [*opened.recovery.corrupt_ranges, *opened.snapshots.report.invalid]
+            require(not damage, "what starts without injected rot is whole", node=node.name, damage=damage)
+        require(
+            node.rotten or node.lost_files or before is None or opened.identity == before,
+            "a node whose files are whole is the member that it was",
+            node=node.name,
+            notes=opened.notes,
+        )
+        node.lost_files = False
+
+    def _live(self, node: SimNode, opened: Opened, platter: Platter) -> Life:
         """The new life of a node, which takes no part yet."""
         me = ReplicaId(node.name, opened.identity.incarnation)
 
@@ -285,6 +227,9 @@ class SimGroup:
                 self._lose_power(node)
             elif node.life is life:
                 self.witness.observe(life)
+                if life.replica.failure is None:
+                    platter.observe()
+                    life.waiting.observe()
 
         def escaped(error: BaseException) -> None:
             if isinstance(error, Violation):
@@ -308,7 +253,7 @@ class SimGroup:
             self.witness.sending(life, to, message)
 
         transport = SimTransport(self.network, me, sent)
-        life = Life(node, environment, transport, me)
+        life = Life(node, environment, transport, me, platter)
 
         truncate = opened.store.truncate
 
@@ -317,6 +262,20 @@ class SimGroup:
             truncate(first_index)
 
         opened.store.truncate = truncating  # type: ignore[method-assign]
+        reset, add = opened.store.reset, opened.snapshots.add
+
+        def replacing(base: SnapshotMeta) -> None:
+            self.witness.replacing(life, base)
+            reset(base)
+
+        opened.store.reset = replacing  # type: ignore[method-assign]
+
+        def adding(meta: SnapshotMeta) -> None:
+            platter.listed(meta)
+            self.witness.snapshot_listed(life, meta)
+            add(meta)
+
+        opened.snapshots.add = adding  # type: ignore[method-assign]
 
         def failed(error: BaseException) -> None:
             environment.call_soon(lambda: self._replica_failed(life, error))
@@ -334,6 +293,7 @@ class SimGroup:
             f"{node.name} starts: term {replica.engine.term}, entries {opened.recovery.first_index} to"
             f" {opened.recovery.last_index}, commit {opened.commit_index}"
         )
+        life.platter.open(replica.store, opened.hard_state)
         self.witness.started(life)
         self.network.join(life)
         life.environment.call_soon(life.service.start)
@@ -370,11 +330,13 @@ class SimGroup:
     def crash(self, name: str, keep: Keep) -> None:
         """Power loss: what was not synced is lost as `keep` says."""
         self._end(name)
+        self.nodes[name].boots += 1
         self.nodes[name].disk.crash(self.random, keep)
 
     def _end(self, name: str) -> None:
         node = self.nodes[name]
         life, node.life = node.life, None
+        node.disk.entered = node.disk.written = None
         if life is not None:
             life.environment.kill()
             self.network.leave(name)
@@ -407,6 +369,7 @@ class SimGroup:
         if node.life is not life:
             return
         life.replica.stop()
+        life.waiting.require_nothing("when their replica stops")
         life.environment.close()
         self._end(node.name)
         self._hang_up(life)
@@ -467,3 +430,10 @@ class SimGroup:
 
 
 KEEPS: tuple[Keep, ...] = ("none", "random", "all")
+
+
+def _identity_that_can_be_read(node: SimNode) -> Identity | None:
+    try:
+        return read_identity(node.disk, node.name)
+    except IdentityError:
+        return None

@@ -15,6 +15,9 @@ that leaves, every operation of every client.
    appears twice.
 9. A committed entry, once written anywhere, is truncated nowhere.
 10. A read returns at least what was acknowledged, or read, before it began.
+11. What a member acknowledged it still has when it starts again.
+
+`platter`, `memberships`, `hearing` and `waiting` judge the rest.
 """
 
 from __future__ import annotations
@@ -24,55 +27,27 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from dledger.core.messages import AppendReply, HeartbeatReply, InstallSnapshot, Message, VoteReply, VoteRequest
 from dledger.errors import CorruptionError
+from dledger.sim.hearing import PreVotes
+from dledger.sim.memberships import CommittedMemberships
+from dledger.sim.platter import durable_hard_state, durable_hard_states
+from dledger.sim.violation import Violation, require
 from dledger.statemachine import CommittedEntry
-from dledger.store import hardstate
 from dledger.store.segments import segment_path
-from dledger.store.slots import SLOT_SPACING_BYTES, SLOTS, Slot, decode_slot
-from dledger.types import EntryMeta, HardState, ReplicaId, Role
+from dledger.types import EntryMeta, ReplicaId, Role, SnapshotMeta
 
 if TYPE_CHECKING:
     from dledger.sim.disk import SimDisk
     from dledger.sim.group import Life
+
+__all__ = ["Violation", "Witness", "require"]
 
 Applied = Callable[[CommittedEntry, Sequence[tuple[int, int, int]], int], None]
 Identity = tuple[int, int, int]
 """(term, position, chain crc) of an entry: the chain makes it a digest of everything before it."""
 
 _LEADER = Role.LEADER
-_decode_hard_state = msgspec.msgpack.Decoder(HardState).decode
-
-
-class Violation(BaseException):
-    """A promise is broken: which one, and how.
-
-    No `Exception`: the code that is judged answers those, and runs on.
-    """
-
-    def __init__(self, promise: str, detail: str) -> None:
-        super().__init__(promise, detail)
-        self.promise = promise
-        self.detail = detail
-
-    def __str__(self) -> str:
-        return f"{self.promise}: {self.detail}"
-
-
-def require(condition: object, promise: str, **facts: object) -> None:
-    """Raise `Violation` unless `condition` holds."""
-    if not condition:
-        raise Violation(promise, ", ".join(f"{name}={value}" for name, value in facts.items()))
-
-
-def durable_hard_state(disk: SimDisk) -> HardState:
-    """Term and vote as a recovery after a power loss would find them now."""
-    raw = disk.durable_bytes(hardstate.PATH, 0, SLOTS * SLOT_SPACING_BYTES)
-    blocks = (raw[at : at + SLOT_SPACING_BYTES] for at in range(0, len(raw), SLOT_SPACING_BYTES))
-    slots = [slot for number, block in enumerate(blocks) if (slot := decode_slot(number, block)) is not None]
-    return _decode_hard_state(max(slots, key=_sequence).payload) if slots else HardState()
 
 
 def _entry(life: Life, index: int) -> EntryMeta | None:
@@ -83,10 +58,6 @@ def _entry(life: Life, index: int) -> EntryMeta | None:
         if not life.node.rotten:
             raise
         return None
-
-
-def _sequence(slot: Slot) -> int:
-    return slot.sequence
 
 
 class Witness:
@@ -108,6 +79,12 @@ class Witness:
         self._ends: dict[ReplicaId, int] = {}
         """Where the log ended of members that do not run."""
         self.disks: dict[ReplicaId, SimDisk] = {}
+        self.memberships = CommittedMemberships()
+        self._pre_votes = PreVotes()
+        self.sync = True
+        """An acknowledgement waits for the platter; else for the page cache, and who loses power is excused."""
+        self._promised: dict[ReplicaId, Identity] = {}
+        """(index, position, chain crc) of the highest entry that a member acknowledged and still has to have."""
         self.happened: Counter[str] = Counter()
         """Rare things that a run is meant to reach."""
 
@@ -123,6 +100,26 @@ class Witness:
             self._check_commit(life, life.commit_seen)
         life.applied_seen = replica.applied_index
         life.first_seen, life.last_seen = replica.store.first_index, replica.store.last_index
+        self._check_promise(life)
+
+    def _check_promise(self, life: Life) -> None:
+        """What a member acknowledged before it went down it has still, unless a fault made it forget."""
+        promised = self._promised.get(life.replica_id)
+        store = life.replica.store
+        if promised is None or self._is_excused(life.replica_id, promised[1]) or promised[0] < store.first_index:
+            return
+        meta = _entry(life, promised[0]) if promised[0] <= store.last_index else None
+        require(
+            promised[0] <= store.last_index and (meta is None or meta.chain_crc == promised[2]),
+            "what a member acknowledged it has when it starts again",
+            node=life.node.name,
+            promised=promised,
+            last=store.last_index,
+        )
+
+    def snapshot_listed(self, life: Life, meta: SnapshotMeta) -> None:
+        """A snapshot that a node made, or received, is listed."""
+        self.memberships.check_snapshot(life.node.name, meta, len(self.committed) - 1)
 
     def ended(self, life: Life) -> None:
         """A node runs no more."""
@@ -175,6 +172,9 @@ class Witness:
             self.happened["log replaced" if first > life.last_seen + 1 else "log trimmed"] += 1
             life.first_seen = first
         life.last_seen = store.last_index
+        if engine.role is _LEADER and engine.table.membership_index != life.membership_seen:
+            life.membership_seen = engine.table.membership_index
+            self.memberships.check_leader(life, len(self.committed) - 1)
         applied = replica.applied_index
         if applied != life.applied_seen:
             require(applied <= commit, "only committed entries are applied", node=life.node.name, applied=applied)
@@ -237,6 +237,7 @@ class Witness:
         committed.append(found)
         self.committed_in.append(life.replica.engine.term)
         data = store.read(meta.position, meta.size)
+        self.memberships.committed(meta, data)
         membership = life.replica.engine.table.membership
         path = segment_path(meta.position - meta.position % store.segment_bytes)
         offset = meta.position % store.segment_bytes
@@ -244,7 +245,7 @@ class Witness:
             voter
             for voter in membership.voters
             if self._is_excused(voter, meta.position)
-            or (voter in self.disks and self.disks[voter].durable_bytes(path, offset, meta.size) == data)
+            or (voter in self.disks and self._held(self.disks[voter], path, offset, meta.size) == data)
         ]
         require(
             len(holders) >= membership.quorum,
@@ -254,9 +255,26 @@ class Witness:
             voters=len(membership.voters),
         )
 
+    def _held(self, disk: SimDisk, path: str, offset: int, size: int) -> bytes:
+        """What of a file an acknowledgement may rest on."""
+        return disk.durable_bytes(path, offset, size) if self.sync else disk.cached_bytes(path, offset, size)
+
     def truncating(self, life: Life, first_index: int) -> None:
         """Entries from `first_index` on are about to be dropped; none of them may be a committed one."""
         self.happened["entries truncated"] += 1
+        promised = self._promised.get(life.replica_id)
+        if promised is not None and promised[0] >= first_index:
+            del self._promised[life.replica_id]
+        self._check_dropped(life, first_index)
+
+    def replacing(self, life: Life, base: SnapshotMeta) -> None:
+        """The log is about to be replaced by a snapshot; nothing that was committed behind it may go."""
+        promised = self._promised.get(life.replica_id)
+        if promised is not None and promised[0] > base.last_index:
+            del self._promised[life.replica_id]
+        self._check_dropped(life, max(base.last_index + 1, life.replica.store.first_index))
+
+    def _check_dropped(self, life: Life, first_index: int) -> None:
         last = min(life.replica.store.last_index, len(self.committed) - 1)
         for index in range(first_index, last + 1):
             meta = _entry(life, index)
@@ -277,24 +295,29 @@ class Witness:
                 self.happened["conflict"] += 1
         elif isinstance(message, InstallSnapshot):
             self.happened["snapshot sent"] += 1
+            self.memberships.check_snapshot(life.node.name, message, len(self.committed) - 1)
         promised = message.term
         if isinstance(message, VoteRequest):
             if message.pre:
                 promised -= 1
             else:
+                self._pre_votes.check(life, message)
                 self._check_vote(life, message.term, life.replica_id)
         elif isinstance(message, VoteReply):
+            life.hearing.sending(to, message)
             if message.pre:
                 promised = 0
+                if message.granted:
+                    self._pre_votes.granted(life.replica_id, to, message.term)
             elif message.granted:
                 candidate = next((replica for replica in self.lives if replica.node_id == to), None)
                 if candidate is not None:
                     self._check_vote(life, message.term, candidate)
         if promised > life.term_durable:
-            life.term_durable = durable_hard_state(life.node.disk).term
+            life.term_durable = min([state.term for state in durable_hard_states(life.node.disk)], default=0)
             require(
                 promised <= life.term_durable,
-                "no message carries a term that is not durable",
+                "no message carries a term that is not durable in both copies",
                 node=life.node.name,
                 message=message,
                 durable=life.term_durable,
@@ -333,14 +356,11 @@ class Witness:
         meta = _entry(life, match)
         if meta is None:
             return
-        path = segment_path(meta.position - meta.position % store.segment_bytes)
-        on_platter = life.node.disk.durable_bytes(path, meta.position % store.segment_bytes, meta.size)
-        require(
-            self._is_excused(life.replica_id, meta.position) or on_platter == store.read(meta.position, meta.size),
-            "an acknowledged entry is on the sender's platter",
-            node=life.node.name,
-            index=match,
-        )
+        if self.sync:
+            life.platter.require_log(meta.end, "an acknowledged entry is on the sender's platter", index=match)
+        promised = self._promised.get(life.replica_id)
+        if promised is None or match > promised[0]:
+            self._promised[life.replica_id] = (match, meta.position, meta.chain_crc)
         leader = self.lives.get(self.leaders.get(reply.term, life.replica_id))
         if leader is None or leader is life or leader.replica.engine.term != reply.term:
             return

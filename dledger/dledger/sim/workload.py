@@ -86,6 +86,7 @@ class Workload:
         witness = self._group.witness
 
         def resolve(outcome: str, position: int) -> None:
+            life.waiting.settled(operation)
             if outcome == "ok":
                 witness.answered_ok(operation, position)
                 self._floors[key] = max(self._floors.get(key, -1), position)
@@ -95,26 +96,33 @@ class Workload:
             done(outcome, None)
 
         pending = Pending(operation, resolve)
+        life.waiting.proposing(operation)
         try:
             pending.position = life.replica.stage(len(unit), lambda _position: (unit,), b"", pending)
         except NotLeaderError as error:
+            life.waiting.refused(operation)
             self.counts["fail"] += 1
             witness.answered_fail(operation)
             done("fail", error.leader_id)
-        except (BusyError, LogFullError, TooLargeError):
+        except (BusyError, LogFullError, TooLargeError) as error:
+            life.waiting.refused(operation)
             self.counts["fail"] += 1
+            self.counts["busy"] += isinstance(error, BusyError)
             witness.answered_fail(operation)
             done("fail", life.node.name)
         except StorageError:
             # The disk failed under an earlier unit; the replica ends.
+            life.waiting.refused(operation)
             self.counts["info"] += 1
             done("info", None)
 
     def read(self, life: Life, key: int, done: Callable[[str, str | None], None]) -> None:
         """Read on the event loop of a node."""
         floor = self._floors.get(key, -1)
+        number = life.waiting.reading(len(self._group.witness.committed) - 1)
 
         def confirmed(error: Exception | None) -> None:
+            life.waiting.read(number, error)
             if error is not None:
                 done("fail", error.leader_id if isinstance(error, NotLeaderError) else None)
                 return

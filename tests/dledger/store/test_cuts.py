@@ -14,7 +14,8 @@ from store_model import LoggedModel, make_identity
 
 from dledger.errors import LogFullError, StorageError
 from dledger.format import HEADER_BYTES
-from dledger.sim.disk import SECTOR_BYTES, Keep, SimDisk
+from dledger.sim.disk import SimDisk
+from dledger.sim.inodes import SECTOR_BYTES, Keep
 from dledger.store.disk import Disk, OsDisk
 from dledger.types import EntryMeta
 

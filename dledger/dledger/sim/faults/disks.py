@@ -224,6 +224,7 @@ class LoseFiles:
             return False
         group.kill(self.node)
         group.witness.amnesia(self.node)
+        group.nodes[self.node].lost_files = True
         for directory in LOG_DIRECTORIES:
             disk.rmtree(directory)
         disk.sync_dir(".")

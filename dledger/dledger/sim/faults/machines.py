@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dledger.sim.disk import POWER_GONE, Keep
+from dledger.sim.disk import POWER_GONE
 from dledger.sim.group import SimGroup
+from dledger.sim.inodes import Keep
 
 MUTATING = frozenset(("pwrite", "datasync", "rename", "unlink", "sync_dir", "truncate", "reserve"))
 

@@ -1,17 +1,24 @@
 """Known bugs, to be switched on one by one: a simulator that does not catch them proves nothing.
 
-Each replaces one or two small functions of the real code from outside, and puts them back afterwards.  `core`,
-`replica` and `store` list those of the log; `apply` puts one into a real process.
+Each replaces one or two small functions of the real code from outside, and puts them back afterwards.  `core` and
+`members`, `replica` and `answers`, `store` and `durability` list those of the log; `apply` puts one into a real process.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dledger.sim.mutants import core, replica, store
+from dledger.sim.mutants import answers, core, durability, members, replica, store
 from dledger.sim.mutants.catalogue import Mutant
 
-MUTANTS: Final[dict[str, Mutant]] = {**core.CATALOGUE, **replica.CATALOGUE, **store.CATALOGUE}
+MUTANTS: Final[dict[str, Mutant]] = {
+    **core.CATALOGUE,
+    **members.CATALOGUE,
+    **replica.CATALOGUE,
+    **answers.CATALOGUE,
+    **store.CATALOGUE,
+    **durability.CATALOGUE,
+}
 
 
 def apply(name: str) -> None:

@@ -1,0 +1,180 @@
+"""Bugs of what clients are told: operations, reads, refusals."""
+
+# ruff: noqa: SLF001 - what is patched is what is private
+from __future__ import annotations
+
+from dledger.core.effects import ReadsReady
+from dledger.core.raft import Raft
+from dledger.errors import BusyError
+from dledger.replica import leading as leading_module
+from dledger.replica.leading import Leading
+from dledger.replica.proposer import Contexts, Fill, Proposer
+from dledger.replica.reads import ReadWaiters
+from dledger.replica.replica import Replica
+from dledger.sim.mutants.catalogue import Catalogue
+from dledger.types import Role
+
+CATALOGUE = Catalogue("log")
+
+# ---------------------------------------------------------------- operations
+
+
+def _keep_the_contexts(self: Leading, role: Role) -> None:
+    if role is Role.LEADER:
+        _real_role_changed(self, role)
+    else:
+        self._was_leader = False
+
+
+_real_role_changed = Leading.role_changed
+
+CATALOGUE.add(
+    "contexts-kept-at-step-down",
+    "who leads no more tells what it has lost track of",
+    (Leading, "role_changed", _keep_the_contexts),
+)
+
+
+def _keep_what_is_staged(self: Leading) -> None:
+    self._dropped(self.contexts.drop())
+
+
+CATALOGUE.add(
+    "staged-kept-at-step-down",
+    "who leads no more proposes nothing that was staged before",
+    (Leading, "drop", _keep_what_is_staged),
+)
+
+
+def _drop_and_keep(self: Contexts) -> list[object]:
+    return [context for _, contexts in self._by_index for context in contexts]
+
+
+CATALOGUE.add(
+    "contexts-dropped-again",
+    "what was dropped is never applied, nor dropped again",
+    (Contexts, "drop", _drop_and_keep),
+)
+
+# ---------------------------------------------------------------- reads
+
+
+def _one_entry_early(self: ReadWaiters, index: int) -> None:
+    _real_applied(self, index + 1)
+
+
+_real_applied = ReadWaiters.applied
+
+CATALOGUE.add(
+    "read-one-entry-early",
+    "a read waits until its index is applied, not the one before",
+    (ReadWaiters, "applied", _one_entry_early),
+)
+
+
+def _fail_nobody(self: ReadWaiters, error: Exception) -> None:
+    _ = self, error
+
+
+CATALOGUE.add(
+    "reads-kept-at-step-down",
+    "a read that cannot be confirmed any more is refused",
+    (ReadWaiters, "fail", _fail_nobody),
+)
+
+
+def _read_what_is_known(self: Raft, now: float) -> int | None:
+    if not self.is_leader:
+        return None
+    self._round += 1
+    self._reads.append((self._round, self.commit_index))
+    self._heartbeat(now)
+    self._confirm_reads()
+    return self._round
+
+
+CATALOGUE.add(
+    "read-before-own-commit",
+    "a new leader reads once an entry of its own term is committed",
+    (Raft, "read_index", _read_what_is_known),
+)
+
+
+_real_confirm_reads = Raft._confirm_reads
+
+
+def _confirm_with_the_first_index(self: Raft) -> None:
+    before = list(self._reads)
+    _real_confirm_reads(self)
+    if len(before) - len(self._reads) > 1:
+        effect = self._effects.pop()
+        assert isinstance(effect, ReadsReady)
+        self._effects.append(ReadsReady(effect.number, before[0][1]))
+
+
+CATALOGUE.add(
+    "reads-share-the-first-index",
+    "rounds that are confirmed together wait for the newest of their indexes",
+    (Raft, "_confirm_reads", _confirm_with_the_first_index),
+)
+
+# ---------------------------------------------------------------- refusals
+
+
+def _refuse_afterwards(
+    self: Proposer,
+    term: int,
+    size: int,
+    fill: Fill | None,
+    commands: bytes | bytearray,
+    context: object,
+    *,
+    privileged: bool = False,
+) -> int:
+    position = _real_stage(self, term, size, fill, commands, context, privileged=privileged)
+    if _refused:
+        raise _refused.pop()
+    return position
+
+
+_real_stage = Proposer.stage
+_refused: list[Exception] = []
+
+
+def _remember_the_refusal(uncommitted_bytes: int, limit: int) -> None:
+    try:
+        _real_check_room(uncommitted_bytes, limit)
+    except BusyError as error:
+        _refused.append(error)
+
+
+_real_check_room = leading_module.check_room
+
+CATALOGUE.add(
+    "busy-after-staging",
+    "what is refused as busy is not proposed",
+    (Proposer, "stage", _refuse_afterwards),
+    (leading_module, "check_room", _remember_the_refusal),
+)
+
+
+def _never_busy(uncommitted_bytes: int, limit: int) -> None:
+    _ = uncommitted_bytes, limit
+
+
+CATALOGUE.add(
+    "never-busy",
+    "no more waits for a majority than the limit says",
+    (leading_module, "check_room", _never_busy),
+)
+
+
+def _keep_the_first_end(self: Replica, index: int) -> None:
+    self._applier.advance(index)
+
+
+CATALOGUE.add(
+    "busy-for-ever",
+    "what is committed waits for a majority no more",
+    (Replica, "_commit", _keep_the_first_end),
+)

@@ -1,0 +1,76 @@
+"""Judge of what waits in a replica: operations that were proposed, and reads.
+
+Each gets exactly one answer while its replica lives: an operation is applied or dropped, and dropped at the latest when
+its leader leads no more; a read is answered once everything that was committed before it is applied, or refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dledger.sim.violation import require
+
+if TYPE_CHECKING:
+    from dledger.sim.group import Life
+
+
+class Waiting:
+    """What one life has been asked and has not answered yet."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._operations: set[int] = set()
+        self._reads: dict[int, int] = {}
+        self._number = 0
+
+    def proposing(self, operation: int) -> None:
+        """An operation is about to be proposed."""
+        self._operations.add(operation)
+
+    def refused(self, operation: int) -> None:
+        """It was not: nothing is to come of it."""
+        self._operations.discard(operation)
+
+    def settled(self, operation: int) -> None:
+        """An operation was applied or dropped."""
+        require(
+            operation in self._operations,
+            "an operation is applied or dropped once",
+            node=self._life.node.name,
+            operation=operation,
+        )
+        self._operations.remove(operation)
+
+    def reading(self, last_committed: int) -> int:
+        """A read begins, when so much was committed; returns its number."""
+        self._number += 1
+        self._reads[self._number] = last_committed
+        return self._number
+
+    def read(self, number: int, error: Exception | None) -> None:
+        """A read is answered."""
+        life = self._life
+        require(number in self._reads, "a read is answered once", node=life.node.name, read=number)
+        committed = self._reads.pop(number)
+        require(
+            error is not None or life.replica.applied_index >= committed,
+            "a read waits until what was committed before it is applied",
+            node=life.node.name,
+            applied=life.replica.applied_index,
+            committed=committed,
+        )
+
+    def observe(self) -> None:
+        """Something happened on the node."""
+        if self._operations:
+            require(
+                self._life.replica.engine.is_leader,
+                "who leads no more drops what it had proposed",
+                node=self._life.node.name,
+                kept=sorted(self._operations)[:5],
+            )
+
+    def require_nothing(self, when: str) -> None:
+        """Everything must have been answered by now."""
+        require(not self._operations, f"operations are answered {when}", left=sorted(self._operations)[:5])
+        require(not self._reads, f"reads are answered {when}", left=len(self._reads))
