@@ -160,7 +160,13 @@ class SimGroup:
         if node.life is not None:
             return True
         node.lives += 1
-        platter = Platter(name, node.disk, self.settings.segment_bytes, is_rotten=lambda: node.rotten)
+        platter = Platter(
+            name,
+            node.disk,
+            self.settings.segment_bytes,
+            is_rotten=lambda: node.rotten,
+            excused_to=lambda: self.witness.forgotten_to(name) if node.rotten else 0,
+        )
         node.disk.entered, node.disk.written = platter.entered, platter.written
         before = _identity_that_can_be_read(node)
         opened: Opened | None = None

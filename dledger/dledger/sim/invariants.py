@@ -141,6 +141,10 @@ class Witness:
                 end = self._ends[member] if life is None else life.replica.store.end_position
                 self.forgetful[member] = max(end, self.forgetful.get(member, 0))
 
+    def forgotten_to(self, name: str) -> int:
+        """The position below which a node may have lost its log."""
+        return max([end for member, end in self.forgetful.items() if member.node_id == name], default=0)
+
     def _is_excused(self, member: ReplicaId, position: int) -> bool:
         """Whether a member may have lost what lies at a position of the log."""
         return position < self.forgetful.get(member, 0)

@@ -1,7 +1,7 @@
 """Judge of a node's disk: what is really on its platter, whatever its page cache shows.
 
 1. What an acknowledgement, the durable mark or `durable_position` names is there, from the first kept byte on, but for
-   what the node knows to be lost.
+   what an injected fault has damaged.
 2. A mark that was written names an entry of the log: it may become durable at any moment.
 3. A segment goes only once the platter says so: the durable mark lies below it (it is void) or behind it (it is
    trimmed), or a reset is announced.
@@ -63,10 +63,20 @@ def durable_mark(disk: SimDisk) -> MarkValue | None:
 class Platter:
     """Judges one life of a node; `open` is called once its log is."""
 
-    def __init__(self, name: str, disk: SimDisk, segment_bytes: int, *, is_rotten: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        name: str,
+        disk: SimDisk,
+        segment_bytes: int,
+        *,
+        is_rotten: Callable[[], bool],
+        excused_to: Callable[[], int],
+    ) -> None:
+        """`excused_to()` is the position below which an injected fault may have damaged the log."""
         self._name = name
         self._disk = disk
         self._is_rotten = is_rotten
+        self._excused_to = excused_to
         self._store: LogStore | None = None
         self._segment_bytes = segment_bytes
         self._generation = 0
@@ -105,12 +115,11 @@ class Platter:
         if end <= self._durable_to:
             return
         size = self._segment_bytes
-        at = max(self._durable_to, store.first_position)
+        at = max(self._durable_to, store.first_position, self._excused_to())
         while at < end:
             stop = min(end, at - at % size + size)
-            lost = any(known.start < stop and at < known.end for known in store.corrupt_ranges)
             require(
-                lost or self._disk.is_durable(segment_path(at - at % size), at % size, stop - at),
+                self._disk.is_durable(segment_path(at - at % size), at % size, stop - at),
                 promise,
                 node=self._name,
                 not_durable=(at, stop),

@@ -1,7 +1,7 @@
 """Known bugs, to be switched on one by one: a simulator that does not catch them proves nothing.
 
-Each replaces one or two small functions of the real code from outside, and puts them back afterwards.  `core` and
-`members`, `replica` and `answers`, `store` and `durability` list those of the log; `apply` puts one into a real process.
+Each replaces one or two small functions of the real code from outside, and puts them back afterwards.  `core`,
+`members`, `replica`, `answers`, `store` and `durability` list those of the log; `apply` puts one into a real process.
 """
 
 from __future__ import annotations
