@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from dledger.core.effects import ReadsReady
 from dledger.core.raft import Raft
-from dledger.errors import BusyError
-from dledger.replica import leading as leading_module
 from dledger.replica.leading import Leading
-from dledger.replica.proposer import Contexts, Fill, Proposer
+from dledger.replica.proposer import Contexts
 from dledger.replica.reads import ReadWaiters
 from dledger.replica.replica import Replica
 from dledger.sim.mutants.catalogue import Catalogue
@@ -72,17 +70,6 @@ CATALOGUE.add(
 )
 
 
-def _fail_nobody(self: ReadWaiters, error: Exception) -> None:
-    _ = self, error
-
-
-CATALOGUE.add(
-    "reads-kept-at-step-down",
-    "a read that cannot be confirmed any more is refused",
-    (ReadWaiters, "fail", _fail_nobody),
-)
-
-
 def _read_what_is_known(self: Raft, now: float) -> int | None:
     if not self.is_leader:
         return None
@@ -119,54 +106,6 @@ CATALOGUE.add(
 )
 
 # ---------------------------------------------------------------- refusals
-
-
-def _refuse_afterwards(
-    self: Proposer,
-    term: int,
-    size: int,
-    fill: Fill | None,
-    commands: bytes | bytearray,
-    context: object,
-    *,
-    privileged: bool = False,
-) -> int:
-    position = _real_stage(self, term, size, fill, commands, context, privileged=privileged)
-    if _refused:
-        raise _refused.pop()
-    return position
-
-
-_real_stage = Proposer.stage
-_refused: list[Exception] = []
-
-
-def _remember_the_refusal(uncommitted_bytes: int, limit: int) -> None:
-    try:
-        _real_check_room(uncommitted_bytes, limit)
-    except BusyError as error:
-        _refused.append(error)
-
-
-_real_check_room = leading_module.check_room
-
-CATALOGUE.add(
-    "busy-after-staging",
-    "what is refused as busy is not proposed",
-    (Proposer, "stage", _refuse_afterwards),
-    (leading_module, "check_room", _remember_the_refusal),
-)
-
-
-def _never_busy(uncommitted_bytes: int, limit: int) -> None:
-    _ = uncommitted_bytes, limit
-
-
-CATALOGUE.add(
-    "never-busy",
-    "no more waits for a majority than the limit says",
-    (leading_module, "check_room", _never_busy),
-)
 
 
 def _keep_the_first_end(self: Replica, index: int) -> None:

@@ -11,9 +11,7 @@ from dledger.store.commit import SavedCommit
 from dledger.store.disk import Disk
 from dledger.store.hardstate import HardStateFile
 from dledger.store.log import LogStore
-from dledger.store.mark import DurableMark, MarkValue
-from dledger.store.recovery import _Recoverer
-from dledger.store.segments import DIRECTORY as LOG_DIRECTORY
+from dledger.store.mark import DurableMark
 from dledger.store.slots import SlotFile
 from dledger.store.snapshots import _CHUNK, _COUNTS, _U32, DIRECTORY, SnapshotStore, SnapshotWriter, _path
 from dledger.store.sync import SyncTicket
@@ -92,18 +90,6 @@ CATALOGUE.add(
 )
 
 # ---------------------------------------------------------------- the mark
-
-
-def _write_whatever_generation(self: DurableMark, value: MarkValue) -> None:
-    with self._lock:
-        self._write(value)
-
-
-CATALOGUE.add(
-    "stale-ticket-lifts-mark",
-    "a sync that began before a truncation does not lift the mark",
-    (DurableMark, "write", _write_whatever_generation),
-)
 
 
 def _truncate_but_durable(self: LogStore, first_index: int) -> None:
@@ -192,17 +178,4 @@ CATALOGUE.add(
     "reset-forgotten-too-early",
     "the intent to replace the log lasts until the log is replaced",
     (log_module, "perform_reset", _forget_the_intent_first),
-)
-
-
-def _cut_nothing(self: _Recoverer, end: int) -> None:
-    while len(self.segments) > 1 and self.segments[-1].start > end:
-        self.segments.pop().retire()
-    self.disk.sync_dir(LOG_DIRECTORY)
-
-
-CATALOGUE.add(
-    "torn-end-kept",
-    "what lies behind the recovered end never comes back",
-    (_Recoverer, "cut_behind", _cut_nothing),
 )
