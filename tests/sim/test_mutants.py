@@ -33,7 +33,6 @@ KNOWN_SEEDS = {
     "pins-ignored": 9,
     "read-before-own-commit": 15,
     "read-one-entry-early": 6,
-    "reads-share-the-first-index": 6,
     "request-fails": 4,
     "reset-announced-unsynced": 3,
     "reset-forgotten-too-early": 3,

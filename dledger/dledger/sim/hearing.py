@@ -54,17 +54,17 @@ class Hearing:
         if message.transfer or not self._hears():
             replica.on_message(sender, message, payload)
             return
-        before = (engine.term, engine.vote, engine.role)
+        before = (engine.term, engine.role)
         self._asked = message
         replica.on_message(sender, message, payload)
         self._asked = None
         require(
-            replica.failure is not None or (engine.term, engine.vote, engine.role) == before,
+            replica.failure is not None or (engine.term, engine.role) == before,
             "a vote request deposes no leader that is heard",
             node=self._life.node.name,
             candidate=sender,
             before=before,
-            after=(engine.term, engine.vote, engine.role),
+            after=(engine.term, engine.role),
         )
 
     def sending(self, to: str, reply: VoteReply) -> None:
@@ -110,7 +110,7 @@ class Hearing:
             return False
         membership = engine.table.membership
         heard = [voter for voter in membership.voters if self._contacts.get(voter, -1.0) > since]
-        return len(heard) + (engine.me in membership.voters) >= membership.quorum
+        return len(heard) + (self._life.replica_id in membership.voters) >= membership.quorum
 
 
 class PreVotes:

@@ -1,9 +1,9 @@
 """Bugs of what clients are told: operations, reads, refusals."""
 
-# ruff: noqa: SLF001 - what is patched is what is private
 from __future__ import annotations
 
-from dledger.core.effects import ReadsReady
+from functools import partial
+
 from dledger.core.raft import Raft
 from dledger.replica.leading import Leading
 from dledger.replica.proposer import Contexts
@@ -34,7 +34,7 @@ CATALOGUE.add(
 
 
 def _keep_what_is_staged(self: Leading) -> None:
-    self._dropped(self.contexts.drop())
+    self._completions.add(partial(self._lose_track, []))
 
 
 CATALOGUE.add(
@@ -84,25 +84,6 @@ CATALOGUE.add(
     "read-before-own-commit",
     "a new leader reads once an entry of its own term is committed",
     (Raft, "read_index", _read_what_is_known),
-)
-
-
-_real_confirm_reads = Raft._confirm_reads
-
-
-def _confirm_with_the_first_index(self: Raft) -> None:
-    before = list(self._reads)
-    _real_confirm_reads(self)
-    if len(before) - len(self._reads) > 1:
-        effect = self._effects.pop()
-        assert isinstance(effect, ReadsReady)
-        self._effects.append(ReadsReady(effect.number, before[0][1]))
-
-
-CATALOGUE.add(
-    "reads-share-the-first-index",
-    "rounds that are confirmed together wait for the newest of their indexes",
-    (Raft, "_confirm_reads", _confirm_with_the_first_index),
 )
 
 # ---------------------------------------------------------------- refusals

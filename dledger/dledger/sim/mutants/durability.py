@@ -3,6 +3,8 @@
 # ruff: noqa: SLF001 - what is patched is what is private
 from __future__ import annotations
 
+import msgspec
+
 from dledger.checksum import crc32
 from dledger.sim.mutants.catalogue import Catalogue
 from dledger.store import hardstate, reset
@@ -77,7 +79,7 @@ def _save_one_copy(self: HardStateFile, state: HardState) -> None:
         _real_save(self, state)
         return
     self._sequence += 1
-    self._slots.write(self._sequence % 2, self._sequence, hardstate.msgspec.msgpack.encode(state))
+    self._slots.write(self._sequence % 2, self._sequence, msgspec.msgpack.encode(state))
     self._slots.sync()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dledger.core.effects import ResetLog
 from dledger.core.messages import InstallSnapshot
-from dledger.core.raft import Raft
+from dledger.core.raft import Entries, Raft
 from dledger.replica.commands import Digest
 from dledger.replica.marks import Marks
 from dledger.sim.mutants.catalogue import Catalogue
@@ -50,7 +50,7 @@ def _commit_alone_at_once(self: Raft, now: float) -> None:
 _real_advance_commit = Raft._advance_commit
 
 
-def _propose_alone(self: Raft, metas: object, data: object, now: float) -> None:
+def _propose_alone(self: Raft, metas: Entries, data: bytes | bytearray, now: float) -> None:
     _real_propose(self, metas, data, now)
     if self.table.membership.voters == (self.me,):
         _commit_alone_at_once(self, now)
