@@ -28,9 +28,10 @@ from dledger_broker.processors.idempotent import IdempotentSends
 from dledger_broker.processors.identities import UnitRows
 from dledger_broker.sim.clients import ClientSettings
 from dledger_broker.sim.connection import Answer
+from dledger_broker.sim.expected import Incarnation, Stored
 from dledger_broker.sim.service import BrokerSettings
 from dledger_broker.sim.trial import BrokerTrial
-from dledger_broker.sim.truth import Incarnation, Stored, encode_body
+from dledger_broker.sim.truth import encode_body
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.record import MessageRecord, encode_record
@@ -132,8 +133,9 @@ def test_a_pull_from_below_the_first_kept_message_skips_only_what_is_gone() -> N
     topic = trial.truth.topics["lasting-0"] = Incarnation("lasting-0", 0)
     topic.first_offsets[0] = 3
     trial._group = SimGroup(Scheduler(), Random(1), GroupSettings(), serve_registers)
-    for offset in (3, 4):
-        trial.truth.by_position[offset] = Stored(offset, topic.name, 0, 0, offset, offset, 1, 0, 0)
+    trial.truth.expected.incarnations[topic.name, 0] = topic
+    topic.queues[0] = [Stored(offset, topic.name, 0, 0, offset, offset, 1, 0, 0) for offset in range(5)]
+    trial.truth.by_position.update((stored.position, stored) for stored in topic.queues[0])
     assert trial.pulled(topic.name, 0, 1, _found(3)) == 4
     with pytest.raises(Violation, match="a pull skips nothing that is kept"):
         trial.pulled(topic.name, 0, 1, _found(4))
@@ -151,4 +153,4 @@ def _found(offset: int) -> Answer:
         store_timestamp=0,
         store_host=HOST,
     )
-    return Answer(ResponseCode.SUCCESS, {}, encode_record(record), "")
+    return Answer(ResponseCode.SUCCESS, {"nextBeginOffset": str(offset + 1)}, encode_record(record), "")

@@ -20,6 +20,7 @@ from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.requests import UNSURE_CODES, Requests
 from dledger_broker.server.request import Request
 from dledger_broker.service import BrokerService
+from dledger_broker.sim.connection import SimConnection
 
 _decode: Final = msgspec.msgpack.Decoder(Envelope).decode
 
@@ -80,6 +81,11 @@ def _watch_forwarder(forwarder: Forwarder, group: Group, counts: Counter[str]) -
     def unanswered(request: Request, _error: object) -> None:
         counts["question without an answer"] += request.code in READ_ONLY_CODES
 
+    def pass_on(request: Request) -> None:
+        if isinstance(request.origin, SimConnection):
+            request.origin.passed_on.add(request.opaque)
+
+    _before(forwarder, "pass_on", pass_on)
     _before(forwarder, "on_request", on_request)
     _before(forwarder, "_answered", answered)
     _before(forwarder, "_hand_on", hand_on)

@@ -55,6 +55,10 @@ class ClientSettings:
     repeaters: int = 0
     bulk_readers: int = 0
     racers: int = 0
+    waiters: int = 0
+    tenants: int = 0
+    stewards: int = 0
+    resizers: int = 0
     think_s: float = 0.1
     """Mean pause between two operations of one client."""
     timeout_s: float = 3.0
@@ -231,6 +235,8 @@ class Consumer(Client):
 
     def _commit(self, queue_id: int, position: _Position) -> None:
         offset = position.attempted = position.offset
+        change = ("offset", self.group_name, self.topic, queue_id, offset)
+        self.trial.truth.expected.attempt(change)
         oneway = self.random.random() < self.trial.settings.oneway_share
 
         def done(answer: Answer | None) -> None:
@@ -238,6 +244,8 @@ class Consumer(Client):
                 position.acknowledged = max(position.acknowledged, offset)
                 self.trial.truth.commit_acknowledged((self.group_name, self.topic, queue_id), offset)
                 self.trial.counts["commit"] += 1
+            elif answer is not None and answer.code in NOT_STORED:
+                self.trial.truth.expected.refuse(change)
             self.pause()
 
         ext = self._key(queue_id) | {"commitOffset": str(offset)}
@@ -251,6 +259,7 @@ class Consumer(Client):
         offset = position.offset
         if commits:
             position.attempted = offset
+            self.trial.truth.expected.attempt(("offset", self.group_name, self.topic, queue_id, offset))
 
         def done(answer: Answer | None) -> None:
             if answer is not None:

@@ -7,6 +7,7 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from dledger.sim.invariants import require
 from dledger.sim.scheduler import Scheduler, Timer
 from dledger_broker.server.connection import pack_born_host
 from dledger_broker.server.request import Buffer
@@ -25,6 +26,19 @@ TURN_S: Final = 0.002
 """A frame travels for `FASTEST_S` and up to `SPREAD_S` more."""
 
 
+class Seen(NamedTuple):
+    """What whoever answered may have known."""
+
+    asked_at: float
+    """Simulated seconds."""
+    first_index: int
+    """The last entry that the node had applied when it was asked."""
+    last_index: int
+    """And when it answered."""
+    passed_on: bool
+    """The node has asked another one."""
+
+
 class Answer(NamedTuple):
     """What a node said."""
 
@@ -32,6 +46,7 @@ class Answer(NamedTuple):
     ext: dict[str, str]
     body: bytes
     remark: str
+    seen: Seen | None = None
 
 
 Done = Callable[[Answer | None], None]
@@ -49,6 +64,10 @@ class SimConnection:
         self._life = life
         self._random = random
         self._pending: dict[int, Done] = {}
+        self._asked: dict[int, tuple[float, int]] = {}
+        """When the requests without an answer were sent, and what the node had applied when they came."""
+        self.passed_on: set[int] = set()
+        """Requests that the node has passed on, by their numbers."""
         self._opaques = count(1)
         self._there_at = self._back_at = 0.0
         self._decoder = FrameDecoder()
@@ -91,7 +110,8 @@ class SimConnection:
         if self._life.node.name in self._group.unreachable:
             return
         self._there_at = max(self._there_at, self._turn_after(self._scheduler.now + self._delay()))
-        self._life.environment.call_at(self._there_at, lambda: self._arrive(frame))
+        asked_at = self._scheduler.now
+        self._life.environment.call_at(self._there_at, lambda: self._arrive(frame, opaque, asked_at))
 
     @staticmethod
     def _turn_after(moment: float) -> float:
@@ -115,9 +135,14 @@ class SimConnection:
 
     # ---------------------------------------------------------------- the node's side, see `Origin`
 
-    def _arrive(self, frame: bytes) -> None:
+    @property
+    def _broker(self) -> SimBroker:
+        return cast("SimBroker", self._life.service)
+
+    def _arrive(self, frame: bytes, opaque: int, asked_at: float) -> None:
         frames, _ = split_frames(frame, len(frame))
-        cast("SimBroker", self._life.service).on_frames(self, frame, frames)
+        self._asked[opaque] = asked_at, self._broker.machine.index
+        self._broker.on_frames(self, frame, frames)
 
     def answer(self, parts: Sequence[Buffer]) -> None:
         """See `Origin`."""
@@ -126,8 +151,10 @@ class SimConnection:
     def answer_frame(self, frame: bytes) -> None:
         """See `Origin`."""
         self.in_flight -= 1
+        require(self.in_flight >= 0, "a request is answered once", node=self._life.node.name)
         self._back_at = max(self._back_at, self._scheduler.now + self._delay())
-        self._scheduler.at(self._back_at, lambda: self._answered(frame))
+        index = self._broker.machine.index
+        self._scheduler.at(self._back_at, lambda: self._answered(frame, index))
 
     def answer_frames(self, frames: Sequence[bytes]) -> None:
         """See `Origin`."""
@@ -144,14 +171,16 @@ class SimConnection:
         """See `Channel`: simulated clients write what can be read."""
         raise error
 
-    def _answered(self, frame: bytes) -> None:
+    def _answered(self, frame: bytes, index: int) -> None:
         if not self._open or self._life.node.name in self._group.unreachable:
             return
         self._decoder.receive_data(frame)
         received = self._decoder.next_frame()
         if received is not None:
             command = decode_command(received)
-            answer = Answer(command.code, command.ext, bytes(command.body), command.remark or "")
+            asked_at, first_index = self._asked.pop(command.opaque)
+            seen = Seen(asked_at, first_index, index, command.opaque in self.passed_on)
+            answer = Answer(command.code, command.ext, bytes(command.body), command.remark or "", seen)
             self._settle(command.opaque, answer)
 
 

@@ -8,8 +8,8 @@ from dledger.sim.group import Life, SimGroup
 from dledger.sim.invariants import require
 from dledger_broker.sim.clients import pull_fields
 from dledger_broker.sim.connection import Answer, SimConnection
+from dledger_broker.sim.expected import Stored
 from dledger_broker.sim.service import SimBroker, address_of
-from dledger_broker.sim.truth import Stored
 from dledger_broker.state.tables import QueueState
 from dledger_broker.views.unitfiles import queue_directory, read_units
 from dledger_broker.views.units import UNIT
@@ -89,11 +89,22 @@ class Judge:
     def judge(self) -> None:
         """Raise `Violation` unless every node shows everything."""
         self._group.scheduler.run_until(self._group.scheduler.now + SETTLE_S)
+        self._grow_back()
         for name in self._group.nodes:
             self._check_node(name)
         name = self._trial.random.choice(self._group.settings.names)
         self._delete_views(name)
         self._check_node(name)
+
+    def _grow_back(self) -> None:
+        """What a topic had in queues that it lost for a while is there again with them."""
+        trial, group = self._trial, self._group
+        for name in sorted(trial.lasting & trial.truth.topics.keys()):
+            config = trial.truth.topics[name].config
+            if config.read_queue_nums < trial.settings.queues and (leader := group.leader) and leader.life:
+                fields = trial.topic_fields(name)
+                answer = self._ask(self._connect(leader.life), RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+                require(answer.code == ResponseCode.SUCCESS, "a whole group changes a topic", answer=answer)
 
     def _check_node(self, name: str) -> None:
         life = self._group.nodes[name].life
@@ -194,6 +205,20 @@ class Judge:
                 committed=offset,
                 answer=answer,
             )
+        for key, history in self._trial.truth.expected.offsets.items():
+            if history.last is None:
+                self._check_no_offset(connection, *key)
+
+    def _check_no_offset(self, connection: SimConnection, group: str, topic: str, queue_id: int) -> None:
+        ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "setZeroIfNotFound": "false"}
+        answer = self._ask(connection, RequestCode.QUERY_CONSUMER_OFFSET, ext)
+        require(
+            answer.code == ResponseCode.QUERY_NOT_FOUND,
+            "no node answers an offset that is gone",
+            node=connection.key,
+            key=(group, topic, queue_id),
+            answer=answer,
+        )
 
     def _look_up(self, connection: SimConnection, *, by_key: bool) -> None:
         stored = self._trial.any_acknowledged(self._trial.random)

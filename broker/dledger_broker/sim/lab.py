@@ -8,10 +8,11 @@ from typing import Final
 from dledger.sim import lab as log_lab
 from dledger.sim.service import Scenario
 from dledger_broker.sim.mutants import MUTANTS
-from dledger_broker.sim.trial import BrokerScenario
+from dledger_broker.sim.scenario import BrokerScenario
 
 _BROKERS: Final = (
-    BrokerScenario("broker"),
+    BrokerScenario("broker", swarm=True),
+    BrokerScenario("plain"),
     BrokerScenario("repeats", repeats=True),
     BrokerScenario("forgets", repeats=True, forgets=True),
     BrokerScenario("races", races=True),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Final
 
 from dledger.sim.group import Life
 from dledger.sim.node import SimulatedNode
-from dledger.statemachine import CommittedEntry, Leadership
-from dledger.types import SnapshotMeta
+from dledger.sim.scheduler import Scheduler
 from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine, MachineConfig
@@ -18,7 +18,11 @@ from dledger_broker.metrics import BrokerCounters
 from dledger_broker.retention import RetentionPolicy
 from dledger_broker.server.request import Channel
 from dledger_broker.service import BrokerService
+from dledger_broker.sim.obstacles import BusyNode, Obstacles, slow_down_reads
+from dledger_broker.sim.proposed import watch_proposals
 from dledger_broker.sim.truth import Truth
+from dledger_broker.sim.waiting import Waiting
+from dledger_broker.sim.watched import WatchedMachine
 from dledger_remoting.frame import FrameBounds
 from dledger_remoting.hosts import HostAddress
 
@@ -51,43 +55,12 @@ def address_of(name: str) -> HostAddress:
     return HostAddress(HOST, FIRST_PORT + PORT_STEP * int(name[1:]))
 
 
-class WatchedMachine:
-    """A broker's state machine whose every step is shown to the truth, before any answer reaches a client."""
-
-    def __init__(self, machine: BrokerMachine, life: Life, truth: Truth) -> None:
-        self.machine = machine
-        self._life = life
-        self._truth = truth
-        self.rebuild = machine.rebuild
-        self.dropped = machine.dropped
-        self.digest = machine.digest
-
-    def apply(self, entries: Sequence[CommittedEntry]) -> None:
-        """See `StateMachine.apply`."""
-        self.machine.apply(entries)
-        for entry in entries:
-            self._truth.see(entry)
-        self._truth.compare(self._life.node.name, entries[-1].index, self.machine.digest())
-
-    def on_leadership(self, leadership: Leadership) -> None:
-        """See `StateMachine.on_leadership`."""
-        self.machine.on_leadership(leadership)
-
-    def snapshot(self) -> Iterator[bytes]:
-        """See `StateMachine.snapshot`."""
-        return self.machine.snapshot()
-
-    def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
-        """See `StateMachine.restore`."""
-        rebuild_from = self.machine.restore(meta, chunks)
-        self._truth.restored(meta, rebuild_from)
-        return rebuild_from
-
-
 class SimBroker:
     """One life's broker; implements `dledger.sim.service.Service`."""
 
-    def __init__(self, life: Life, settings: BrokerSettings, truth: Truth) -> None:
+    def __init__(
+        self, life: Life, scheduler: Scheduler, settings: BrokerSettings, obstacles: Obstacles, truth: Truth
+    ) -> None:
         name, environment = life.node.name, life.environment
         address = address_of(name)
         config = BrokerConfig(
@@ -118,12 +91,17 @@ class SimBroker:
             ),
             disk=life.node.disk,
         )
-        node = SimulatedNode(life)
+        node = BusyNode(life, scheduler, obstacles) if obstacles.busy_share else SimulatedNode(life)
+        if obstacles.slow_reads_s:
+            slow_down_reads(environment, Random(f"{name} {life.node.lives} reads"), obstacles)
         self.broker.attach(node)
-        self.machine = WatchedMachine(self.broker, life, truth)
+        self.waiting = Waiting(life, scheduler, self.broker, truth)
+        self.machine = WatchedMachine(self.broker, life, truth, self.waiting)
         group = Group(name, str(config.advertised))
         self.service = BrokerService(config, self.broker, node, environment, group, self.counters, address, lambda: ())
         self.service.retention.policy = RetentionPolicy(max_age_ms=settings.retention_ms)
+        self.waiting.watch(self.service.processors.pulls, group)
+        watch_proposals(self.broker, self.service.retention)
 
     def start(self) -> None:
         """See `Service.start`."""

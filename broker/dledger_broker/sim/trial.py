@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from random import Random
 from typing import Final
 
-from dledger.sim.cases import Limits
 from dledger.sim.group import Life, SimGroup
-from dledger.sim.invariants import Violation, require
+from dledger.sim.invariants import require
 from dledger_broker.sim.branches import watch
 from dledger_broker.sim.bulk import BulkReader
 from dledger_broker.sim.clients import (
@@ -22,21 +20,25 @@ from dledger_broker.sim.clients import (
     Reader,
 )
 from dledger_broker.sim.connection import Answer
+from dledger_broker.sim.expected import Stored
 from dledger_broker.sim.judgement import Judge
+from dledger_broker.sim.obstacles import Obstacles
+from dledger_broker.sim.pulls import PullJudge
+from dledger_broker.sim.questions import QuestionJudge
 from dledger_broker.sim.races import Racer
 from dledger_broker.sim.repeats import Repeater
 from dledger_broker.sim.service import BrokerSettings, SimBroker
-from dledger_broker.sim.truth import Stored, Truth, encode_body, operation_of
+from dledger_broker.sim.tenants import Resizer, Steward, Tenant
+from dledger_broker.sim.truth import Truth, encode_body, operation_of
+from dledger_broker.sim.waiters import Waiter
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.errors import RecordError
 from dledger_remoting.properties import KEYS, TAGS, UNIQUE_KEY, format_properties
-from dledger_remoting.record import MessageRecord, iter_records
+from dledger_remoting.record import iter_records
 from dledger_remoting.topics import PERM_READ_WRITE
 
 TAG_CHOICES: Final = ("", "red", "green")
 POSITION_DIGITS: Final = 16
-SHORT_WINDOWS_MS: Final = (500, 1500, 5000)
 """A message id ends in so many hexadecimal digits: the physical offset."""
 
 
@@ -44,7 +46,12 @@ class BrokerTrial:
     """See `dledger.sim.service.Trial`."""
 
     def __init__(
-        self, random: Random, settings: ClientSettings, brokers: BrokerSettings, operations: int | None
+        self,
+        random: Random,
+        settings: ClientSettings,
+        brokers: BrokerSettings,
+        operations: int | None,
+        obstacles: Obstacles | None = None,
     ) -> None:
         self.random = random
         self.settings = settings
@@ -53,12 +60,15 @@ class BrokerTrial:
         self.truth.window_ms = brokers.idempotent_window_ms
         self.lasting = self.truth.lasting
         self.lasting.update(f"lasting-{number}" for number in range(settings.topics))
+        self.questions = QuestionJudge(self)
+        self._pulls = PullJudge(self)
         self.passing: list[str] = []
         self.floors: dict[tuple[str, int], int] = {}
         """What the end of a queue is at least, by (topic, queue id)."""
         self.stored_below = 0
         """What was acknowledged lies below this position of the log."""
         self._brokers = brokers
+        self.obstacles = obstacles or Obstacles()
         self._most_operations = operations
         self._operations = 0
         self._started = 0
@@ -78,8 +88,7 @@ class BrokerTrial:
 
     def serve(self, group: SimGroup, life: Life) -> SimBroker:
         """See `Trial.serve`."""
-        _ = group
-        broker = SimBroker(life, self._brokers, self.truth)
+        broker = SimBroker(life, group.scheduler, self._brokers, self.obstacles, self.truth)
         watch(broker.service, self.counts)
         self._running.append(broker)
         life.on_ended.append(lambda: self._ended(broker))
@@ -114,6 +123,10 @@ class BrokerTrial:
             *[Repeater] * settings.repeaters,
             *[BulkReader] * settings.bulk_readers,
             *[Racer] * settings.racers,
+            *[Waiter] * settings.waiters,
+            *[Tenant] * settings.tenants,
+            *[Steward] * settings.stewards,
+            *[Resizer] * settings.resizers,
         ]
         clients = [kind(self, number) for number, kind in enumerate(kinds)]
         Founder(self, len(kinds), clients).pause()
@@ -121,6 +134,7 @@ class BrokerTrial:
     def stop(self) -> None:
         """See `Trial.stop`."""
         self.active = False
+        self.obstacles.over = True
 
     def judge(self, group: SimGroup) -> None:
         """See `Trial.judge`."""
@@ -141,9 +155,9 @@ class BrokerTrial:
             return self.random.choice(self.passing)
         return self.random.choice(sorted(self.lasting))
 
-    def topic_fields(self, topic: str) -> dict[str, str]:
-        """What creating a topic says."""
-        queues = str(self.settings.queues)
+    def topic_fields(self, topic: str, queue_count: int | None = None) -> dict[str, str]:
+        """What creating a topic says, or changing its number of queues."""
+        queues = str(queue_count or self.settings.queues)
         return {
             "topic": topic,
             "defaultTopic": "TBW102",
@@ -228,66 +242,11 @@ class BrokerTrial:
 
     # ---------------------------------------------------------------- reading
 
-    def pulled(self, topic: str, queue_id: int, offset: int, answer: Answer) -> int | None:
-        """What a pull brought; returns where the consumer goes on, None if nothing is known."""
-        if answer.code == ResponseCode.SUCCESS:
-            if self.group.rotten and not self._is_sound(answer):
-                self.counts["rot noticed by a client"] += 1
-                return None
-            for record in iter_records(answer.body, verify_crc=True):
-                stored = self.truth.by_position.get(record.physical_offset)
-                found = (operation_of(record.body), record.topic, record.queue_id, record.queue_offset)
-                require(
-                    self._is_stored(record) and record.queue_offset >= offset,
-                    "what is delivered is committed, and stands where it is delivered from",
-                    found=found,
-                    stored=stored,
-                    asked=offset,
-                )
-                require(
-                    record.queue_offset <= max(offset, self._first_kept(topic, queue_id)),
-                    "a pull skips nothing that is kept",
-                    topic=topic,
-                    queue=queue_id,
-                    asked=offset,
-                    found=record.queue_offset,
-                )
-                offset = record.queue_offset + 1
-                self.counts["read"] += 1
-            return offset
-        if answer.code in {ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY}:
-            after = int(answer.ext["nextBeginOffset"])
-            require(after >= offset, "a consumer is never sent back", topic=topic, asked=offset, sent_to=after)
-            require(
-                after <= max(offset, self._first_kept(topic, queue_id)),
-                "a consumer is never sent past what is kept",
-                topic=topic,
-                queue=queue_id,
-                asked=offset,
-                sent_to=after,
-            )
-            self.counts["offset moved"] += answer.code == ResponseCode.PULL_OFFSET_MOVED
-            return after
-        if answer.code == ResponseCode.PULL_NOT_FOUND:
-            return offset
-        require(
-            answer.code != ResponseCode.TOPIC_NOT_EXIST or topic not in self.lasting,
-            "a topic that exists is never denied",
-            topic=topic,
-        )
-        return None
-
-    def _is_stored(self, record: MessageRecord) -> bool:
-        stored = self.truth.by_position.get(record.physical_offset)
-        found = (operation_of(record.body), record.topic, record.queue_id, record.queue_offset)
-        return stored is not None and (stored.operation, stored.topic, stored.queue_id, stored.offset) == found
-
-    def _is_sound(self, answer: Answer) -> bool:
-        """Whether records are what was stored.  Without their entry no node can tell; clients check the body's crc."""
-        try:
-            return all(self._is_stored(record) for record in iter_records(answer.body, verify_crc=True))
-        except (RecordError, Violation):
-            return False
+    def pulled(
+        self, topic: str, queue_id: int, offset: int, answer: Answer, codes: frozenset[int] | None = None
+    ) -> int | None:
+        """See `PullJudge.pulled`."""
+        return self._pulls.pulled(topic, queue_id, offset, answer, codes)
 
     def _first_kept(self, topic: str, queue_id: int) -> int:
         return self.truth.topics[topic].first_offsets.get(queue_id, 0)
@@ -381,67 +340,3 @@ class Founder(Client):
         fields = self.trial.topic_fields(self._left[-1])
         if not self.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, done):
             self.pause()
-
-
-class BrokerScenario:
-    """See `dledger.sim.service.Scenario`.
-
-    With `repeats` there are repeated sends, and readers that pin the log, besides; with `forgets` the log remembers
-    sends for a short time only; with `races` there are clients that commit through two nodes at once.
-    """
-
-    def __init__(self, name: str, *, repeats: bool = False, forgets: bool = False, races: bool = False) -> None:
-        self.name = name
-        self._repeats = repeats
-        self._forgets = forgets
-        self._races = races
-
-    def draw(self, random: Random, limits: Limits) -> BrokerTrial:
-        """See `Scenario.draw`."""
-        settings = ClientSettings(
-            producers=random.choice((1, 2, 4)),
-            consumers=random.choice((1, 2, 3)),
-            administrators=random.choice((0, 1, 2)),
-            readers=random.choice((0, 1, 2)),
-            think_s=random.choice((0.05, 0.1, 0.3)),
-            timeout_s=random.choice((0.5, 1.5, 4.0)),
-            stay_share=random.choice((0.0, 0.3, 1.0)),
-            no_forward_share=random.choice((0.0, 0.5)),
-            topics=random.choice((1, 2)),
-            queues=random.choice((1, 2, 4)),
-            batch_share=random.choice((0.0, 0.2)),
-            oneway_share=random.choice((0.0, 0.1)),
-            padding_bytes=random.choice((50, 500, 3000)),
-            large_share=random.choice((0.0, 0.02)),
-            long_poll_share=random.choice((0.0, 0.3)),
-        )
-        if self._repeats:
-            settings = replace(
-                settings,
-                producers=random.choice((0, 1)),
-                repeaters=random.choice((1, 2, 4)),
-                bulk_readers=random.choice((0, 1, 2)),
-            )
-        if self._races:
-            settings = replace(settings, producers=1, consumers=random.choice((0, 1)), racers=random.choice((2, 4, 6)))
-        brokers = BrokerSettings(
-            units_per_file=random.choice((8, 32, 256)),
-            checkpoint_bytes=random.choice((8 << 10, 64 << 10, 1 << 40)),
-            view_flush_ms=random.choice((20, 200)),
-            offset_flush_ms=random.choice((20, 200)),
-            forward_hold_ms=random.choice((300, 2000)),
-        )
-        if self._forgets:
-            brokers = replace(brokers, idempotent_window_ms=random.choice(SHORT_WINDOWS_MS))
-        if limits.clients is not None:
-            settings = replace(
-                settings,
-                producers=min(settings.producers, limits.clients),
-                consumers=min(settings.consumers, limits.clients),
-                administrators=min(settings.administrators, limits.clients),
-                readers=min(settings.readers, limits.clients),
-                repeaters=min(settings.repeaters, limits.clients),
-                bulk_readers=min(settings.bulk_readers, limits.clients),
-                racers=min(settings.racers, limits.clients),
-            )
-        return BrokerTrial(random, settings, brokers, limits.operations)

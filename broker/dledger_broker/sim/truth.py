@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from dledger.format import iter_commands
 from dledger.sim.invariants import require
 from dledger.statemachine import CommittedEntry
 from dledger.types import SnapshotMeta
+from dledger_broker.sim.expected import Expected, Incarnation, OffsetKey, Stored
 from dledger_broker.state.applying import store_timestamp_of
 from dledger_broker.state.commands import (
     KINDS,
@@ -30,15 +32,20 @@ from dledger_broker.state.commands import (
     CommitOffsets,
     DeleteGroup,
     DeleteOffsets,
+    DeletePins,
     DeleteTopic,
     Features,
     LimitSends,
+    PutGroup,
+    PutPin,
     PutTopic,
     RememberSends,
     TrimQueues,
     decode,
 )
+from dledger_broker.state.pins import Pin
 from dledger_broker.state.rows import Run
+from dledger_broker.state.tables import BrokerState
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
 
@@ -63,23 +70,9 @@ def operation_of(body: bytes | memoryview) -> int:
     return int(operation)
 
 
+NEWEST: Final = 60
 LEADER_KNOWS_S: Final = 10.0
 """A leader has applied what another node applied so much earlier, but for the time that it stood still."""
-
-
-class Stored(NamedTuple):
-    """A message in the log."""
-
-    operation: int
-    topic: str
-    created: int
-    queue_id: int
-    offset: int
-    position: int
-    size: int
-    tag_code: int
-    at_ms: int
-    """The highest store time in the log by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +83,6 @@ class Claim:
     until: float
 
 
-class Incarnation:
-    """A topic from its creation to its deletion."""
-
-    __slots__ = ("created", "first_offsets", "name", "queues")
-
-    def __init__(self, name: str, created: int) -> None:
-        self.name = name
-        self.created = created
-        self.queues: dict[int, list[Stored]] = {}
-        self.first_offsets: dict[int, int] = {}
-
-    def kept(self, queue_id: int) -> list[Stored]:
-        """What no trim has been announced for."""
-        return self.queues.get(queue_id, [])[self.first_offsets.get(queue_id, 0) :]
-
-
 class Truth:
     """Follows the log; `happened` counts what rarely does."""
 
@@ -114,7 +91,10 @@ class Truth:
         self.topics: dict[str, Incarnation] = {}
         self.stored: dict[int, Stored] = {}
         self.by_position: dict[int, Stored] = {}
-        self.committed: dict[tuple[str, str, int], int] = {}
+        self.committed: dict[OffsetKey, int] = {}
+        self.expected = Expected()
+        self.newest: defaultdict[str, deque[Stored]] = defaultdict(lambda: deque(maxlen=NEWEST))
+        """The last messages of each topic, whatever became of it."""
         self.lasting: set[str] = set()
         """Topics that are never deleted."""
         self.refused: set[int] = set()
@@ -211,8 +191,21 @@ class Truth:
             )
             position = base + place
             tag_code = tag_code_of(record.properties)
-            stored = Stored(operation, name, topic.created, queue_id, offset, position, size, tag_code, self._now_ms)
+            stored = Stored(
+                operation,
+                name,
+                topic.created,
+                queue_id,
+                offset,
+                position,
+                size,
+                tag_code,
+                self._now_ms,
+                entry.index,
+                self._moment,
+            )
             queue.append(stored)
+            self.newest[name].append(stored)
             self.stored[operation] = self.by_position[position] = stored
         self._see_batches(places)
 
@@ -257,33 +250,67 @@ class Truth:
 
     def _see_command(self, command: Command, entry: CommittedEntry) -> None:
         match command:
-            case PutTopic(config=config):
-                self.topics.setdefault(config.topic_name, Incarnation(config.topic_name, entry.end))
-            case DeleteTopic(topic=name):
-                if self.topics.pop(name, None) is not None:
-                    self.happened["topic deleted"] += 1
-                for key in [key for key in self.committed if key[1] == name]:
-                    del self.committed[key]
+            case PutTopic() | DeleteTopic() | PutGroup() | DeleteGroup():
+                self._see_change(command, entry)
             case CommitOffsets(offsets=rows):
                 for group, topic, queue_id, offset in rows:
                     self._see_commit((group, topic, queue_id), offset)
             case DeleteOffsets(pairs=pairs):
-                for key in [key for key in self.committed if key[:2] in pairs]:
-                    del self.committed[key]
-            case DeleteGroup(group=group, clean_offsets=True):
-                for key in [key for key in self.committed if key[0] == group]:
-                    del self.committed[key]
-            case Features(node_id=node_id, kinds=kinds) if REMEMBER_SENDS in kinds:
-                self._understands.add(node_id)
+                self._forget_offsets(key for key in self.committed if key[:2] in pairs)
+            case Features(node_id=node_id, kinds=kinds):
+                self.expected.features[node_id] = kinds
+                if REMEMBER_SENDS in kinds:
+                    self._understands.add(node_id)
             case LimitSends():
                 self._is_limited = True
+            case PutPin(name=name, position=position, lease_ms=lease_ms, renewed_ms=renewed_ms):
+                self.expected.see(("pin", name, lease_ms))
+                self.expected.put_pin(Pin(name, position, lease_ms, renewed_ms))
+            case DeletePins(names=names):
+                for name in names:
+                    self.expected.pins.pop(name, None)
             case TrimQueues(before_position=position, first_offsets=rows):
                 self._see_pins(position)
                 self.trimmed_to = max(self.trimmed_to, position)
+                self.expected.trims.put(entry.index, self._moment, self.trimmed_to)
                 for name, created, queue_id, first in rows:
                     incarnation = self.topics.get(name)
                     if incarnation is not None and incarnation.created == created:
                         self._see_trim(incarnation, queue_id, first, self.trimmed_to)
+
+    def _see_change(self, command: PutTopic | DeleteTopic | PutGroup | DeleteGroup, entry: CommittedEntry) -> None:
+        """A topic or a consumer group comes, changes or goes."""
+        expected, index, moment = self.expected, entry.index, self._moment
+        match command:
+            case PutTopic(config=config):
+                name = config.topic_name
+                expected.see(("topic", name, config.topic_sys_flag))
+                incarnation = self.topics.get(name)
+                if incarnation is None:
+                    incarnation = self.topics[name] = Incarnation(name, entry.end)
+                    expected.incarnations[name, entry.end] = incarnation
+                    expected.topics[name].put(index, moment, incarnation)
+                incarnation.config = config
+                expected.configs[name].put(index, moment, config)
+            case DeleteTopic(topic=name):
+                if self.topics.pop(name, None) is not None:
+                    self.happened["topic deleted"] += 1
+                    expected.topics[name].put(index, moment, None)
+                    expected.configs[name].put(index, moment, None)
+                self._forget_offsets(key for key in self.committed if key[1] == name)
+            case PutGroup(config=group_config):
+                expected.see(("group", group_config.group_name, group_config.retry_max_times))
+                expected.groups[group_config.group_name].put(index, moment, group_config)
+            case DeleteGroup(group=name, clean_offsets=clean):
+                self.happened["group deleted"] += expected.groups[name].last is not None
+                expected.groups[name].put(index, moment, None)
+                if clean:
+                    self._forget_offsets(key for key in self.committed if key[0] == name)
+
+    def _forget_offsets(self, keys: Iterable[OffsetKey]) -> None:
+        for key in list(keys):
+            del self.committed[key]
+            self.expected.offsets[key].put(self._index, self._moment, None)
 
     def _see_pins(self, position: int) -> None:
         """The log is about to be trimmed: does anybody still need what goes?  A full disk overrides every pin."""
@@ -315,7 +342,7 @@ class Truth:
         )
         topic.first_offsets[queue_id] = max(topic.first_offsets.get(queue_id, 0), first)
 
-    def _see_commit(self, key: tuple[str, str, int], offset: int) -> None:
+    def _see_commit(self, key: OffsetKey, offset: int) -> None:
         before = self.committed.get(key, -1)
         require(key[1] in self.topics, "an offset is committed for a topic that exists", key=key, offset=offset)
         require(
@@ -325,7 +352,13 @@ class Truth:
             before=before,
             now=offset,
         )
+        self.expected.see(("offset", *key, offset))
         self.committed[key] = offset
+        self.expected.offsets[key].put(self._index, self._moment, offset)
+
+    @property
+    def _moment(self) -> float:
+        return 0.0 if self.group is None else self.group.scheduler.now
 
     def positions_between(self, start: int, end: int) -> list[int]:
         """Of all records in a range of the log, in its order."""
@@ -333,13 +366,21 @@ class Truth:
 
     # ---------------------------------------------------------------- replicas
 
-    def compare(self, node: str, index: int, digest: int) -> None:
+    def compare(self, node: str, index: int, state: BrokerState) -> None:
         """A replica's state after the entry at `index`."""
+        digest = state.digest()
         known = self._digests.setdefault(index, digest)
         require(known == digest, "equal logs make equal states", node=node, index=index)
+        if index == self._index:
+            self.expected.compare(node, index, state)
 
-    def restored(self, meta: SnapshotMeta | None, rebuild_from: int) -> None:
-        """A replica starts from a snapshot, or from nothing."""
+    def restored(self, node: str, meta: SnapshotMeta | None, state: BrokerState, rebuild_from: int) -> None:
+        """A replica starts from a snapshot, or from nothing: with the state that was there at that entry."""
+        if meta is not None:
+            digest = state.digest()
+            known = self._digests.get(meta.last_index, digest)
+            require(known == digest, "a snapshot restores the state of its entry", node=node, index=meta.last_index)
+            self.expected.compare_trim(node, meta.last_index, state)
         if meta is None:
             self.happened["state from the log"] += 1
         elif rebuild_from == 0 < meta.position:
@@ -362,7 +403,7 @@ class Truth:
             stored=stored,
         )
 
-    def commit_acknowledged(self, key: tuple[str, str, int], offset: int) -> None:
+    def commit_acknowledged(self, key: OffsetKey, offset: int) -> None:
         """A client was told that its offset is committed."""
         found = self.committed.get(key, -1)
         require(found >= offset, "a commit is acknowledged once it is applied", key=key, answered=offset, found=found)

@@ -1,0 +1,130 @@
+"""What a confirmed leader may answer to questions about offsets, topics and groups: what held since it was asked.
+
+A node that is asked for single messages answers from what it has: nothing of a topic that it knows to be deleted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dledger.sim.invariants import require
+from dledger_broker.sim.connection import Answer
+from dledger_broker.sim.expected import OffsetKey, Stored
+from dledger_broker.sim.history import History
+from dledger_broker.sim.truth import operation_of
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.record import iter_records
+from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+
+if TYPE_CHECKING:
+    from dledger_broker.sim.trial import BrokerTrial
+
+
+class QuestionJudge:
+    """Judges the answers of a trial."""
+
+    def __init__(self, trial: BrokerTrial) -> None:
+        self._trial = trial
+        self._expected = trial.truth.expected
+
+    def offset(self, key: OffsetKey, answer: Answer) -> int | None:
+        """A committed offset (14, asked without the rule for young topics); None if there is none, or no answer."""
+        if answer.code not in {ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND}:
+            return None
+        found = int(answer.ext["offset"]) if answer.code == ResponseCode.SUCCESS else None
+        self._require(self._expected.offsets[key], found, answer, "a committed offset is what was committed last", key)
+        self._trial.counts["offset read" if found is not None else "no offset read"] += 1
+        return found
+
+    def end(self, topic: str, queue_id: int, answer: Answer) -> int | None:
+        """Where a queue ends (30); None if there is no answer."""
+        if answer.code != ResponseCode.SUCCESS or answer.seen is None:
+            return None
+        found = int(answer.ext["offset"])
+        known = self._expected.topics[topic].during(answer.seen.asked_at, self._now)
+        bounds = [
+            (0, 0)
+            if one is None
+            else (one.end_before(queue_id, answer.seen.asked_at), len(one.queues.get(queue_id, ())))
+            for one in known
+        ]
+        require(
+            any(low <= found <= high for low, high in bounds),
+            "a queue ends where its topic's messages end",
+            topic=topic,
+            queue=queue_id,
+            found=found,
+            bounds=bounds,
+        )
+        return found
+
+    def beginning(self, topic: str, queue_id: int, answer: Answer) -> None:
+        """The first offset of a queue (31): nothing that is kept lies before it."""
+        if answer.code != ResponseCode.SUCCESS or answer.seen is None:
+            return
+        found = int(answer.ext["offset"])
+        known = self._expected.topics[topic].during(answer.seen.asked_at, self._now)
+        if len(known) == 1 and known[0] is not None:
+            skipped = known[0].skipped(queue_id, 0, found)
+            require(skipped is None, "a queue begins with the first message that is kept", found=found, skipped=skipped)
+
+    def topic(self, name: str, answer: Answer) -> TopicConfig | None:
+        """A topic's configuration (351), None if it is denied or there is no answer."""
+        if answer.code not in {ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST}:
+            return None
+        found = msgspec.json.decode(answer.body, type=TopicConfig) if answer.code == ResponseCode.SUCCESS else None
+        self._require(self._expected.configs[name], found, answer, "a topic is as it was made", name)
+        return found
+
+    def group(self, name: str, answer: Answer) -> SubscriptionGroupConfig | None:
+        """A consumer group's configuration (352), None if it is denied or there is no answer."""
+        if answer.code not in {ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}:
+            return None
+        found = (
+            msgspec.json.decode(answer.body, type=SubscriptionGroupConfig)
+            if answer.code == ResponseCode.SUCCESS
+            else None
+        )
+        self._require(self._expected.groups[name], found, answer, "a group is as it was made", name)
+        self._trial.counts["group read"] += 1
+        return found
+
+    def message(self, stored: Stored, answer: Answer, *, by_key: bool) -> None:
+        """A message of a topic that comes and goes was looked for."""
+        trial, seen = self._trial, answer.seen
+        if trial.group.rotten or seen is None or seen.passed_on:
+            return
+        known = self._expected.topics[stored.topic].within(seen.first_index, seen.last_index)
+        if answer.code == ResponseCode.SUCCESS:
+            found = [(operation_of(record.body), record.physical_offset) for record in iter_records(answer.body)]
+            require(found == [(stored.operation, stored.position)], "a lookup finds it", stored=stored, found=found)
+            require(
+                any(one is not None and one.created == stored.created for one in known),
+                "nothing of a deleted topic is found",
+                stored=stored,
+                by_key=by_key,
+                known=known,
+            )
+            trial.counts["message of a passing topic found"] += 1
+        elif answer.code == ResponseCode.QUERY_NOT_FOUND or "can not find" in answer.remark:
+            group = self._expected.topics[stored.topic].during(seen.asked_at, self._now)
+            if len(group) == 1 and group[0] is not None and group[0].created == stored.created:
+                require(
+                    group[0].skipped(stored.queue_id, stored.offset, stored.offset + 1) is None,
+                    "what is stored is found",
+                    stored=stored,
+                    by_key=by_key,
+                )
+            trial.counts["message of a passing topic denied"] += 1
+
+    @property
+    def _now(self) -> float:
+        return self._trial.group.scheduler.now
+
+    def _require(self, history: History, found: object, answer: Answer, promise: str, of: object) -> None:  # type: ignore[type-arg]
+        if answer.seen is None:
+            return
+        known = history.during(answer.seen.asked_at, self._now)
+        require(found in known, promise, of=of, found=found, known=known)

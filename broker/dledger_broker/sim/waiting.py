@@ -1,0 +1,104 @@
+"""Whoever waits for a message on a node: none waits for what is there, or for what will never come.
+
+- A long poll whose message is applied is answered in the same turn of the event loop.
+- One whose queue is gone with its topic, or whose state was replaced, is answered in the turn in which that happens.
+- One on a node that led and leads no more, or that is about to stop, is answered at once.
+- None waits longer than its client said.
+"""
+
+# ruff: noqa: SLF001 - what is watched is what is private
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from dledger.sim.group import Life
+from dledger.sim.invariants import require
+from dledger.sim.scheduler import Scheduler
+from dledger_broker.group import Group
+from dledger_broker.longpoll import HeldPull
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.processors.pull import PullProcessor
+from dledger_broker.sim.expected import Stored
+from dledger_broker.sim.truth import Truth
+
+LATE_S: Final = 0.5
+"""A deadline may pass so much earlier, by another clock, than its poll is answered."""
+CLOCK_ERROR: Final = 1.1
+"""A node's seconds are so much longer at most."""
+
+
+class _Poll(NamedTuple):
+    since: float
+    """When it began to wait, simulated seconds."""
+    for_s: float
+    term: int
+    """In which this node led and was ready when it began; 0 if it did not."""
+
+
+class Waiting:
+    """The long polls of one life of a node."""
+
+    def __init__(self, life: Life, scheduler: Scheduler, machine: BrokerMachine, truth: Truth) -> None:
+        self._life = life
+        self._scheduler = scheduler
+        self._machine = machine
+        self._truth = truth
+        self._polls: dict[HeldPull, _Poll] = {}
+        self._pulls: PullProcessor | None = None
+        self._group: Group | None = None
+
+    def watch(self, pulls: PullProcessor, group: Group) -> None:
+        """Follow the polls of a processor."""
+        self._pulls, self._group = pulls, group
+        held = pulls.held
+        hold, retry, expire = held.hold, held._retry, held._expire
+
+        def held_now(pull: HeldPull) -> None:
+            self._truth.happened["poll held"] += 1
+            self._polls[pull] = _Poll(self._scheduler.now, pull.fields.suspend_timeout_millis / 1000, self._led)
+            hold(pull)
+
+        def tried(pull: HeldPull) -> bool:
+            ended = retry(pull)
+            if ended:
+                self._polls.pop(pull, None)
+                self._truth.happened["poll woken"] += 1
+            return ended
+
+        def expired(pull: HeldPull) -> None:
+            self._polls.pop(pull, None)
+            expire(pull)
+
+        held.hold = held_now  # type: ignore[method-assign]
+        held._retry, held._expire = tried, expired
+
+    @property
+    def _led(self) -> int:
+        return self._group.term if self._group is not None and self._group.ready else 0
+
+    def check(self) -> None:
+        """Raise `Violation` if somebody waits who should not; called after everything that may end a poll."""
+        if self._pulls is None:
+            return
+        awake_since = self._life.environment.paused_until
+        for pull, poll in list(self._polls.items()):
+            if not pull.request.origin.is_open:
+                del self._polls[pull]
+                continue
+            facts = {"node": self._life.node.name, "queue": pull.queue, "offset": pull.offset, "since": poll.since}
+            require(not pull.queue.dropped, "no long poll waits for a queue that is gone", **facts)
+            require(self._wanted(pull) is None, "a long poll is woken by what it waits for", **facts)
+            require(poll.term in {0, self._led}, "a node that leads no more lets those go who wait there", **facts)
+            require(self._pulls.accepts_waiting, "a node that is about to stop lets those go who wait there", **facts)
+            late = self._scheduler.now - max(poll.since + poll.for_s * CLOCK_ERROR, awake_since) - LATE_S
+            require(late < 0, "a long poll ends when its client said", late=late, **facts)
+
+    def _wanted(self, pull: HeldPull) -> Stored | None:
+        """A message that a poll waits for and that is applied here."""
+        queue = pull.queue
+        topic = self._machine.state.topics[queue.topic]
+        tags = pull.tag_filter
+        codes = None if tags is None or tags.matches_all else tags.codes
+        incarnation = self._truth.expected.incarnations[queue.topic, topic.created_position]
+        return incarnation.skipped(queue.queue_id, pull.offset, queue.next_offset, codes)
