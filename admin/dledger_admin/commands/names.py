@@ -10,7 +10,7 @@ from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.topics import validate_group, validate_topic
 
 
-class Name(click.ParamType):
+class Name(click.ParamType):  # type: ignore[type-arg]  # older versions, which are allowed, are not generic
     """The name of something that brokers keep; `check` raises `InvalidParameter` for a name that nothing can have."""
 
     def __init__(self, kind: str, check: Callable[[str], None]) -> None:

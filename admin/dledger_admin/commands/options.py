@@ -41,7 +41,7 @@ class AbsolutePath(click.Path):
         return path
 
 
-class NameServers(click.ParamType):
+class NameServers(click.ParamType):  # type: ignore[type-arg]  # older versions, which are allowed, are not generic
     """Addresses of name servers, which stay the text that they are."""
 
     name = "addresses"

@@ -1,4 +1,4 @@
-"""What a leader proposes belongs to the term in which it was decided: two things wait between the two.
+"""Judge of what a leader proposes: it belongs to the term in which it was decided, and two things wait in between.
 
 - A commit of an offset waits in a buffer. A leader that was deposed meanwhile does not propose it later, when it leads
   again: others may have taken newer ones.
@@ -16,6 +16,7 @@ from dledger_broker.retention import Retention
 from dledger_broker.sim.expected import OffsetKey
 from dledger_broker.state.commands import Command, CommitOffsets, TrimQueues
 from dledger_broker.state.contexts import Done
+from dledger_broker.state.recent_commits import Committer
 
 
 def watch_proposals(machine: BrokerMachine, retention: Retention) -> None:
@@ -29,9 +30,11 @@ def _watch_commits(machine: BrokerMachine) -> None:
     commit, propose = buffer.commit, buffer._propose
     taken: dict[tuple[OffsetKey, int], int] = {}
 
-    def take(group: str, topic: str, queue_id: int, offset: int, done: Done | None = None) -> None:
+    def take(
+        group: str, topic: str, queue_id: int, offset: int, done: Done | None = None, by: Committer | None = None
+    ) -> None:
         taken[(group, topic, queue_id), offset] = machine.leadership.term
-        commit(group, topic, queue_id, offset, done)
+        commit(group, topic, queue_id, offset, done, by)
 
     def proposing(command: Command, done: Done) -> None:
         if machine.leadership.ready and isinstance(command, CommitOffsets):

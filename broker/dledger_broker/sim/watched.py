@@ -52,8 +52,9 @@ class WatchedMachine:
     def snapshot(self) -> Iterator[bytes]:
         """See `StateMachine.snapshot`; another encoding of the same state is looked at when that has changed."""
         if not self._captures:
-            now = b"".join(encode_state(self.machine.state))
-            self._captures.append((self.index + SLOW_ENCODING_ENTRIES, now, encode_state(self.machine.state)))
+            state, now = self.machine.state, self.machine.env.now()
+            encoded = b"".join(encode_state(state, now))
+            self._captures.append((self.index + SLOW_ENCODING_ENTRIES, encoded, encode_state(state, now)))
         return self.machine.snapshot()
 
     def _check_capture(self) -> None:

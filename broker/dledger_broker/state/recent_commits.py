@@ -1,4 +1,4 @@
-"""Who committed which consumer offset of late: knowledge that tells a delayed commit from a consumer that seeks back.
+"""Memory of who committed which consumer offset of late: it tells a delayed commit from a consumer that seeks back.
 
 A commit that another node passed on must not undo a newer one of its client:
 
