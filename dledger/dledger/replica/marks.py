@@ -139,6 +139,10 @@ class Marks:
             return
         index = mark.index - 1
         membership_index, membership = self._engine().table.membership_at(index)
+        if not membership.voters:
+            # Only its founders know a group's first membership. A replica that was caught up from the first entry on
+            # meets one in its log at the latest where it was taken in itself; a snapshot from before would name none.
+            return
         before = self._store.meta(index)
         meta = SnapshotMeta(mark.position, index, before.term, before.chain_crc, membership, membership_index)
         self._snapshotter.begin(meta, self._machine.snapshot())
