@@ -77,6 +77,23 @@ def test_a_round_that_cannot_begin_fails_its_reads(turns: Turns):
     assert answers == [error]
 
 
+def test_reads_that_cannot_be_confirmed_any_more_fail_wherever_they_stand(turns: Turns):
+    rounds = iter(range(1, 10))
+    answers: list[Exception | None] = []
+    waiters = ReadWaiters(turns, lambda: next(rounds), nothing)  # type: ignore[arg-type]
+    waiters.add(answers.append)
+    turns.turn()
+    waiters.confirmed(1, 10)
+    waiters.add(answers.append)
+    turns.turn()  # in a round that nobody has confirmed
+    waiters.add(answers.append)  # and one whose round is still to begin
+    error = NotLeaderError(None, 3)
+    waiters.fail(error)
+    assert answers == [error] * 3
+    turns.turn()
+    assert answers == [error] * 3, "each is answered once"
+
+
 def test_a_group_of_one_confirms_before_the_round_has_a_number(turns: Turns):
     answers: list[Exception | None] = []
 

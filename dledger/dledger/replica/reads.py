@@ -68,10 +68,10 @@ class ReadWaiters:
             self._confirmed.pop(0)[2](None)
 
     def fail(self, error: Exception) -> None:
-        """No outstanding read can be confirmed any more."""
-        callbacks = [callback for _, asked in self._in_round for callback in asked]
-        callbacks += [callback for _, _, callback in self._confirmed]
-        self._in_round = []
-        self._confirmed = []
+        """No outstanding read can be confirmed any more, those included whose round was still to begin."""
+        callbacks = [callback for _, _, callback in self._confirmed]
+        callbacks += [callback for _, asked in self._in_round for callback in asked]
+        callbacks += self._asked
+        self._confirmed, self._in_round, self._asked = [], [], []
         for callback in callbacks:
             callback(error)
