@@ -90,6 +90,15 @@ def test_every_test_that_a_page_names_exists(page):
             assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
 
 
+def test_every_fault_that_was_found_names_what_keeps_it_away():
+    seeds = {" ".join(line.split()[:2]) for line in (ROOT / "tests/sim/seeds.txt").read_text().splitlines()}
+    faults = re.findall(r"^\| .+ \| .+ \| (.+) \|$", (DOCS / "proof/regressions.md").read_text(), re.MULTILINE)
+    assert len(faults) > 100
+    for kept_away_by in faults:
+        assert kept_away_by in {"–", "test"} or TEST_NAME.search(kept_away_by) or "seeds.txt" in kept_away_by
+        assert set(re.findall(r"seed `(\w+ \d+)`", kept_away_by)) <= seeds
+
+
 def test_every_page_is_reached_from_the_index():
     index = (DOCS / "README.md").read_text()
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} - {"README.md"}
