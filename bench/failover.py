@@ -1,4 +1,4 @@
-"""How long this project's own client stands still when the leader is killed."""
+"""Measurement of how long this project's own client stands still when the leader is killed."""
 
 import asyncio
 import time

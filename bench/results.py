@@ -1,4 +1,4 @@
-"""What the benchmarks report: one structure per kind of measurement, medians over its runs, and their JSON form."""
+"""Results of the benchmarks: one structure per kind of measurement, medians over its runs, and their JSON form."""
 
 import math
 import statistics

@@ -1,4 +1,5 @@
-"""What is measured. Every run starts a cluster of its own, so that no run inherits the files or memory of another."""
+"""Scenarios of the benchmark. Every run starts a cluster of its own, so that no run inherits the files or memory of
+another."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""How a benchmark ends before its time."""
+"""Signal handler that ends a benchmark before its time."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""What the broker processes use, read from /proc (Linux)."""
+"""Meter of the CPU and memory that broker processes use, read from /proc (Linux)."""
 
 import os
 import time

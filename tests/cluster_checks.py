@@ -1,4 +1,4 @@
-"""What every test that breaks a cluster of real processes asks of it afterwards."""
+"""Checks that every test which breaks a cluster of real processes makes afterwards."""
 
 from __future__ import annotations
 

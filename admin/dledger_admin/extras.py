@@ -1,4 +1,4 @@
-"""What a command needs beyond the base install, and the command that brings it."""
+"""Packages that a command needs beyond the base install, and the command that brings them."""
 
 from __future__ import annotations
 

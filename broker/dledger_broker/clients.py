@@ -1,4 +1,4 @@
-"""Who is connected: the client tables of the nodes and the leader's merged view of them.
+"""Tables of the connected clients: each node's own, and the leader's merged view of them.
 
 Nothing here is replicated. Every node knows the clients that heartbeat to it, with their channels; it tells the leader
 (see `presence`), which merges all tables. Pure: time is an argument, channels are only kept.

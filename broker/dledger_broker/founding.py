@@ -1,4 +1,4 @@
-"""What a leader records in its group's state once every member understands it: the group's ordinal, which never
+"""Records that a leader makes in its group's state once every member understands them: the group's ordinal, which never
 changes, the limits of remembered sends, which follow the leader's configuration, and the topics that are always there.
 """
 

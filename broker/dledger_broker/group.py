@@ -1,4 +1,4 @@
-"""What a node knows of its group's leadership: who leads, in which term, and where clients reach that node."""
+"""View of a group's leadership: the leader, its term, and where clients reach it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker counts about its clients: plain integers, read by the exporter when somebody asks."""
+"""Counters of a broker's clients: plain integers, read by the exporter when somebody asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the nodes of a group tell each other about their clients, on a channel of its own.
+"""Exchange between the nodes of a group about their clients, on a channel of its own.
 
     Hello          a node's client address, to every other node, until it was answered and every few seconds
     Table          a node's clients, to the leader: whole after a change of leadership, then what has changed; a large

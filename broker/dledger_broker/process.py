@@ -1,4 +1,4 @@
-"""What a broker process sets up around its event loop: memory, garbage collection, logs, the pid file."""
+"""Setup of a broker process around its event loop: memory, garbage collection, logs, the pid file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which part of the log goes: by age, by size, by how full the fullest disk is.
+"""Retention: the part of the log that goes, by age, by size, by how full the fullest disk is.
 
 Only the leader decides.  It finds the first offset that every queue keeps, has that applied (`TrimQueues`), and then
 proposes the trim itself, so that all replicas keep the same range and no queue offset is issued twice.  It also ends

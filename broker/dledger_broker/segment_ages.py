@@ -1,4 +1,4 @@
-"""How old the segments of the log are: as old as the newest message in them.
+"""Ages of the log's segments: as old as the newest message in them.
 
 The time of a message is in its record, so it is the same on every node, and stays what it is when a node is replaced or
 its files are written anew.  The last records of each term in a segment are read once, as soon as everything before the

@@ -1,4 +1,4 @@
-"""What a node serves, without its ports: the state machine, what handles requests, retention, joined to the log."""
+"""Service of a node, without its ports: the state machine, the handlers of requests, retention, joined to the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where built tools are kept between runs: one directory per user, shared by all checkouts."""
+"""Cache of built tools between runs: one directory per user, shared by all checkouts."""
 
 from __future__ import annotations
 

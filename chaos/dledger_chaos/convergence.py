@@ -1,4 +1,5 @@
-"""When a cluster is whole again: every node runs, follows one leader, counts, and has applied what was committed."""
+"""Test for a cluster that is whole again: every node runs, follows one leader, counts, and has applied what was
+committed."""
 
 from __future__ import annotations
 

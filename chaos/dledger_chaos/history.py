@@ -1,4 +1,4 @@
-"""What clients asked and were told, and what happened to the cluster meanwhile.
+"""History of a run: what clients asked and were told, and what happened to the cluster meanwhile.
 
 A run leaves two files of JSON lines, each line one record of this module:
 

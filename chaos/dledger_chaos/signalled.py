@@ -1,4 +1,4 @@
-"""What targets share whose nodes are processes of this machine: stopped, killed and paused by their pid.
+"""Shared parts of targets whose nodes are processes of this machine: stopped, killed and paused by their pid.
 
 A node that is being started has opened its files long before its pid can be found.  So nothing that needs a dead
 process goes on while one is being started, and no node is started while its files are rolled back: a process whose

@@ -1,4 +1,4 @@
-"""What faults and workloads may know of, and do to, the system under test.
+"""Interface of the system under test: what faults and workloads may know of it, and do to it.
 
 A target is a cluster of processes behind a mesh of proxies.  Everything that a fault does goes through this protocol,
 so that a fault knows nothing of how a particular system is started.

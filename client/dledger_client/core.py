@@ -1,4 +1,5 @@
-"""What producer, consumer and admin share: connections, routes, leaders, heartbeats, and calls to a group's leader."""
+"""Core that producer, consumer and admin share: connections, routes, leaders, heartbeats, and calls to a group's
+leader."""
 
 from __future__ import annotations
 

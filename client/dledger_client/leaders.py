@@ -1,4 +1,4 @@
-"""Who leads a broker group, learned from routes, from refusals and from notices, and whom to ask while nobody knows.
+"""Leaders of broker groups, learned from routes, from refusals and from notices, and whom to ask while nobody knows.
 
 A newer term wins; of equal terms the later word wins. But a leader that has just failed to answer is believed in again
 only when it answers, or when somebody names it together with a newer term. The interleaving behind that exception:

@@ -1,4 +1,4 @@
-"""What goes in and what comes out: messages, queues, results.
+"""Values that go in and come out: messages, queues, results.
 
 Timestamps are milliseconds since 1970, offsets count from 0. A `MessageQueue` is a plain tuple
 `(topic, broker_group, queue_id)` with names.

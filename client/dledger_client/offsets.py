@@ -1,4 +1,4 @@
-"""Where a consumer group's offsets are kept: on the brokers, or in a file for broadcast consumption."""
+"""Stores of a consumer group's offsets: on the brokers, or in a file for broadcast consumption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a consumer has got in one queue: which offset may be committed."""
+"""Progress of a consumer in one queue: which offset may be committed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the queues of a topic are shared among the members of a consumer group.
+"""Strategies that share the queues of a topic among the members of a consumer group.
 
 Every member computes the same shares from the same sorted lists, so that no coordinator is needed. Members of other
 RocketMQ clients take part if they use the same strategy; `average` is theirs too.

@@ -1,4 +1,4 @@
-"""Which queues a topic has and which broker groups hold them, kept up to date.
+"""Routes: the queues of a topic and the broker groups that hold them, kept up to date.
 
 Three sources, the quickest of which is enough: a *route watch* (a long poll at the name server that ends when a route
 changes), a poll every 30 s, and a look-up when a broker's answer says that the route is out of date. A name server

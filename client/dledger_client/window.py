@@ -1,4 +1,5 @@
-"""What a producer has under way: how much before further sends wait, and which calls a close has to wait for."""
+"""Window of what a producer has under way: how much before further sends wait, and which calls a close has to wait
+for."""
 
 from __future__ import annotations
 

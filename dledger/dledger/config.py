@@ -1,4 +1,4 @@
-"""What a replica and a node are told."""
+"""Configuration of a replica and of a node."""
 
 from __future__ import annotations
 

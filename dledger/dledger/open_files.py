@@ -1,4 +1,4 @@
-"""How many files and connections this process may have open at a time.
+"""Limits on the files and connections that this process may have open at a time.
 
 A listener that takes more connections than that leaves a server unable to open its own files and to accept its peers.
 """

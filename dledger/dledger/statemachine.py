@@ -1,4 +1,4 @@
-"""What a replicated service implements, and what it is handed.
+"""Interface of a replicated service, and of what it is handed.
 
 The log calls a `StateMachine` on the event loop only, never concurrently, in log order, and never inside a call of
 `stage`: what it is told may stage units, ask for reads and hand leadership over.  Applying never rejects:

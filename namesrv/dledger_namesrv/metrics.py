@@ -1,4 +1,4 @@
-"""What a name server counts: plain integers, read by the HTTP port when somebody asks."""
+"""Counters of a name server: plain integers, read by the HTTP port when somebody asks."""
 
 from __future__ import annotations
 

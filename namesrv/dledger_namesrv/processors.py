@@ -1,4 +1,4 @@
-"""What a name server does for each request code."""
+"""Handlers of a name server's request codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a read or a write can fail with; every text names what to change."""
+"""Errors of reads and writes; every text names what to change."""
 
 from __future__ import annotations
 

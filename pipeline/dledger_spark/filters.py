@@ -1,4 +1,4 @@
-"""What Spark pushes down: filters on topic, partition, offset, timestamp and tags narrow what is read at all."""
+"""Filters that Spark pushes down: those on topic, partition, offset, timestamp and tags narrow what is read at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a row of a sink the same row when a task runs again.
+"""Identity of the rows of a sink: the same row is the same one when a task runs again.
 
 The identity is a hash of what runs (query and micro-batch, or a job's name), the Spark partition, the row's content,
 and its number among equal rows of the partition. A broker answers a repeated send of the same identity with the first

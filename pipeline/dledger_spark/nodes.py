@@ -1,4 +1,4 @@
-"""Who serves: name servers, the nodes of a broker group, and reading from one replica after another.
+"""Servers to read from: name servers, the nodes of a broker group, and one replica after another.
 
 Only what a name server tells is known here; whether a node still has the role that the reader wants is for that node to
 say, and it refuses if it has not.

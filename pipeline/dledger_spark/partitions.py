@@ -1,4 +1,4 @@
-"""What is sent to a task: plain values that pickle, and everything that it needs to read its part."""
+"""Partitions that are sent to tasks: plain values that pickle, and everything that a task needs to read its part."""
 
 from __future__ import annotations
 

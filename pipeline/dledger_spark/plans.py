@@ -1,4 +1,4 @@
-"""What a cluster holds, at one moment: asked of followers, never behind what was acknowledged before.
+"""Plans: what a cluster holds at one moment, asked of followers, never behind what was acknowledged before.
 
 `READ_COMMIT` gives the position below which everything acknowledged lies (the leader confirms it; no message is read
 there), `READ_PLAN` what a follower that has applied so much can give. Formats: `docs/wire.md`, "Reading the log".

@@ -1,4 +1,4 @@
-"""What the tasks of both modes share: they begin with a partition and give Arrow batches."""
+"""Shared parts of the tasks of both modes: they begin with a partition and give Arrow batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the pieces of stored records lie: found for many records at once, without a Python object for each.
+"""Finder of the pieces of stored records: for many records at once, without a Python object for each.
 
 The format is that of `dledger_remoting.record`, whose decoder is the reference; this one is for many records in a row,
 on executors that have the standard library and pyarrow only. Only the way from record to record is walked, by their

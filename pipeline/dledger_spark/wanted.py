@@ -1,4 +1,4 @@
-"""Which records a read wants: plain values, made by the planner and pickled to the tasks."""
+"""Selection of the records that a read wants: plain values, made by the planner and pickled to the tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `up` writes for each process, and what it refuses to write."""
+"""Configuration files that `up` writes for each process, and those that it refuses to write."""
 
 import tomllib
 

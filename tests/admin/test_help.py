@@ -1,4 +1,4 @@
-"""What `--help` shows: everything, whole, and without any extra."""
+"""Help shows everything, whole, and without any extra."""
 
 import subprocess
 import sys

@@ -1,4 +1,5 @@
-"""What a process had not synced is gone after a power loss, what it had is there; and its disk fails as it is told."""
+"""The disk shim: a power loss takes what a process had not synced and nothing else, and the disk fails as it is
+told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said to convict a known bug in real processes can be run."""
+"""Trials of known bugs: whatever is said to convict one in real processes can be run."""
 
 from dledger_broker.sim.mutants import MUTANTS
 from dledger_chaos.faults import kinds_named

@@ -1,4 +1,4 @@
-"""What is seen of nodes while a run goes on: who ends by itself, and that somebody watches."""
+"""Observation of nodes while a run goes on: who ends by itself, and that somebody watches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a group consumer promises: everything is delivered, nothing is skipped, offsets follow acknowledgements."""
+"""Promises of a group consumer: everything is delivered, nothing is skipped, offsets follow acknowledgements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a local cluster promises before any process runs; `tests/integration` has the rest."""
+"""Promises of a local cluster before any process runs; `tests/integration` has the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a producer promises about single messages and their failures."""
+"""Promises of a producer about single messages and their failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every client that others wrote, in `stock_clients`, has to come through."""
+"""Stories that every client of others, in `stock_clients`, has to come through."""
 
 from __future__ import annotations
 

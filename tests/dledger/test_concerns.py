@@ -1,4 +1,5 @@
-"""What differs between the members of a group is said once, after it has lasted, and again after a minute."""
+"""Concerns about differences between the members of a group: said once, after they have lasted, and again after a
+minute."""
 
 import logging
 from types import SimpleNamespace

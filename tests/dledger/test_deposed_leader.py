@@ -1,4 +1,4 @@
-"""What a leader sends that stood still while another one was elected."""
+"""Messages of a leader that stood still while another one was elected."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Who becomes a member is decided one change at a time, and never at the cost of safety."""
+"""Joining a group: decided one change at a time, and never at the cost of safety."""
 
 from collections.abc import Iterable
 

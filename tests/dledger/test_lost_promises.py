@@ -1,4 +1,4 @@
-"""What a replica promised may rot: one copy is written anew, and a node that lost both comes back empty, but only while
+"""Promises of a replica that rot: one copy is written anew, and a node that lost both comes back empty, but only while
 a leader that lists it answers."""
 
 import asyncio

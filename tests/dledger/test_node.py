@@ -1,4 +1,4 @@
-"""What a node promises to who embeds it, with real files, sockets and threads."""
+"""Promises of a node to whoever embeds it, with real files, sockets and threads."""
 
 import asyncio
 import itertools

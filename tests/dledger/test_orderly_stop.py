@@ -1,4 +1,4 @@
-"""What an orderly stop writes is right whenever it is cut short."""
+"""An orderly stop: whatever it writes is right, wherever it is cut short."""
 
 from random import Random
 

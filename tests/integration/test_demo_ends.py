@@ -1,4 +1,4 @@
-"""What `dledger demo` started does not outlive it."""
+"""Ends of `dledger demo`: nothing that it started outlives it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node can lose of its directory, and how it comes back."""
+"""Losses of parts of a node's directory, and how the node comes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client may cost a node: each limit has a key, is reached here, is counted, and disturbs nobody else."""
+"""Limits on what a client may cost a node: each has a key, is reached here, is counted, and disturbs nobody else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a name server says over HTTP."""
+"""The HTTP port of a name server."""
 
 import asyncio
 import socket

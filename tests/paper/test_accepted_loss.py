@@ -1,4 +1,4 @@
-"""Where an operator accepted that committed entries are lost, a replica that still has them is believed nothing.
+"""A replica that still has committed entries whose loss an operator accepted is believed nothing.
 
 With `flush = "async"` a power loss may take the same committed entries from a majority.  `recover --accept-loss` lets
 these nodes vote: the group goes on without the entries, and whoever still has them is contradicted and comes back as

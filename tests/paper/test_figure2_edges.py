@@ -1,4 +1,4 @@
-"""Where the rules of figure 2 meet repeated, late and foreign messages."""
+"""Edges of the rules of figure 2: repeated, late and foreign messages."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Who is at the other end of a connection is told from the first bytes that come, and not before enough have come."""
+"""Recognition of who is at the other end of a connection: from the first bytes that come, and not before enough have
+come."""
 
 import ssl
 

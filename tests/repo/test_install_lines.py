@@ -1,4 +1,4 @@
-"""What a reader is told to install can be installed: every pip line has a form that works."""
+"""Lines that tell a reader how to install: every pip line has a form that works."""
 
 import os
 import re

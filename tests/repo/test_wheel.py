@@ -1,4 +1,4 @@
-"""What a user installs: only our packages, importable outside the checkout."""
+"""The wheel: only our packages, importable outside the checkout."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Where entries go at the end of a segment, with and without a snapshot mark, for every number of bytes left."""
+"""Places of entries at the end of a segment, with and without a snapshot mark, for every number of bytes left."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the simulated faults do, and that every fault of the chaos rig has a simulated twin, or a reason why not."""
+"""Simulated faults: what they do, and that every fault of the chaos rig has a simulated twin, or a reason why not."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an archive adds next, what it lists, and what it may delete: without Spark."""
+"""Plans of an archive: what it adds next, what it lists, and what it may delete, without Spark."""
 
 import os
 import time

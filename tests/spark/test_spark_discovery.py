@@ -1,4 +1,5 @@
-"""Which queues a stream reads while name servers and topics come and go, on a cluster that a test makes up."""
+"""Discovery of the queues that a stream reads while name servers and topics come and go, on a cluster that a test makes
+up."""
 
 from __future__ import annotations
 

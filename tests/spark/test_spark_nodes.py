@@ -1,4 +1,4 @@
-"""Who is asked: name servers in turn, for a limited time."""
+"""Nodes that are asked: name servers in turn, for a limited time."""
 
 from __future__ import annotations
 

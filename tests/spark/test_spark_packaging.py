@@ -1,4 +1,4 @@
-"""What is shipped to executors runs there, and Spark starts on machines without a Java of their own."""
+"""Packages for executors: what is shipped runs there, and Spark starts on machines without a Java of their own."""
 
 from __future__ import annotations
 

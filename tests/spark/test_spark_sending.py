@@ -1,4 +1,4 @@
-"""What a task of a write asks and sends, with a producer that only remembers."""
+"""Sending by the tasks of a write, with a producer that only remembers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes a local cluster has, what they are called, and which ports and directories are theirs.
+"""Layout of a local cluster: its nodes, their names, and the ports and directories that are theirs.
 
 group g (a, b, ... counted from 0), node k      broker-<g>-n<k>
 brokerName of group g                           broker-<g>

@@ -1,4 +1,4 @@
-"""What `up` shows in the foreground: a table of the processes on a terminal, elsewhere a line for each change."""
+"""Display of `up` in the foreground: a table of the processes on a terminal, elsewhere a line for each change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ports are free, and who has the ones that are not."""
+"""Search for free ports, and for the owners of those that are taken."""
 
 from __future__ import annotations
 

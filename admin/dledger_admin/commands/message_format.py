@@ -1,4 +1,4 @@
-"""How `consume` and `message get` show a message: kcat's format strings, and JSON."""
+"""Formats in which `consume` and `message get` show a message: kcat's format strings, and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the results of `dledger spark` look as text."""
+"""Text tables for the results of `dledger spark`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demonstration ships: files, one message per line.
+"""Input of the demonstration: files, one message per line.
 
 A file's name travels as the message key, and RocketMQ separates keys by spaces, so it is percent-encoded: any name of
 any file system survives.  A line longer than a message may be travels in several pieces.

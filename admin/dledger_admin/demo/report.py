@@ -1,4 +1,4 @@
-"""What the demonstration found, and whether all of it is as promised."""
+"""Report of the demonstration: its findings, and whether all of them are as promised."""
 
 from __future__ import annotations
 

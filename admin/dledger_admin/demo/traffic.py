@@ -1,4 +1,4 @@
-"""What goes through the cluster: files out, files in, and a leader that dies in between."""
+"""Traffic of the demonstration: files out, files in, and a leader that dies in between."""
 
 from __future__ import annotations
 

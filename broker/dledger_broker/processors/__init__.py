@@ -1,4 +1,4 @@
-"""What each request means.
+"""Handlers of requests.
 
 `requests.py` takes frames in and dispatches by code: what needs the leader is passed on, what must not be stale waits
 for a read index, errors become answers. The families: `send.py`, `pull.py` (with `longpoll.py`),

@@ -1,4 +1,4 @@
-"""How fast ranges of the log are served: reading what is old gives way to what comes in.
+"""Rate limiter for ranges of the log: reading what is old gives way to what comes in.
 
 A reader that takes all it can get, on the machines of the brokers or near them, takes the cores that sends need. What a
 node serves follows from two things that it can tell without knowing who else is there: how much of the log it takes in,

@@ -1,4 +1,4 @@
-"""What a record holds behind a message's body: the topic, the client's properties, and those that the broker adds."""
+"""Encoder of a record behind a message's body: the topic, the client's properties, and those that the broker adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node is to readers that choose: leader, follower or learner."""
+"""Roles of a node towards readers that choose: leader, follower or learner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a send goes: its topic checked, created if need be, prepared for encoding; once per topic, not per message."""
+"""Targets of sends: a topic checked, created if need be, prepared for encoding; once per topic, not per message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which request codes this broker understands, who handles them, and who may."""
+"""Table of the request codes that this broker understands, their handlers, and the nodes that may handle them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each command does to the state: the one place where commands take effect."""
+"""Application of commands to the state: the one place where commands take effect."""
 
 from __future__ import annotations
 

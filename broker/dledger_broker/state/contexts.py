@@ -1,4 +1,4 @@
-"""What a replica attaches to its own proposals, and gets back when they are applied or lost."""
+"""Contexts that a replica attaches to its own proposals, and gets back when they are applied or lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pull gets: a status, the next offset, and where the records lie in the log."""
+"""Reader of queues for pulls: a status, the next offset, and where the records lie in the log."""
 
 from __future__ import annotations
 

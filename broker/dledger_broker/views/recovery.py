@@ -1,4 +1,4 @@
-"""What of the consume queues' files can be trusted when a node starts.
+"""Recovery of the consume queues' files: what of them can be trusted when a node starts.
 
 The state comes from a snapshot at log position S, and everything from S on is applied again, so only units of records
 below S matter.  The checkpoint says what the files held durably at its own position C:

@@ -1,4 +1,4 @@
-"""What a checker is given, and what it answers."""
+"""Interface of checkers: what they are given, and what they answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long clients had to wait while a fault was in force."""
+"""Checker of how long clients had to wait while a fault was in force."""
 
 from __future__ import annotations
 

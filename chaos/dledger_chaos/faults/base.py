@@ -1,4 +1,4 @@
-"""What a fault is, and how one is drawn.
+"""Interface of faults, and how one is drawn.
 
 A fault is a frozen value: what it does is fixed when it is drawn, and two of the same value do the same.  `inject`
 makes it so, `heal` ends it; both may be called on a cluster in any state, and `heal` after a failed `inject`.  Faults

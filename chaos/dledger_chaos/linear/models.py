@@ -1,4 +1,4 @@
-"""What a register and a log answer, one operation at a time.
+"""Models of a register and a log, one operation at a time.
 
 A state is any hashable value but None. `UNKNOWN` stands for the answer of an operation whose end nobody saw.
 """

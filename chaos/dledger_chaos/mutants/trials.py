@@ -1,4 +1,4 @@
-"""Which faults and workloads convict which known bug in real processes.
+"""Table of the faults and workloads that convict each known bug in real processes.
 
 A bug that is not listed shows itself there in one unlucky moment of thousands, or in nothing that a workload asks for:
 the simulator and its schedules catch it.

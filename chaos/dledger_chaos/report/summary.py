@@ -1,4 +1,4 @@
-"""What a report says, as plain values. Times are seconds since the run began."""
+"""Summary of a run for its report, as plain values. Times are seconds since the run began."""
 
 from __future__ import annotations
 

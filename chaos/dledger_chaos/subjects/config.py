@@ -1,4 +1,4 @@
-"""What a subject's process is told: one file, TOML or JSON by its ending.
+"""Configuration of a subject's process: one file, TOML or JSON by its ending.
 
 ```toml
 node_id = "a"

@@ -1,4 +1,4 @@
-"""What a workload is given and what it must do."""
+"""Interface of workloads: what one is given and what it must do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the core remembers of the log: the term of every entry, and size and membership where it needs them.
+"""The core's memory of the log: the term of every entry, and size and membership where it needs them.
 
 Terms are kept as runs, so a log of any length costs a few entries a term.  Sizes are kept for a window of recent
 entries only (everything not committed, and up to `window` more); what lies before the window is sent by catch-up.

@@ -1,4 +1,4 @@
-"""What replicas say to each other about consensus.
+"""Messages between replicas about consensus.
 
 Sender and receiver are `ReplicaId`s known to whoever carries a message, and are not repeated inside.  `Append` is
 followed on the wire by the raw bytes of its entries.  Clock values are informative only.

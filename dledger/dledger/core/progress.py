@@ -1,4 +1,4 @@
-"""What a leader knows of one other member."""
+"""A leader's knowledge of one other member."""
 
 from __future__ import annotations
 

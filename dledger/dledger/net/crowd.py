@@ -1,4 +1,4 @@
-"""Who makes room when a port has too many connections of those who have proven nothing yet."""
+"""Eviction of connections that have proven nothing yet, when a port has too many of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong between two nodes; all are `LogError`s and none of them ends the process."""
+"""Errors between two nodes; all are `LogError`s and none of them ends the process."""
 
 from __future__ import annotations
 

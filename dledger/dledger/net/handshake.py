@@ -1,4 +1,4 @@
-"""How two nodes prove to each other that they belong together, before anything else is said.
+"""Handshake by which two nodes prove to each other that they belong together, before anything else is said.
 
     dialler                                        acceptor
               <-  CHALLENGE  version, nonce

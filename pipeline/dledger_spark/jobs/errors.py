@@ -1,4 +1,4 @@
-"""What a job can fail with, beyond the errors of reading and writing."""
+"""Errors of jobs, beyond those of reading and writing."""
 
 from __future__ import annotations
 

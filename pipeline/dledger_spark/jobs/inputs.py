@@ -1,4 +1,4 @@
-"""What jobs read: topics through the data source, asked for by keyword instead of option by option."""
+"""Inputs of jobs: topics through the data source, asked for by keyword instead of option by option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an archive lies: files by relative names below one folder, on a local disk or any Hadoop file system.
+"""Storage of an archive: files by relative names below one folder, on a local disk or any Hadoop file system.
 
 What an archive needs beyond reading and writing is `create`: a file appears whole, under a name that nothing had, or
 not at all. That is what makes a manifest the commit of a run.

@@ -1,4 +1,4 @@
-"""What a node says over HTTP."""
+"""The HTTP port of a node."""
 
 import asyncio
 from dataclasses import fields

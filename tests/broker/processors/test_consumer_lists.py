@@ -1,4 +1,4 @@
-"""Who is in a consumer group is answered by the node that all others tell of their clients."""
+"""Lists of the members of a consumer group are answered by the node that all others tell of their clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the short way of reading a header passes over, and texts that no answer can repeat: errors, and no more."""
+"""Headers that the short way of reading passes over, and texts that no answer can repeat: errors, and no more."""
 
 from __future__ import annotations
 

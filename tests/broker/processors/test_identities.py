@@ -1,4 +1,4 @@
-"""Which sends are remembered together: every send is in exactly one row, which shows its member."""
+"""Rows of sends that are remembered together: every send is in exactly one row, which shows its member."""
 
 from __future__ import annotations
 

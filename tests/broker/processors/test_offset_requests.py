@@ -1,4 +1,4 @@
-"""What consumer groups are promised about their offsets."""
+"""Promises to consumer groups about their offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer that pulls is promised."""
+"""Promises to a consumer that pulls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored behind the bodies of a batch's messages is what is stored behind those of single ones."""
+"""Tails of records: those of a batch's messages are those of single ones."""
 
 from __future__ import annotations
 

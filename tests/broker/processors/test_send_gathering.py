@@ -1,4 +1,4 @@
-"""Which sends share a unit while others are on their way to a majority."""
+"""Gathering of sends into units while others are on their way to a majority."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a producer is promised."""
+"""Promises to a producer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is connected: each node's table, and the leader's merged view of all."""
+"""Tables of connected clients: each node's own, and the leader's merged view of all."""
 
 from __future__ import annotations
 

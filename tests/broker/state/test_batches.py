@@ -1,4 +1,4 @@
-"""How committed entries are cut into batches changes nothing of what becomes of them."""
+"""Batches of committed entries: however they are cut, nothing changes of what becomes of the entries."""
 
 import random
 

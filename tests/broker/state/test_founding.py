@@ -1,4 +1,4 @@
-"""What a leader records by itself: once, and in spite of refusals."""
+"""Records that a leader makes by itself: once, and in spite of refusals."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is known of recent commits, whoever leads."""
+"""Memory of recent commits, whoever leads."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What lies in the files of a simulated disk."""
+"""Reader of the files of a simulated disk."""
 
 from dledger.sim.disk import SimDisk
 

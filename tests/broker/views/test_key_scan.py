@@ -1,4 +1,4 @@
-"""What the key index reads of a block's records is what the general decoder reads."""
+"""Scanner of the key index: it reads of a block's records what the general decoder reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What followers read of an entry's records is what the general decoder reads."""
+"""Scanner of followers: it reads of an entry's records what the general decoder reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent on a link arrives whole, once and in order, and a slow reader costs bounded memory."""
+"""Delivery on a link: whole, once and in order, and a slow reader costs bounded memory."""
 
 import asyncio
 

@@ -1,5 +1,5 @@
-"""Whatever is written, synced, truncated and trimmed, and wherever power is lost: nothing synced is lost, what is left
-is a prefix of what was written, and what was truncated never comes back."""
+"""Crashes of a log store that is written, synced, truncated and trimmed: nothing synced is lost, what is left is a
+prefix of what was written, and what was truncated never comes back."""
 
 import contextlib
 import random

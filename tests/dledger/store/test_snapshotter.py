@@ -1,4 +1,4 @@
-"""What may be trimmed, and when."""
+"""Snapshotter: what may be trimmed, and when."""
 
 import random
 from collections.abc import Callable

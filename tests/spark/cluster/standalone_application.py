@@ -1,4 +1,4 @@
-"""What `spark-submit` runs: it prints count and hash of the values of a topic.
+"""Application for `spark-submit`: it prints count and hash of the values of a topic.
 
 The interpreter does not have the package: only the shipped one is there, in the driver and in every worker.
 """

@@ -1,5 +1,5 @@
-"""What a job has pinned stays while retention takes what is older than the log may be; then it goes, and both modes
-give the same rows of what is left."""
+"""Job that pins: what it has pinned stays while retention takes what is older than the log may be; then it goes, and
+both modes give the same rows of what is left."""
 
 from __future__ import annotations
 
