@@ -31,6 +31,7 @@ pytestmark = pytest.mark.slow
 
 SECONDS = 30.0
 EXIT_CANNOT_START = 2
+EXIT_FAILED = 3
 NODE = "broker-a-n0"
 
 
@@ -236,8 +237,9 @@ def test_a_directory_that_cannot_be_made_is_named(deployment, capsys):
 
 def test_a_damaged_identity_is_named(used, deployment):
     shutil.copytree(used.data, deployment.data)
-    (deployment.data / "identity.json").write_text("{")
-    line = deployment.refused()
+    for name in ("identity.json", "identity.copy.json"):
+        (deployment.data / name).write_text("{")
+    line = the_line(dledger("broker", "--config", deployment.config(), "--bootstrap"), EXIT_FAILED)
     assert f"{deployment.data}: identity.json is not readable as an identity" in line
 
 

@@ -47,11 +47,11 @@ def read_identity(disk: Disk, directory: str = "the data directory") -> Identity
     Raises `UnreadableIdentityError` if neither file can be read as one, `IdentityError` if the format is newer than
     this version's.
     """
-    first_error: IdentityError | None = None
+    first_error: UnreadableIdentityError | None = None
     for path in (PATH, COPY_PATH):
         try:
             found = _read(disk, path, directory)
-        except IdentityError as error:
+        except UnreadableIdentityError as error:  # one that a newer version wrote is not passed over
             first_error = first_error or error
         else:
             if found is not None:
