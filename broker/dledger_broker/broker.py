@@ -92,6 +92,7 @@ class Broker:
             await self.node.start()
             self._started = True
             self._service.start()
+            self.processors.runtime.throughput.start()
             if config.http_port:
                 await self._start_http()
             await self.listener.serve()
@@ -108,7 +109,7 @@ class Broker:
 
         Skipped when no other node can be reached; `cut_drain` ends it early, which loses nothing.
         """
-        self.is_draining = True
+        self.is_draining = self.processors.runtime.is_draining = True
         if not self.processors.presence.reachable_peers():
             _logger.info("node=%s event=drain_skipped reason=no_reachable_peer", self.config.node_id)
             return
@@ -139,6 +140,7 @@ class Broker:
         """Stop at once. Requests that are under way are answered first; may be called twice."""
         started, self._started = self._started, False
         if started:
+            self.processors.runtime.throughput.stop()
             await self.registrar.stop()
             await self._service.settle()
         if self._http is not None:

@@ -1,6 +1,6 @@
-"""Command that installs what an extra brings, for errors that say that something is missing.
+"""What is installed: its version, and the command that installs what an extra brings.
 
-It names the packages, not the extra: no index has this package, whether it came from a checkout or from a wheel.
+That command names packages, not the extra: no index has this package, whether it came from a checkout or from a wheel.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Final
 
 DISTRIBUTION: Final = "dledger-mq"
@@ -29,3 +29,11 @@ def install_command(extra: str) -> str:
             condition = _EXTRA.sub("", marker).strip().replace("'", '"')
             wanted.append(f"'{name.strip()}{f'; {condition}' if condition else ''}'")
     return f"{shlex.quote(sys.executable)} -m pip install {' '.join(wanted)}"
+
+
+def package_version() -> str:
+    """The version of this package; `unknown` where it is on the path of a checkout and not installed."""
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "unknown"

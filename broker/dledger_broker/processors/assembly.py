@@ -25,6 +25,7 @@ from dledger_broker.processors.range_pace import RangePace
 from dledger_broker.processors.ranges import RangeLog, RangeProcessor
 from dledger_broker.processors.requests import ConfirmedReads, Requests
 from dledger_broker.processors.roles import MemberLog, Roles
+from dledger_broker.processors.runtime import DescribedLog, RuntimeProcessor
 from dledger_broker.processors.send import SendProcessor, Staging
 from dledger_broker.processors.send_targets import SendTargets
 from dledger_broker.processors.table import routes
@@ -34,7 +35,7 @@ from dledger_remoting.hosts import HostAddress
 from dledger_remoting.ids import UniqueKeyGenerator
 
 
-class ServedLog(ConfirmedReads, Staging, LogBytes, RangeLog, StoredLog, MemberLog, Protocol):
+class ServedLog(ConfirmedReads, Staging, LogBytes, RangeLog, StoredLog, MemberLog, DescribedLog, Protocol):
     """What requests need of `dledger.node.Node`."""
 
 
@@ -48,6 +49,7 @@ class Processors:
     sends: SendProcessor
     pulls: PullProcessor
     offsets: OffsetProcessor
+    runtime: RuntimeProcessor
 
 
 def assemble(
@@ -90,5 +92,7 @@ def assemble(
     pins = PinProcessor(machine, env, group, requests, forwarder.pass_on)
     pace = RangePace(env, lambda: machine.applied_position, config.busy_range_bytes_per_s)
     ranges = RangeProcessor(machine, log, env, group, config.broker_group, counters, requests, pins, roles, pace)
-    requests.connect(forwarder, sends, pulls, routes(sends, pulls, offsets, membership, topics, queries, ranges, pins))
-    return Processors(requests, forwarder, presence, sends, pulls, offsets)
+    runtime = RuntimeProcessor(machine, log, env, group, config, counters)
+    handlers = routes(sends, pulls, offsets, membership, topics, queries, ranges, pins, runtime)
+    requests.connect(forwarder, sends, pulls, handlers)
+    return Processors(requests, forwarder, presence, sends, pulls, offsets, runtime)

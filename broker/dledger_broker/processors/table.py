@@ -11,6 +11,7 @@ from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
 from dledger_broker.processors.ranges import RangeProcessor
 from dledger_broker.processors.requests import Needs, Route
+from dledger_broker.processors.runtime import RuntimeProcessor
 from dledger_broker.processors.send import SendProcessor
 from dledger_broker.processors.topics import TopicProcessor
 from dledger_remoting.codes import RequestCode
@@ -25,6 +26,7 @@ def routes(
     queries: QueryProcessor,
     ranges: RangeProcessor,
     pins: PinProcessor,
+    runtime: RuntimeProcessor,
 ) -> Mapping[int, Route]:
     """All codes; every other one is answered 3."""
     return {
@@ -35,6 +37,7 @@ def routes(
         RequestCode.LITE_PULL_MESSAGE: Route(pull.handle, Needs.NOTHING),
         RequestCode.QUERY_CONSUMER_OFFSET: Route(offsets.query, Needs.CONFIRMED_LEADER),
         RequestCode.UPDATE_CONSUMER_OFFSET: Route(offsets.update, Needs.LEADER),
+        RequestCode.GET_BROKER_RUNTIME_INFO: Route(runtime.describe, Needs.NOTHING),
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Route(offsets.search, Needs.CONFIRMED_LEADER),
         RequestCode.GET_MAX_OFFSET: Route(offsets.maximum, Needs.CONFIRMED_LEADER),
         RequestCode.GET_MIN_OFFSET: Route(offsets.minimum, Needs.CONFIRMED_LEADER),

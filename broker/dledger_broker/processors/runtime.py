@@ -1,0 +1,103 @@
+"""What a node says of itself to whoever asks (28): texts by name, as RocketMQ's tools show them.
+
+The names that begin with `dledger` are ours. Together they tell what the HTTP port does, so that a cluster can be
+looked at where these ports are closed or not there:
+
+    dledgerStatus     JSON of `dledger.replica.status.NodeStatus`, as `GET /status` answers it
+    dledgerUptimeMs   since the node started, whatever its wall clock did meanwhile
+    dledgerDraining   true once it leaves: it forwards what clients still send
+    dledgerAddresses  JSON: the client addresses of the group's nodes by node id, as far as this node has been told
+    dledgerHttp       host:port of its HTTP port; absent without one
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import msgspec
+
+from dledger.environment import Environment
+from dledger.extras import package_version
+from dledger.replica.status import NodeStatus
+from dledger_broker.config import BrokerConfig
+from dledger_broker.group import Group
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.metrics import BrokerCounters
+from dledger_broker.processors.throughput import Throughput
+from dledger_broker.server.request import Request
+from dledger_remoting.bodies import KVTable, encode_body
+
+_DAY_S: Final = 86_400
+
+
+class DescribedLog(Protocol):
+    """What a description needs of `dledger.node.Node`."""
+
+    def status(self) -> NodeStatus:
+        """Where the replicated log stands."""
+
+
+class RuntimeProcessor:
+    """Answers from this node alone; `is_draining` is set by whoever drains it."""
+
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        log: DescribedLog,
+        env: Environment,
+        group: Group,
+        config: BrokerConfig,
+        counters: BrokerCounters,
+    ) -> None:
+        self._machine = machine
+        self._log = log
+        self._env = env
+        self._group = group
+        self._config = config
+        self._counters = counters
+        self._version = package_version()
+        self._started_at = env.now()
+        self._boot_ms = env.wall_ms()
+        self.throughput = Throughput(env, counters)
+        self.is_draining = False
+
+    def describe(self, request: Request) -> None:
+        """28: all of it."""
+        request.respond(body=encode_body(KVTable(self._table())))
+
+    def _table(self) -> dict[str, str]:
+        status = self._log.status()
+        uptime_s = self._env.now() - self._started_at
+        table = {
+            "brokerActive": str(status.failure is None).lower(),
+            "brokerVersionDesc": self._version,
+            "bootTimestamp": str(self._boot_ms),
+            "runtime": _duration(int(uptime_s)),
+            "putTps": self.throughput.stored(),
+            "getTransferredTps": self.throughput.delivered(),
+            "commitLogMinOffset": str(status.first_position),
+            "commitLogMaxOffset": str(status.applied_position),
+            "commitLogDiskRatio": str(status.disk_used / 1000),
+            "dispatchBehindBytes": str(self._machine.keys.lag_bytes),
+            "remainHowManyDataToFlush": str(status.last_position - status.durable_position),
+            "dledgerStatus": msgspec.json.encode(status).decode(),
+            "dledgerUptimeMs": str(int(uptime_s * 1000)),
+            "dledgerDraining": str(self.is_draining).lower(),
+            "dledgerAddresses": msgspec.json.encode(self._addresses(status)).decode(),
+        }
+        if self._config.http_port:
+            table["dledgerHttp"] = f"{self._config.advertised_host}:{self._config.http_port}"
+        return table
+
+    def _addresses(self, status: NodeStatus) -> dict[str, str]:
+        nodes = {status.node_id, *status.voters, *status.learners}
+        known = {node_id: self._group.address_of(node_id) for node_id in sorted(nodes)}
+        return {node_id: address for node_id, address in known.items() if address}
+
+
+def _duration(seconds: int) -> str:
+    """A duration as RocketMQ's brokers write it."""
+    days, seconds = divmod(seconds, _DAY_S)
+    hours, seconds = divmod(seconds, 3600)
+    minutes, seconds = divmod(seconds, 60)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"

@@ -1,0 +1,57 @@
+"""Averages of messages per second that RocketMQ's tools show, over fixed windows whoever asks how often."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from dledger.environment import Cancellable, Environment
+from dledger_broker.metrics import BrokerCounters
+
+PERIOD_S: Final = 10.0
+WINDOWS: Final = (1, 6, 60)
+"""In periods: ten seconds, a minute, ten minutes."""
+
+
+class _Sample(NamedTuple):
+    at: float
+    stored: int
+    delivered: int
+
+
+class Throughput:
+    """Looks at the counters every `PERIOD_S` once it is started; all averages are 0 without that."""
+
+    def __init__(self, env: Environment, counters: BrokerCounters) -> None:
+        self._env = env
+        self._counters = counters
+        self._samples: deque[_Sample] = deque(maxlen=WINDOWS[-1] + 1)
+        self._timer: Cancellable | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._samples.append(_Sample(self._env.now(), self._counters.messages_in, self._counters.messages_out))
+        self._timer = self._env.call_later(PERIOD_S, self.start)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def stored(self) -> str:
+        """Messages stored per second in the last full ten seconds, minute and ten minutes, as `a b c`."""
+        return _averages(self._samples, [sample.stored for sample in self._samples])
+
+    def delivered(self) -> str:
+        """Messages delivered per second, likewise."""
+        return _averages(self._samples, [sample.delivered for sample in self._samples])
+
+
+def _averages(samples: deque[_Sample], totals: list[int]) -> str:
+    """Of a node that runs for less than a window, since its start."""
+    averages = []
+    for periods in WINDOWS:
+        first = max(0, len(totals) - 1 - periods)
+        seconds = samples[-1].at - samples[first].at if samples else 0.0
+        averages.append((totals[-1] - totals[first]) / seconds if seconds > 0 else 0.0)
+    return " ".join(f"{average:.1f}" for average in averages)
