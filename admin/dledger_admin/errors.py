@@ -5,7 +5,12 @@ A command that cannot do what was asked raises one of these; the user sees one l
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
+
+UNHEALTHY: Final = 3
+"""Exit code of a command that did what was asked, which was to look, and found that something is down or wrong."""
 
 
 class AdminError(click.ClickException):

@@ -1,4 +1,4 @@
-"""`dledger cluster`: which broker groups name servers know, and which they are to forget."""
+"""`dledger cluster`: which broker groups name servers know, how these are, and which are to be forgotten."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dledger_client import Admin
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import registered_groups, with_admin
+from .cluster_health import health
 from .options import namesrv_option
 
 
@@ -32,6 +33,9 @@ class ForgottenGroup(msgspec.Struct, frozen=True):
 @click.group(cls=HelpGroup)
 def cluster() -> None:
     """Broker groups as name servers know them."""
+
+
+cluster.add_command(health)
 
 
 @cluster.command()

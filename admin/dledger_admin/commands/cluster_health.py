@@ -1,0 +1,89 @@
+"""`dledger cluster health`: whether a cluster on any number of hosts is well."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import click
+
+from ..errors import UNHEALTHY, AdminError
+from ..health.judge import judge
+from ..health.reports import ClusterHealth, Limits
+from ..health.survey import survey
+from ..health.text import render
+from ..output import emit, output_option
+from .client_calls import run
+from .options import namesrv_option
+
+WATCH_SECONDS: Final = 2.0
+
+
+@click.command()
+@namesrv_option
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=0.1),
+    is_flag=False,
+    flag_value=WATCH_SECONDS,
+    metavar="[SECONDS]",
+    help=f"Look again and again, every {WATCH_SECONDS:g} seconds if it is not said, until Ctrl-C.",
+)
+@click.option(
+    "--max-lag",
+    type=click.IntRange(min=0),
+    default=Limits().lag,
+    show_default=True,
+    help="Entries that a node may be behind its leader.",
+)
+@click.option(
+    "--max-disk",
+    type=click.IntRange(1, 100),
+    default=round(Limits().disk_used * 100),
+    show_default=True,
+    help="From how many per cent on a disk is too full.",
+)
+@output_option
+@click.pass_context
+def health(ctx: click.Context, namesrv: str, watch: float | None, max_lag: int, max_disk: int, output: str) -> None:
+    """Show every node of every broker group, and what is wrong with the cluster.
+
+    All name servers are asked which nodes there are, and every node how it is, on its client port. The exit code is 0
+    if the cluster is healthy, 3 if it is not, and 1 if no name server answers; with --watch, that of the last look.
+    """
+    limits = Limits(lag=max_lag, disk_used=max_disk / 100)
+    if watch is None:
+        result = _look(namesrv, limits)
+        emit(result, output, render)
+        ctx.exit(0 if result.healthy else UNHEALTHY)
+    ctx.exit(_watch(namesrv, limits, watch, output))
+
+
+def _look(namesrv: str, limits: Limits) -> ClusterHealth:
+    """Ask everybody once; raises `AdminError` if no name server answers."""
+    result = judge(run(lambda: survey(namesrv), namesrv), limits)
+    if not any(result.name_servers.values()):
+        reasons = "; ".join(problem.text for problem in result.problems if problem.subject in result.name_servers)
+        raise AdminError(f"no name server of {namesrv} tells which nodes there are: {reasons}")
+    return result
+
+
+def _watch(namesrv: str, limits: Limits, pause_s: float, output: str) -> int:
+    """Look until Ctrl-C; returns the exit code of the last look."""
+    code = 0
+    try:
+        while True:
+            try:
+                result = _look(namesrv, limits)
+            except AdminError as error:  # the next look may find one
+                error.show()
+                code = error.exit_code
+            else:
+                if output == "text":
+                    click.clear()
+                    click.echo(time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+                emit(result, output, render)
+                code = 0 if result.healthy else UNHEALTHY
+            time.sleep(pause_s)
+    except KeyboardInterrupt:
+        return code

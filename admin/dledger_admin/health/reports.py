@@ -1,0 +1,104 @@
+"""What name servers and nodes tell, and what comes of it: the JSON of `dledger cluster health`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from dledger_remoting.route import BrokerData
+
+from ..cluster.probes import NodeStatus
+
+
+class PeerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A member as its leader sees it: `lag` in entries, `contact_ms` since it last answered, `clock_ahead_ms` against
+    the leader's clock, None as long as it has not told.
+    """
+
+    node_id: str
+    lag: int = 0
+    contact_ms: int = 0
+    clock_ahead_ms: int | None = None
+
+
+class NodeReport(NodeStatus, frozen=True, kw_only=True):
+    """A node's status with what an operator has to know besides; a node of an older version tells less."""
+
+    disk_used_permille: int = 0
+    peers: tuple[PeerReport, ...] = ()
+    failure: str | None = None
+    refusal: str | None = None
+    corrupt_bytes: int = 0
+    rotten_snapshots: int = 0
+
+
+class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's answer to code 28; `report` is None for a broker that is none of ours, or too old to tell."""
+
+    version: str | None = None
+    uptime_s: int | None = None
+    is_draining: bool = False
+    addresses: Mapping[str, str] = {}
+    http: str | None = None
+    report: NodeReport | None = None
+
+
+class NameServerAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a name server lists by broker group, None with an `error` if it did not answer."""
+
+    address: str
+    groups: Mapping[str, BrokerData] | None = None
+    error: str | None = None
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """All answers at about the same time; of nodes by client address, a text where there was no answer."""
+
+    name_servers: list[NameServerAnswer]
+    nodes: dict[str, NodeAnswer | str]
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that an operator has to see to; `subject` is a node, a broker group, a name server or `cluster`."""
+
+    subject: str
+    text: str
+
+
+class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the table. `lag` counts entries behind the leader's end, `disk_used` is a share, `clock_ahead_ms` is
+    against the leader's clock; None is what nobody could tell.
+    """
+
+    broker_group: str
+    node: str | None
+    address: str | None
+    role: str
+    term: int | None = None
+    commit: int | None = None
+    lag: int | None = None
+    disk_used: float | None = None
+    version: str | None = None
+    uptime_s: int | None = None
+    clock_ahead_ms: int | None = None
+
+
+class ClusterHealth(msgspec.Struct, frozen=True):
+    """Result of `cluster health`."""
+
+    healthy: bool
+    name_servers: dict[str, bool]
+    """Whether each answers."""
+    nodes: list[NodeHealth]
+    problems: list[Problem]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """From where on a node is not well: `lag` in entries, `disk_used` as a share."""
+
+    lag: int = 1000
+    disk_used: float = 0.9
+    clock_ms: int = 5_000
+    silence_ms: int = 5_000
+    """Since a member last answered its leader, whatever it answers us."""
