@@ -355,6 +355,28 @@ def test_status_shows_role_term_and_lag_of_each_node(dledger):
     assert [(process["name"], process["lag"]) for process in one["processes"]] == [("broker-a-n1", 3)]
 
 
+def test_status_of_a_whole_cluster_ends_with_0_and_with_3_when_anything_is_down(dledger):
+    assert dledger.up().exit_code == 0
+    data = ("--data", str(dledger.data))
+    assert dledger("status", *data).exit_code == 0
+    dledger("node", "stop", *data, "broker-a-n1", "--now")
+    assert dledger("status", *data).exit_code == 3
+    assert dledger("node", "status", *data).exit_code == 3
+    assert dledger("node", "status", *data, "broker-a-n1").exit_code == 3
+    assert dledger("node", "status", *data, "broker-a-n2").exit_code == 0
+    dledger("down", *data)
+    assert dledger("status", *data, "-o", "json").exit_code == 3
+
+
+def test_status_of_a_group_that_nobody_leads_says_so_and_ends_with_3(dledger):
+    dledger.up()
+    (dledger.data / "broker-a-n0" / "never-leads").touch()
+    shown = dledger("status", "--data", str(dledger.data))
+    assert shown.exit_code == 3
+    assert "broker-a has no leader that accepts writes" in shown.output
+    assert dledger("node", "status", "--data", str(dledger.data), "broker-a-n0").exit_code == 0
+
+
 def test_node_stop_drains_and_node_start_brings_it_back(dledger):
     dledger.up()
     (dledger.data / "broker-a-n1" / "drains-at-once").touch()

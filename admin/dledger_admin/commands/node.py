@@ -115,17 +115,22 @@ def stop(data: Path, node_id: str, now: bool, output: str) -> None:
 @data_option
 @click.argument("node_id", metavar="[NODE-ID]", required=False)
 @output_option
-def status(data: Path, node_id: str | None, output: str) -> None:
-    """Show one node, or all; lag counts the entries that the rest of the group has committed and the node has not."""
+@click.pass_context
+def status(ctx: click.Context, data: Path, node_id: str | None, output: str) -> None:
+    """Show one node, or all; lag counts the entries that the rest of the group has committed and the node has not.
+
+    The exit code is 3 if what is shown does not answer, or a broker group among it has no leader.
+    """
     layout = require_manifest(data).layout(data)
     if node_id:
         _service(layout, node_id)
     result = cluster_status(layout)
     if node_id:
         result = msgspec.structs.replace(
-            result, processes=[one for one in result.processes if one.name == node_id], others=[]
+            result, processes=[one for one in result.processes if one.name == node_id], others=[], leaderless=[]
         )
     emit(result, output, render_status)
+    ctx.exit(result.exit_code)
 
 
 @node.command()

@@ -12,6 +12,7 @@ from ..cluster.lifecycle import services
 from ..cluster.manifest import require_manifest
 from ..cluster.probes import NodeStatus, answers_clients, fetch_all, group_commits
 from ..cluster.processes import NAMESRV
+from ..errors import UNHEALTHY
 from ..output import columns, emit, output_option
 from .options import data_option
 
@@ -36,20 +37,31 @@ class OtherMember(msgspec.Struct, frozen=True):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
-    """Result of `status`."""
+    """Result of `status`; `leaderless` are the broker groups that no node leads and accepts writes for."""
 
     data: str
     processes: list[ProcessStatus]
     others: list[OtherMember] = []
+    leaderless: list[str] = []
+
+    @property
+    def exit_code(self) -> int:
+        """0 only while every process answers and every group is led."""
+        return UNHEALTHY if self.leaderless or not all(process.answers for process in self.processes) else 0
 
 
 @click.command()
 @data_option
 @output_option
-def status(data: Path, output: str) -> None:
-    """Show every process of the cluster: pid, role, term, commit index, lag in entries."""
-    layout = require_manifest(data).layout(data)
-    emit(cluster_status(layout), output, render)
+@click.pass_context
+def status(ctx: click.Context, data: Path, output: str) -> None:
+    """Show every process of the cluster: pid, role, term, commit index, lag in entries.
+
+    The exit code is 3 if one of them does not answer, or a broker group has no leader that accepts writes.
+    """
+    result = cluster_status(require_manifest(data).layout(data))
+    emit(result, output, render)
+    ctx.exit(result.exit_code)
 
 
 def cluster_status(layout: ClusterLayout) -> ClusterStatus:
@@ -73,7 +85,9 @@ def cluster_status(layout: ClusterLayout) -> ClusterStatus:
                 status=answer,
             )
         )
-    return ClusterStatus(str(layout.data_dir), processes, other_members(layout, statuses))
+    led = {answer.group for answer in statuses.values() if answer is not None and answer.leads}
+    leaderless = sorted({place.group for place in places} - led)
+    return ClusterStatus(str(layout.data_dir), processes, other_members(layout, statuses), leaderless)
 
 
 def other_members(layout: ClusterLayout, statuses: dict[str, NodeStatus | None]) -> list[OtherMember]:
@@ -116,4 +130,5 @@ def render(result: ClusterStatus) -> str:
         )
     table = columns(("process", "pid", "port", "role", "term", "commit", "lag"), rows)
     others = [f"{one.name} is a {one.standing} of {one.group} that `up` does not start" for one in result.others]
-    return "\n".join((table, *others))
+    leaderless = [f"{group} has no leader that accepts writes" for group in result.leaderless]
+    return "\n".join((table, *others, *leaderless))
