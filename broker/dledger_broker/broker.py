@@ -13,10 +13,11 @@ from dledger.config import NodeConfig
 from dledger.environment import AsyncioEnvironment
 from dledger.errors import LogError
 from dledger.extras import install_command
+from dledger.net.secret import MIN_SECRET_BYTES, read_secret
 from dledger.node import Node
 from dledger.replica.status import NodeStatus
 from dledger_broker.config import BrokerConfig
-from dledger_broker.errors import ConfigError, StartError
+from dledger_broker.errors import StartError
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.metrics import BrokerCounters
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 TRANSFER_ATTEMPTS: Final = 3
-MIN_SECRET_BYTES: Final = 16
 
 
 class Broker:
@@ -53,6 +53,8 @@ class Broker:
         self.counter = BrokerCounters()
         self.group = Group(config.node_id, str(config.advertised))
         self.is_draining = False
+        self.group_secret: bytes | None = None
+        """What the group's nodes share, once it was read; None if `secret_file` is not set."""
         self._bootstrap = bootstrap
         self._drain_cut = asyncio.Event()
         self._env: AsyncioEnvironment | None = None
@@ -223,23 +225,12 @@ class Broker:
         )
 
     def _read_secret(self) -> bytes:
+        """The group's, or, of a node without peers that was given none, one that nobody else knows."""
         path = self.config.secret_file
         if path is None:
             return secrets.token_bytes(MIN_SECRET_BYTES)
-        try:
-            secret = path.read_bytes().strip()
-            mode = path.stat().st_mode & 0o777
-        except OSError as error:
-            raise ConfigError(
-                f"secret_file {path} cannot be read ({error.strerror}): it must hold the secret of the group's nodes"
-            ) from error
-        if len(secret) < MIN_SECRET_BYTES:
-            raise ConfigError(f"secret_file {path} holds {len(secret)} bytes, at least {MIN_SECRET_BYTES} expected")
-        if mode & 0o077:
-            raise ConfigError(
-                f"secret_file {path} has mode {mode:04o}, so that others can read the group's secret: chmod 600 it"
-            )
-        return secret
+        self.group_secret = read_secret(path)
+        return self.group_secret
 
     def _assemble(self, env: AsyncioEnvironment, store_host: HostAddress) -> None:
         """Make the parts and join them; nothing runs yet."""

@@ -7,13 +7,17 @@
     PUT /leader/NODE-ID       200 once that node leads the group; 504 if it did not take over in time
     DELETE /members/NODE-ID   200 once the removal is proposed
 
-The last two are for the leader; any other node answers 409 and says who leads. A node that was removed, still runs and
-is among the leader's configured peers joins again as a learner. Nothing runs between two requests.
+The last two need proof of the group's secret (`dledger.net.proof`): 401 asks for it, 403 says that this node has no
+secret to prove. They are for the leader; any other node answers 409 and says who leads. A node that was removed, still
+runs and is among the leader's configured peers joins again as a learner. Nothing runs between two requests.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -21,8 +25,18 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 
 from dledger.errors import LogError
 from dledger.net.http import serve_http
+from dledger.net.proof import Gatekeeper, ProofError
 from dledger.replica.status import NodeStatus
 from dledger_broker.exporter import Figures, NodeCollector
+
+_logger = logging.getLogger(__name__)
+
+_Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_UNPROVABLE: Final = (
+    "this node has no secret_file, so that nobody can prove to be allowed to change its group: set secret_file in its "
+    "configuration and restart it"
+)
 
 
 class HttpConfig(Protocol):
@@ -57,6 +71,10 @@ class HttpBroker(Figures, Protocol):
     @property
     def node(self) -> GroupMember:
         """The log's node."""
+
+    @property
+    def group_secret(self) -> bytes | None:
+        """What the group's nodes share; None if this node was given nothing."""
 
     @property
     def is_introduced(self) -> bool:
@@ -114,9 +132,30 @@ def _routes(broker: HttpBroker) -> list[web.RouteDef]:
         web.get("/readyz", readyz),
         web.get("/metrics", metrics),
         web.get("/status", status),
-        web.put("/leader/{node_id}", lead),
-        web.delete("/members/{node_id}", remove),
+        web.put("/leader/{node_id}", _proven(broker, lead)),
+        web.delete("/members/{node_id}", _proven(broker, remove)),
     ]
+
+
+def _proven(broker: HttpBroker, handler: _Handler) -> _Handler:
+    """Have a request handled whose sender proves to know the group's secret, and no other."""
+    secret = broker.group_secret
+    gate = None if secret is None else Gatekeeper(secret, time.monotonic)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if gate is None:
+            return web.Response(text=_UNPROVABLE, status=403)
+        try:
+            gate.check(request.method, request.raw_path, request.headers.get("Authorization", ""))
+        except ProofError as error:
+            text = f"this needs proof of the group's secret, as `dledger node lead` and `remove` give it: {error}"
+            return web.Response(text=text, status=401, headers={"WWW-Authenticate": gate.challenge()})
+        answer = await handler(request)
+        what = f"{request.method} {request.raw_path}"
+        _logger.info("event=asked_over_http request=%r from=%s status=%d", what, request.remote, answer.status)
+        return answer
+
+    return handle
 
 
 def unready_because(status: NodeStatus, *, is_draining: bool, is_introduced: bool) -> str | None:

@@ -19,7 +19,6 @@ import aiohttp
 import msgspec
 
 from . import ports
-from .convergence import leader_of
 from .disk.build import disk_shim
 from .disk.control import DiskControl, shim_environment
 from .disk.undo import forget
@@ -34,6 +33,7 @@ HOST: Final = "127.0.0.1"
 START_S: Final = 90.0
 STOP_S: Final = 60.0
 STATUS_S: Final = 1.0
+ASK_S: Final = 30.0
 START_ATTEMPTS: Final = 3
 """Another process may take a port between the moment it is found free and the start."""
 
@@ -45,7 +45,6 @@ CAPABILITIES: Final = frozenset(
 )
 
 _WORDS: Final = 600
-_ASK_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0)
 
 
 class LocalTarget(SignalledNodes):
@@ -199,11 +198,11 @@ class LocalTarget(SignalledNodes):
 
     async def transfer_leadership(self, node_id: str) -> None:
         """See `Target.transfer_leadership`."""
-        await self._ask_leader(node_id, "PUT", f"/leader/{node_id}")
+        await self._dledger("node", "lead", "--data", str(self.data_dir), node_id, timeout_s=ASK_S)
 
     async def remove_member(self, node_id: str) -> None:
         """See `Target.remove_member`."""
-        await self._ask_leader(node_id, "DELETE", f"/members/{node_id}")
+        await self._dledger("node", "remove", "--data", str(self.data_dir), node_id, timeout_s=ASK_S)
 
     async def wipe(self, node_id: str) -> None:
         """See `Target.wipe`; the log files of the process stay, for whoever reads them afterwards."""
@@ -234,20 +233,6 @@ class LocalTarget(SignalledNodes):
             if node_id in members:
                 return self._base + ports.GROUP_STEP * number + ports.NODE_STEP * int(node_id[len(group) + 2 :])
         raise TargetError(f"there is no node {node_id!r}, only {', '.join(self._all())}")
-
-    async def _ask_leader(self, node_id: str, method: str, path: str) -> None:
-        members = next(members for members in self._members.values() if node_id in members)
-        leader = await leader_of(self, members)
-        if leader is None or self._http is None:
-            raise TargetError(f"nobody leads {', '.join(members)}")
-        try:
-            async with self._http.request(
-                method, f"http://{HOST}:{self._port(leader.node_id) + 2}{path}", timeout=_ASK_TIMEOUT
-            ) as response:
-                if response.status != 200:
-                    raise TargetError(f"{method} {path} of {leader.node_id}: {response.status} {await response.text()}")
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise TargetError(f"{method} {path} of {leader.node_id}: {error!r}") from error
 
     async def _start(self) -> None:
         await self._proxies.start(self._base + ports.API, self._links())

@@ -23,6 +23,8 @@ WRONG = {
     "a group that nothing can be called": (("group", "describe", "a+b"), "may only contain"),
     "an address that is none": (("topic", "list", "--namesrv", "here"), "'here' is not host:port"),
     "no consent": (("node", "recover", "--data", "d", "n"), "--accept-loss"),
+    "no proof": (("node", "lead", "n"), "--secret-file FILE or DLEDGER_SECRET_FILE"),
+    "two places": (("node", "remove", "n", "--data", "d", "--namesrv", "h:1"), "--data and --namesrv both say"),
     "no such option": (("topic", "list", "--all"), "No such option"),
     "no such command": (("topics",), "No such command"),
     "an option without its value": (("topic", "create", "t", "--queues"), "requires an argument"),

@@ -79,7 +79,7 @@ def fetch_obstacle(place: NodePlace, timeout_s: float = _TIMEOUT_S) -> str | Non
 
 
 def _get(place: NodePlace, path: str, timeout_s: float) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(_host(place), place.http_port, timeout=timeout_s)
+    connection = http.client.HTTPConnection(http_host(place), place.http_port, timeout=timeout_s)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -88,8 +88,8 @@ def _get(place: NodePlace, path: str, timeout_s: float) -> tuple[int, bytes]:
         connection.close()
 
 
-def _host(place: NodePlace) -> str:
-    """Where a node listens: a file for `--config` may have given it an address of its own."""
+def http_host(place: NodePlace) -> str:
+    """Return where a node listens for HTTP: a file for `--config` may have given it an address of its own."""
     try:
         host = tomllib.loads(place.config_file.read_text(encoding="utf-8")).get("host")
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):

@@ -20,6 +20,7 @@ from ..errors import AdminError, LayoutError, StartError, WrongUsageError
 from ..help import HelpGroup
 from ..output import emit, output_option
 from ..signals import noted_signals
+from .node_changes import lead, remove
 from .options import data_option
 from .status import cluster_status
 from .status import render as render_status
@@ -38,7 +39,14 @@ class NodeChange(msgspec.Struct, frozen=True):
 
 @click.group(cls=HelpGroup)
 def node() -> None:
-    """Start, stop and look at single nodes; NODE-ID is broker-<group>-n<number>, or `namesrv`."""
+    """Start, stop and look at single nodes, have one lead, or remove it from its group.
+
+    In a cluster of `up` NODE-ID is broker-<group>-n<number>; `namesrv` can be started, stopped and looked at, too.
+    """
+
+
+node.add_command(lead)
+node.add_command(remove)
 
 
 @node.command()

@@ -5,6 +5,6 @@ be lost alone.  `transport` is the boundary the rest of the package sees; `links
 `frames` and `handshake` (pure: bytes in, objects out) and `connection` (one socket); `requests` adds questions and
 answers over a data channel.  Nothing here knows what a message means.  Start reading in `transport`.
 
-Two modules are for ports of other kinds: `http` serves probes and metrics, `arrivals` bounds what is held of requests
-that have not fully arrived.
+Some modules are for ports of other kinds: `http` serves probes and metrics, `proof` shows there who knows the group's
+secret, `arrivals` bounds what is held of requests that have not fully arrived.
 """

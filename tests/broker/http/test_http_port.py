@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dledger.errors import ConfigError, LogError
 from dledger.net import http
+from dledger.net.proof import prove
 from dledger.net.settings import LinkCounters
 from dledger.replica.status import NodeStatus, PeerStatus
 from dledger_broker.exporter import NodeCollector
@@ -44,6 +45,9 @@ LEADER = NodeStatus(
     learners=[],
     peers=[PeerStatus("broker-a-n1", True, 30, 11, 250, "replicate", 15, -1500)],
 )
+
+
+SECRET = b"s" * 32
 
 
 class Config:
@@ -82,6 +86,7 @@ class FakeBroker:
         self.now = status
         self.delivered = 0
         self.node = FakeMember()
+        self.group_secret = SECRET
 
     def status(self) -> NodeStatus:
         return self.now
@@ -105,6 +110,25 @@ async def served():
                 return answer.status, await answer.text()
 
         yield broker, get
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def proving():
+    """Requests by somebody who knows the group's secret."""
+    broker = FakeBroker()
+    runner = await start_http(broker)
+    async with ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
+
+        async def ask(path: str, method: str = "GET") -> tuple[int, str]:
+            async with session.request(method, path) as answer:
+                if answer.status != 401:
+                    return answer.status, await answer.text()
+                proof = prove(SECRET, method, path, answer.headers["WWW-Authenticate"])
+            async with session.request(method, path, headers={"Authorization": proof}) as answer:
+                return answer.status, await answer.text()
+
+        yield broker, ask
     await runner.cleanup()
 
 
@@ -321,8 +345,8 @@ async def test_a_request_that_is_no_http_is_one_line_in_the_log(caplog):
     assert "more than 8190 bytes" in record.getMessage()
 
 
-async def test_leadership_is_handed_over_and_members_are_removed_on_demand(served):
-    broker, ask = served
+async def test_leadership_is_handed_over_and_members_are_removed_on_demand(proving):
+    broker, ask = proving
     assert await ask("/leader/broker-a-n1", "PUT") == (200, "broker-a-n1 leads")
     assert await ask("/leader/broker-a-n1", "PUT") == (504, "broker-a-n1 did not take over")
     assert await ask("/members/broker-a-n1", "DELETE") == (200, "broker-a-n1 is being removed")
@@ -330,3 +354,49 @@ async def test_leadership_is_handed_over_and_members_are_removed_on_demand(serve
     assert await ask("/leader/nobody", "PUT") == (409, "'nobody' is no member")
     assert await ask("/members/nobody", "DELETE") == (409, "'nobody' is no member")
     assert (await ask("/members/broker-a-n1"))[0] == 405
+
+
+CHANGES = [("PUT", "/leader/broker-a-n1"), ("DELETE", "/members/broker-a-n1")]
+
+
+@pytest.mark.parametrize(("method", "path"), CHANGES)
+async def test_nobody_changes_the_group_without_proof_of_its_secret(served, method, path):
+    broker, get = served
+    code, text = await get(path, method)
+    assert code == 401
+    assert "proof of the group's secret" in text
+    assert broker.node.calls == []
+
+
+@pytest.mark.parametrize(("method", "path"), CHANGES)
+async def test_a_request_that_was_overheard_cannot_be_sent_again(method, path):
+    broker = FakeBroker()
+    runner = await start_http(broker)
+    async with ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
+        async with session.request(method, path) as answer:
+            challenge = answer.headers["WWW-Authenticate"]
+        headers = {"Authorization": prove(SECRET, method, path, challenge)}
+        answers = []
+        for _ in range(2):
+            async with session.request(method, path, headers=headers) as answer:
+                answers.append(answer.status)
+        async with session.request(
+            method, path, headers={"Authorization": prove(b"t" * 32, method, path, challenge)}
+        ) as answer:
+            answers.append(answer.status)
+    assert answers == [200, 401, 401]
+    assert len(broker.node.calls) == 1
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize(("method", "path"), CHANGES)
+async def test_a_node_without_a_secret_refuses_and_says_what_to_do(method, path):
+    broker = FakeBroker()
+    broker.group_secret = None
+    runner = await start_http(broker)
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}{path}"
+    async with ClientSession() as session, session.request(method, url) as answer:
+        assert answer.status == 403
+        assert "set secret_file" in await answer.text()
+    assert broker.node.calls == []
+    await runner.cleanup()

@@ -1,0 +1,90 @@
+"""Leadership and members of a real group are changed by who knows its secret, and by nobody else."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dledger_admin.cluster.lifecycle import wait_until
+from dledger_admin.cluster.manifest import require_manifest
+from dledger_admin.cluster.probes import NodeStatus, fetch_status
+from dledger_client.testing import LocalCluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as started:
+        started.wait_ready()
+        yield started
+
+
+def dledger(*arguments: str | Path, code: int = 0) -> str:
+    command = [sys.executable, "-m", "dledger_admin", "node", *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, f"{arguments}: {done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def status(cluster: LocalCluster, node_id: str) -> NodeStatus | None:
+    return fetch_status(require_manifest(cluster.data_dir).layout(cluster.data_dir).place(node_id))
+
+
+def follower(cluster: LocalCluster) -> str:
+    """A voter that does not lead."""
+    leader = cluster.leader()
+    found = status(cluster, leader)
+    assert found is not None
+    return next(node_id for node_id in found.voters if node_id != leader)
+
+
+def test_a_node_leads_on_demand_in_a_directory(cluster: LocalCluster) -> None:
+    node_id = follower(cluster)
+    shown = json.loads(dledger("lead", "--data", cluster.data_dir, node_id, "-o", "json"))
+    assert (shown["node"], shown["broker_group"], shown["state"]) == (node_id, "broker-a", "leads")
+    assert cluster.leader() == node_id
+
+
+def test_a_node_leads_on_demand_in_a_cluster_that_name_servers_know(cluster: LocalCluster) -> None:
+    node_id = follower(cluster)
+    config = cluster.data_dir / "broker-a-n2" / "broker.toml"
+    assert dledger("lead", "--namesrv", cluster.namesrv, "--config", config, node_id) == f"{node_id} leads\n"
+    assert cluster.leader() == node_id
+
+
+def test_who_does_not_know_the_secret_changes_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
+    leader, node_id = cluster.leader(), follower(cluster)
+    secret = tmp_path / "secret"
+    secret.write_text("another secret of theirs\n")
+    secret.chmod(0o600)
+    for word in ("lead", "remove"):
+        said = dledger(word, "--namesrv", cluster.namesrv, "--secret-file", secret, node_id, code=1)
+        assert "the secret is not this group's" in said
+    place = require_manifest(cluster.data_dir).layout(cluster.data_dir).place(leader)
+    for method, path in (("PUT", f"/leader/{node_id}"), ("DELETE", f"/members/{node_id}")):
+        connection = http.client.HTTPConnection("127.0.0.1", place.http_port, timeout=10)
+        connection.request(method, path)
+        assert connection.getresponse().status == 401
+        connection.close()
+    found = status(cluster, leader)
+    assert found is not None
+    assert (found.role, sorted(found.voters)) == ("leader", sorted(cluster.node_ids))
+
+
+def test_a_node_is_removed_for_good(cluster: LocalCluster) -> None:
+    node_id = follower(cluster)
+    cluster.kill(node_id)
+    said = dledger("remove", "--data", cluster.data_dir, node_id)
+    assert said == f"{node_id} is being removed\n"
+
+    def is_gone() -> bool:
+        found = status(cluster, cluster.leader())
+        return found is not None and node_id not in (*found.voters, *found.learners)
+
+    assert wait_until(is_gone, 30)
+    assert "is a member of no group" in dledger("remove", "--data", cluster.data_dir, node_id, code=1)
