@@ -1,14 +1,15 @@
 """A node's metrics in Prometheus' terms, read from the node's own numbers when they are asked for.
 
-Between two scrapes nothing is counted, sampled or kept here.  Names of RocketMQ's exporter
-(github.com/apache/rocketmq-exporter) are used where it has one, with its labels: `cluster`, `broker` (the group's
-name), `topic`, `group`.  They speak for the whole group, so only its leader shows them; `dledger_*` speak for the node.
+Between two scrapes nothing is counted, sampled or kept here, so that nobody's figures depend on who else asks: what
+grows is a counter, and rates are the reader's to make.  Names of RocketMQ's exporter
+(github.com/apache/rocketmq-exporter) are used where it has one for such a number, with its labels: `cluster`, `broker`
+(the group's name), `topic`, `group`.  They speak for the whole group, so only its leader shows them; `dledger_*` speak
+for the node.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
@@ -22,7 +23,6 @@ from dledger_broker.state.tables import BrokerState
 ROLES = tuple(role.name.lower() for role in Role)
 """Values of the label `role` of `dledger_raft_role`; the one that the node has is 1, the others 0."""
 
-_SHORTEST_RATE_WINDOW_S = 1.0
 _TOPIC_LABELS = ("cluster", "broker", "topic")
 _GROUP_LABELS = ("cluster", "broker", "topic", "group")
 _NODE_LABELS = ("cluster", "broker", "node")
@@ -46,12 +46,10 @@ class Figures(Protocol):
 
 
 class NodeCollector(Collector):
-    """Turns `Figures` into metric families; `clock` is monotonic seconds."""
+    """Turns `Figures` into metric families."""
 
-    def __init__(self, figures: Figures, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, figures: Figures) -> None:
         self._figures = figures
-        self._stored = _Rate(clock)
-        self._delivered = _Rate(clock)
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family, in one pass over topics and offsets."""
@@ -60,45 +58,19 @@ class NodeCollector(Collector):
         yield from _raft(status)
         yield from _own(status, counters, self._figures.gauges())
         if status.role == "leader" and status.ready:
-            yield from self._rocketmq(status, self._figures.state, counters)
-
-    def _rocketmq(self, status: NodeStatus, state: BrokerState, counters: Mapping[str, int]) -> Iterator[Metric]:
-        broker = (status.cluster, status.group)
-        topics = list(state.topics.items())
-        stored = {name: sum(queue.next_offset for queue in topic.queues.values()) for name, topic in topics}
-        # A gauge, because a counter's name would get the suffix _total, which the exporter's has not.
-        produced = GaugeMetricFamily("rocketmq_producer_offset", "Messages stored per topic", labels=_TOPIC_LABELS)
-        for topic_name, offset in stored.items():
-            produced.add_metric((*broker, topic_name), offset)
-        yield produced
-        yield from _consumers(broker, state, stored)
-        rates = (
-            ("rocketmq_broker_tps", "Messages stored", self._stored(sum(stored.values()))),
-            ("rocketmq_broker_qps", "Messages delivered", self._delivered(counters.get("messages_out", 0))),
-        )
-        for name, what, per_second in rates:
-            family = GaugeMetricFamily(name, f"{what} per second since the last scrape", labels=("cluster", "broker"))
-            family.add_metric(broker, per_second)
-            yield family
+            yield from _rocketmq(status, self._figures.state)
 
 
-class _Rate:
-    """Growth per second between two scrapes; scrapes closer together than a second see the same window."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._at: float | None = None
-        self._total = 0
-        self._per_second = 0.0
-
-    def __call__(self, total: int) -> float:
-        now = self._clock()
-        if self._at is None:
-            self._at, self._total = now, total
-        elif now - self._at >= _SHORTEST_RATE_WINDOW_S:
-            self._per_second = max(0, total - self._total) / (now - self._at)
-            self._at, self._total = now, total
-        return self._per_second
+def _rocketmq(status: NodeStatus, state: BrokerState) -> Iterator[Metric]:
+    broker = (status.cluster, status.group)
+    topics = list(state.topics.items())
+    stored = {name: sum(queue.next_offset for queue in topic.queues.values()) for name, topic in topics}
+    # A gauge, because a counter's name would get the suffix _total, which the exporter's has not.
+    produced = GaugeMetricFamily("rocketmq_producer_offset", "Messages stored per topic", labels=_TOPIC_LABELS)
+    for topic_name, offset in stored.items():
+        produced.add_metric((*broker, topic_name), offset)
+    yield produced
+    yield from _consumers(broker, state, stored)
 
 
 def _consumers(broker: tuple[str, str], state: BrokerState, stored: Mapping[str, int]) -> Iterable[Metric]:

@@ -229,21 +229,22 @@ async def test_topics_and_groups_have_the_names_of_rocketmqs_exporter_on_the_lea
     assert not any(name.startswith("rocketmq_") for name, _ in samples((await get("/metrics"))[1]))
 
 
-def test_rates_are_growth_between_scrapes():
-    broker, now = FakeBroker(), [100.0]
-    collector = NodeCollector(broker, lambda: now[0])
+def test_what_is_shown_does_not_depend_on_who_asked_before_and_when():
+    """Two scrapers must not change each other's figures, and one that misses a scrape loses nothing."""
+    broker = FakeBroker()
+    topic = broker.state.put_topic(TopicConfig(topic_name="orders"), 0)
+    asked_before = NodeCollector(broker)
 
-    def qps() -> float:
-        families = {family.name: family for family in collector.collect()}
-        return families["rocketmq_broker_qps"].samples[0].value
+    def shown(collector: NodeCollector) -> dict[str, float]:
+        return {sample.name: sample.value for family in collector.collect() for sample in family.samples}
 
-    assert qps() == 0
-    broker.delivered, now[0] = 500, 110.0
-    assert qps() == 50
-    broker.delivered, now[0] = 600, 110.5
-    assert qps() == 50
-    now[0] = 120.0
-    assert qps() == 10
+    assert shown(asked_before)["dledger_broker_messages_out_total"] == 0
+    broker.delivered, topic.queue(0).next_offset = 500, 40
+    first, second = shown(asked_before), shown(NodeCollector(broker))
+    assert first == second
+    assert (first["dledger_broker_messages_out_total"], first["rocketmq_producer_offset"]) == (500, 40)
+    texts = [f"{family.name} {family.documentation}" for family in asked_before.collect()]
+    assert not [text for text in texts if "per second" in text or "scrape" in text or "tps" in text or "qps" in text]
 
 
 async def test_a_taken_port_is_named_with_its_key(served):
