@@ -52,7 +52,6 @@ class Broker:
         self.config = config
         self.counter = BrokerCounters()
         self.group = Group(config.node_id, str(config.advertised))
-        self.is_draining = False
         self.group_secret: bytes | None = None
         """What the group's nodes share, once it was read; None if `secret_file` is not set."""
         self._bootstrap = bootstrap
@@ -111,7 +110,7 @@ class Broker:
 
         Skipped when no other node can be reached; `cut_drain` ends it early, which loses nothing.
         """
-        self.is_draining = self.processors.runtime.is_draining = True
+        self.processors.runtime.is_draining = True
         if not self.processors.presence.reachable_peers():
             _logger.info("node=%s event=drain_skipped reason=no_reachable_peer", self.config.node_id)
             return
@@ -169,6 +168,11 @@ class Broker:
     def status(self) -> NodeStatus:
         """Where the replicated log stands."""
         return self.node.status()
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether this node is leaving its group's route."""
+        return self.processors.runtime.is_draining
 
     @property
     def is_introduced(self) -> bool:

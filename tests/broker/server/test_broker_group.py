@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 from broker_group import BrokerGroup, client_of
 
+from dledger.replica.status import NodeStatus
+from dledger_broker.broker import Broker
 from dledger_broker.processors.membership import LEADER_CHANGED_CODE
+from dledger_remoting.bodies import KVTable, decode_body
 from dledger_remoting.record import iter_records
 
 
@@ -88,3 +92,24 @@ async def test_sends_wait_for_a_new_leader_when_the_old_one_is_gone(group: Broke
     assert all(answer.ext.get("outcome") == "unknown" for answer in lost)
     assert len(lost) <= 1
     assert follower.counter.forward_expired == 0
+
+
+async def told(broker: Broker) -> dict[str, str]:
+    """What a node says of itself on its client port."""
+    return decode_body(KVTable, (await (await client_of(broker)).call(28)).body).table
+
+
+async def test_a_leader_tells_where_its_members_are_and_a_node_that_it_drains(group: BrokerGroup) -> None:
+    leader = await group.understanding()
+    table = await told(leader)
+    assert msgspec.json.decode(table["dledgerAddresses"]) == {
+        node_id: str(broker.config.advertised) for node_id, broker in group.brokers.items()
+    }
+    status = msgspec.json.decode(table["dledgerStatus"], type=NodeStatus)
+    assert (status.node_id, status.role, len(status.peers)) == (leader.config.node_id, "leader", 2)
+    draining = asyncio.create_task(leader.drain())
+    successor = await group.leader(other_than=leader)
+    assert (await told(leader))["dledgerDraining"] == "true"
+    assert (await told(successor))["dledgerDraining"] == "false"
+    leader.cut_drain()
+    await draining
