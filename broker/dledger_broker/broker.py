@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from dledger.config import NodeConfig
 from dledger.environment import AsyncioEnvironment
+from dledger.errors import ConfigError as LogConfigError
 from dledger.errors import LogError
 from dledger.extras import install_command
 from dledger.net.secret import MIN_SECRET_BYTES, read_secret
 from dledger.node import Node
 from dledger.replica.status import NodeStatus
 from dledger_broker.config import BrokerConfig
-from dledger_broker.errors import StartError
+from dledger_broker.errors import ConfigError, StartError
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.metrics import BrokerCounters
@@ -233,8 +234,11 @@ class Broker:
         path = self.config.secret_file
         if path is None:
             return secrets.token_bytes(MIN_SECRET_BYTES)
-        self.group_secret = read_secret(path)
-        return self.group_secret
+        try:
+            self.group_secret = secret = read_secret(path)
+        except LogConfigError as error:
+            raise ConfigError(str(error)) from error
+        return secret
 
     def _assemble(self, env: AsyncioEnvironment, store_host: HostAddress) -> None:
         """Make the parts and join them; nothing runs yet."""
