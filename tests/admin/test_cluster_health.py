@@ -7,6 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from dledger_admin.cli import main
+from dledger_admin.commands import cluster_health
+from dledger_admin.errors import AdminError
 from dledger_admin.health.judge import judge
 from dledger_admin.health.reports import (
     ClusterHealth,
@@ -285,3 +287,27 @@ def test_without_a_name_server_nothing_can_be_said(unused_tcp_port_factory):
     done = CliRunner().invoke(main, ["cluster", "health", "--namesrv", namesrv])
     assert done.exit_code == 1
     assert f"no name server at {namesrv}" in done.stderr
+
+
+@pytest.mark.parametrize(("last", "code"), [("healthy", 0), ("ill", 3), ("silent", 1)])
+def test_watching_outlives_name_servers_that_do_not_answer_and_ends_with_what_was_seen_last(monkeypatch, last, code):
+    ill = Cluster()
+    ill.down(IDS[1])
+    looks = {"healthy": Cluster().judged(), "ill": ill.judged(), "silent": AdminError("no name server at ns1:9876")}
+    to_come = [looks["silent"], looks["healthy"], looks[last]]
+
+    def look(namesrv, limits):
+        if not to_come:
+            raise KeyboardInterrupt
+        result = to_come.pop(0)
+        if isinstance(result, AdminError):
+            raise result
+        return result
+
+    monkeypatch.setattr(cluster_health, "_look", look)
+    done = CliRunner().invoke(main, ["cluster", "health", "--watch", "0.1", "-o", "json"])
+    assert done.exit_code == code
+    assert done.stderr.count("no name server at ns1:9876") == (2 if last == "silent" else 1)
+    assert [msgspec.json.decode(line)["healthy"] for line in done.stdout.splitlines()] == [True, last == "healthy"][
+        : 1 if last == "silent" else 2
+    ]
