@@ -94,7 +94,7 @@ class Broker:
             await self.node.start()
             self._started = True
             self._service.start()
-            self.processors.runtime.throughput.start()
+            self.processors.runtime.start()
             if config.http_port:
                 await self._start_http()
             await self.listener.serve()
@@ -142,7 +142,7 @@ class Broker:
         """Stop at once. Requests that are under way are answered first; may be called twice."""
         started, self._started = self._started, False
         if started:
-            self.processors.runtime.throughput.stop()
+            self.processors.runtime.stop()
             await self.registrar.stop()
             await self._service.settle()
         if self._http is not None:

@@ -38,7 +38,7 @@ class DescribedLog(Protocol):
 
 
 class RuntimeProcessor:
-    """Answers from this node alone; `is_draining` is set by whoever drains it."""
+    """Answers from this node alone, of a node that runs since `start`; `is_draining` is set by whoever drains it."""
 
     def __init__(
         self,
@@ -56,10 +56,19 @@ class RuntimeProcessor:
         self._config = config
         self._counters = counters
         self._version = package_version()
-        self._started_at = env.now()
-        self._boot_ms = env.wall_ms()
-        self.throughput = Throughput(env, counters)
+        self._started_at: float | None = None
+        self._boot_ms = 0
+        self._throughput = Throughput(env, counters)
         self.is_draining = False
+
+    def start(self) -> None:
+        """The node runs from now on."""
+        self._started_at, self._boot_ms = self._env.now(), self._env.wall_ms()
+        self._throughput.start()
+
+    def stop(self) -> None:
+        """Look at nothing any more."""
+        self._throughput.stop()
 
     def describe(self, request: Request) -> None:
         """28: all of it."""
@@ -67,14 +76,14 @@ class RuntimeProcessor:
 
     def _table(self) -> dict[str, str]:
         status = self._log.status()
-        uptime_s = self._env.now() - self._started_at
+        uptime_s = 0.0 if self._started_at is None else self._env.now() - self._started_at
         table = {
             "brokerActive": str(status.failure is None).lower(),
             "brokerVersionDesc": self._version,
             "bootTimestamp": str(self._boot_ms),
             "runtime": _duration(int(uptime_s)),
-            "putTps": self.throughput.stored(),
-            "getTransferredTps": self.throughput.delivered(),
+            "putTps": self._throughput.stored(),
+            "getTransferredTps": self._throughput.delivered(),
             "commitLogMinOffset": str(status.first_position),
             "commitLogMaxOffset": str(status.applied_position),
             "commitLogDiskRatio": str(status.disk_used / 1000),
