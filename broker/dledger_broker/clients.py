@@ -248,6 +248,14 @@ class MergedClients:
         """The client ids of a consumer group, sorted."""
         return sorted({client_id for table in self._tables.values() for client_id in table.consumers(group)})
 
+    def member_rows(self, group: str) -> list[ClientRow]:
+        """What is known of each member of a group, by the first of the nodes that have it, sorted by client id."""
+        found: dict[str, ClientRow] = {}
+        for table in self._tables.values():
+            for client_id in table.consumers(group):
+                found.setdefault(client_id, table.rows[client_id])
+        return [found[client_id] for client_id in sorted(found)]
+
     def consumers(self, group: str) -> Iterator[ConsumerData]:
         """What the members of a group say of it; a client that heartbeats to several nodes comes several times."""
         for table in self._tables.values():

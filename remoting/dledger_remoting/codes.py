@@ -163,6 +163,8 @@ class RequestCode(IntEnum):
     when the route of one of them has changed since, or when the time is up; its ext `version` is the present one."""
     DLEDGER_FORGET_GROUP = 20003
     """A broker group that has no node any more is gone for good: `BrokerNameHeader`, to each name server."""
+    DLEDGER_QUEUE_READERS = 20004
+    """Who reads a group's queues from this node: `ConsumerGroupHeader`; the answer's body is `QueueReaders`."""
     READ_PLAN = 20010
     """What of a group's log can be read, and where to cut it: `ReadPlanHeader`; the answer's body is a `ReadPlan`."""
     READ_RANGE = 20011

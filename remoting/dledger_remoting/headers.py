@@ -19,6 +19,7 @@ from .headers_admin import (
 )
 from .headers_consume import (
     ConsumerGroupHeader,
+    ConsumeStatsHeader,
     OffsetResponseHeader,
     PullMessageHeader,
     PullResponseHeader,
@@ -73,6 +74,7 @@ __all__ = [
     "BrokerNameHeader",
     "BrokerNodeHeader",
     "ClusterHeader",
+    "ConsumeStatsHeader",
     "ConsumerGroupHeader",
     "ConsumerSendBackHeader",
     "CreateTopicHeader",

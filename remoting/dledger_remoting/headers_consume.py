@@ -1,4 +1,4 @@
-"""Headers of consuming: codes 11, 14, 15, 35, 38, 40."""
+"""Headers of consuming: codes 11, 14, 15, 35, 38, 40, 203, 208."""
 
 from __future__ import annotations
 
@@ -84,6 +84,13 @@ class UnregisterClientHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConsumerGroupHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A consumer group: asks for its client ids (38), or tells its members that they changed (40)."""
+    """A consumer group: asks for its client ids (38) or connections (203), or tells its members of a change (40)."""
 
     consumer_group: str
+
+
+class ConsumeStatsHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """How far a group is (208) in one topic; an absent or empty one means all that it reads."""
+
+    consumer_group: str
+    topic: str | None = None

@@ -15,6 +15,7 @@ from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.presence import Presence
+from dledger_broker.processors.consumers import ConsumerProcessor
 from dledger_broker.processors.idempotent import IdempotentSends, StoredLog
 from dledger_broker.processors.membership import MembershipProcessor
 from dledger_broker.processors.offsets import OffsetProcessor
@@ -86,13 +87,16 @@ def assemble(
     pulls = PullProcessor(
         machine, log, env, group, config, counters, requests, presence, offsets, presence.hold_changed, roles
     )
-    membership.connect(presence, pulls.held.release_groups, forwarder.pass_on)
+    membership.connect(presence, pulls.held.release_groups)
+    consumers = ConsumerProcessor(
+        machine, env, group, presence, pulls.readers, requests, config.broker_group, forwarder.pass_on
+    )
     topics = TopicProcessor(machine, group, requests)
     queries = QueryProcessor(machine, requests)
     pins = PinProcessor(machine, env, group, requests, forwarder.pass_on)
     pace = RangePace(env, lambda: machine.applied_position, config.busy_range_bytes_per_s)
     ranges = RangeProcessor(machine, log, env, group, config.broker_group, counters, requests, pins, roles, pace)
     runtime = RuntimeProcessor(machine, log, env, group, config, counters)
-    handlers = routes(sends, pulls, offsets, membership, topics, queries, ranges, pins, runtime)
+    handlers = routes(sends, pulls, offsets, membership, consumers, topics, queries, ranges, pins, runtime)
     requests.connect(forwarder, sends, pulls, handlers)
     return Processors(requests, forwarder, presence, sends, pulls, offsets, runtime)

@@ -1,9 +1,8 @@
-"""Clients: heartbeats (34), leaving (35), who is in a group (38), and telling clients of changes (40, 20002)."""
+"""Clients: heartbeats (34), leaving (35), and telling clients of changes (40, 20002)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from functools import partial
 from typing import Final
 
 from dledger.environment import Environment
@@ -15,7 +14,6 @@ from dledger_broker.presence import Presence
 from dledger_broker.processors.send_targets import retry_topic_config
 from dledger_broker.server.connection import ClientConnection
 from dledger_broker.server.request import Request
-from dledger_remoting.bodies import ConsumerList, encode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
 from dledger_remoting.errors import BodyError, ServerError
@@ -55,18 +53,12 @@ class MembershipProcessor:
         self._announced: tuple[int, str] | None = None
         self._presence: Presence
         self._release_pulls: Callable[[set[str]], None]
-        self._pass_on: Callable[[Request], None]
         group.listeners.append(self._announce_leader)
 
-    def connect(
-        self, presence: Presence, release_pulls: Callable[[set[str]], None], pass_on: Callable[[Request], None]
-    ) -> None:
-        """Name the exchange with the other nodes, which calls `notify` and `ensure_all`, what ends held pulls, and what
-        hands a request to the leader.
-        """
+    def connect(self, presence: Presence, release_pulls: Callable[[set[str]], None]) -> None:
+        """Name the exchange with the other nodes, which calls `notify` and `ensure_all`, and what ends held pulls."""
         self._presence = presence
         self._release_pulls = release_pulls
-        self._pass_on = pass_on
 
     # ---------------------------------------------------------------- requests
 
@@ -101,21 +93,6 @@ class MembershipProcessor:
         header = decode_ext(UnregisterClientHeader, request.ext)
         self._presence.local.unregister(header.client_id, header.producer_group or None, header.consumer_group or None)
         request.respond()
-
-    def consumer_list(self, request: Request) -> None:
-        """38: the members of a group on all nodes."""
-        header = decode_ext(ConsumerGroupHeader, request.ext)
-        self._presence.when_complete(partial(self._answer_consumer_list, request, header.consumer_group))
-
-    def _answer_consumer_list(self, request: Request, group: str) -> None:
-        if not self._group.ready:  # since it began to wait for what the others tell the leader
-            self._pass_on(request)
-            return
-        members = self._presence.merged.members(group)
-        if members:
-            request.respond(body=encode_body(ConsumerList(members)))
-        else:
-            request.fail(ServerError(f"no consumer for this group, {group}"))
 
     # ---------------------------------------------------------------- what groups need
 

@@ -22,6 +22,7 @@ from dledger_broker.presence import Presence
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.requests import Requests
 from dledger_broker.processors.roles import Roles
+from dledger_broker.readers import Readers
 from dledger_broker.server.request import Request
 from dledger_broker.state.tables import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus
@@ -114,6 +115,7 @@ class PullProcessor:
         self._offsets = offsets
         self._roles = roles
         self._was_ready = False
+        self.readers = Readers()
         self.held = LongPolls(env, self._retry, self._expire, holding_changed)
         self.accepts_waiting = True
         machine.on_topics_changed.append(self.held.release_dropped)
@@ -173,6 +175,8 @@ class PullProcessor:
         if not 0 <= fields.queue_id < config.read_queue_nums:
             raise NoSuchQueue(fields.topic, fields.queue_id, config.read_queue_nums)
         tag_filter = self._filter(fields, group)
+        if group is not None:
+            self.readers.note(group.group_name, fields.topic, fields.queue_id, request.origin, request.received)
         if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0 and not request.confirmed:
             # Once: while the leader was confirmed the client may have committed a newer one.
             self._offsets.commit_by_pull(request, fields)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dledger_broker.processors.consumers import ConsumerProcessor
 from dledger_broker.processors.membership import MembershipProcessor
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.pins import PinProcessor
@@ -22,6 +23,7 @@ def routes(
     pull: PullProcessor,
     offsets: OffsetProcessor,
     membership: MembershipProcessor,
+    consumers: ConsumerProcessor,
     topics: TopicProcessor,
     queries: QueryProcessor,
     ranges: RangeProcessor,
@@ -44,7 +46,10 @@ def routes(
         RequestCode.GET_EARLIEST_MSG_STORETIME: Route(offsets.earliest_time, Needs.CONFIRMED_LEADER),
         RequestCode.HEART_BEAT: Route(membership.heartbeat, Needs.NOTHING),
         RequestCode.UNREGISTER_CLIENT: Route(membership.unregister, Needs.NOTHING),
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP: Route(membership.consumer_list, Needs.LEADER),
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: Route(consumers.client_ids, Needs.LEADER),
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: Route(consumers.connections, Needs.LEADER),
+        RequestCode.GET_CONSUME_STATS: Route(consumers.progress, Needs.CONFIRMED_LEADER),
+        RequestCode.DLEDGER_QUEUE_READERS: Route(consumers.readers, Needs.NOTHING),
         RequestCode.UPDATE_AND_CREATE_TOPIC: Route(topics.put_topic, Needs.LEADER),
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: Route(topics.put_topics, Needs.LEADER),
         RequestCode.DELETE_TOPIC_IN_BROKER: Route(topics.delete_topic, Needs.LEADER),

@@ -1,0 +1,49 @@
+"""Table of readers: who asked this node last for messages of each queue, for each consumer group.
+
+Shares of queues are computed by the members of a group, and no broker is told of them. What a broker sees is who pulls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from dledger_broker.server.request import Origin
+
+KEEP_S: Final = 120.0
+"""Who has not asked for so long reads no more: twice as long as a pull waits."""
+
+_LEAST: Final = 4_096
+"""The table is cleared of old entries when it has grown to twice what was left, or to this."""
+
+
+class Reader(NamedTuple):
+    """The channel that a pull came through, and when."""
+
+    origin: Origin
+    at: float
+
+
+class Readers:
+    """The newest pull of each queue by each group; of queues that nobody pulls any more entries go in time."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str, int], Reader] = {}
+        self._limit = _LEAST
+
+    def note(self, group: str, topic: str, queue_id: int, origin: Origin, now: float) -> None:
+        """Take in a pull."""
+        self._last[group, topic, queue_id] = Reader(origin, now)
+        if len(self._last) > self._limit:
+            self._last = {key: reader for key, reader in self._last.items() if _reads(reader, now)}
+            self._limit = max(_LEAST, 2 * len(self._last))
+
+    def of(self, group: str, now: float) -> Iterator[tuple[str, int, Reader]]:
+        """Topic, queue id and reader of the queues that a group reads."""
+        for (name, topic, queue_id), reader in self._last.items():
+            if name == group and _reads(reader, now):
+                yield topic, queue_id, reader
+
+
+def _reads(reader: Reader, now: float) -> bool:
+    return reader.origin.is_open and now - reader.at <= KEEP_S

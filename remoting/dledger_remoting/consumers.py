@@ -1,0 +1,98 @@
+"""Bodies that tell of a consumer group: its members (203), how far it is (208), who reads its queues (20004).
+
+RocketMQ's `ConsumerConnection` and `ConsumeStats`. What has no counterpart there says so; other clients skip it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from .bodies import decode_body, decode_fastjson_body
+from .fastjson import encode_fastjson
+from .heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
+from .integers import Int32, Int64
+from .topics import MessageQueue
+
+
+class MemberConnection(msgspec.Struct, frozen=True, rename="camel"):
+    """One member of a group. `subscriptions`, which is ours, are its own: expressions by topic."""
+
+    client_id: str
+    client_addr: str
+    language: str
+    version: Int32 = 0
+    subscriptions: dict[str, str] = {}
+
+
+class ConsumerConnection(msgspec.Struct, frozen=True, rename="camel"):
+    """The members of a group and the newest subscription to each topic that one of them has: the answer to 203."""
+
+    connection_set: list[MemberConnection]
+    subscription_table: dict[str, SubscriptionData] = {}
+    consume_type: ConsumeType = ConsumeType.PUSH
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+
+    @classmethod
+    def of(cls, members: list[MemberConnection], consumers: list[ConsumerData]) -> ConsumerConnection:
+        """Put together what the members say of the group, of which there is at least one."""
+        newest: dict[str, SubscriptionData] = {}
+        for consumer in consumers:
+            for entry in consumer.subscription_data_set:
+                known = newest.get(entry.topic)
+                if known is None or entry.sub_version > known.sub_version:
+                    newest[entry.topic] = entry
+        first = consumers[0]
+        return cls(members, newest, first.consume_type, first.message_model, first.consume_from_where)
+
+
+class QueueProgress(msgspec.Struct, frozen=True, rename="camel"):
+    """How far a group is in a queue whose next message gets `broker_offset`; `consumer_offset` is 0 without a commit.
+
+    `last_timestamp` is the store time of the last consumed message, 0 if it is not known. The last two are ours: the
+    first kept offset, and whether the group has committed.
+    """
+
+    broker_offset: Int64
+    consumer_offset: Int64
+    pull_offset: Int64 = 0
+    last_timestamp: Int64 = 0
+    min_offset: Int64 = 0
+    committed: bool = True
+
+
+class _ConsumeStats(msgspec.Struct, frozen=True, rename="camel"):
+    consume_tps: float = 0.0
+    offset_table: dict[str, QueueProgress] = {}
+
+
+class QueueReader(msgspec.Struct, frozen=True, rename="camel"):
+    """Who asked a node last for messages of a queue: the ids that use the connection, none if nobody on it heartbeats.
+
+    `idle_millis` have passed since; a long poll waits so long.
+    """
+
+    topic: str
+    queue_id: Int32
+    client_ids: list[str]
+    client_addr: str
+    idle_millis: Int64
+
+
+class QueueReaders(msgspec.Struct, frozen=True):
+    """The answer to 20004."""
+
+    readers: list[QueueReader]
+
+
+def encode_consume_stats(progress: Mapping[MessageQueue, QueueProgress]) -> bytes:
+    """The answer to 208 with objects as keys, which RocketMQ's tools expect."""
+    return encode_fastjson({"consumeTps": 0.0, "offsetTable": progress})
+
+
+def decode_consume_stats(body: bytes) -> dict[MessageQueue, QueueProgress]:
+    """The table of an answer to 208. Raises `BodyError`."""
+    table = decode_fastjson_body(_ConsumeStats, body).offset_table
+    return {decode_body(MessageQueue, key.encode()): progress for key, progress in table.items()}
