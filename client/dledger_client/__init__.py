@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
-from .admin import Admin, QueueStatus
+from .admin import Admin
 from .consumer import Handler, PushConsumer
 from .errors import (
     ClientClosedError,
@@ -18,6 +18,7 @@ from .errors import (
     ConnectError,
     ConnectionLostError,
     DeadlineError,
+    GroupInUseError,
     InvalidArgumentError,
     NoBrokerError,
     NoNameServerError,
@@ -28,6 +29,7 @@ from .errors import (
     SendError,
     WrongServerError,
 )
+from .groups import GroupMember, QueueReader, QueueStatus
 from .messages import Message, MessageQueue, ReceivedMessage, SendResult
 from .offsets import StartFrom
 from .producer import Producer
@@ -45,6 +47,8 @@ __all__ = [
     "ConnectError",
     "ConnectionLostError",
     "DeadlineError",
+    "GroupInUseError",
+    "GroupMember",
     "Handler",
     "InvalidArgumentError",
     "Message",
@@ -56,6 +60,7 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "PushConsumer",
+    "QueueReader",
     "QueueStall",
     "QueueStatus",
     "ReceivedMessage",

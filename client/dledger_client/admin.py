@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -16,6 +15,8 @@ from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import InvalidParameter, RemotingError, error_from_response
 from dledger_remoting.headers import (
     BrokerNameHeader,
+    ConsumerGroupHeader,
+    ConsumeStatsHeader,
     CreateTopicHeader,
     DeleteSubscriptionGroupHeader,
     DeleteTopicHeader,
@@ -34,7 +35,6 @@ from dledger_remoting.headers_query import UNIQUE_KEY_QUERY_FIELD
 from dledger_remoting.headers_range import DEFAULT_LEASE_MS
 from dledger_remoting.ids import parse_offset_message_id
 from dledger_remoting.range_reads import PinList, PinRow
-from dledger_remoting.record import iter_records
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.topics import (
     AUTO_CREATE_TOPIC,
@@ -48,9 +48,17 @@ from dledger_remoting.topics import (
     validate_topic,
 )
 
-from .core import ClientCore, check_response
-from .errors import ClientClosedError, ClientError, InvalidArgumentError, NoBrokerError, RefusedError, refusal
-from .messages import MessageQueue, ReceivedMessage, received_message
+from .core import ATTEMPT_SECONDS, ClientCore, check_response
+from .errors import (
+    ClientClosedError,
+    GroupInUseError,
+    InvalidArgumentError,
+    NoBrokerError,
+    RefusedError,
+    refusal,
+)
+from .groups import GroupMember, QueueReader, QueueStatus, ask_readers, members_of, progress_of
+from .messages import MessageQueue, ReceivedMessage, messages_in
 from .nameservers import parse_addresses
 from .offsets import QueueOffsets, StartFrom, check_start
 from .routes import TopicRoute
@@ -64,6 +72,7 @@ MAX_MESSAGES_BY_KEY: Final = 64
 
 _INCLUDE_ABSENT: Final = encode_ext(IncludeAbsentHeader(include_absent=True))
 _NOT_FOUND: Final = frozenset({int(ResponseCode.QUERY_NOT_FOUND)})
+_NOT_ONLINE: Final = frozenset({int(ResponseCode.CONSUMER_NOT_ONLINE)})
 _NO_SUCH_RECORD: Final = frozenset({int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.QUERY_NOT_FOUND)})
 _TOPIC_NOT_FOUND: Final = frozenset({int(ResponseCode.TOPIC_NOT_EXIST)})
 
@@ -72,20 +81,6 @@ class _GroupTable(msgspec.Struct, frozen=True):
     """The answer to 201."""
 
     groups: dict[str, SubscriptionGroupConfig] = msgspec.field(name="subscriptionGroupTable", default_factory=dict)
-
-
-class QueueStatus(msgspec.Struct, frozen=True):
-    """One queue as a group sees it: kept offsets are from `first` to `end` - 1; `committed` is None before a commit."""
-
-    queue: MessageQueue
-    first: int
-    end: int
-    committed: int | None
-
-    @property
-    def lag(self) -> int:
-        """How many messages the group has still to process."""
-        return max(self.end - max(self.first if self.committed is None else self.committed, self.first), 0)
 
 
 class Admin:
@@ -192,7 +187,8 @@ class Admin:
         )
         names = await self._group_names(broker_groups)
         await self._ask_leaders(names, RequestCode.UPDATE_AND_CREATE_TOPIC, encode_ext(header))
-        await self._await_route(topic, names, queues if is_readable(perm) else 0, queues if is_writable(perm) else 0)
+        shown = (queues if is_readable(perm) else 0, queues if is_writable(perm) else 0)
+        await self._started().routes.wait_until_shown(topic, dict.fromkeys(names, shown), self._deadline())
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic and its messages on all broker groups, and its route on all name servers.
@@ -266,13 +262,43 @@ class Admin:
         )
 
     async def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
-        """Delete a consumer group on all broker groups, with its committed offsets unless told otherwise."""
+        """Delete a consumer group on all broker groups, with its committed offsets unless told otherwise.
+
+        Raises `GroupInUseError`, and deletes nothing, while it has members: their next heartbeat would make it again.
+        """
+        await self._require_no_members(group)
         header = DeleteSubscriptionGroupHeader(group_name=group, clean_offset=clean_offsets)
         await self._ask_leaders(
             await self._group_names(None), RequestCode.DELETE_SUBSCRIPTION_GROUP, encode_ext(header)
         )
 
+    async def members(self, group: str) -> list[GroupMember]:
+        """Who is in a consumer group now, by client id. A client that vanished without a word counts for 2 minutes."""
+        header = encode_ext(ConsumerGroupHeader(consumer_group=group))
+        names = await self._group_names(None)
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        return members_of(await self._ask_leaders(names, code, header, accept=_NOT_ONLINE))
+
+    async def readers(self, group: str) -> dict[MessageQueue, QueueReader]:
+        """Who asked last for messages of each queue, within 2 minutes, as far as the nodes that answer have seen it."""
+        core, names = self._started(), await self._group_names(None)
+        return await ask_readers(core, names, group, min(self._deadline(), core.loop.time() + ATTEMPT_SECONDS))
+
+    async def _require_no_members(self, group: str) -> None:
+        if members := await self.members(group):
+            raise GroupInUseError(group, [str(member) for member in members])
+
     # Offsets.
+
+    async def progress(self, group: str, topic: str | None = None) -> list[QueueStatus]:
+        """How far a group is in the queues of a topic, or of all topics that its members subscribe to.
+
+        Without members, of those in which it has committed. Its retry topic is among them. One request to each leader.
+        """
+        header = encode_ext(ConsumeStatsHeader(consumer_group=group, topic=topic))
+        return progress_of(
+            await self._ask_leaders(await self._group_names(None), RequestCode.GET_CONSUME_STATS, header)
+        )
 
     async def offsets(self, group: str, topic: str) -> list[QueueStatus]:
         """First, end and committed offset of every readable queue of a topic, sorted by queue."""
@@ -280,7 +306,7 @@ class Admin:
         return list(await asyncio.gather(*(self._queue_status(group, queue) for queue in route.readable)))
 
     async def set_offset(self, group: str, queue: tuple[str, str, int], offset: int) -> None:
-        """Commit an offset for a group. Members that are reading the queue will overwrite it: stop them first."""
+        """Commit an offset for a group. Members that read the queue will overwrite it: `members` tells of them."""
         target = MessageQueue(*queue)
         if offset < 0:
             raise InvalidArgumentError(f"offset {offset} of {target} is below 0")
@@ -290,10 +316,11 @@ class Admin:
     async def reset_offsets(self, group: str, topic: str, to: StartFrom) -> dict[MessageQueue, int]:
         """Move a group to `"first"`, to `"last"`, or to the first messages stored at or after a time in ms since 1970.
 
-        Returns the new offsets; nothing is moved before all of them are known. Members that are reading will overwrite
-        them: stop them first.
+        Returns the new offsets; nothing is moved before all of them are known. Raises `GroupInUseError`, and moves
+        nothing, while the group has members: they would overwrite the offsets.
         """
         check_start(to)
+        await self._require_no_members(group)
         route = await self._whole_route(topic)
         offsets = self._queue_offsets()
         wanted = {queue: await offsets.at(queue, to, self._deadline()) for queue in route.readable}
@@ -355,7 +382,7 @@ class Admin:
         absent = [name for name in names if not groups[name].broker_addrs]
         for name in await self._group_names([name for name in names if name not in absent]):
             answers = await self._ask_leaders([name], RequestCode.VIEW_MESSAGE_BY_ID, ext, accept=_NO_SUCH_RECORD)
-            found = _messages(answers[name], name)
+            found = messages_in(answers[name], name)
             if found and found[0].offset_message_id == offset_message_id.upper():
                 return found[0]
         if absent:
@@ -386,7 +413,7 @@ class Admin:
         ext = encode_ext(header) | ({UNIQUE_KEY_QUERY_FIELD: "true"} if unique else {})
         names = sorted({queue.broker_group for queue in route.readable})
         answers = await self._ask_leaders(names, RequestCode.QUERY_MESSAGE, ext, accept=_NOT_FOUND)
-        found = [message for name, answer in answers.items() for message in _messages(answer, name)]
+        found = [message for name, answer in answers.items() for message in messages_in(answer, name)]
         matching = [message for message in found if key == message.message_id or key in message.keys]
         matching.sort(key=lambda message: (message.stored_timestamp_ms, message.queue, message.queue_offset))
         return matching[-max_messages:]
@@ -445,25 +472,6 @@ class Admin:
             raise NoBrokerError(_absence(absent))
         return names
 
-    async def _await_route(self, topic: str, names: Sequence[str], readable: int, writable: int) -> None:
-        """Wait until the name server shows a topic as it was set: brokers register it right after they store it."""
-        core = self._started()
-        deadline = self._deadline()
-        wanted = dict.fromkeys(names, (readable, writable))
-        while True:
-            try:
-                route = await core.routes.refresh(topic, deadline)
-            except ClientError:
-                if core.loop.time() >= deadline:
-                    raise
-            else:
-                reads = Counter(queue.broker_group for queue in route.readable)
-                writes = Counter(queue.broker_group for queue in route.writable)
-                shown = {name: (reads[name], writes[name]) for name in names}
-                if shown == wanted or core.loop.time() >= deadline:
-                    return
-            await asyncio.sleep(0.02)
-
     async def _queue_status(self, group: str, queue: MessageQueue) -> QueueStatus:
         offsets = self._queue_offsets()
         deadline = self._deadline()
@@ -508,19 +516,6 @@ def _validate(check: Callable[[str], None], name: str) -> None:
 def _decode(body_type: type[BodyT], body: bytes) -> BodyT:
     try:
         return decode_fastjson_body(body_type, body)
-    except RemotingError as error:
-        raise refusal(error) from error
-
-
-def _messages(response: RemotingCommand, broker_group: str) -> list[ReceivedMessage]:
-    """The messages in an answer's body; none if the answer is not a success."""
-    if response.code != ResponseCode.SUCCESS:
-        return []
-    try:
-        return [
-            received_message(record, MessageQueue(record.topic, broker_group, record.queue_id))
-            for record in iter_records(response.body)
-        ]
     except RemotingError as error:
         raise refusal(error) from error
 

@@ -10,7 +10,7 @@ All of them derive from `ClientError`. A broker's refusal is a `RefusedError` wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.errors import RemotingError
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .messages import SendResult
 
 Outcome: TypeAlias = Literal["not_sent", "unknown"]
+
+_SHOWN_MEMBERS: Final = 20
+"""A text names no more members of a group."""
 
 
 class ClientError(Exception):
@@ -49,6 +52,20 @@ class NoRouteError(ClientError):
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(f"no route for topic {topic!r}: {reason}")
         self.topic = topic
+
+
+class GroupInUseError(ClientError):
+    """A consumer group has members, who would undo at once what was asked for; nothing was done."""
+
+    def __init__(self, group: str, members: Sequence[str]) -> None:
+        shown = [
+            *members[:_SHOWN_MEMBERS],
+            *([f"{rest} others"] if (rest := len(members) - _SHOWN_MEMBERS) > 0 else []),
+        ]
+        count = "1 member" if len(members) == 1 else f"{len(members)} members"
+        super().__init__(f"consumer group {group!r} has {count}, stop them first: {', '.join(shown)}")
+        self.group = group
+        self.members = tuple(members)
 
 
 class NoBrokerError(ClientError):

@@ -13,10 +13,15 @@ from typing import NamedTuple
 import msgspec
 
 from dledger_remoting import properties as names
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.command import RemotingCommand
 from dledger_remoting.compression import decompress
+from dledger_remoting.errors import RemotingError
 from dledger_remoting.ids import offset_message_id
 from dledger_remoting.properties import parse_properties
-from dledger_remoting.record import MessageRecord
+from dledger_remoting.record import MessageRecord, iter_records
+
+from .errors import refusal
 
 
 class MessageQueue(NamedTuple):
@@ -141,3 +146,16 @@ def received_message(
         record.flag,
         settle,
     )
+
+
+def messages_in(response: RemotingCommand, broker_group: str) -> list[ReceivedMessage]:
+    """The messages in an answer's body; none if it is no success. Raises `RefusedError` if one cannot be read."""
+    if response.code != ResponseCode.SUCCESS:
+        return []
+    try:
+        return [
+            received_message(record, MessageQueue(record.topic, broker_group, record.queue_id))
+            for record in iter_records(response.body)
+        ]
+    except RemotingError as error:
+        raise refusal(error) from error

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,6 +43,7 @@ _REWATCH_SECONDS: Final = 0.25
 
 _ANSWER_SECONDS: Final = 5.0
 _WATCH_PAUSE_SECONDS: Final = 1.0
+_SHOWN_PAUSE_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,26 @@ class RouteTable:
                 raise last or NoRouteError(topic, "no name server answered before the call's deadline") from None
             except NoNameServerError as error:
                 last = error
+
+    async def wait_until_shown(self, topic: str, wanted: Mapping[str, tuple[int, int]], deadline: float) -> None:
+        """Wait until the name server shows so many queues to read and to write in each of these broker groups.
+
+        Brokers register a topic right after they store it. One that is shown otherwise at the deadline is left so;
+        raises the error of a route that cannot be had then.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                route = await self.refresh(topic, deadline)
+            except ClientError:
+                if loop.time() >= deadline:
+                    raise
+            else:
+                reads = Counter(queue.broker_group for queue in route.readable)
+                writes = Counter(queue.broker_group for queue in route.writable)
+                if {name: (reads[name], writes[name]) for name in wanted} == wanted or loop.time() >= deadline:
+                    return
+            await asyncio.sleep(_SHOWN_PAUSE_SECONDS)
 
     def refresh_soon(self, topic: str) -> None:
         """Look the route up in the background."""

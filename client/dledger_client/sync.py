@@ -25,9 +25,10 @@ from dledger_remoting.range_reads import PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.topics import PERM_READ_WRITE, SubscriptionGroupConfig, TopicConfig
 
-from .admin import MAX_TIMESTAMP_MS, Admin, QueueStatus
+from .admin import MAX_TIMESTAMP_MS, Admin
 from .consumer import PushConsumer
 from .errors import ClientClosedError
+from .groups import GroupMember, QueueReader, QueueStatus
 from .messages import Message, MessageQueue, ReceivedMessage, SendResult, Settlement
 from .offsets import StartFrom
 from .producer import Producer
@@ -428,6 +429,18 @@ class SyncAdmin:
     def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
         """See `Admin.delete_group`."""
         self._blocking.run(self._admin.delete_group(group, clean_offsets=clean_offsets))
+
+    def members(self, group: str) -> list[GroupMember]:
+        """See `Admin.members`."""
+        return self._blocking.run(self._admin.members(group))
+
+    def readers(self, group: str) -> dict[MessageQueue, QueueReader]:
+        """See `Admin.readers`."""
+        return self._blocking.run(self._admin.readers(group))
+
+    def progress(self, group: str, topic: str | None = None) -> list[QueueStatus]:
+        """See `Admin.progress`."""
+        return self._blocking.run(self._admin.progress(group, topic))
 
     def offsets(self, group: str, topic: str) -> list[QueueStatus]:
         """See `Admin.offsets`."""

@@ -20,10 +20,13 @@ from dledger_admin.errors import AdminError
 from dledger_client import (
     ConnectError,
     ConnectionLostError,
+    GroupInUseError,
+    GroupMember,
     InvalidArgumentError,
     MessageQueue,
     NoRouteError,
     NotFoundError,
+    QueueReader,
     QueueStatus,
     ReceivedMessage,
     RefusedError,
@@ -113,8 +116,19 @@ class FakeAdmin:
     async def delete_group(self, name):
         self.calls.append(("delete group", name))
 
-    async def offsets(self, name, topic):
-        return [QueueStatus(QUEUE._replace(topic=topic), 3, 10, 8 if (name, topic) == ("billing", "orders") else None)]
+    members_of_billing: ClassVar[list[GroupMember]] = []
+
+    async def members(self, name):
+        return self.members_of_billing if name == "billing" else []
+
+    async def progress(self, name, topic=None):
+        if name != "billing":
+            return [] if topic is None else [QueueStatus(QUEUE._replace(topic=topic), 3, 10, None)]
+        retries = QueueStatus(MessageQueue("%RETRY%billing", "broker-a", 0), 0, 2, None)
+        return [one for one in (retries, QueueStatus(QUEUE, 3, 10, 8)) if topic in (None, one.queue.topic)]
+
+    async def readers(self, name):
+        return {QUEUE: QueueReader(QUEUE, ("b", "other"), "10.0.0.1:5", 4.0)}
 
     async def reset_offsets(self, name, topic, to):
         self.calls.append(("reset", name, topic, to))
@@ -286,21 +300,67 @@ def test_groups_are_created_changed_and_deleted():
     ]
 
 
-def test_groups_are_listed_described_and_reset(monkeypatch):
-    assert as_json("group", "list")[0]["group"] == "billing"
+def test_groups_are_listed_described_and_reset():
+    line = {"group": "billing", "state": "empty", "members": 0, "lag": 4, "may_consume": False, "max_retries": 5}
+    assert as_json("group", "list") == [line]
     described = as_json("group", "describe", "billing", "--topic", "orders")
     assert described["lag"] == 2
     assert described["queues"][0]["committed"] == 8
     assert "2 messages behind" in dledger("group", "describe", "billing", "--topic", "orders")
-
-    async def topics(self, *, include_system):
-        return ["greetings", "orders", "%RETRY%billing"]
-
-    monkeypatch.setattr(FakeAdmin, "topics", topics)
-    assert [one["topic"] for one in as_json("group", "describe", "billing")["queues"]] == ["orders", "%RETRY%billing"]
+    assert [one["topic"] for one in as_json("group", "describe", "billing")["queues"]] == ["%RETRY%billing", "orders"]
     reset = as_json("group", "reset", "billing", "--topic", "orders", "--to", "1700000000000")
     assert reset == [{"broker_group": "broker-a", "queue_id": 1, "offset": 3}]
     assert FakeAdmin.calls[-1] == ("reset", "billing", "orders", 1700000000000)
+
+
+def test_a_described_group_shows_its_members_and_who_reads_what(monkeypatch):
+    tags = {"orders": "a || b"}
+    members = [GroupMember(name, f"10.0.0.1:{port}", "GO", tags, False) for name, port in (("a", 4), ("b", 5))]
+    monkeypatch.setattr(FakeAdmin, "members_of_billing", members)
+    described = as_json("group", "describe", "billing", "--topic", "orders")
+    assert described["state"] == "stable"
+    assert described["members"][1] == {
+        "client_id": "b",
+        "address": "10.0.0.1:5",
+        "language": "GO",
+        "subscriptions": {"orders": "a || b"},
+    }
+    assert described["queues"][0]["readers"] == ["b"]
+    shown = dledger("group", "describe", "billing")
+    assert "b (4 s ago)" in shown
+    assert "orders: a || b" in shown
+    assert as_json("group", "list")[0]["members"] == 2
+
+
+def test_members_that_subscribe_to_different_things_are_told_of(monkeypatch):
+    members = [GroupMember(name, "h:1", "JAVA", {"orders": name}, False) for name in "ab"]
+    monkeypatch.setattr(FakeAdmin, "members_of_billing", members)
+    assert as_json("group", "list")[0]["state"] == "inconsistent"
+    assert "members subscribe to different things" in dledger("group", "describe", "billing")
+
+
+def test_a_reader_that_is_no_member_is_known_by_its_address():
+    assert "10.0.0.1:5, no member (4 s ago)" in dledger("group", "describe", "billing")
+
+
+def test_a_group_that_is_not_there_is_not_described():
+    refused = CliRunner().invoke(main, ["group", "describe", "nobody", "--topic", "orders"])
+    assert refused.exit_code == 1
+    assert "there is no consumer group 'nobody'" in refused.output
+
+
+def test_a_group_with_members_is_neither_reset_nor_deleted(monkeypatch):
+    async def in_use(self, *arguments):
+        raise GroupInUseError("billing", ["a (10.0.0.1:4)", "b (10.0.0.1:5)"])
+
+    monkeypatch.setattr(FakeAdmin, "delete_group", in_use)
+    monkeypatch.setattr(FakeAdmin, "reset_offsets", in_use)
+    for words in (("delete", "billing"), ("reset", "billing", "--topic", "orders", "--to", "first")):
+        refused = CliRunner().invoke(main, ["group", *words])
+        assert (refused.exit_code, refused.output) == (
+            1,
+            "Error: consumer group 'billing' has 2 members, stop them first: a (10.0.0.1:4), b (10.0.0.1:5)\n",
+        )
 
 
 @pytest.mark.parametrize(

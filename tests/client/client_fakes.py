@@ -17,6 +17,7 @@ from dledger_remoting.batch import decode_batch
 from dledger_remoting.bodies import ConsumerList, TopicList, encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command, make_response
+from dledger_remoting.consumers import ConsumerConnection, MemberConnection
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.headers import (
     PullMessageHeader,
@@ -324,6 +325,15 @@ class FakeNode(FakeServer):
                 if not members:
                     return make_response(command, 1, "no consumer for this group")
                 return make_response(command, 0, body=encode_body(ConsumerList(list(members))))
+            case RequestCode.GET_CONSUMER_CONNECTION_LIST:
+                members = self.group.members.get(command.ext["consumerGroup"])
+                if not members:
+                    return make_response(command, ResponseCode.CONSUMER_NOT_ONLINE, "not online")
+                connections = [
+                    MemberConnection(client_id, "{}:{}".format(*channel.get_extra_info("peername")), "PYTHON")
+                    for client_id, channel in members.items()
+                ]
+                return make_response(command, 0, body=encode_body(ConsumerConnection(connections)))
             case RequestCode.QUERY_CONSUMER_OFFSET:
                 header = decode_ext(QueryConsumerOffsetHeader, command.ext)
                 offset = self.group.offsets.get((header.consumer_group, header.topic, header.queue_id))

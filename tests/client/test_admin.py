@@ -12,18 +12,25 @@ from dledger_client import (
     Admin,
     ConnectError,
     DeadlineError,
+    GroupInUseError,
     InvalidArgumentError,
     MessageQueue,
     NoBrokerError,
     NotFoundError,
     Producer,
+    PushConsumer,
+    QueueReader,
     QueueStatus,
     RefusedError,
 )
+from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
+from dledger_remoting.consumers import QueueProgress, QueueReaders, encode_consume_stats
+from dledger_remoting.consumers import QueueReader as QueueReaderRow
 from dledger_remoting.properties import format_properties
 from dledger_remoting.record import encode_record
+from dledger_remoting.topics import MessageQueue as BrokerQueue
 
 
 async def test_a_created_topic_can_be_used_at_once_and_a_deleted_one_is_gone():
@@ -69,6 +76,59 @@ async def test_offsets_are_shown_set_and_reset():
         assert (await admin.offsets("CG", "T"))[1].lag == 0
         assert (await admin.reset_offsets("CG", "T", 0))[queue] == 0
         assert (await admin.first_offset(queue), await admin.end_offset(queue)) == (0, 10)
+
+
+async def test_a_group_with_members_is_neither_reset_nor_deleted():
+    async with fake_cluster(groups=2) as cluster, Admin(cluster.namesrv) as admin:
+        async with PushConsumer(cluster.namesrv, "CG", {"T": "*"}, client_id="reader-7"):
+            await until(lambda: cluster.groups[1].members["CG"])
+            cluster.group.members["CG"].clear()  # it is enough that one broker group knows a member
+            for attempt in (admin.delete_group("CG"), admin.reset_offsets("CG", "T", "first")):
+                with pytest.raises(GroupInUseError, match=r"'CG' has 1 member, stop .* reader-7 \(127.0.0.1:\d+\)"):
+                    await attempt
+        codes = {code for group in cluster.groups for node in group.nodes for code in node.codes()}
+        assert RequestCode.DELETE_SUBSCRIPTION_GROUP not in codes
+        assert await admin.members("CG") == []
+        await admin.reset_offsets("CG", "T", "first")
+
+
+def test_a_group_with_many_members_names_some_of_them():
+    refused = GroupInUseError("CG", [f"m{number}" for number in range(1000)])
+    assert len(refused.members) == 1000
+    assert "has 1000 members" in str(refused)
+    assert str(refused).endswith("m18, m19, 980 others")
+
+
+async def test_readers_are_the_newest_of_all_nodes_that_answer():
+    def answer(*readers):
+        body = encode_body(QueueReaders([QueueReaderRow("T", *reader) for reader in readers]))
+        return lambda command: make_response(command, 0, body=body)
+
+    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
+        first, second, third = cluster.group.nodes
+        first.on[RequestCode.DLEDGER_QUEUE_READERS] = answer((0, ["a"], "h:1", 9_000), (1, ["b"], "h:2", 1_500))
+        second.on[RequestCode.DLEDGER_QUEUE_READERS] = answer((0, ["c"], "h:3", 8_000))
+        third.on[RequestCode.DLEDGER_QUEUE_READERS] = denied
+        readers = await admin.readers("CG")
+    zero, one = (MessageQueue("T", "broker-a", queue_id) for queue_id in (0, 1))
+    assert readers == {zero: QueueReader(zero, ("c",), "h:3", 8.0), one: QueueReader(one, ("b",), "h:2", 1.5)}
+
+
+async def test_progress_comes_from_every_broker_group_with_the_lag_of_what_is_kept():
+    def answer(name, **progress):
+        body = encode_consume_stats({BrokerQueue(name, 0, "T"): QueueProgress(**progress)})
+        return lambda command: make_response(command, 0, body=body)
+
+    async with fake_cluster(groups=2) as cluster, Admin(cluster.namesrv) as admin:
+        told = (
+            answer("broker-a", broker_offset=10, consumer_offset=3, min_offset=4),
+            answer("broker-b", broker_offset=5, consumer_offset=0, committed=False),
+        )
+        for group, one in zip(cluster.groups, told, strict=True):
+            group.nodes[0].on[RequestCode.GET_CONSUME_STATS] = one
+        first, second = await admin.progress("CG")
+    assert (first, first.lag) == (QueueStatus(MessageQueue("T", "broker-a", 0), 4, 10, 3), 6)
+    assert (second, second.lag) == (QueueStatus(MessageQueue("T", "broker-b", 0), 0, 5, None), 5)
 
 
 @pytest.mark.parametrize("ext", [{}, {"position": "0"}, {"position": "0", "expires": "tomorrow"}])

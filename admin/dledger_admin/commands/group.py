@@ -5,26 +5,19 @@ from __future__ import annotations
 import click
 import msgspec
 
-from dledger_client import Admin, QueueStatus, StartFrom
-from dledger_remoting.topics import SubscriptionGroupConfig, retry_topic
+from dledger_client import Admin, StartFrom
+from dledger_remoting.topics import SubscriptionGroupConfig
 
 from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
+from .group_view import GroupDescription, list_lines, render_description, render_list
+from .group_view import describe as describe_group
 from .names import CONSUMER_GROUP, TOPIC
 from .options import namesrv_option, time_ms
-from .topic import application_topics
 
 _DEFAULT_RETRIES = SubscriptionGroupConfig(group_name="").retry_max_times
-
-
-class GroupLine(msgspec.Struct, frozen=True):
-    """A consumer group in `group list`."""
-
-    group: str
-    may_consume: bool
-    max_retries: int
 
 
 class GroupChange(msgspec.Struct, frozen=True):
@@ -32,26 +25,6 @@ class GroupChange(msgspec.Struct, frozen=True):
 
     group: str
     state: str
-
-
-class QueueProgress(msgspec.Struct, frozen=True):
-    """How far a group is in one queue; `committed` is null before its first commit, `lag` counts messages."""
-
-    topic: str
-    broker_group: str
-    queue_id: int
-    first: int
-    end: int
-    committed: int | None
-    lag: int
-
-
-class GroupDescription(msgspec.Struct, frozen=True):
-    """Result of `group describe`."""
-
-    group: str
-    lag: int
-    queues: list[QueueProgress]
 
 
 class NewOffset(msgspec.Struct, frozen=True):
@@ -104,7 +77,7 @@ def create(namesrv: str, name: str, retries: int | None, output: str) -> None:
 @click.argument("name", type=CONSUMER_GROUP)
 @output_option
 def delete(namesrv: str, name: str, output: str) -> None:
-    """Delete a consumer group with its offsets; stop its members first, or they create it again."""
+    """Delete a consumer group with its offsets; refused while it has members."""
 
     async def work(admin: Admin) -> GroupChange:
         await _require_group(admin, name)
@@ -118,15 +91,12 @@ def delete(namesrv: str, name: str, output: str) -> None:
 @namesrv_option
 @output_option
 def list_groups(namesrv: str, output: str) -> None:
-    """List consumer groups by name."""
+    """List consumer groups by name, with their state and how many messages they are behind.
 
-    async def work(admin: Admin) -> list[GroupLine]:
-        return [
-            GroupLine(name, config.consume_enable, config.retry_max_times)
-            for name, config in (await admin.groups()).items()
-        ]
+    A group is empty, stable, or inconsistent: its members subscribe to different things.
+    """
 
-    emit(with_admin(namesrv, work), output, _render_groups)
+    emit(with_admin(namesrv, list_lines), output, render_list)
 
 
 @group.command()
@@ -135,24 +105,23 @@ def list_groups(namesrv: str, output: str) -> None:
 @click.option(
     "--topic",
     type=TOPIC,
-    help="Whose queues to show.  [default: every topic in which the group committed offsets, and its retry topic]",
+    help="Whose queues to show.  [default: all that members subscribe to; without members, all with offsets]",
 )
 @output_option
 def describe(namesrv: str, name: str, topic: str | None, output: str) -> None:
-    """Show how far a group is in each queue."""
+    """Show the members of a group, how far it is in each queue, and who read the queue last.
+
+    Members share the queues out among themselves and tell no broker. What is shown is who asked last for a queue's
+    messages, within two minutes, as the nodes have seen it.
+    """
 
     async def work(admin: Admin) -> GroupDescription:
-        found: list[QueueStatus] = []
-        for one in await _topics_of(admin, name) if topic is None else [topic]:
-            offsets = await admin.offsets(name, one)
-            waits = one == retry_topic(name) and any(queue.lag for queue in offsets)
-            if topic or waits or any(queue.committed is not None for queue in offsets):
-                found += offsets
-        if all(one.committed is None for one in found):
+        found = await describe_group(admin, name, topic)
+        if not found.members and all(one.committed is None for one in found.queues):
             await _require_group(admin, name)
-        return GroupDescription(name, sum(one.lag for one in found), [_progress(one) for one in found])
+        return found
 
-    emit(with_admin(namesrv, work), output, _render_description)
+    emit(with_admin(namesrv, work), output, render_description)
 
 
 @group.command()
@@ -162,7 +131,7 @@ def describe(namesrv: str, name: str, topic: str | None, output: str) -> None:
 @click.option("--to", "position", required=True, help="first, last, ms since 1970, or ISO 8601.")
 @output_option
 def reset(namesrv: str, name: str, topic: str, position: str, output: str) -> None:
-    """Move a group's offsets in a topic; stop its members first, or they overwrite them."""
+    """Move a group's offsets in a topic; refused while it has members."""
 
     target = start_point(position)
 
@@ -176,34 +145,13 @@ def reset(namesrv: str, name: str, topic: str, position: str, output: str) -> No
     emit(offsets, output, _render_offsets)
 
 
-async def _topics_of(admin: Admin, name: str) -> list[str]:
-    """The topics that a group may read; what its members gave back waits in its retry topic."""
-    own = retry_topic(name)
-    return [*await application_topics(admin), *([own] if own in await admin.topics(include_system=True) else [])]
-
-
 async def _require_group(admin: Admin, name: str) -> None:
     if name not in await admin.groups():
         raise AdminError(f"there is no consumer group {name!r}: `dledger group list` shows those that there are")
 
 
-def _progress(status: QueueStatus) -> QueueProgress:
-    return QueueProgress(*status.queue, status.first, status.end, status.committed, status.lag)
-
-
 def _render_change(result: GroupChange) -> str:
     return f"{result.group} {result.state}"
-
-
-def _render_groups(result: list[GroupLine]) -> str:
-    rows = [(one.group, "yes" if one.may_consume else "no", one.max_retries) for one in result]
-    return columns(("group", "may consume", "retries"), rows)
-
-
-def _render_description(result: GroupDescription) -> str:
-    rows = [msgspec.structs.astuple(one) for one in result.queues]
-    table = columns(("topic", "broker group", "queue", "first", "end", "committed", "lag"), rows)
-    return f"{table}\n{result.lag} messages behind"
 
 
 def _render_offsets(result: list[NewOffset]) -> str:

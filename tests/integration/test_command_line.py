@@ -1,0 +1,62 @@
+"""The `dledger` command against a cluster of real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dledger_client import Admin, Producer, PushConsumer
+from dledger_client.testing import LocalCluster, local_cluster_fixture
+
+cluster = local_cluster_fixture(scope="module")
+
+
+def dledger(cluster: LocalCluster, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "dledger_admin", *words],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "DLEDGER_NAMESRV": cluster.namesrv},
+    )
+
+
+@pytest.fixture
+async def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own."""
+    name = request.node.originalname.removeprefix("test_")[:100]
+    async with Admin(cluster.namesrv) as admin:
+        await admin.create_topic(name, queues=4)
+    return name
+
+
+async def test_a_group_whose_members_read_is_left_alone_and_tells_who_they_are(cluster, topic):
+    async with Producer(cluster.namesrv) as producer:
+        await producer.send_batch(topic, [b"1", b"2", b"3", b"4"])
+    group = ("group", "describe", "live", "--topic", topic)
+    async with PushConsumer(cluster.namesrv, "live", {topic: "*"}, start_from="first", client_id="reader-7") as reader:
+        for _ in range(4):
+            (await anext(reader)).ack()
+        for words in (("group", "reset", "live", "--topic", topic, "--to", "first"), ("group", "delete", "live")):
+            refused = dledger(cluster, *words)
+            assert refused.returncode == 1
+            assert "has 1 member, stop them first: reader-7 (127.0.0.1:" in refused.stderr
+        shown = json.loads(dledger(cluster, *group, "-o", "json").stdout)
+        assert shown["state"] == "stable"
+        assert [one["subscriptions"][topic] for one in shown["members"]] == ["*"]
+        assert [one["readers"] for one in shown["queues"]] == [["reader-7"]] * 4
+    assert dledger(cluster, "group", "reset", "live", "--topic", topic, "--to", "first").returncode == 0
+    shown = json.loads(dledger(cluster, *group, "-o", "json").stdout)
+    assert (shown["state"], shown["lag"], shown["members"]) == ("empty", 4, [])
+    assert [one["committed"] for one in shown["queues"]] == [0] * 4
+    lines = {one["group"]: one for one in json.loads(dledger(cluster, "group", "list", "-o", "json").stdout)}
+    assert (lines["live"]["state"], lines["live"]["lag"]) == ("empty", 4)
+    assert dledger(cluster, "group", "delete", "live").returncode == 0
+    assert "there is no consumer group 'live'" in dledger(cluster, *group).stderr
