@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from .bodies import decode_body, decode_fastjson_body
-from .fastjson import encode_fastjson
+from .fastjson import FastJsonValue, encode_fastjson
 from .heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
 from .integers import Int32, Int64
 from .topics import MessageQueue
@@ -89,7 +89,9 @@ class QueueReaders(msgspec.Struct, frozen=True):
 
 def encode_consume_stats(progress: Mapping[MessageQueue, QueueProgress]) -> bytes:
     """The answer to 208 with objects as keys, which RocketMQ's tools expect."""
-    return encode_fastjson({"consumeTps": 0.0, "offsetTable": progress})
+    table: dict[msgspec.Struct, FastJsonValue] = dict(progress)
+    body: dict[str, FastJsonValue] = {"consumeTps": 0.0, "offsetTable": table}
+    return encode_fastjson(body)
 
 
 def decode_consume_stats(body: bytes) -> dict[MessageQueue, QueueProgress]:

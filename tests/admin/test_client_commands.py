@@ -35,7 +35,13 @@ from dledger_client import (
     TopicRoute,
 )
 from dledger_client.outgoing import OutgoingEncoder
-from dledger_remoting.errors import GroupNotExist, QueryNotFound, RequestCodeNotSupported, TopicNotExist
+from dledger_remoting.errors import (
+    GroupNotExist,
+    QueryNotFound,
+    RequestCodeNotSupported,
+    ServiceNotAvailable,
+    TopicNotExist,
+)
 from dledger_remoting.range_reads import PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
@@ -206,7 +212,7 @@ def test_topics_are_created_deleted_listed_and_described():
 
 def test_settings_that_are_not_given_stay_as_they_are(monkeypatch):
     async def broker_groups(self):
-        return {"broker-a": BrokerData("c", "broker-a", {}), "broker-b": BrokerData("c", "broker-b", {})}
+        return {name: BrokerData("c", name, {0: "127.0.0.1:1"}) for name in ("broker-a", "broker-b")}
 
     assert as_json("topic", "create", "orders", "--idempotent")["state"] == "changed"
     dledger("topic", "create", "orders", "--permission", "read")
@@ -534,7 +540,7 @@ class FakeProducer:
 
     sent: ClassVar[list[tuple]] = []
 
-    def __init__(self, namesrv):
+    def __init__(self, namesrv, *, timeout):
         self.sent.clear()
 
     async def __aenter__(self):
@@ -545,6 +551,48 @@ class FakeProducer:
 
     async def send_batch(self, topic, messages, *, ordering_key=None):
         self.sent.extend((one.body, one.key, one.tags, one.properties, ordering_key) for one in messages)
+
+
+@pytest.fixture
+def starting(monkeypatch):
+    """A cluster that somebody has just started: a follower registers, then a leader, then its topics."""
+    follower, leader = (BrokerData("c", "broker-a", {number: "127.0.0.1:1"}) for number in (2, 0))
+    stages = [{}, {}, {"broker-a": follower}, {"broker-a": leader}]
+
+    async def broker_groups(self):
+        return stages.pop(0) if stages else {"broker-a": leader}
+
+    async def topic_route(self, topic):
+        if stages or topic != "broker-a":
+            raise NoRouteError(topic, "no registered broker has it")
+        return TopicRoute(topic, (QUEUE,), (QUEUE,))
+
+    monkeypatch.setattr(FakeAdmin, "broker_groups", broker_groups)
+    monkeypatch.setattr(FakeAdmin, "topic_route", topic_route)
+    monkeypatch.setattr(client_calls, "_PAUSE_SECONDS", 0)
+    return stages
+
+
+def test_produce_right_after_the_start_waits_for_a_leader_and_says_so(monkeypatch, starting):
+    monkeypatch.setattr(produce, "Producer", FakeProducer)
+    result = CliRunner().invoke(main, ["produce", "--topic", "T", "--namesrv", "n:9"], input="one\n")
+    assert (result.exit_code, result.stdout) == (0, "1 messages, 3 bytes to T\n")
+    assert result.stderr == (
+        "waiting until a broker registers with name server n:9\n"
+        "waiting until a leader of broker-a registers with name server n:9\n"
+    )
+    assert not starting
+
+
+def test_no_leader_until_the_deadline_is_an_error_that_says_what_was_missing(monkeypatch):
+    async def broker_groups(self):
+        return {}
+
+    monkeypatch.setattr(FakeAdmin, "broker_groups", broker_groups)
+    words = ("produce", "--topic", "T", "--namesrv", "n:9", "--timeout", "0.01")
+    result = CliRunner().invoke(main, words, input="one\n")
+    assert result.exit_code == 1
+    assert "Error: a broker did not register with name server n:9 within 0.01 s" in result.stderr
 
 
 def test_each_line_is_a_message(monkeypatch):
@@ -783,3 +831,63 @@ def test_consume_that_a_signal_ends_says_whether_it_came_to_its_end(monkeypatch,
     result = CliRunner().invoke(main, ["consume", "--topic", "orders", "--from-beginning", *options])
     signal.signal(signal.SIGINT, before)
     assert (result.exit_code, result.output) == (early if bounded else 0, "")
+
+
+class RefusedGroup(FakePullConsumer):
+    """A member of a group that brokers do not make: messages come once it is told so."""
+
+    refusal: ClassVar[Exception] = RefusedError(ServiceNotAvailable("the disk is full, nothing was stored: no space"))
+
+    def __init__(self, namesrv, group, *, timeout):
+        super().__init__(namesrv, group, tags="*")
+
+    async def poll(self, limit, timeout):
+        raise self.refusal
+
+
+class FakePushConsumer:
+    """A member of a group that gets three messages."""
+
+    def __init__(self, namesrv, group, subscriptions, **options):
+        self._left = [message(b"%d" % number, number) for number in range(3)]
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        return None
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        if not self._left:
+            raise StopAsyncIteration
+        return self._left.pop(0)
+
+
+def test_a_group_that_cannot_be_made_is_told_of_once_and_waited_for(monkeypatch):
+    monkeypatch.setattr(consume, "PullConsumer", RefusedGroup)
+    monkeypatch.setattr(consume, "PushConsumer", FakePushConsumer)
+    result = CliRunner().invoke(main, ["consume", "--topic", "orders", "--group", "new"])
+    assert (result.exit_code, result.stdout) == (0, "0\n1\n2\n")
+    assert result.stderr == (
+        "consumer group 'new' cannot be made yet: the disk is full, nothing was stored: no space; "
+        "free space on the disks of its brokers; waiting until it can\n"
+    )
+
+
+def test_a_group_that_brokers_never_make_ends_consume_with_what_to_do(monkeypatch):
+    monkeypatch.setattr(RefusedGroup, "refusal", NotFoundError(GroupNotExist("create it first")))
+    monkeypatch.setattr(consume, "PullConsumer", RefusedGroup)
+    result = CliRunner().invoke(main, ["consume", "--topic", "orders", "--group", "new"])
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: consumer group 'new' does not exist, and brokers make none: `dledger group create new`\n"
+    )
+
+
+def test_a_group_that_exists_is_joined_at_once(monkeypatch):
+    monkeypatch.setattr(consume, "PullConsumer", RefusedGroup)
+    monkeypatch.setattr(consume, "PushConsumer", FakePushConsumer)
+    assert dledger("consume", "--topic", "orders", "--group", "billing", "--count", "2").split() == ["0", "1"]

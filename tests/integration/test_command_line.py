@@ -60,3 +60,18 @@ async def test_a_group_whose_members_read_is_left_alone_and_tells_who_they_are(c
     assert (lines["live"]["state"], lines["live"]["lag"]) == ("empty", 4)
     assert dledger(cluster, "group", "delete", "live").returncode == 0
     assert "there is no consumer group 'live'" in dledger(cluster, *group).stderr
+
+
+def test_produce_beside_a_cluster_that_is_starting_waits_for_its_first_leader(cluster):
+    for name in ("namesrv", *cluster.node_ids):
+        cluster.kill(name)
+    cluster.restart("namesrv")
+    words = [sys.executable, "-m", "dledger_admin", "produce", "--topic", "first", "--timeout", "60"]
+    environment = {**os.environ, "DLEDGER_NAMESRV": cluster.namesrv}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment) as produce:
+        assert produce.stderr.readline() == f"waiting until a broker registers with name server {cluster.namesrv}\n"
+        for node_id in cluster.node_ids:
+            cluster.restart(node_id)
+        output, _ = produce.communicate("1\n2\n", timeout=60)
+    assert (produce.returncode, output) == (0, "2 messages, 2 bytes to first\n")

@@ -11,15 +11,31 @@ from dataclasses import dataclass
 
 import click
 
-from dledger_client import Admin, MessageQueue, PullConsumer, PushConsumer, ReceivedMessage
+from dledger_client import (
+    Admin,
+    ClientError,
+    InvalidArgumentError,
+    MessageQueue,
+    NoBrokerError,
+    NoRouteError,
+    NotFoundError,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    RefusedError,
+)
+from dledger_remoting.topics import is_system_group
 
 from ..errors import AdminError
-from .client_calls import run
+from .client_calls import REGISTRATION_SECONDS, run
 from .message_format import TOKENS, formatter, json_line
 from .options import namesrv_option
 
 _POLL_MESSAGES = 256
 _POLL_TIMEOUT_S = 1.0
+_PROBE_TIMEOUT_S = 0.1
+_REFUSED_SECONDS = 2.0
+"""How long brokers may refuse to make a group before that is told: a leader that has just been elected refuses, too."""
 _NO_GROUP = "DEFAULT_CONSUMER"
 
 
@@ -74,7 +90,7 @@ def consume(
     show = json_line if output == "json" else formatter(pattern)
     source = _Source(namesrv, topic, group, tags, from_beginning, exit_eof, count)
     try:
-        run(lambda: _print_all(source, show), namesrv)
+        run(lambda: _print_all(source, show), namesrv, patience_s=REGISTRATION_SECONDS)
     except (KeyboardInterrupt, asyncio.CancelledError) as ended:
         if exit_eof or count is not None:
             number = signal.SIGINT if isinstance(ended, KeyboardInterrupt) else signal.SIGTERM
@@ -86,18 +102,19 @@ async def _print_all(source: _Source, show: Callable[[ReceivedMessage], bytes]) 
     this = asyncio.current_task()
     if this is not None:  # what was printed is committed when `timeout`, say, ends the command, too
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
-    as_member = source.group is not None and not source.exit_eof
-    async with aclosing(_as_member(source) if as_member else _all_queues(source)) as messages:
+    member_of = None if source.exit_eof else source.group
+    async with aclosing(_all_queues(source) if member_of is None else _as_member(source, member_of)) as messages:
         async for message in messages:
             stdout.write(show(message))
             stdout.flush()
 
 
-async def _as_member(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
+async def _as_member(source: _Source, group: str) -> AsyncGenerator[ReceivedMessage, None]:
     """Yield what the group assigns to this process; what the caller came back for is committed."""
+    await _make_group(source, group)
     async with PushConsumer(
         source.namesrv,
-        source.group or "",
+        group,
         {source.topic: source.tags},
         start_from="first" if source.from_beginning else "last",
         auto_ack=False,
@@ -109,6 +126,32 @@ async def _as_member(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
             delivered += 1
             if delivered == source.count:
                 return
+
+
+async def _make_group(source: _Source, group: str) -> None:
+    """Have brokers make the group by reading in its name; what keeps them from it is said once, and waited out.
+
+    A consumer that joins is not told: a heartbeat is taken, and its pulls are repeated in silence. Raises `AdminError`
+    if brokers make no groups.
+    """
+    async with Admin(source.namesrv) as admin, PullConsumer(source.namesrv, group, timeout=_REFUSED_SECONDS) as probe:
+        try:
+            if is_system_group(group) or group in await admin.groups():
+                return
+            one_each = {queue.broker_group: queue for queue in await probe.queues(source.topic)}
+            await probe.assign(one_each.values())
+            while group not in await admin.groups():
+                await probe.poll(1, timeout=_PROBE_TIMEOUT_S)
+        except (NoBrokerError, NoRouteError, InvalidArgumentError):
+            return  # what is not there yet may come, and the members of the group wait for it
+        except NotFoundError as error:
+            raise AdminError(
+                f"consumer group {group!r} does not exist, and brokers make none: `dledger group create {group}`"
+            ) from error
+        except ClientError as error:
+            reason = error.remark if isinstance(error, RefusedError) else str(error)
+            advice = "free space on the disks of its brokers; " if "disk is full" in reason else ""
+            click.echo(f"consumer group {group!r} cannot be made yet: {reason}; {advice}waiting until it can", err=True)
 
 
 async def _all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:

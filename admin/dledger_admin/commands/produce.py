@@ -17,6 +17,7 @@ import msgspec
 
 from dledger_client import InvalidArgumentError, Message, Producer, SendError
 from dledger_client.outgoing import OutgoingEncoder
+from dledger_client.producer import DEFAULT_TIMEOUT_SECONDS
 from dledger_remoting.record import MAX_MESSAGE_BYTES
 
 from ..errors import AdminError
@@ -83,6 +84,14 @@ class LineReader:
     "--property", "properties", metavar="NAME=VALUE", multiple=True, help="Property of every message; repeatable."
 )
 @click.option("--ordered", is_flag=True, help="Keep the order of messages with the same key (of all, without keys).")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=DEFAULT_TIMEOUT_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait until a broker is registered, and then until a message is stored.",
+)
 @output_option
 def produce(
     namesrv: str,
@@ -92,6 +101,7 @@ def produce(
     tag: str | None,
     properties: tuple[str, ...],
     ordered: bool,
+    timeout: float,
     output: str,
 ) -> None:
     """Send each line of standard input as a message; returns when all are stored."""
@@ -118,7 +128,7 @@ def produce(
         # Unbuffered: an interpreter that ends waits for the lock of a buffer that a thread still reads into.
         stdin = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         reader = LineReader(partial(_read, stdin))
-        async with Producer(namesrv) as producer:
+        async with Producer(namesrv, timeout=timeout) as producer:
             async for lines in reader.batches():
                 under_way = [message(line, number) for number, line in enumerate(lines, stored + 1)]
                 await _send(producer, topic, under_way, ordered=ordered)
@@ -128,7 +138,7 @@ def produce(
         return Produced(topic, stored, size)
 
     try:
-        result = run(send_all, namesrv)
+        result = run(send_all, namesrv, patience_s=timeout)
     except KeyboardInterrupt:
         click.echo(f"interrupted: the first {stored} lines are stored, the next {len(under_way)} perhaps", err=True)
         raise

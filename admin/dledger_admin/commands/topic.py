@@ -21,7 +21,7 @@ from dledger_remoting.topics import (
 from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
-from .client_calls import registered_groups, with_admin
+from .client_calls import REGISTRATION_SECONDS, registered_groups, with_admin
 from .names import TOPIC
 from .options import namesrv_option
 
@@ -126,7 +126,7 @@ def create(
             click.echo(f"warning: {gone} cannot be read until it has as many queues again", err=True)
         return TopicChange(name, "changed" if configs else "created")
 
-    emit(with_admin(namesrv, work), output, _render_change)
+    emit(with_admin(namesrv, work, patience_s=REGISTRATION_SECONDS), output, _render_change)
 
 
 class _Settings(NamedTuple):
