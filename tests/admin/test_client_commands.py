@@ -549,7 +549,7 @@ class FakeProducer:
     async def __aexit__(self, *error):
         return None
 
-    async def send_batch(self, topic, messages, *, ordering_key=None):
+    async def send_batch(self, topic, messages, *, ordering_key=None, queue=None):
         self.sent.extend((one.body, one.key, one.tags, one.properties, ordering_key) for one in messages)
 
 
@@ -612,7 +612,7 @@ def test_a_standard_input_that_does_not_block_is_read_to_its_end(monkeypatch, ca
         os.close(writing)
 
     class SlowlyFed(FakeProducer):
-        async def send_batch(self, topic, messages, *, ordering_key=None):
+        async def send_batch(self, topic, messages, *, ordering_key=None, queue=None):
             await super().send_batch(topic, messages)
             if len(self.sent) == 2:
                 threading.Timer(0.1, write_the_rest).start()
@@ -629,7 +629,7 @@ def test_a_standard_input_that_does_not_block_is_read_to_its_end(monkeypatch, ca
 class FailingProducer(FakeProducer):
     """Refuses what is no message, and breaks down at a body."""
 
-    async def send_batch(self, topic, messages, *, ordering_key=None):
+    async def send_batch(self, topic, messages, *, ordering_key=None, queue=None):
         OutgoingEncoder().encode_batches(topic, messages)
         bodies = [one.body for one in messages]
         if b"break" in bodies:
@@ -729,6 +729,10 @@ def test_a_program_that_ends_does_not_wait_for_input_that_never_comes():
     assert ended_alone
 
 
+FIRST_MS = 1_700_000_000_000
+"""When the first message was stored; another followed each millisecond."""
+
+
 class FakePullConsumer:
     """A queue that is read three messages at a time and never ends; its end was 10 when somebody asked."""
 
@@ -748,13 +752,19 @@ class FakePullConsumer:
         return (QUEUE,)
 
     async def assign(self, queues):
-        self.positions = {QUEUE: 3}
+        self.positions = {queue: self.positions.get(queue, 3) for queue in queues}
+
+    def seek(self, queue, offset):
+        self.positions = {**self.positions, queue: offset}
 
     async def seek_to_begin(self):
-        self.positions = {QUEUE: 0}
+        self.positions = dict.fromkeys(self.positions, 0)
 
     async def seek_to_end(self):
-        self.positions = {QUEUE: 10}
+        self.positions = dict.fromkeys(self.positions, 10)
+
+    async def seek_to_time(self, timestamp_ms):
+        self.positions = dict.fromkeys(self.positions, timestamp_ms - FIRST_MS)
 
     async def poll(self, limit, timeout):
         first = self.positions[QUEUE]
@@ -768,8 +778,86 @@ class FakePullConsumer:
 def test_consume_ends_at_what_was_the_end_when_it_began(monkeypatch):
     monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
     shown = dledger("consume", "--topic", "orders", "--from-beginning", "--exit-eof")
-    assert shown.split() == [str(offset) for offset in range(12)]
+    assert shown.split() == [str(offset) for offset in range(10)]
     assert FakePullConsumer.committed == []
+
+
+@pytest.mark.parametrize(
+    ("words", "offsets"),
+    [
+        (("--to", "end"), range(10)),
+        (("--from", "beginning", "--to", "4"), range(4)),
+        (("--from", "7", "--to", "end"), range(7, 10)),
+        (("--from", "-2", "--to", "end"), range(8, 10)),
+        (("--from", str(FIRST_MS + 5), "--to", "-1"), range(5, 9)),
+        (("--from", "12", "-n", "2"), range(12, 14)),
+        (("--from", "5", "--to", "5"), range(0)),
+        (("--from", "8", "--to", "12"), range(8, 12)),
+        (("--from", "3", "-n", "4"), range(3, 7)),
+        (("--queue", "broker-a/1", "--to", "2"), range(2)),
+    ],
+)
+def test_consume_begins_and_ends_where_it_is_told_to(monkeypatch, words, offsets):
+    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
+    assert dledger("consume", "--topic", "orders", *words).split() == [str(offset) for offset in offsets]
+
+
+@pytest.mark.parametrize(("committed", "first"), [(8, 3), (None, 6)])
+def test_a_group_begins_where_it_is_told_to_only_if_it_is_new(monkeypatch, committed, first):
+    async def offsets(self, group, topic):
+        return [QueueStatus(QUEUE, 0, 10, committed)]
+
+    monkeypatch.setattr(FakeAdmin, "offsets", offsets, raising=False)
+    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
+    words = ("--group", "billing", "--from", str(FIRST_MS + 6), "--to", "end")
+    assert dledger("consume", "--topic", "orders", *words).split() == [str(offset) for offset in range(first, 10)]
+    assert FakePullConsumer.committed[-1] == 10
+
+
+def test_keys_are_shown_as_produce_reads_them(monkeypatch):
+    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
+    assert dledger("consume", "--topic", "orders", "-n", "1", "-k") == "k1 k2\t10\n"
+    assert dledger("consume", "--topic", "orders", "-n", "1", "--key-delimiter", ": ") == "k1 k2: 10\n"
+    monkeypatch.setattr(produce, "Producer", FakeProducer)
+    dledger("produce", "--topic", "T", "-k", stdin="k1 k2\t10\n\tno key\nneither\n")
+    assert [one[:2] for one in FakeProducer.sent] == [(b"10", "k1 k2"), (b"no key", None), (b"neither", None)]
+
+
+def test_lines_are_read_by_a_format(monkeypatch):
+    monkeypatch.setattr(produce, "Producer", FakeProducer)
+    dledger("produce", "--topic", "T", "-f", "[%g] %k: %s\\n", stdin="[a] k: b: c\n[] : \n")
+    assert [one[:3] for one in FakeProducer.sent] == [(b"b: c", "k", "a"), (b"", None, None)]
+    refused = CliRunner().invoke(main, ["produce", "--topic", "T", "-f", "%k: %s"], input="a: b\nc\n")
+    assert refused.exit_code == 1
+    assert "Error: line 2 does not have the form '%k: %s': b'c'" in refused.stderr
+
+
+@pytest.mark.parametrize("pattern", ["%k", "%k%s", "%s %s", "%s %o", "%s\\n%k", "%s %h"])
+def test_a_format_by_which_no_line_can_be_read_is_refused(pattern):
+    refused = CliRunner().invoke(main, ["produce", "--topic", "T", "-f", pattern], input="")
+    assert refused.exit_code == 2
+    assert "lines are read by %s body, and %k keys and %g tag if they are there" in refused.stderr
+
+
+def test_produce_sends_as_many_lines_as_it_is_told_to_the_queue_it_is_told(monkeypatch):
+    queues = []
+
+    class ToQueue(FakeProducer):
+        async def queues(self, topic):
+            return (QUEUE, QUEUE._replace(broker_group="broker-b"), QUEUE._replace(queue_id=0))
+
+        async def send_batch(self, topic, messages, *, ordering_key=None, queue=None):
+            queues.append(queue)
+            await super().send_batch(topic, messages)
+
+    monkeypatch.setattr(produce, "Producer", ToQueue)
+    monkeypatch.setattr(produce, "_READ_BYTES", 4)
+    words = ("produce", "--topic", "orders", "-n", "3", "--queue")
+    assert dledger(*words, "broker-a/1", stdin="1\n2\n3\n4\n5\n").startswith("3 messages")
+    assert [one[0] for one in ToQueue.sent] == [b"1", b"2", b"3"]
+    assert set(queues) == {QUEUE}
+    refused = CliRunner().invoke(main, [*words, "1"], input="1\n")
+    assert (refused.exit_code, refused.stderr) == (1, "Error: --queue 1 is one of broker-a/1, broker-b/1: say which\n")
 
 
 def test_a_topic_that_cannot_be_read_is_told_how_it_can(monkeypatch):
@@ -789,8 +877,8 @@ def test_a_topic_that_cannot_be_read_is_told_how_it_can(monkeypatch):
 def test_consume_commits_what_it_printed_for_a_group(monkeypatch):
     monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
     lines = dledger("consume", "--topic", "orders", "--group", "billing", "--exit-eof", "-o", "json").splitlines()
-    assert [msgspec.json.decode(line)["queue_offset"] for line in lines] == list(range(3, 12))
-    assert FakePullConsumer.committed == [6, 9, 12]
+    assert [msgspec.json.decode(line)["queue_offset"] for line in lines] == list(range(3, 10))
+    assert FakePullConsumer.committed == [6, 9, 10]
 
 
 def test_consume_without_a_group_reads_queues_that_are_added_later(monkeypatch):
@@ -807,7 +895,7 @@ def test_consume_without_a_group_reads_queues_that_are_added_later(monkeypatch):
 
         async def poll(self, limit, timeout):
             self.polls += 1
-            return [message(str(queue.broker_group).encode()) for queue in sorted(self.positions)][:limit]
+            return [message(str(queue.broker_group).encode(), 10) for queue in sorted(self.positions)][:limit]
 
     monkeypatch.setattr(consume, "PullConsumer", Growing)
     assert dledger("consume", "--topic", "orders", "--count", "3").split() == ["broker-a", "broker-a", "broker-b"]

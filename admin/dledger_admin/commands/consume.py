@@ -23,13 +23,27 @@ from dledger_client import (
     PushConsumer,
     ReceivedMessage,
     RefusedError,
+    StartFrom,
 )
 from dledger_remoting.topics import is_system_group
 
 from ..errors import AdminError
 from .client_calls import REGISTRATION_SECONDS, run
-from .message_format import TOKENS, formatter, json_line
+from .message_format import TOKENS, formatter, json_line, keyed
 from .options import namesrv_option
+from .positions import (
+    AtTime,
+    Edge,
+    FromEnd,
+    Offset,
+    Position,
+    QueueName,
+    QueueNameType,
+    chosen_queues,
+    find,
+    parse_end,
+    parse_position,
+)
 
 _POLL_MESSAGES = 256
 _POLL_TIMEOUT_S = 1.0
@@ -37,6 +51,7 @@ _PROBE_TIMEOUT_S = 0.1
 _REFUSED_SECONDS = 2.0
 """How long brokers may refuse to make a group before that is told: a leader that has just been elected refuses, too."""
 _NO_GROUP = "DEFAULT_CONSUMER"
+_TAB = "\t"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +62,22 @@ class _Source:
     topic: str
     group: str | None
     tags: str
-    from_beginning: bool
-    exit_eof: bool
+    begin: Position | None
+    end: Position | None
+    queues: tuple[QueueName, ...]
     count: int | None
+
+    def __post_init__(self) -> None:
+        """Refuse what a group cannot do; its members share the queues and go on where the group was."""
+        if self.group is None:
+            return
+        if self.queues and self.end is None:
+            raise click.UsageError("--queue goes with --group only if there is an end (--to), for members share queues")
+        if isinstance(self.begin, Offset | FromEnd):
+            raise click.UsageError(
+                "--from with --group is for a group that is new, and takes no offsets: use `dledger group reset`, or "
+                "leave --group out"
+            )
 
 
 @click.command(
@@ -61,40 +89,86 @@ class _Source:
 @click.option("--topic", required=True, help="Where to read.")
 @click.option("--group", help="Read as a member of this consumer group, from its committed offsets.")
 @click.option("--tag", "tags", default="*", show_default=True, metavar="EXPRESSION", help="Tags, such as 'a || b'.")
-@click.option("--from-beginning", is_flag=True, help="Begin at the first kept message; a group only if it is new.")
-@click.option("--exit-eof", is_flag=True, help="End at what is the end of each queue when the command starts.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--format", "pattern", default="%s\\n", show_default=True, help="kcat's format string, see below.")
+@click.option(
+    "--from",
+    "begin",
+    metavar="WHERE",
+    help="Begin at: beginning, end, an offset such as 1200, the last messages of each queue such as -10, a time such "
+    "as 2026-01-31T12:00 (local unless it names a zone), an age such as -90s, -15m, -2h or -7d, or ms since 1970. A "
+    "group begins there only if it is new.  [default: end; beginning if there is an end]",
+)
+@click.option("--to", "end", metavar="WHERE", help="End before this place, given as with --from; not to come.")
+@click.option("--from-beginning", is_flag=True, help="As --from beginning.")
+@click.option("--exit-eof", is_flag=True, help="As --to end: what is the end of each queue when the command starts.")
+@click.option(
+    "--queue",
+    "queues",
+    type=QueueNameType(),
+    multiple=True,
+    metavar="ID|BROKER_GROUP/ID",
+    help="Read this queue only; repeatable.",
+)
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("-f", "--format", "pattern", help="kcat's format string, see below.  [default: %s\\n]")
+@click.option("-k", "--keys", is_flag=True, help="Show the keys before the body, as `produce -k` reads them.")
+@click.option(
+    "--key-delimiter", metavar="TEXT", help="What stands between keys and body; without it a tab. Brings --keys."
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: one object per line.")
 def consume(
     namesrv: str,
     topic: str,
     group: str | None,
     tags: str,
+    begin: str | None,
+    end: str | None,
     from_beginning: bool,
     exit_eof: bool,
+    queues: tuple[QueueName, ...],
     count: int | None,
-    pattern: str,
+    pattern: str | None,
+    keys: bool,
+    key_delimiter: str | None,
     output: str,
 ) -> None:
     """Print messages of a topic, those of one queue in order.
 
     Without --group all queues are read and nothing is committed. With it the queues are shared with the other members;
-    with --exit-eof too, all queues are read without joining the group, and what was printed is committed.
+    with --to too, all queues are read without joining the group, and what was printed is committed.
 
-    A signal ends the command well, unless it comes before the end that --exit-eof or --count set: the exit code is then
-    128 and the signal's number.
+    A signal ends the command well, unless it comes before the end that --to or --count set: the exit code is then 128
+    and the signal's number.
     """
     if sys.stdout is None:
         raise AdminError("standard output is closed: the messages go there")
-    show = json_line if output == "json" else formatter(pattern)
-    source = _Source(namesrv, topic, group, tags, from_beginning, exit_eof, count)
+    if (begin and from_beginning) or (end and exit_eof):
+        raise click.UsageError("--from-beginning is --from beginning and --exit-eof is --to end: give one of the two")
+    show = _shown(output, pattern, key_delimiter or (_TAB if keys else None))
+    source = _Source(
+        namesrv,
+        topic,
+        group,
+        tags,
+        Edge.BEGINNING if from_beginning else None if begin is None else parse_position("--from", begin),
+        Edge.END if exit_eof else None if end is None else parse_end("--to", end),
+        queues,
+        count,
+    )
     try:
         run(lambda: _print_all(source, show), namesrv, patience_s=REGISTRATION_SECONDS)
     except (KeyboardInterrupt, asyncio.CancelledError) as ended:
-        if exit_eof or count is not None:
+        if source.end is not None or count is not None:
             number = signal.SIGINT if isinstance(ended, KeyboardInterrupt) else signal.SIGTERM
             click.get_current_context().exit(128 + number)
+
+
+def _shown(output: str, pattern: str | None, key_delimiter: str | None) -> Callable[[ReceivedMessage], bytes]:
+    """Return what makes the text of a message."""
+    if sum((output == "json", pattern is not None, key_delimiter is not None)) > 1:
+        raise click.UsageError("-o json, --format and --keys are three forms of a message: give one of them")
+    if output == "json":
+        return json_line
+    return formatter(pattern or "%s\\n") if key_delimiter is None else keyed(key_delimiter)
 
 
 async def _print_all(source: _Source, show: Callable[[ReceivedMessage], bytes]) -> None:
@@ -102,7 +176,7 @@ async def _print_all(source: _Source, show: Callable[[ReceivedMessage], bytes]) 
     this = asyncio.current_task()
     if this is not None:  # what was printed is committed when `timeout`, say, ends the command, too
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
-    member_of = None if source.exit_eof else source.group
+    member_of = None if source.end is not None else source.group
     async with aclosing(_all_queues(source) if member_of is None else _as_member(source, member_of)) as messages:
         async for message in messages:
             stdout.write(show(message))
@@ -116,7 +190,7 @@ async def _as_member(source: _Source, group: str) -> AsyncGenerator[ReceivedMess
         source.namesrv,
         group,
         {source.topic: source.tags},
-        start_from="first" if source.from_beginning else "last",
+        start_from=_start(source.begin),
         auto_ack=False,
     ) as consumer:
         delivered = 0
@@ -126,6 +200,17 @@ async def _as_member(source: _Source, group: str) -> AsyncGenerator[ReceivedMess
             delivered += 1
             if delivered == source.count:
                 return
+
+
+def _start(begin: Position | None) -> StartFrom:
+    """Where a group begins that has committed nothing."""
+    match begin:
+        case AtTime(ms):
+            return ms
+        case Edge.BEGINNING:
+            return "first"
+        case _:
+            return "last"
 
 
 async def _make_group(source: _Source, group: str) -> None:
@@ -155,30 +240,70 @@ async def _make_group(source: _Source, group: str) -> None:
 
 
 async def _all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
-    """Yield the messages of all queues; with a group, from its offsets, which follow."""
+    """Yield the messages of queues from a place on, up to another; with a group, from its offsets, which follow."""
     async with PullConsumer(source.namesrv, source.group or _NO_GROUP, tags=source.tags) as consumer:
-        queues = await consumer.queues(source.topic)
-        if not queues:
-            raise AdminError(
-                f"topic {source.topic} has no readable queues: `dledger topic create {source.topic} --permission "
-                "read-write` lets it be read"
-            )
-        await consumer.assign(queues)
-        known = set(queues)
-        ends: dict[MessageQueue, int] = {}
-        if source.exit_eof:
-            async with Admin(source.namesrv) as admin:
-                ends = {queue: await admin.end_offset(queue) for queue in queues}
-        if source.group is None:
-            await (consumer.seek_to_begin() if source.from_beginning or source.exit_eof else consumer.seek_to_end())
+        known = set(chosen_queues(await _readable(consumer, source.topic), source.queues, source.topic))
+        await consumer.assign(known)
+        begins, ends = await _bounds(source, consumer)
         remaining = sys.maxsize if source.count is None else source.count
-        while remaining and not (ends and all(consumer.positions[queue] >= end for queue, end in ends.items())):
-            if not ends and not known.issuperset(added := await consumer.queues(source.topic)):
-                known.update(added)
-                await consumer.assign(known)
+        while remaining and await _unfinished(consumer, ends):
+            if source.end is None and not source.queues:
+                added = await consumer.queues(source.topic)
+                if not known.issuperset(added):
+                    known.update(added)
+                    await consumer.assign(known)
             messages = await consumer.poll(min(_POLL_MESSAGES, remaining), timeout=_POLL_TIMEOUT_S)
             for message in messages:
-                yield message
-            remaining -= len(messages)
+                if begins.get(message.queue, 0) <= message.queue_offset < ends.get(message.queue, sys.maxsize):
+                    yield message
+                    remaining -= 1
+            for queue, position in consumer.positions.items():
+                if position > ends.get(queue, position):
+                    consumer.seek(queue, ends[queue])  # what was read beyond is not printed, and not committed
             if source.group and messages:
                 await consumer.commit()
+
+
+async def _unfinished(consumer: PullConsumer, ends: dict[MessageQueue, int]) -> bool:
+    """Read no more from queues that have come to their ends; returns whether there are others."""
+    left = [queue for queue, position in consumer.positions.items() if position < ends.get(queue, sys.maxsize)]
+    if len(left) < len(consumer.positions):
+        await consumer.assign(left)
+    return bool(left)
+
+
+async def _readable(consumer: PullConsumer, topic: str) -> tuple[MessageQueue, ...]:
+    """The queues of a topic that can be read; raises `AdminError` if there is none."""
+    queues = await consumer.queues(topic)
+    if not queues:
+        raise AdminError(
+            f"topic {topic} has no readable queues: `dledger topic create {topic} --permission read-write` lets it be "
+            "read"
+        )
+    return queues
+
+
+async def _bounds(source: _Source, consumer: PullConsumer) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
+    """Take the consumer to where reading begins; returns the offsets at which it begins and before which it ends.
+
+    A queue begins at its end at the latest, be its first message wanted a later one. A group begins where it was.
+    """
+    was = consumer.positions
+    ends = {} if source.end is None else await find(consumer, source.end)
+    begin = source.begin or (Edge.END if source.end is None else Edge.BEGINNING)
+    begins = was
+    if source.group is None or source.begin is not None:
+        begins = await find(consumer, begin)
+    if source.group is not None and source.begin is not None:
+        async with Admin(source.namesrv) as admin:
+            committed = {one.queue: one.committed for one in await admin.offsets(source.group, source.topic)}
+        begins = {queue: was[queue] if committed.get(queue) is not None else at for queue, at in begins.items()}
+    if isinstance(begin, Offset):
+        await consumer.seek_to_end()
+        last = consumer.positions
+        for queue, offset in begins.items():
+            consumer.seek(queue, min(offset, last[queue]))
+    else:
+        for queue, offset in begins.items():
+            consumer.seek(queue, offset)
+    return begins, ends

@@ -37,9 +37,9 @@ class NewOffset(msgspec.Struct, frozen=True):
 
 def start_point(text: str) -> StartFrom:
     """Return what `Admin.reset_offsets` takes; a date without a time zone is in local time."""
-    if text == "first":
+    if text in ("first", "beginning"):
         return "first"
-    if text == "last":
+    if text in ("last", "end"):
         return "last"
     return time_ms("--to", text, otherwise="first, last, ")
 
@@ -128,7 +128,12 @@ def describe(namesrv: str, name: str, topic: str | None, output: str) -> None:
 @namesrv_option
 @click.argument("name", type=CONSUMER_GROUP)
 @click.option("--topic", type=TOPIC, required=True, help="Where to move it.")
-@click.option("--to", "position", required=True, help="first, last, ms since 1970, or ISO 8601.")
+@click.option(
+    "--to",
+    "position",
+    required=True,
+    help="first, last, a time such as 2026-01-31T12:00, an age such as -15m, or ms since 1970.",
+)
 @output_option
 def reset(namesrv: str, name: str, topic: str, position: str, output: str) -> None:
     """Move a group's offsets in a topic; refused while it has members."""

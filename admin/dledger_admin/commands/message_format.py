@@ -1,15 +1,17 @@
-"""Formats in which `consume` and `message get` show a message: kcat's format strings, and JSON."""
+"""Formats in which `consume` and `message get` show a message, and `produce` reads one: kcat's strings, and JSON."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
 from dledger_client import ReceivedMessage
 
-from ..errors import AdminError
+from ..errors import WrongUsageError
 
 
 def _properties(message: ReceivedMessage) -> bytes:
@@ -80,26 +82,89 @@ def view(message: ReceivedMessage) -> MessageView:
 
 
 def formatter(pattern: str) -> Callable[[ReceivedMessage], bytes]:
-    r"""Return what shows a message by a format string such as `%k\t%s\n`; raises `AdminError` for an unknown token."""
-    parts: list[bytes | Callable[[ReceivedMessage], bytes]] = []
+    r"""Return what shows a message by a format string such as `%k\t%s\n`. Raises `WrongUsageError`."""
+    parts = [TOKENS[part][1] if isinstance(part, str) else part for part in _parts(pattern)]
+    return lambda message: b"".join(part if isinstance(part, bytes) else part(message) for part in parts)
+
+
+def keyed(delimiter: str) -> Callable[[ReceivedMessage], bytes]:
+    """Return what shows a message as a line of its keys and its body, with something between."""
+    keys, between = TOKENS["k"][1], delimiter.encode()
+    return lambda message: keys(message) + between + message.body + b"\n"
+
+
+class Line(NamedTuple):
+    """What of a message a line of input holds; the others are None."""
+
+    body: bytes
+    key: bytes | None = None
+    tag: bytes | None = None
+
+
+def line_reader(pattern: str) -> Callable[[bytes], Line | None]:
+    r"""Return what takes a line, without its end, apart by a format string such as `%k\t%s`, None if it does not fit.
+
+    What stands between two tokens ends the first one where it comes first. Raises `WrongUsageError` for a format string
+    by which no line can be read.
+    """
+    parts = _parts(pattern)
+    if parts and isinstance(parts[-1], bytes):
+        parts[-1] = parts[-1].removesuffix(b"\n")
+    tokens = [part for part in parts if isinstance(part, str)]
+    joined = any(isinstance(one, str) and isinstance(next_one, str) for one, next_one in pairwise(parts))
+    literal = b"".join(part for part in parts if isinstance(part, bytes))
+    if len(set(tokens)) < len(tokens) or not {"s"} <= set(tokens) <= set("skg") or joined or b"\n" in literal:
+        raise WrongUsageError(
+            f"--format {pattern!r}: lines are read by %s body, and %k keys and %g tag if they are there, each once, "
+            "with something other than a line's end between them"
+        )
+    fields = {"s": "body", "k": "key", "g": "tag"}
+    expression = b"".join(
+        re.escape(part)
+        if isinstance(part, bytes)
+        else b"(?P<%s>.*%s)" % (fields[part].encode(), b"" if part == tokens[-1] else b"?")
+        for part in parts
+    )
+    compiled = re.compile(expression, re.DOTALL)
+
+    def read(line: bytes) -> Line | None:
+        found = compiled.fullmatch(line)
+        return None if found is None else Line(**found.groupdict())
+
+    return read
+
+
+def _parts(pattern: str) -> list[str | bytes]:
+    """Return the tokens of a format string as texts, what stands between them as bytes. Raises `WrongUsageError`."""
+    parts: list[str | bytes] = []
     end = 0
     for match in _PIECE.finditer(pattern):
         token, escape, plain = match.groups()
-        if token is not None and token in TOKENS:
-            parts.append(TOKENS[token][1])
+        if match[0] == "%%":
+            _add(parts, b"%")
+        elif token is not None and token in TOKENS:
+            parts.append(token)
         elif escape is not None and escape in _ESCAPES:
-            parts.append(_ESCAPES[escape])
+            _add(parts, _ESCAPES[escape])
         elif plain is not None:
-            parts.append(plain.encode())
+            _add(parts, plain.encode())
         else:
             break
         end = match.end()
     if end < len(pattern):
         known = ", ".join(f"%{token} {meaning}" for token, (meaning, _) in TOKENS.items())
-        raise AdminError(
+        raise WrongUsageError(
             f"--format {pattern!r}: {pattern[end : end + 2]!r} means nothing; known are {known}, \\n, \\t, \\r"
         )
-    return lambda message: b"".join(part if isinstance(part, bytes) else part(message) for part in parts)
+    return parts
+
+
+def _add(parts: list[str | bytes], literal: bytes) -> None:
+    """Add what stands between tokens, to what stands there already."""
+    if parts and isinstance(parts[-1], bytes):
+        parts[-1] += literal
+    else:
+        parts.append(literal)
 
 
 def json_line(message: ReceivedMessage) -> bytes:

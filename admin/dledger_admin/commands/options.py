@@ -23,8 +23,8 @@ DATA_VARIABLE: Final = "DLEDGER_DATA"
 NAMESRV_VARIABLE: Final = "DLEDGER_NAMESRV"
 """Variables of the environment that stand in for `--data` and `--namesrv` wherever a command takes these."""
 
-_LEAST_MS: Final = 10**11
-"""In 1973: what is below was meant as a date or in seconds."""
+LEAST_MS: Final = 10**11
+"""In 1973: what is below was meant as a date, in seconds, or as an offset."""
 
 _AGE: Final = re.compile(r"-([0-9]{1,9})([smhd])")
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -70,13 +70,13 @@ def time_ms(option: str, text: str, *, otherwise: str = "") -> int:
     Raises `WrongUsageError`, which says that `otherwise` and times are expected.
     """
     refused = WrongUsageError(
-        f"{option} {text!r} is no time: {otherwise}milliseconds since 1970, at least {_LEAST_MS}, a time such as "
+        f"{option} {text!r} is no time: {otherwise}milliseconds since 1970, at least {LEAST_MS}, a time such as "
         "2026-01-31T12:00 or 20260131, or an age such as -90s, -15m, -2h or -7d is expected"
     )
     if (age := _AGE.fullmatch(text)) is not None:
         return int(time.time() * 1000) - int(age[1]) * _UNIT_MS[age[2]]
     if text.isascii() and text.isdecimal() and len(text) != len("20260131"):
-        if int(text) < _LEAST_MS:
+        if int(text) < LEAST_MS:
             raise refused
         return int(text)
     try:

@@ -15,17 +15,21 @@ from typing import BinaryIO
 import click
 import msgspec
 
-from dledger_client import InvalidArgumentError, Message, Producer, SendError
+from dledger_client import InvalidArgumentError, Message, MessageQueue, Producer, SendError
 from dledger_client.outgoing import OutgoingEncoder
 from dledger_client.producer import DEFAULT_TIMEOUT_SECONDS
 from dledger_remoting.record import MAX_MESSAGE_BYTES
 
-from ..errors import AdminError
+from ..errors import AdminError, WrongUsageError
 from ..output import emit, output_option
 from .client_calls import run
+from .message_format import Line, line_reader
 from .options import namesrv_option
+from .positions import QueueName, QueueNameType, chosen_queues
 
 _READ_BYTES = 1 << 18
+_SHOWN_BYTES = 80
+_TAB = "\t"
 
 
 class Produced(msgspec.Struct, frozen=True):
@@ -76,8 +80,25 @@ class LineReader:
 @namesrv_option
 @click.option("--topic", required=True, help="Where to send; the first message creates it where brokers allow that.")
 @click.option("--key", help="Key of every message.")
+@click.option("-k", "--keys", is_flag=True, help="Lines have the key before the body, as `consume -k` shows them.")
 @click.option(
-    "--key-delimiter", metavar="TEXT", help="What separates key and body in a line; lines without it have no key."
+    "--key-delimiter",
+    metavar="TEXT",
+    help="What separates key and body in a line; without it a tab. Lines without it have no key. Brings --keys.",
+)
+@click.option(
+    "-f",
+    "--format",
+    "pattern",
+    help="kcat's format string by which each line is read: %s body, %k keys, %g tag, such as %k:%s.  [default: %s]",
+)
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Send so many lines at most.")
+@click.option(
+    "--queue",
+    "queue_name",
+    type=QueueNameType(),
+    metavar="ID|BROKER_GROUP/ID",
+    help="Send to this queue.  [default: all in turn]",
 )
 @click.option("--tag", help="Tag of every message.")
 @click.option(
@@ -97,7 +118,11 @@ def produce(
     namesrv: str,
     topic: str,
     key: str | None,
+    keys: bool,
     key_delimiter: str | None,
+    pattern: str | None,
+    count: int | None,
+    queue_name: QueueName | None,
     tag: str | None,
     properties: tuple[str, ...],
     ordered: bool,
@@ -107,17 +132,18 @@ def produce(
     """Send each line of standard input as a message; returns when all are stored."""
     if sys.stdin is None:
         raise AdminError("standard input is closed: the messages come from there, one for each line")
+    if queue_name is not None and ordered:
+        raise click.UsageError("--ordered chooses the queue by the key: leave it or --queue out")
     common = dict(_name_and_value(item) for item in properties) or None
+    read = _reader(pattern, key_delimiter or (_TAB if keys else None))
 
     def message(line: bytes, number: int) -> Message:
-        own_key = key
-        if key_delimiter and key_delimiter.encode() in line:
-            head, _, line = line.partition(key_delimiter.encode())
-            try:
-                own_key = head.decode()
-            except UnicodeDecodeError as error:
-                raise AdminError(f"line {number}: the key {head!r} is not UTF-8") from error
-        return Message(line, own_key, tag, common)
+        found = read(line)
+        if found is None:
+            raise AdminError(f"line {number} does not have the form {pattern!r}: {line[:_SHOWN_BYTES]!r}")
+        own_key = key if found.key is None else _text(number, "key", found.key) or None
+        own_tag = tag if found.tag is None else _text(number, "tag", found.tag) or None
+        return Message(found.body, own_key, own_tag, common)
 
     stored = 0
     under_way: list[Message] = []
@@ -129,12 +155,16 @@ def produce(
         stdin = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         reader = LineReader(partial(_read, stdin))
         async with Producer(namesrv, timeout=timeout) as producer:
+            queue = None if queue_name is None else await _queue(producer, topic, queue_name)
             async for lines in reader.batches():
-                under_way = [message(line, number) for number, line in enumerate(lines, stored + 1)]
-                await _send(producer, topic, under_way, ordered=ordered)
+                taken = lines if count is None else lines[: count - stored]
+                under_way = [message(line, number) for number, line in enumerate(taken, stored + 1)]
+                await _send(producer, topic, under_way, queue, ordered=ordered)
                 stored += len(under_way)
                 size += sum(len(one.body) for one in under_way)
                 under_way = []
+                if stored == count:
+                    break
         return Produced(topic, stored, size)
 
     try:
@@ -153,6 +183,40 @@ def produce(
         output,
         lambda result: f"{result.messages} messages, {result.body_bytes} bytes to {result.topic}",
     )
+
+
+def _reader(pattern: str | None, key_delimiter: str | None) -> Callable[[bytes], Line | None]:
+    """Return what takes a line of input apart, None if it does not fit."""
+    if pattern is not None:
+        if key_delimiter is not None:
+            raise click.UsageError("--format says where the key is, and so does --keys: give one of them")
+        return line_reader(pattern)
+    if key_delimiter is None:
+        return Line
+    between = key_delimiter.encode()
+
+    def read(line: bytes) -> Line:
+        head, found, body = line.partition(between)
+        return Line(body, head) if found else Line(line)
+
+    return read
+
+
+def _text(number: int, what: str, field: bytes) -> str:
+    """Return a field of a line of input as text; raises `AdminError` if it is none."""
+    try:
+        return field.decode()
+    except UnicodeDecodeError as error:
+        raise AdminError(f"line {number}: the {what} {field!r} is not UTF-8") from error
+
+
+async def _queue(producer: Producer, topic: str, name: QueueName) -> MessageQueue:
+    """Return the one queue of this name; raises `AdminError` if there is none, or more than one."""
+    found = chosen_queues(await producer.queues(topic), [name], topic)
+    if len(found) > 1:
+        names = ", ".join(f"{queue.broker_group}/{queue.queue_id}" for queue in found)
+        raise AdminError(f"--queue {name.queue_id} is one of {names}: say which")
+    return found[0]
 
 
 def _placed(error: AdminError, topic: str, stored: int, under_way: list[Message], *, ordered: bool) -> AdminError:
@@ -212,9 +276,11 @@ async def _in_daemon_thread(read: Callable[[], bytes]) -> bytes:
     return await result
 
 
-async def _send(producer: Producer, topic: str, batch: list[Message], *, ordered: bool) -> None:
+async def _send(
+    producer: Producer, topic: str, batch: list[Message], queue: MessageQueue | None, *, ordered: bool
+) -> None:
     if not ordered:
-        await producer.send_batch(topic, batch)
+        await producer.send_batch(topic, batch, queue=queue)
         return
     by_key: dict[str, list[Message]] = {}
     for message in batch:
@@ -225,5 +291,5 @@ async def _send(producer: Producer, topic: str, batch: list[Message], *, ordered
 def _name_and_value(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise AdminError(f"--property {text!r}: NAME=VALUE is expected")
+        raise WrongUsageError(f"--property {text!r}: NAME=VALUE is expected")
     return name, value

@@ -1,0 +1,153 @@
+"""Places in a topic as options name them: `--from`, `--to` and `--queue`.
+
+A number alone is an offset, one with a minus sign counts from the end of each queue, and one with a unit, as `-15m`, is
+an age. Digits are a time only if they are at least 100000000000, ms since 1970 in 1973: no queue has as many messages.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import click
+
+from dledger_client import MessageQueue
+
+from ..errors import AdminError, WrongUsageError
+from .options import LEAST_MS, time_ms
+
+_NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
+_QUEUE: Final = re.compile(r"(?:(?P<broker_group>[^/]+)/)?(?P<queue_id>[0-9]{1,9})")
+_EXPECTED: Final = "beginning, end, an offset such as 1200, a number from the end such as -10, "
+
+
+class Edge(Enum):
+    """One of the ends of a queue as it is now."""
+
+    BEGINNING = "beginning"
+    END = "end"
+
+
+class Offset(NamedTuple):
+    """The message with this offset, in each queue."""
+
+    offset: int
+
+
+class FromEnd(NamedTuple):
+    """So many messages before the end of each queue."""
+
+    count: int
+
+
+class AtTime(NamedTuple):
+    """The first message stored at or after a time."""
+
+    ms: int
+
+
+Position: TypeAlias = Edge | Offset | FromEnd | AtTime
+
+_EDGES: Final[Mapping[str, Edge]] = {
+    "beginning": Edge.BEGINNING,
+    "first": Edge.BEGINNING,
+    "end": Edge.END,
+    "last": Edge.END,
+}
+
+
+class Cursor(Protocol):
+    """The part of `PullConsumer` that finds places."""
+
+    @property
+    def positions(self) -> dict[MessageQueue, int]:
+        """The offset that is read next in each assigned queue."""
+
+    async def seek_to_begin(self) -> None:
+        """Go to the first kept message of all queues."""
+
+    async def seek_to_end(self) -> None:
+        """Go behind the last message of all queues."""
+
+    async def seek_to_time(self, timestamp_ms: int) -> None:
+        """Go to the first messages stored at or after a time."""
+
+
+def parse_position(option: str, text: str) -> Position:
+    """Return the place that a value of an option names. Raises `WrongUsageError`."""
+    if text in _EDGES:
+        return _EDGES[text]
+    if _NUMBER.fullmatch(text) is not None and int(text) < LEAST_MS:
+        return FromEnd(-int(text)) if text.startswith("-") else Offset(int(text))
+    return AtTime(time_ms(option, text, otherwise=_EXPECTED))
+
+
+def parse_end(option: str, text: str) -> Position:
+    """As `parse_position`, of a place to stop before. Raises `WrongUsageError` for a time that is still to come."""
+    position = parse_position(option, text)
+    if isinstance(position, AtTime) and position.ms > time.time() * 1000:
+        raise WrongUsageError(
+            f"{option} {text!r} is still to come: without {option} all messages are shown as they come"
+        )
+    return position
+
+
+async def find(cursor: Cursor, position: Position) -> dict[MessageQueue, int]:
+    """Return the offset of a place in each assigned queue, where the cursor may be afterwards.
+
+    An offset is left as it is, be it of no message now.
+    """
+    match position:
+        case Edge.BEGINNING:
+            await cursor.seek_to_begin()
+        case Edge.END:
+            await cursor.seek_to_end()
+        case AtTime(ms):
+            await cursor.seek_to_time(ms)
+        case Offset(offset):
+            return dict.fromkeys(cursor.positions, offset)
+        case FromEnd(count):
+            await cursor.seek_to_begin()
+            firsts = cursor.positions
+            await cursor.seek_to_end()
+            return {queue: max(end - count, firsts[queue]) for queue, end in cursor.positions.items()}
+    return cursor.positions
+
+
+class QueueName(NamedTuple):
+    """The queue with this id on one broker group, or on each."""
+
+    broker_group: str | None
+    queue_id: int
+
+    def matches(self, queue: MessageQueue) -> bool:
+        """Tell whether it is this queue."""
+        return self.queue_id == queue.queue_id and self.broker_group in (None, queue.broker_group)
+
+
+class QueueNameType(click.ParamType):  # type: ignore[type-arg]  # older versions, which are allowed, are not generic
+    """`3`, the queue with this id on every broker group, or `broker-a/3`."""
+
+    name = "queue"
+
+    def convert(self, value: str | QueueName, param: click.Parameter | None, ctx: click.Context | None) -> QueueName:
+        """Refuse what names no queue."""
+        if isinstance(value, QueueName):
+            return value
+        found = _QUEUE.fullmatch(value)
+        if found is None:
+            self.fail(f"{value!r} is no queue: its id such as 3, or broker-a/3, is expected", param, ctx)
+        return QueueName(found["broker_group"], int(found["queue_id"]))
+
+
+def chosen_queues(queues: Iterable[MessageQueue], names: Iterable[QueueName], topic: str) -> list[MessageQueue]:
+    """Return the queues that are named, all if none is. Raises `AdminError` for a name that fits none."""
+    queues, names = list(queues), list(names)
+    for name in names:
+        if not any(name.matches(queue) for queue in queues):
+            shown = name.queue_id if name.broker_group is None else f"{name.broker_group}/{name.queue_id}"
+            raise AdminError(f"topic {topic} has no queue {shown}: `dledger topic describe {topic}` shows its queues")
+    return [queue for queue in queues if not names or any(name.matches(queue) for name in names)]
