@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextlib import suppress
 from io import TextIOWrapper
 from typing import Any, Final
 
 import click
 
+from .commands.completion import is_asked_for
 from .commands.options import is_utf8
 from .errors import AdminError
 from .help import HelpGroup
@@ -33,6 +35,7 @@ _COMMANDS: Final = {
     "chaos": "chaos:chaos",
     "broker": "serve:broker",
     "namesrv": "serve:namesrv",
+    "completion": "completion:completion",
 }
 """Command name to `module:attribute` below `dledger_admin.commands`."""
 
@@ -40,6 +43,7 @@ _SECTIONS: Final = {
     "Manage and look at": ("cluster", "node", "topic", "group", "message", "pin", "log", "config", "spark"),
     "Run and use": ("up", "down", "status", "produce", "consume", "demo", "chaos"),
     "Single processes, for service managers": ("broker", "namesrv"),
+    "Your shell": ("completion",),
 }
 
 
@@ -64,12 +68,16 @@ class _LazyGroup(HelpGroup):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Split the arguments; raises `UsageError` for one that no file and no request could hold."""
         for argument in args:
-            if not is_utf8(argument):
+            if not (is_utf8(argument) or ctx.resilient_parsing):
                 raise click.UsageError(f"{argument!r} is not UTF-8")
         return super().parse_args(ctx, args)
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - as click has it
-        """As click's; what the system refuses is said in one line."""
+        """As click's; what the system refuses is said in one line, and nothing to a shell that completes a line."""
+        if is_asked_for():
+            with suppress(Exception):
+                super().main(*args, **extra)
+            sys.exit(1)
         try:
             return super().main(*args, **extra)
         except OSError as error:  # but a closed pipe, which click ends quietly with

@@ -11,6 +11,7 @@ from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import registered_groups, with_admin
 from .cluster_health import health
+from .completing import broker_groups
 from .options import namesrv_option
 
 
@@ -59,7 +60,7 @@ def info(namesrv: str, output: str) -> None:
 
 @cluster.command()
 @namesrv_option
-@click.argument("broker_group")
+@click.argument("broker_group", shell_complete=broker_groups)
 @output_option
 def forget(namesrv: str, broker_group: str, output: str) -> None:
     """Give up a broker group that will not come back, with its messages.

@@ -30,6 +30,7 @@ from dledger_remoting.topics import is_system_group
 from ..errors import AdminError
 from .client_calls import REGISTRATION_SECONDS, run
 from .message_format import TOKENS, formatter, json_line, keyed
+from .names import CONSUMER_GROUP, TOPIC
 from .options import namesrv_option
 from .positions import (
     AtTime,
@@ -86,8 +87,10 @@ class _Source:
     + "; \\n, \\t and \\r as in C."
 )
 @namesrv_option
-@click.option("--topic", required=True, help="Where to read.")
-@click.option("--group", help="Read as a member of this consumer group, from its committed offsets.")
+@click.option("--topic", type=TOPIC, required=True, help="Where to read.")
+@click.option(
+    "--group", type=CONSUMER_GROUP, help="Read as a member of this consumer group, from its committed offsets."
+)
 @click.option("--tag", "tags", default="*", show_default=True, metavar="EXPRESSION", help="Tags, such as 'a || b'.")
 @click.option(
     "--from",

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import click
+from click.shell_completion import CompletionItem
 
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.topics import validate_group, validate_topic
+
+from .completing import consumer_groups, topics
+
+Known: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str]]
+"""Names that begin with some letters."""
 
 
 class Name(click.ParamType):  # type: ignore[type-arg]  # older versions, which are allowed, are not generic
     """The name of something that brokers keep; `check` raises `InvalidParameter` for a name that nothing can have."""
 
-    def __init__(self, kind: str, check: Callable[[str], None]) -> None:
+    def __init__(self, kind: str, check: Callable[[str], None], known: Known) -> None:
         self.name = kind
         self._check = check
+        self._known = known
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Offer the names that there are."""
+        return [CompletionItem(name) for name in self._known(ctx, param, incomplete)]
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Refuse a name that nothing can have."""
@@ -26,5 +38,5 @@ class Name(click.ParamType):  # type: ignore[type-arg]  # older versions, which 
         return value
 
 
-TOPIC = Name("topic", validate_topic)
-CONSUMER_GROUP = Name("group", validate_group)
+TOPIC = Name("topic", validate_topic, topics)
+CONSUMER_GROUP = Name("group", validate_group, consumer_groups)

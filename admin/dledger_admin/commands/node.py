@@ -20,6 +20,7 @@ from ..errors import AdminError, LayoutError, StartError, WrongUsageError
 from ..help import HelpGroup
 from ..output import emit, output_option
 from ..signals import noted_signals
+from .completing import nodes
 from .node_changes import lead, remove
 from .options import data_option
 from .status import cluster_status
@@ -51,7 +52,7 @@ node.add_command(remove)
 
 @node.command()
 @data_option
-@click.argument("node_id", metavar="NODE-ID")
+@click.argument("node_id", metavar="NODE-ID", shell_complete=nodes)
 @click.option("--detach", is_flag=True, help="Return once the node answers, and let it run on.")
 @output_option
 def start(data: Path, node_id: str, detach: bool, output: str) -> None:
@@ -97,7 +98,7 @@ def start(data: Path, node_id: str, detach: bool, output: str) -> None:
 
 @node.command()
 @data_option
-@click.argument("node_id", metavar="NODE-ID")
+@click.argument("node_id", metavar="NODE-ID", shell_complete=nodes)
 @click.option("--now", is_flag=True, help="Leave at once instead of draining; no acknowledged message is lost by it.")
 @output_option
 def stop(data: Path, node_id: str, now: bool, output: str) -> None:
@@ -121,7 +122,7 @@ def stop(data: Path, node_id: str, now: bool, output: str) -> None:
 
 @node.command()
 @data_option
-@click.argument("node_id", metavar="[NODE-ID]", required=False)
+@click.argument("node_id", metavar="[NODE-ID]", required=False, shell_complete=nodes)
 @output_option
 @click.pass_context
 def status(ctx: click.Context, data: Path, node_id: str | None, output: str) -> None:
@@ -143,7 +144,7 @@ def status(ctx: click.Context, data: Path, node_id: str | None, output: str) -> 
 
 @node.command()
 @data_option
-@click.argument("node_id", metavar="NODE-ID")
+@click.argument("node_id", metavar="NODE-ID", shell_complete=nodes)
 @click.option(
     "--accept-loss",
     is_flag=True,

@@ -13,6 +13,7 @@ from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
+from .completing import broker_groups
 from .options import namesrv_option
 
 
@@ -57,7 +58,11 @@ def list_pins(namesrv: str, output: str) -> None:
 @namesrv_option
 @click.argument("name")
 @click.option(
-    "--broker-group", "broker_groups", multiple=True, help="Only on this broker group; repeatable.  [default: all]"
+    "--broker-group",
+    "broker_groups",
+    multiple=True,
+    shell_complete=broker_groups,
+    help="Only on this broker group; repeatable.  [default: all]",
 )
 @output_option
 def release(namesrv: str, name: str, broker_groups: tuple[str, ...], output: str) -> None:

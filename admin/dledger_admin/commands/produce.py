@@ -24,6 +24,7 @@ from ..errors import AdminError, WrongUsageError
 from ..output import emit, output_option
 from .client_calls import run
 from .message_format import Line, line_reader
+from .names import TOPIC
 from .options import namesrv_option
 from .positions import QueueName, QueueNameType, chosen_queues
 
@@ -78,7 +79,9 @@ class LineReader:
 
 @click.command()
 @namesrv_option
-@click.option("--topic", required=True, help="Where to send; the first message creates it where brokers allow that.")
+@click.option(
+    "--topic", type=TOPIC, required=True, help="Where to send; the first message creates it where brokers allow that."
+)
 @click.option("--key", help="Key of every message.")
 @click.option("-k", "--keys", is_flag=True, help="Lines have the key before the body, as `consume -k` shows them.")
 @click.option(

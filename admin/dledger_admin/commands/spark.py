@@ -14,6 +14,7 @@ from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import emit, output_option
 from . import spark_tables as tables
+from .completing import broker_groups, consumer_groups
 from .options import namesrv_option, time_ms
 from .spark_progress import say
 from .spark_sessions import errors_in_one_line, job
@@ -159,7 +160,13 @@ def archive(
 
 @spark.command()
 @job_options
-@click.option("--broker-group", "groups", multiple=True, help="Only this broker group; repeatable.  [default: all]")
+@click.option(
+    "--broker-group",
+    "groups",
+    multiple=True,
+    shell_complete=broker_groups,
+    help="Only this broker group; repeatable.  [default: all]",
+)
 @click.option("--include-leader", is_flag=True, help="Read the leader's log too.")
 @click.option(
     "--min-nodes",
@@ -225,7 +232,13 @@ def stats(
 
 @spark.command()
 @job_options
-@click.option("--group", "groups", multiple=True, help="A consumer group; repeatable.  [default: all]")
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    shell_complete=consumer_groups,
+    help="A consumer group; repeatable.  [default: all]",
+)
 @click.option("--topics", default="", metavar="A[,B...]", help="Only these topics.  [default: all]")
 @click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="How often to look.")
 @click.option(

@@ -22,6 +22,7 @@ from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import REGISTRATION_SECONDS, registered_groups, with_admin
+from .completing import broker_groups
 from .names import TOPIC
 from .options import namesrv_option
 
@@ -83,7 +84,13 @@ def topic() -> None:
     type=click.Choice(list(_PERMISSIONS)),
     help="What clients may do.  [default: read-write, later as before]",
 )
-@click.option("--broker-group", "groups", multiple=True, help="Only on this broker group; repeatable.  [default: all]")
+@click.option(
+    "--broker-group",
+    "groups",
+    multiple=True,
+    shell_complete=broker_groups,
+    help="Only on this broker group; repeatable.  [default: all]",
+)
 @click.option(
     "--idempotent/--no-idempotent",
     default=None,

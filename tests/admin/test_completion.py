@@ -1,0 +1,157 @@
+"""Shells complete commands, and names of what there is; nothing else ever appears in somebody's line."""
+
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+
+from dledger_admin.cli import main
+from dledger_admin.cluster.bootstrap import founding_manifest
+from dledger_admin.cluster.layout import ClusterLayout
+from dledger_admin.cluster.manifest import write_manifest
+from dledger_admin.commands import completing
+from dledger_admin.commands.completion import COMPLETE_VARIABLE, whole_words
+
+
+class FakeAdmin:
+    """Answers as a small cluster would."""
+
+    def __init__(self, namesrv):
+        self.namesrv = namesrv
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        return None
+
+    async def topics(self, *, include_system):
+        assert not include_system
+        return ["orders", "other", "payments"]
+
+    async def groups(self):
+        return {"billing": None, "readers": None}
+
+    async def broker_groups(self):
+        return {"broker-a": None, "broker-b": None}
+
+
+def completed(*words: str) -> list[str]:
+    """What a shell would offer for the last word."""
+    found = ShellComplete(main, {}, "dledger", COMPLETE_VARIABLE).get_completions(list(words[:-1]), words[-1])
+    return [item.value for item in found]
+
+
+def completed_by_bash(words: list[str]) -> subprocess.CompletedProcess[str]:
+    """What the command tells bash, which has cut the line into words."""
+    asked = {COMPLETE_VARIABLE: "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    return subprocess.run(
+        [sys.executable, "-c", "from dledger_admin.cli import main; main(prog_name='dledger')"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **asked},
+    )
+
+
+@pytest.fixture
+def namesrv(monkeypatch, listener):
+    """A name server that takes connections, and a cluster behind it."""
+    monkeypatch.setattr(completing, "Admin", FakeAdmin)
+    return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_commands_and_options_are_completed():
+    assert completed("topic", "de") == ["delete", "describe"]
+    assert completed("co") == ["config", "consume", "completion"]
+    assert "--from-beginning" in completed("consume", "--from")
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("consume", "--topic", "o"), ["orders", "other"]),
+        (("produce", "--topic", ""), ["orders", "other", "payments"]),
+        (("topic", "delete", "pay"), ["payments"]),
+        (("group", "describe", ""), ["billing", "readers"]),
+        (("consume", "--group", "r"), ["readers"]),
+        (("group", "reset", "billing", "--topic", "p"), ["payments"]),
+        (("topic", "create", "x", "--broker-group", "broker-"), ["broker-a", "broker-b"]),
+        (("cluster", "forget", ""), ["broker-a", "broker-b"]),
+    ],
+)
+def test_names_of_the_cluster_are_completed(monkeypatch, namesrv, words, names):
+    monkeypatch.setenv("DLEDGER_NAMESRV", namesrv)
+    assert completed(*words) == names
+
+
+def test_names_come_from_the_cluster_that_the_line_names(monkeypatch, namesrv):
+    asked = []
+
+    class Noted(FakeAdmin):
+        def __init__(self, address):
+            asked.append(address)
+
+    monkeypatch.setattr(completing, "Admin", Noted)
+    monkeypatch.setenv("DLEDGER_NAMESRV", "127.0.0.1:1")
+    assert completed("topic", "delete", "--namesrv", namesrv, "pay") == ["payments"]
+    assert asked == [namesrv]
+
+
+def test_nodes_of_a_directory_are_completed(tmp_path):
+    founded = ClusterLayout(tmp_path, 1, 3, 9876, 10911)
+    write_manifest(tmp_path, founding_manifest(founded, None, 1 << 30))
+    for words in (("node", "stop", "--data", str(tmp_path)), ("node", "status", "--data", str(tmp_path))):
+        assert completed(*words, "broker-a-n") == ["broker-a-n0", "broker-a-n1", "broker-a-n2"]
+    assert completed("node", "start", "--data", str(tmp_path), "name") == ["namesrv"]
+
+
+@pytest.mark.parametrize("words", [("topic", "delete", ""), ("consume", "--group", ""), ("cluster", "forget", "")])
+def test_a_cluster_that_is_not_there_has_no_names(monkeypatch, caplog, capfd, words):
+    monkeypatch.setenv("DLEDGER_NAMESRV", "127.0.0.1:1")
+    assert completed(*words) == []
+    assert completed("node", "stop", "--data", "/nowhere", "") == []
+    assert completed("node", "stop", "") == []
+    assert (caplog.records, *capfd.readouterr()) == ([], "", "")
+
+
+def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch, listener, capfd):
+    monkeypatch.setattr(completing, "SECONDS", 0.05)
+    monkeypatch.setenv("DLEDGER_NAMESRV", f"127.0.0.1:{listener.getsockname()[1]}")
+    assert completed("topic", "delete", "") == []
+    assert capfd.readouterr() == ("", "")
+    assert logging.root.manager.disable == logging.NOTSET
+
+
+def test_what_bash_has_cut_at_colons_and_equal_signs_is_whole_again():
+    cut = ["consume", "--namesrv", "h", ":", "9876", ";", "--topic", "=", "or"]
+    assert whole_words(cut) == ["consume", "--namesrv", "h:9876", ";", "--topic=or"]
+    assert whole_words(["--topic", "=", ""]) == ["--topic="]
+    assert whole_words([""]) == [""]
+
+
+def test_bash_is_told_what_it_can_complete_and_nothing_else():
+    told = completed_by_bash(["dledger", "topic", "de"])
+    assert (told.returncode, told.stdout, told.stderr) == (0, "plain,delete\nplain,describe\n", "")
+    for words in (["topic", "delete", "--namesrv", "127.0.0.1", ":", "1", "''"], ["\udcff", "x"]):
+        told = completed_by_bash(["dledger", *words])
+        assert (told.stdout.strip(), told.stderr) == ("", ""), words
+
+
+@pytest.mark.parametrize(
+    ("shell", "holds"),
+    [
+        ("bash", "complete -o nosort -F _dledger_completion dledger"),
+        ("zsh", "compdef _dledger_completion dledger"),
+        ("fish", "complete --no-files --command dledger"),
+    ],
+)
+def test_every_shell_has_its_script(shell, holds):
+    printed = CliRunner().invoke(main, ["completion", shell])
+    assert printed.exit_code == 0
+    assert holds in printed.output
+    assert COMPLETE_VARIABLE in printed.output
