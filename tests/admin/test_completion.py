@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from click.shell_completion import ShellComplete
+from click.shell_completion import ShellComplete, get_completion_class
 from click.testing import CliRunner
 
 from dledger_admin.cli import main
@@ -14,7 +14,7 @@ from dledger_admin.cluster.bootstrap import founding_manifest
 from dledger_admin.cluster.layout import ClusterLayout
 from dledger_admin.cluster.manifest import write_manifest
 from dledger_admin.commands import completing
-from dledger_admin.commands.completion import COMPLETE_VARIABLE, whole_words
+from dledger_admin.commands.completion import COMPLETE_VARIABLE, is_asked_for, whole_words
 
 
 class FakeAdmin:
@@ -140,6 +140,26 @@ def test_bash_is_told_what_it_can_complete_and_nothing_else():
     for words in (["topic", "delete", "--namesrv", "127.0.0.1", ":", "1", "''"], ["\udcff", "x"]):
         told = completed_by_bash(["dledger", *words])
         assert (told.stdout.strip(), told.stderr) == ("", ""), words
+
+
+def test_bash_is_answered_with_whole_words_and_whatever_breaks_without_a_word(monkeypatch, capfd):
+    def broken(self, ctx):
+        raise RuntimeError("no commands")
+
+    for name, value in (
+        (COMPLETE_VARIABLE, "bash_complete"),
+        ("COMP_WORDS", "dledger topic --namesrv=h : 1 de"),
+        ("COMP_CWORD", "5"),
+    ):
+        monkeypatch.setenv(name, value)
+    assert is_asked_for()
+    arguments = get_completion_class("bash")(main, {}, "dledger", COMPLETE_VARIABLE).get_completion_args()
+    assert arguments == (["topic", "--namesrv=h:1"], "de")
+    monkeypatch.setattr(type(main), "list_commands", broken)
+    monkeypatch.setenv("COMP_CWORD", "1")
+    with pytest.raises(SystemExit):
+        main.main(prog_name="dledger")
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class Offset(NamedTuple):
 class FromEnd(NamedTuple):
     """So many messages before the end of each queue."""
 
-    count: int
+    messages: int
 
 
 class AtTime(NamedTuple):
@@ -109,11 +109,11 @@ async def find(cursor: Cursor, position: Position) -> dict[MessageQueue, int]:
             await cursor.seek_to_time(ms)
         case Offset(offset):
             return dict.fromkeys(cursor.positions, offset)
-        case FromEnd(count):
+        case FromEnd(messages):
             await cursor.seek_to_begin()
             firsts = cursor.positions
             await cursor.seek_to_end()
-            return {queue: max(end - count, firsts[queue]) for queue, end in cursor.positions.items()}
+            return {queue: max(end - messages, firsts[queue]) for queue, end in cursor.positions.items()}
     return cursor.positions
 
 
