@@ -19,7 +19,7 @@ from dledger_broker.broker_conf import ALIASES, ConfigValue, read_properties, tr
 from dledger_broker.errors import ConfigError
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.hosts import split_host_port
-from dledger_remoting.topics import validate_topic
+from dledger_remoting.topics import DEFAULT_TOPIC_QUEUES, validate_topic
 
 DEFAULT_PORT: Final = 10911
 MIB: Final = 1 << 20
@@ -140,7 +140,7 @@ class BrokerConfig:
 
     auto_create_topic: bool = True
     auto_create_group: bool = True
-    default_topic_queues: int = 8
+    default_topic_queues: int = DEFAULT_TOPIC_QUEUES
     max_message_bytes: int = 4 * MIB
 
     idempotent_window_ms: int = 120_000

@@ -38,6 +38,7 @@ from dledger_remoting.range_reads import PinList, PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.topics import (
     AUTO_CREATE_TOPIC,
+    DEFAULT_TOPIC_QUEUES,
     PERM_READ_WRITE,
     SubscriptionGroupConfig,
     TopicConfig,
@@ -155,7 +156,7 @@ class Admin:
         self,
         topic: str,
         *,
-        queues: int = 8,
+        queues: int = DEFAULT_TOPIC_QUEUES,
         perm: int = PERM_READ_WRITE,
         broker_groups: Sequence[str] | None = None,
         attributes: Mapping[str, str | None] | None = None,

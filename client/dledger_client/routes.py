@@ -23,7 +23,7 @@ from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RemotingError, error_from_response
 from dledger_remoting.headers import IncludeAbsentHeader, RouteHeader, RouteWatchHeader, encode_ext
 from dledger_remoting.route import TopicRouteData, decode_route
-from dledger_remoting.topics import AUTO_CREATE_TOPIC, is_inherited, is_readable, is_writable
+from dledger_remoting.topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES, is_inherited, is_readable, is_writable
 
 from .errors import ClientClosedError, ClientError, NoNameServerError, NoRouteError, refusal
 from .leaders import BrokerGroup
@@ -34,9 +34,6 @@ logger = logging.getLogger(__name__)
 
 WATCH_SECONDS: Final = 15.0
 """How long a name server may hold a route watch."""
-
-AUTO_CREATE_QUEUES: Final = 4
-"""How many queues per broker group a topic gets that a send creates, unless the server's default topic has fewer."""
 
 _REWATCH_SECONDS: Final = 0.25
 """Pause before a watch that lacks a topic is replaced: a name server goes on holding the old one, and holds 64."""
@@ -234,7 +231,7 @@ class RouteTable:
             name = queues.broker_name
             if name not in addresses or (provisional and not is_inherited(queues.perm)):
                 continue
-            writes = min(queues.write_queue_nums, AUTO_CREATE_QUEUES) if provisional else queues.write_queue_nums
+            writes = min(queues.write_queue_nums, DEFAULT_TOPIC_QUEUES) if provisional else queues.write_queue_nums
             if is_readable(queues.perm) and not provisional:
                 readable += (MessageQueue(topic, name, queue_id) for queue_id in range(queues.read_queue_nums))
             if is_writable(queues.perm):

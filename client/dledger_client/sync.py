@@ -23,7 +23,7 @@ import msgspec
 from dledger_remoting.headers_range import DEFAULT_LEASE_MS
 from dledger_remoting.range_reads import PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
-from dledger_remoting.topics import PERM_READ_WRITE, SubscriptionGroupConfig, TopicConfig
+from dledger_remoting.topics import DEFAULT_TOPIC_QUEUES, PERM_READ_WRITE, SubscriptionGroupConfig, TopicConfig
 
 from .admin import MAX_TIMESTAMP_MS, Admin
 from .consumer import PushConsumer
@@ -380,7 +380,7 @@ class SyncAdmin:
         self,
         topic: str,
         *,
-        queues: int = 8,
+        queues: int = DEFAULT_TOPIC_QUEUES,
         perm: int = PERM_READ_WRITE,
         broker_groups: Sequence[str] | None = None,
         attributes: Mapping[str, str | None] | None = None,

@@ -14,9 +14,7 @@ import msgspec
 from dledger_remoting.codes import PROTOCOL_VERSION, LanguageCode, RequestCode
 from dledger_remoting.command import FLAG_ONEWAY
 from dledger_remoting.frame import SerializeType, join_frame
-from dledger_remoting.topics import AUTO_CREATE_TOPIC
-
-from .routes import AUTO_CREATE_QUEUES
+from dledger_remoting.topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
@@ -83,7 +81,7 @@ def send_frame(outgoing: Outgoing, producer_group: str, queue_id: int, opaque: i
         a=producer_group,
         b=outgoing.topic,
         c=AUTO_CREATE_TOPIC,
-        d=AUTO_CREATE_QUEUES,
+        d=DEFAULT_TOPIC_QUEUES,
         e=queue_id,
         f=outgoing.sys_flag,
         g=outgoing.born_timestamp_ms,

@@ -76,6 +76,12 @@ SYSTEM_GROUPS: Final = frozenset(
 IDEMPOTENT_ATTRIBUTE: Final = "idempotent"
 """Attribute of a topic, ours, that makes all sends to it idempotent if it is `true`."""
 
+DEFAULT_TOPIC_QUEUES: Final = 8
+"""Queues of a topic on each broker group unless somebody says otherwise, as of RocketMQ's `updateTopic` and brokers.
+
+Its clients ask for 4 when a send of theirs makes the topic, ours for so many.
+"""
+
 MAX_TOPIC_CHARS: Final = 127
 MAX_DERIVED_TOPIC_CHARS: Final = 255
 """Limit of retry and dead letter topics, whose names are a group's with a prefix."""

@@ -8,12 +8,21 @@ import zlib
 import pytest
 from client_fakes import CLOSE, HandClock, fake_cluster, until
 
-from dledger_client import ClientClosedError, InvalidArgumentError, Message, MessageQueue, Producer, SendError
+from dledger_client import (
+    Admin,
+    ClientClosedError,
+    InvalidArgumentError,
+    Message,
+    MessageQueue,
+    Producer,
+    SendError,
+)
 from dledger_client.leaders import PROBE_INTERVAL_SECONDS
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
 from dledger_remoting.properties import parse_properties
 from dledger_remoting.record import SYS_COMPRESSED
+from dledger_remoting.topics import DEFAULT_TOPIC_QUEUES
 
 
 async def test_a_send_returns_where_the_message_lies():
@@ -281,11 +290,23 @@ async def test_a_batch_that_fails_in_the_middle_tells_what_was_stored():
         assert 0 < len(failure.value.stored) == len(cluster.group.bodies("T")) < 10
 
 
+async def test_a_topic_has_as_many_queues_whether_a_send_or_an_administrator_makes_it():
+    async with (
+        fake_cluster(topics={"TBW102": 8}) as cluster,
+        Producer(cluster.namesrv) as producer,
+        Admin(cluster.namesrv) as admin,
+    ):
+        await producer.send("sent", b"x")
+        await admin.create_topic("made")
+        topics = cluster.name_server.topics
+        assert topics["sent"] == topics["made"] == DEFAULT_TOPIC_QUEUES
+
+
 async def test_an_unknown_topic_is_created_by_the_first_send():
     async with fake_cluster(topics={"TBW102": 8}) as cluster, Producer(cluster.namesrv) as producer:
         result = await producer.send("fresh", b"x")
-        assert cluster.name_server.topics["fresh"] == 4
-        assert result.queue_id < 4
+        assert cluster.name_server.topics["fresh"] == 8
+        assert result.queue_id < 8
 
 
 async def test_a_topic_that_nobody_creates_is_a_clear_error():

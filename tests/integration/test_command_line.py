@@ -78,6 +78,14 @@ def test_produce_beside_a_cluster_that_is_starting_waits_for_its_first_leader(cl
     assert (produce.returncode, output) == (0, "2 messages, 2 bytes to first\n")
 
 
+def test_a_topic_has_as_many_queues_whether_produce_or_topic_create_makes_it(cluster):
+    assert dledger(cluster, "produce", "--topic", "made-by-produce", stdin="1\n").returncode == 0
+    assert dledger(cluster, "topic", "create", "made-by-create").returncode == 0
+    for topic in ("made-by-produce", "made-by-create"):
+        described = json.loads(dledger(cluster, "topic", "describe", topic, "-o", "json").stdout)
+        assert len(described["queues"]) == 8
+
+
 async def test_what_is_shown_begins_and_ends_where_it_was_said(cluster, topic):
     def shown(*words):
         told = dledger(cluster, "consume", "--topic", topic, "--to", "end", "--queue", "2", *words)

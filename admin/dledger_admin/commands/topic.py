@@ -9,6 +9,7 @@ import msgspec
 
 from dledger_client import Admin, NotFoundError
 from dledger_remoting.topics import (
+    DEFAULT_TOPIC_QUEUES,
     IDEMPOTENT_ATTRIBUTE,
     PERM_READ,
     PERM_READ_WRITE,
@@ -27,7 +28,6 @@ from .names import TOPIC
 from .options import namesrv_option
 
 _PERMISSIONS = {"read-write": PERM_READ_WRITE, "read": PERM_READ, "write": PERM_WRITE}
-_DEFAULT_QUEUES = 8
 
 
 class QueueRange(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ def topic() -> None:
     "--partitions",
     "queues",
     type=click.IntRange(min=1),
-    help=f"Queues on each broker group.  [default: {_DEFAULT_QUEUES}, later as before]",
+    help=f"Queues on each broker group.  [default: {DEFAULT_TOPIC_QUEUES}, later as before]",
 )
 @click.option(
     "--permission",
@@ -156,7 +156,7 @@ def _settings(group: str, now: TopicConfig | None, queues: int | None, permissio
             f"{now.topic_name} has {now.read_queue_nums} queues to read and {now.write_queue_nums} to write on {group}"
             ", say with --queues how many it shall have"
         )
-    base = now or TopicConfig("", write_queue_nums=_DEFAULT_QUEUES)
+    base = now or TopicConfig("", write_queue_nums=DEFAULT_TOPIC_QUEUES)
     return _Settings(
         queues=queues or base.write_queue_nums,
         perm=_PERMISSIONS[permission] if permission else base.perm,
