@@ -6,7 +6,7 @@ Shares of queues are computed by the members of a group, and no broker is told o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from dledger_broker.server.request import Origin
 
@@ -17,11 +17,8 @@ _LEAST: Final = 4_096
 """The table is cleared of old entries when it has grown to twice what was left, or to this."""
 
 
-class Reader(NamedTuple):
-    """The channel that a pull came through, and when."""
-
-    origin: Origin
-    at: float
+Reader: TypeAlias = tuple[Origin, float]
+"""The channel that a pull came through, and when: a plain tuple, for one is made with every pull."""
 
 
 class Readers:
@@ -33,7 +30,7 @@ class Readers:
 
     def note(self, group: str, topic: str, queue_id: int, origin: Origin, now: float) -> None:
         """Take in a pull."""
-        self._last[group, topic, queue_id] = Reader(origin, now)
+        self._last[group, topic, queue_id] = (origin, now)
         if len(self._last) > self._limit:
             self._last = {key: reader for key, reader in self._last.items() if _reads(reader, now)}
             self._limit = max(_LEAST, 2 * len(self._last))
@@ -46,4 +43,5 @@ class Readers:
 
 
 def _reads(reader: Reader, now: float) -> bool:
-    return reader.origin.is_open and now - reader.at <= KEEP_S
+    origin, at = reader
+    return origin.is_open and now - at <= KEEP_S

@@ -881,6 +881,14 @@ def test_consume_commits_what_it_printed_for_a_group(monkeypatch):
     assert FakePullConsumer.committed == [6, 9, 10]
 
 
+def test_consume_to_an_end_does_not_commit_for_a_group_with_members(monkeypatch):
+    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
+    monkeypatch.setattr(FakeAdmin, "members_of_billing", [GroupMember("a", "h:1", "JAVA", {}, False)])
+    refused = CliRunner().invoke(main, ["consume", "--topic", "orders", "--group", "billing", "--to", "end"])
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "consumer group 'billing' has 1 member, stop them first: a (h:1)" in refused.stderr
+
+
 def test_consume_without_a_group_reads_queues_that_are_added_later(monkeypatch):
     added = MessageQueue("orders", "broker-b", 0)
 

@@ -14,6 +14,7 @@ import click
 from dledger_client import (
     Admin,
     ClientError,
+    GroupInUseError,
     InvalidArgumentError,
     MessageQueue,
     NoBrokerError,
@@ -243,7 +244,14 @@ async def _make_group(source: _Source, group: str) -> None:
 
 
 async def _all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
-    """Yield the messages of queues from a place on, up to another; with a group, from its offsets, which follow."""
+    """Yield the messages of queues from a place on, up to another; with a group, from its offsets, which follow.
+
+    Raises `GroupInUseError` if the group has members, who would undo that.
+    """
+    if source.group is not None:
+        async with Admin(source.namesrv) as admin:
+            if members := await admin.members(source.group):
+                raise GroupInUseError(source.group, [str(member) for member in members])
     async with PullConsumer(source.namesrv, source.group or _NO_GROUP, tags=source.tags) as consumer:
         known = set(chosen_queues(await _readable(consumer, source.topic), source.queues, source.topic))
         await consumer.assign(known)

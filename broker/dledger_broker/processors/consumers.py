@@ -141,9 +141,7 @@ class ConsumerProcessor:
         """20004: whose pulls for a group came to this node last."""
         group, now = decode_ext(ConsumerGroupHeader, request.ext).consumer_group, self._env.now()
         found = [
-            QueueReader(
-                topic, queue_id, sorted(one.origin.client_ids), str(one.origin.address), int((now - one.at) * 1000)
-            )
-            for topic, queue_id, one in self._readers.of(group, now)
+            QueueReader(topic, queue_id, sorted(origin.client_ids), str(origin.address), int((now - at) * 1000))
+            for topic, queue_id, (origin, at) in self._readers.of(group, now)
         ]
         self._requests.respond(request, encode_body(QueueReaders(found)))
