@@ -47,7 +47,7 @@ def routes(
         RequestCode.HEART_BEAT: Route(membership.heartbeat, Needs.NOTHING),
         RequestCode.UNREGISTER_CLIENT: Route(membership.unregister, Needs.NOTHING),
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: Route(consumers.client_ids, Needs.LEADER),
-        RequestCode.GET_CONSUMER_CONNECTION_LIST: Route(consumers.connections, Needs.LEADER),
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: Route(consumers.connections, Needs.CONFIRMED_LEADER),
         RequestCode.GET_CONSUME_STATS: Route(consumers.progress, Needs.CONFIRMED_LEADER),
         RequestCode.DLEDGER_QUEUE_READERS: Route(consumers.readers, Needs.NOTHING),
         RequestCode.UPDATE_AND_CREATE_TOPIC: Route(topics.put_topic, Needs.LEADER),
