@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -31,19 +32,22 @@ class Edge(Enum):
     END = "end"
 
 
-class Offset(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Offset:
     """The message with this offset, in each queue."""
 
     offset: int
 
 
-class FromEnd(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FromEnd:
     """So many messages before the end of each queue."""
 
     messages: int
 
 
-class AtTime(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AtTime:
     """The first message stored at or after a time."""
 
     ms: int
