@@ -1,4 +1,4 @@
-"""What `group list` and `group describe` show: state, members, progress and readers of consumer groups."""
+"""Views of consumer groups, as `group list` and `group describe` show them: state, members, progress and readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tells of consumer groups: who the members are (38, 203), how far they are (208), who reads a queue (20004)."""
+"""Requests about consumer groups: who the members are (38, 203), how far they are (208), who reads a queue (20004)."""
 
 from __future__ import annotations
 
