@@ -101,7 +101,12 @@ class _Source:
     "as 2026-01-31T12:00 (local unless it names a zone), an age such as -90s, -15m, -2h or -7d, or ms since 1970. A "
     "group begins there only if it is new.  [default: end; beginning if there is an end]",
 )
-@click.option("--to", "end", metavar="WHERE", help="End before this place, given as with --from; not to come.")
+@click.option(
+    "--to",
+    "end",
+    metavar="WHERE",
+    help="End before this place, given as with --from; a time that is still to come is refused.",
+)
 @click.option("--from-beginning", is_flag=True, help="As --from beginning.")
 @click.option("--exit-eof", is_flag=True, help="As --to end: what is the end of each queue when the command starts.")
 @click.option(
