@@ -54,7 +54,7 @@ def wire_error(error: Exception) -> RemotingError:
     if isinstance(error, BusyError):
         return SystemBusy(f"[OVERLOAD]{error}")
     if isinstance(error, LogFullError):
-        return ServiceNotAvailable(f"the disk is full, nothing was stored: {error}")
+        return ServiceNotAvailable(f"nothing was stored: {error}")
     if isinstance(error, TooLargeError):
         return MessageIllegal(str(error))
     if isinstance(error, OutcomeUnknownError):

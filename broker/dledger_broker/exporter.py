@@ -93,6 +93,11 @@ def _raft(status: NodeStatus) -> Iterator[Metric]:
             "1 if this node leads and accepts writes",
             int(status.role == "leader" and status.ready),
         ),
+        (
+            "dledger_refuses_writes",
+            "1 if this node leads and takes no messages, or its own disk is full; /readyz says what to do",
+            int(status.refusal is not None),
+        ),
         ("dledger_raft_voter", "1 if this node counts for elections and commits", int(status.voter)),
         ("dledger_raft_last_index", "Index of the last entry", status.last_index),
         ("dledger_raft_commit_index", "Index of the last entry known to be committed", status.commit_index),

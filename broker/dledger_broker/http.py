@@ -1,7 +1,8 @@
 """A node's HTTP port: how it is, for probes, dashboards and people; and its group's leadership and members.
 
     GET /healthz    200 `ok`; 503 with the reason once the node has failed and serves nothing any more
-    GET /readyz     200 `ready` while clients can be served through this node; 503 with the reason otherwise
+    GET /readyz     200 `ready` while clients can be served through this node; 503 with the reason otherwise, also while
+                    it takes no messages because its disk is full, or too many disks of its group are
     GET /metrics    Prometheus' text format, see `exporter.py`
     GET /status     JSON of `dledger.replica.status.NodeStatus`
     PUT /leader/NODE-ID       200 once that node leads the group; 504 if it did not take over in time
@@ -167,9 +168,8 @@ def unready_because(status: NodeStatus, *, is_draining: bool, is_introduced: boo
     if status.role == "leader":
         if not status.ready:
             return f"leader of term {status.term}, its first entry is not committed yet"
-        return (
-            None if is_introduced else f"leader of term {status.term}, name servers do not list it and its topics yet"
-        )
-    if status.leader_id is None:
+        if not is_introduced:
+            return f"leader of term {status.term}, name servers do not list it and its topics yet"
+    elif status.leader_id is None:
         return f"{status.role} in term {status.term}, no leader is known"
-    return None
+    return status.refusal

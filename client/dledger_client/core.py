@@ -163,13 +163,14 @@ class ClientCore:
         """
         request_ext = {**ext, **NO_FORWARD}
         last: ClientError | None = None
+        by_leader: ClientError | None = None
         busy = 0
         unknown = False
         while True:
             try:
                 address = await group.target(deadline)
             except TimeoutError:
-                raise _unsure(self._out_of_time(group, last), unknown=unknown) from last
+                raise _unsure(self._out_of_time(group, last, by_leader), unknown=unknown) from last
             attempt_deadline = min(deadline, self.loop.time() + ATTEMPT_SECONDS)
             try:
                 response = await self.call(address, code, request_ext, body, deadline=attempt_deadline)
@@ -177,10 +178,10 @@ class ClientCore:
                 group.doubt(address)
                 if error.outcome == "unknown" and not idempotent:
                     raise
-                last = error
+                last, by_leader = error, None
                 unknown = unknown or error.outcome == "unknown"
                 if self.loop.time() >= deadline:
-                    raise _unsure(self._out_of_time(group, last), unknown=unknown) from last
+                    raise _unsure(self._out_of_time(group, last, by_leader), unknown=unknown) from last
                 continue
             if response.code == ResponseCode.SUCCESS or response.code in accept:
                 if proves_leader:
@@ -189,11 +190,15 @@ class ClientCore:
             wire_error = error_from_response(response.code, response.remark, response.ext)
             last = refusal(wire_error)
             unknown = unknown or last.outcome == "unknown"
+            if not isinstance(wire_error, NotLeader):
+                by_leader = None if wire_error.outcome_unknown else last
+            elif by_leader is not None:
+                last = by_leader  # it was doubted, so others are asked, who only know that they do not lead
             if isinstance(wire_error, SystemBusy):
                 pause = busy_pause_seconds(busy)
                 busy += 1
                 if self.loop.time() + pause >= deadline:
-                    raise _unsure(self._out_of_time(group, last), unknown=unknown) from last
+                    raise _unsure(self._out_of_time(group, last, by_leader), unknown=unknown) from last
                 await asyncio.sleep(pause)
             elif isinstance(wire_error, ServiceNotAvailable):
                 self.note_not_leader(group, address, wire_error)
@@ -287,9 +292,12 @@ class ClientCore:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s ended unexpectedly", task.get_name(), exc_info=error)
 
-    def _out_of_time(self, group: BrokerGroup, last: ClientError | None) -> ClientError:
+    def _out_of_time(self, group: BrokerGroup, last: ClientError | None, by_leader: ClientError | None) -> ClientError:
+        """Why a call ends at its deadline: `last` is what the last attempt brought, `by_leader` a refusal."""
         if self._closed:
             return ClientClosedError("the client is closed")
+        if by_leader is not None:
+            return DeadlineError(f"{group.name} refused it until the deadline: {by_leader}")
         reason = f": {last}" if last is not None else ""
         what = "no leader of {} answered before the deadline" if group.addresses else "no node of {} is registered"
         return DeadlineError(what.format(group.name) + reason)

@@ -42,6 +42,8 @@ class ReplicaConfig:
     """Pause between two verifications of the whole log in the background."""
     reserve_bytes: int = RESERVE_BYTES
     """Disk space kept back for no-ops, membership entries and trims; at most a quarter of a segment is used."""
+    data_dir: str = ""
+    """Where an operator finds the replica's files; for texts only."""
 
     def __post_init__(self) -> None:
         if self.node_id not in self.peers:
@@ -114,4 +116,5 @@ class NodeConfig:
             self.snapshot_interval_ms,
             self.scrub_interval_ms,
             self.reserve_bytes,
+            str(self.data_dir),
         )

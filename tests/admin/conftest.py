@@ -30,6 +30,12 @@ signal.signal(signal.SIGTERM, on_term)
 
 class Status(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        refusal = (data / "refusal").read_text() if (data / "refusal").exists() else None
+        if self.path == "/readyz" and refusal:
+            self.send_response(503)
+            self.end_headers()
+            self.wfile.write(refusal.encode())
+            return
         if self.path == "/readyz":
             unready = data / "unready-answers"
             left = int(unready.read_text()) if unready.exists() else 0
@@ -44,6 +50,7 @@ class Status(http.server.BaseHTTPRequestHandler):
             "term": 4, "leader_id": config["broker_group"] + "-n0", "commit_index": 10 if leads else 9,
             "applied_index": 10 if leads else 7, "first_position": 0, "last_position": 500, "durable_position": 500,
             "ready": leads, "voters": [config["broker_group"] + "-n" + n for n in "0123"], "learners": [],
+            "refusal": refusal,
         }).encode()
         self.send_response(200)
         self.end_headers()

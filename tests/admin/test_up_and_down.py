@@ -107,6 +107,19 @@ def test_up_waits_for_a_node_that_does_not_answer_yet(dledger, monkeypatch):
     assert list(running.await_leaders(timeout_s=0.0)) == ["broker-a"]
 
 
+def test_up_with_full_disks_is_done_and_says_which_nodes_take_no_messages_as_status_does(dledger):
+    dledger.up()
+    for name in ("broker-a-n0", "broker-a-n1"):
+        (dledger.data / name / "refusal").write_text(f"the disk of {name} is full; make room there")
+    shown = dledger("status", "--data", str(dledger.data)).output
+    dledger("down", "--data", str(dledger.data))
+    again = dledger.up()
+    assert again.exit_code == 0, again.output
+    for name in ("broker-a-n0", "broker-a-n1"):
+        assert f"{name}: the disk of {name} is full; make room there" in shown
+        assert f"warning: {name}: the disk of {name} is full; make room there" in again.output
+
+
 def test_a_start_that_takes_too_long_says_what_the_leader_waits_for(dledger):
     dledger.up()
     (dledger.data / "broker-a-n0" / "unready-answers").write_text("1")

@@ -177,6 +177,17 @@ async def test_a_call_is_of_unknown_outcome_if_any_of_its_attempts_was():
         assert never.value.outcome == "not_sent"
 
 
+async def test_a_refusal_for_a_full_disk_is_what_the_error_says_and_not_that_nobody_leads():
+    async with fake_cluster() as cluster, Admin(cluster.namesrv, timeout=0.5) as admin:
+        leader, follower, _ = cluster.group.nodes
+        leader.on[RequestCode.UPDATE_AND_CREATE_TOPIC] = lambda command: make_response(command, 14, "n0's disk is full")
+        with pytest.raises(DeadlineError, match=r"broker-a refused it until the deadline: .*n0's disk is full") as late:
+            await admin.create_topic("orders")
+    assert "leader" not in str(late.value)
+    assert late.value.outcome == "not_sent"
+    assert RequestCode.UPDATE_AND_CREATE_TOPIC in follower.codes()
+
+
 def lost(command):
     """What a leader says that lost its leadership meanwhile."""
     return make_response(command, ResponseCode.SYSTEM_ERROR, "leadership lost", {"outcome": "unknown"})

@@ -1,6 +1,7 @@
 """A full disk is a state that ends: nothing fails because of it, and nobody has to help when there is space again."""
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ async def test_a_leader_whose_followers_disks_are_full_refuses_instead_of_leavin
         disk.is_full = True
         await until(lambda: all(peer.disk_used == DISK_FULL for peer in leader.status().peers), "word of both disks")
         last = leader.status().last_index
-        with pytest.raises(LogFullError, match=r"no space on n., n., too few replicas"):
+        with pytest.raises(LogFullError, match=r"disks of n., n. are full, so that too few of 3 nodes"):
             await leader.append(b"refused")
         assert leader.status().last_index == last
         disk.is_full = False
@@ -105,5 +106,60 @@ async def test_one_full_follower_does_not_stop_a_leader(tmp_path: Path, disk: Fu
         disk.is_full = True
         await until(lambda: DISK_FULL in [peer.disk_used for peer in leader.status().peers], "word of the full disk")
         await leader.append(b"stored")
+    finally:
+        await group.stop()
+
+
+def writes_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged of writes refused and taken."""
+    return [line for line in caplog.messages if "event=writes_" in line]
+
+
+async def test_an_operator_is_told_once_when_writes_begin_to_be_refused_and_once_when_they_go_on(
+    tmp_path: Path, disk: FullDisk, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO, logger="dledger")
+    async with Node(alone(tmp_path), Journal()) as node:
+        await until(lambda: node.is_ready)
+        await node.append(b"before")
+        assert node.status().refusal is None
+        disk.is_full = True
+        await until(lambda: node.status().refusal is not None)
+        with pytest.raises(LogFullError) as refused:
+            await node.append(b"refused")
+        assert node.status().refusal == str(refused.value)
+        assert f"the disk of n0 is full: the file system of {tmp_path} has no space" in str(refused.value)
+        assert "make room there" in str(refused.value)
+        looks = disk.refusals
+        await until(lambda: disk.refusals >= looks + 6)  # it looks again and again, and says nothing more
+        assert [line.split()[:3] for line in writes_lines(caplog)] == [
+            ["node=n0", "event=writes_refused", "reason='the"]
+        ]
+        disk.is_full = False
+        await until(lambda: node.status().refusal is None)
+        await node.append(b"after")
+        assert [line.split()[1] for line in writes_lines(caplog)] == ["event=writes_refused", "event=writes_taken"]
+
+
+async def test_a_leader_says_whose_disks_are_full_and_a_full_follower_that_its_own_is(
+    tmp_path: Path, disk: FullDisk, caplog: pytest.LogCaptureFixture
+):
+    group = Group(tmp_path)
+    await group.start()
+    try:
+        leader = await group.leader()
+        await leader.append(b"before")
+        disk.spared.append(leader.replica.store)
+        disk.is_full = True
+        await until(
+            lambda: all(node.status().refusal is not None for node in group.nodes.values()), "word of the disks"
+        )
+        for node in group.nodes.values():
+            own = f"the disk of {node.config.node_id} is full: the file system of {node.config.data_dir} has no space"
+            assert (own in str(node.status().refusal)) == (node is not leader)
+        assert "so that too few of 3 nodes could store it" in str(leader.status().refusal)
+        disk.is_full = False
+        await until(lambda: all(node.status().refusal is None for node in group.nodes.values()), "word of space")
+        assert {line.split()[0] for line in writes_lines(caplog)} == {"node=n0", "node=n1", "node=n2"}
     finally:
         await group.stop()

@@ -147,10 +147,11 @@ class RunningCluster:
             time.sleep(_POLL_S)
 
     def _obstacles(self, leaders: dict[str, NodeStatus]) -> dict[str, str]:
-        """Return why clients cannot be served yet, by group; empty once they can."""
+        """Return why clients cannot be served yet, by group; empty once they can, be it to read only (`refusals`)."""
         obstacles = {group: "no node leads" for group in self.layout.group_names() if group not in leaders}
         for group, status in leaders.items():
-            if (obstacle := fetch_obstacle(self.layout.place(status.node_id))) is not None:
+            obstacle = fetch_obstacle(self.layout.place(status.node_id))
+            if obstacle is not None and obstacle != status.refusal:
                 obstacles[group] = obstacle
         return obstacles
 

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from .lifecycle import RunningCluster, services
-from .probes import NodeStatus, fetch_all, group_commits
+from .probes import NodeStatus, fetch_all, group_commits, refusals
 from .processes import NAMESRV
 
 _REFRESH_S = 0.25
@@ -42,9 +42,11 @@ def show_changes(cluster: RunningCluster, console: Console) -> Callable[[dict[st
         states = {NAMESRV: _name_server(cluster, exited)}
         for place in cluster.layout.places():
             status = statuses.get(place.node_id)
-            states[place.node_id] = (
-                _silent(place.node_id, exited) if status is None else f"{status.standing} in term {status.term}"
-            )
+            if status is None:
+                states[place.node_id] = _silent(place.node_id, exited)
+            else:
+                refusal = f": {status.refusal}" if status.refusal else ""
+                states[place.node_id] = f"{status.standing} in term {status.term}{refusal}"
         for name, state in states.items():
             if shown.get(name) != state:
                 shown[name] = state
@@ -67,6 +69,7 @@ def status_table(cluster: RunningCluster, statuses: dict[str, NodeStatus | None]
     table = Table()
     for column in ("process", "port", "role", "term", "commit", "lag"):
         table.add_column(column, justify="left" if column in {"process", "role"} else "right")
+    table.caption = "\n".join(refusals(statuses)) or None
     exited = cluster.exited()
     commits = group_commits(statuses)
     name_server = _name_server(cluster, exited)

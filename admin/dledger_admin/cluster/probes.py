@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -30,7 +30,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON of a node's `/status`; positions are bytes in the log.
 
     `ready` is true once a leader has opened for writes; `voter` is false for a learner. `voters` and `learners` are all
-    members of its group that it knows.
+    members of its group that it knows. `refusal` says why it takes no messages at the moment although it leads, or that
+    its own disk is full.
     """
 
     node_id: str
@@ -48,6 +49,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     voter: bool = True
     voters: list[str] = []
     learners: list[str] = []
+    refusal: str | None = None
 
     @property
     def standing(self) -> str:
@@ -148,6 +150,11 @@ class _Questions:
                 raise ConnectionResetError("the name server closed the connection")
             self._decoder.receive_data(data)
         return decode_command(frame)
+
+
+def refusals(statuses: Mapping[str, NodeStatus | None]) -> list[str]:
+    """Return a line for each node that takes no messages or has a full disk: why, and what to do."""
+    return [f"{name}: {status.refusal}" for name, status in statuses.items() if status is not None and status.refusal]
 
 
 def group_commits(statuses: dict[str, NodeStatus | None]) -> dict[str, int]:

@@ -10,7 +10,7 @@ import msgspec
 from ..cluster.layout import ClusterLayout
 from ..cluster.lifecycle import services
 from ..cluster.manifest import require_manifest
-from ..cluster.probes import NodeStatus, answers_clients, fetch_all, group_commits
+from ..cluster.probes import NodeStatus, answers_clients, fetch_all, group_commits, refusals
 from ..cluster.processes import NAMESRV
 from ..errors import UNHEALTHY
 from ..output import columns, emit, output_option
@@ -57,7 +57,8 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 def status(ctx: click.Context, data: Path, output: str) -> None:
     """Show every process of the cluster: pid, role, term, commit index, lag in entries.
 
-    The exit code is 3 if one of them does not answer, or a broker group has no leader that accepts writes.
+    Below the table stands which nodes take no messages, as on a full disk, why, and what to do.  The exit code is 3 if
+    one of the processes does not answer, or a broker group has no leader that accepts writes.
     """
     result = cluster_status(require_manifest(data).layout(data))
     emit(result, output, render)
@@ -131,4 +132,5 @@ def render(result: ClusterStatus) -> str:
     table = columns(("process", "pid", "port", "role", "term", "commit", "lag"), rows)
     others = [f"{one.name} is a {one.standing} of {one.group} that `up` does not start" for one in result.others]
     leaderless = [f"{group} has no leader that accepts writes" for group in result.leaderless]
-    return "\n".join((table, *others, *leaderless))
+    full = refusals({process.name: process.status for process in result.processes})
+    return "\n".join((table, *others, *leaderless, *full))

@@ -18,6 +18,7 @@ from ..cluster.layout import (
 )
 from ..cluster.lifecycle import ClusterSetup, RunningCluster, UpOptions, services, up_lock
 from ..cluster.manifest import require_manifest
+from ..cluster.probes import fetch_all, refusals
 from ..cluster.processes import stop_at_once
 from ..extras import require
 from ..output import emit, output_option
@@ -82,6 +83,8 @@ def up(
         with noted_signals() as check:
             cluster = setup.start()
             leaders = _await_leaders(cluster, check)
+    for refusal in refusals(fetch_all(cluster.layout.places())):
+        click.echo(f"warning: {refusal}", err=True)
     for name, code in cluster.exited().items():
         words = services(cluster.layout)[name].last_words()
         click.echo(f"warning: {name} ended with exit code {code}: {words}", err=True)

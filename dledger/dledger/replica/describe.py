@@ -57,5 +57,6 @@ def describe(replica: Replica) -> NodeStatus:
         corrupt_bytes=replica.repairer.corrupt_bytes,
         repairs=replica.repairer.repairs,
         rotten_snapshots=len(replica.snapshots.rotten),
+        refusal=replica.leading.admission.refusal,
         failure=None if replica.failure is None else str(replica.failure),
     )

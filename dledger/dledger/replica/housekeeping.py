@@ -64,6 +64,7 @@ class Housekeeping:
         has_room = store.has_room(store.end_position)
         engine.disk_used = min(int(store.disk_ratio() * DISK_FULL), DISK_FULL - 1) if has_room else DISK_FULL
         engine.wall_ms = self._environment.wall_ms()
+        self._leading.admission.look(self._environment.now(), leads=self._is_ready())
         self._save_commit(engine.commit_index)
         if self._record_start is not None and engine.may_vote and has_room:
             self._record(self._record_start)

@@ -8,15 +8,14 @@ from functools import partial
 
 from dledger.config import ReplicaConfig
 from dledger.core.effects import Output
-from dledger.core.messages import DISK_FULL
 from dledger.engines import Engine
 from dledger.environment import Environment
 from dledger.errors import LogFullError, NotLeaderError
-from dledger.format import HEADER_BYTES, MAX_ENTRY_BODY_BYTES
+from dledger.replica.admission import Admission
 from dledger.replica.completions import Completions
 from dledger.replica.feed import MachineFeed
 from dledger.replica.marks import Marks
-from dledger.replica.proposer import MARK_BYTES, Contexts, Fill, Proposer, SealedEntry, check_room
+from dledger.replica.proposer import Contexts, Fill, Proposer, SealedEntry, check_room
 from dledger.store.log import LogStore
 from dledger.types import EntryKind, Membership, ReplicaId, Role
 
@@ -67,9 +66,10 @@ class Leading:
         self._was_leader = False
         self._complain_at = float("-inf")
         self.contexts = Contexts()
+        self.admission = Admission(config, store, marks, engine)
         self._proposer = Proposer(
             segment_bytes=config.segment_bytes,
-            next_position=self._reserve,
+            next_position=self.admission.reserve,
             last=lambda: (store.last_index, store.last_chain),
             sealed=self._propose,
             wants_mark=marks.wanted,
@@ -94,8 +94,8 @@ class Leading:
         if not self._is_ready():
             raise self.not_leader()
         check_room(self._store.end_position - self._committed_end(), self._config.max_uncommitted_bytes)
-        if self._marks.disagree and not own:
-            raise LogFullError("the replicas' states differ and no majority agrees: writes are stopped, restore a node")
+        if not own:
+            self.admission.require_agreement()
         with self._completions.executing:
             position = self._proposer.stage(self._engine().term, size, fill, commands, context, privileged=privileged)
         if not self._seal_scheduled:
@@ -165,28 +165,6 @@ class Leading:
 
     def _lose_track(self, staged: list[object]) -> None:
         self._feed.dropped([*self.contexts.drop(), *staged])
-
-    def _reserve(self, size: int, privileged: bool) -> int:
-        """Where an entry of `size` bytes goes, once there is space for it and for what may join it in its turn."""
-        store = self._store
-        position = store.next_position(size)
-        segment_end = position - position % store.segment_bytes + store.segment_bytes
-        growth = size + MARK_BYTES if privileged else max(size + MARK_BYTES, HEADER_BYTES + MAX_ENTRY_BODY_BYTES)
-        end = min(position + growth, segment_end)
-        store.ensure_space_to(end, privileged=privileged)
-        if not privileged:
-            self._require_followers_room()
-        return position
-
-    def _require_followers_room(self) -> None:
-        """Refuse what could not be committed: raises `LogFullError` when too many voters have full disks."""
-        engine = self._engine()
-        membership, progress = engine.table.membership, engine.progress
-        full = [
-            peer.node_id for peer in membership.voters if peer in progress and progress[peer].disk_used >= DISK_FULL
-        ]
-        if len(membership.voters) - len(full) < membership.quorum:
-            raise LogFullError(f"no space on {', '.join(sorted(full))}, too few replicas could store it")
 
     def _seal(self) -> None:
         self._seal_scheduled = False

@@ -127,7 +127,7 @@ class Replica:
             failed=self.fail,
         )
         self._marks = self._make_marks(state_machine)
-        self._leading = self._make_leading()
+        self.leading = self._make_leading()
         self._receiver = SnapshotReceiver(environment, self.snapshots, self.store.prepare_reset)
         self._inbox = Inbox(
             environment, self.store, self._receiver, lambda: self.engine, run=self._run, failed=self.fail
@@ -189,8 +189,8 @@ class Replica:
             lambda: self.engine,
             interval_s=self.config.snapshot_interval_ms / 1000,
             is_ready=lambda: self.is_ready,
-            propose=lambda commands: self._leading.stage(0, None, commands, None, own=True),
-            propose_privileged=lambda commands: self._leading.stage(0, None, commands, None, privileged=True),
+            propose=lambda commands: self.leading.stage(0, None, commands, None, own=True),
+            propose_privileged=lambda commands: self.leading.stage(0, None, commands, None, privileged=True),
         )
 
     def _make_leading(self) -> Leading:
@@ -216,7 +216,7 @@ class Replica:
             self.environment,
             self.store,
             self._marks,
-            self._leading,
+            self.leading,
             JoiningPolicy(config.peers, config.learners),
             Concerns(config.node_id, config.peers),
             self._outbox.connected,
@@ -232,7 +232,7 @@ class Replica:
             self.environment,
             self.store,
             self._recent,
-            self._leading.contexts,
+            self.leading.contexts,
             self._completions,
             applied_index=applied_index,
             deliver=self._feed.deliver,
@@ -273,7 +273,7 @@ class Replica:
             self.flusher.stop()
             self._saver.stop()
             self._applier.halt()
-            self._leading.drop()
+            self.leading.drop()
             stopping = NotLeaderError(None, self.engine.term, "this node is stopping")
             self._completions.add(partial(self._reads.fail, stopping))
             self._snapshotter.abandon()
@@ -361,20 +361,20 @@ class Replica:
         privileged: bool = False,
     ) -> int:
         """Put a unit into this turn's entry; see `dledger.node.Node.stage`."""
-        return self._leading.stage(size, fill, commands, context, privileged=privileged)
+        return self.leading.stage(size, fill, commands, context, privileged=privileged)
 
     def not_leader(self) -> NotLeaderError:
         """Why nothing can be proposed here."""
-        return self._leading.not_leader()
+        return self.leading.not_leader()
 
     def change_membership(self, membership: Membership) -> None:
         """Propose another membership; at most one voter may differ."""
-        self._leading.change_membership(membership)
+        self.leading.change_membership(membership)
         self._pump()
 
     def transfer(self, to: ReplicaId | None) -> bool:
         """Hand leadership to a voter, by default the one with the most of the log; False if there is none."""
-        started = self._leading.transfer(to)
+        started = self.leading.transfer(to)
         self._pump()
         return started
 
@@ -480,7 +480,7 @@ class Replica:
     def _role_changed(self, role: Role) -> None:
         if role is Role.CANDIDATE:
             self.elections += 1
-        self._leading.role_changed(role)
+        self.leading.role_changed(role)
 
     def _standing(self) -> tuple[int, ReplicaId | None, Role, bool]:
         engine = self.engine

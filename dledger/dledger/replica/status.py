@@ -60,3 +60,5 @@ class NodeStatus(msgspec.Struct, frozen=True, rename=_NAMES):
     """Corrupt ranges healed since the start."""
     rotten_snapshots: int = 0
     """Neither trimmed to nor sent, because they do not verify and no peer's has replaced them yet."""
+    refusal: str | None = None
+    """Why this node takes no writes although it leads, or that its own disk is full, and what to do."""

@@ -161,6 +161,18 @@ async def test_a_failed_node_is_unhealthy_and_says_why(served):
     assert (await get("/readyz"))[0] == 503
 
 
+async def test_a_node_that_takes_no_messages_lives_and_is_not_ready(served):
+    broker, get = served
+    for role in ("leader", "follower"):
+        broker.now = changed(role=role, refusal="the disk of broker-a-n0 is full: make room there")
+        assert await get("/healthz") == (200, "ok")
+        assert await get("/readyz") == (503, "the disk of broker-a-n0 is full: make room there")
+        assert samples((await get("/metrics"))[1])["dledger_refuses_writes", ()] == 1
+    broker.now = LEADER
+    assert await get("/readyz") == (200, "ready")
+    assert samples((await get("/metrics"))[1])["dledger_refuses_writes", ()] == 0
+
+
 async def test_a_draining_node_is_healthy_and_not_ready(served):
     broker, get = served
     assert await get("/readyz") == (200, "ready")

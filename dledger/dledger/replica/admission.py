@@ -1,0 +1,101 @@
+"""Admission of ordinary entries: whether there is space for them, and if they are refused, why and what helps.
+
+Privileged entries (no-ops, memberships, trims) may use what is kept back, so they are taken for longer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from dledger.config import ReplicaConfig
+from dledger.core.messages import DISK_FULL
+from dledger.engines import Engine
+from dledger.errors import LogFullError
+from dledger.format import HEADER_BYTES, MAX_ENTRY_BODY_BYTES
+from dledger.replica.marks import Marks
+from dledger.replica.proposer import MARK_BYTES
+from dledger.store.log import LogStore
+
+GOES_ON = "writes then go on by themselves"
+
+logger = logging.getLogger(__name__)
+
+
+class Admission:
+    """Finds space for a leader's entries, and tells an operator when none is found and when there is some again.
+
+    `refusal` is the text, None while entries are taken: on a leader whatever stops its writes, on any other replica
+    that its own disk is full.
+    """
+
+    def __init__(self, config: ReplicaConfig, store: LogStore, marks: Marks, engine: Callable[[], Engine]) -> None:
+        self._config = config
+        self._store = store
+        self._marks = marks
+        self._engine = engine
+        self._since = 0.0
+        self.refusal: str | None = None
+
+    def look(self, now: float, *, leads: bool) -> None:
+        """Find out at `now`, in monotonic seconds, whether entries are taken, and log if that has changed."""
+        refusal, before = self._look(leads=leads), self.refusal
+        self.refusal = refusal
+        if refusal is not None and before is None:
+            self._since = now
+            logger.warning("node=%s event=writes_refused reason=%r", self._config.node_id, refusal)
+        elif refusal is None and before is not None:
+            logger.info("node=%s event=writes_taken refused_s=%.1f", self._config.node_id, now - self._since)
+
+    def _look(self, *, leads: bool) -> str | None:
+        if not leads:
+            return self._own_disk() if self._engine().disk_used >= DISK_FULL else None
+        try:
+            self.require_agreement()
+            self.reserve(HEADER_BYTES, privileged=False)
+        except LogFullError as error:
+            return str(error)
+        return None
+
+    def require_agreement(self) -> None:
+        """Raise `LogFullError` while the replicas' states differ."""
+        if self._marks.disagree:
+            raise LogFullError("the replicas' states differ and no majority agrees: writes are stopped, restore a node")
+
+    def reserve(self, size: int, privileged: bool) -> int:
+        """Where an entry of `size` bytes goes, once there is space for it and for what may join it in its turn.
+
+        Raises `LogFullError`, for privileged entries only when the reserve is used up too.
+        """
+        store = self._store
+        position = store.next_position(size)
+        segment_end = position - position % store.segment_bytes + store.segment_bytes
+        growth = size + MARK_BYTES if privileged else max(size + MARK_BYTES, HEADER_BYTES + MAX_ENTRY_BODY_BYTES)
+        end = min(position + growth, segment_end)
+        try:
+            store.ensure_space_to(end, privileged=privileged)
+        except LogFullError as error:
+            raise LogFullError(self._own_disk()) from error
+        if not privileged:
+            self._require_followers_room()
+        return position
+
+    def _own_disk(self) -> str:
+        return (
+            f"the disk of {self._config.node_id} is full: the file system of {self._config.data_dir or 'its log'} has "
+            f"no space beside what reserve_bytes keeps back; make room there, {GOES_ON}"
+        )
+
+    def _require_followers_room(self) -> None:
+        """Refuse what could not be committed: raises `LogFullError` when too many voters have full disks."""
+        engine = self._engine()
+        membership, progress = engine.table.membership, engine.progress
+        full = [
+            peer.node_id for peer in membership.voters if peer in progress and progress[peer].disk_used >= DISK_FULL
+        ]
+        if len(membership.voters) - len(full) < membership.quorum:
+            disks = f"disk of {full[0]} is" if len(full) == 1 else f"disks of {', '.join(sorted(full))} are"
+            raise LogFullError(
+                f"the {disks} full, so that too few of {len(membership.voters)} nodes could store it; make room there, "
+                f"{GOES_ON}"
+            )
