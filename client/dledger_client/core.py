@@ -103,6 +103,7 @@ class ClientCore:
         self._heartbeat = heartbeat
         self._request_handler = on_request
         self._met: set[str] = set()
+        self._refused_beats: dict[str, str] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._closed = False
         if heartbeat is not None:
@@ -232,8 +233,13 @@ class ClientCore:
         except ClientError as error:
             logger.debug("heartbeat to %s failed: %s", address, error)
             return
-        if response.code != ResponseCode.SUCCESS:
-            logger.warning("heartbeat refused by %s: code %d, %s", address, response.code, response.remark)
+        if response.code == ResponseCode.SUCCESS:
+            self._refused_beats.pop(address, None)
+            return
+        reason = f"code {response.code}, {response.remark}"
+        known = reason in self._refused_beats.values()
+        self._refused_beats[address] = reason
+        logger.log(logging.DEBUG if known else logging.WARNING, "heartbeat refused by %s: %s", address, reason)
 
     async def _beat_regularly(self) -> None:
         while True:

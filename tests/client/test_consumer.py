@@ -657,6 +657,16 @@ async def test_a_topic_that_is_gone_is_asked_for_less_and_less():
         assert 1 < asked.count("T") < 10
 
 
+async def test_a_group_that_cannot_be_made_is_said_once(caplog):
+    async with fake_cluster() as cluster:
+        for node in cluster.group.nodes:
+            node.on[RequestCode.HEART_BEAT] = lambda command: make_response(command, 14, "the disk of n0 is full")
+        codes = cluster.group.nodes[0].codes
+        async with PushConsumer(cluster.namesrv, "G", "T"):
+            await until(lambda: codes().count(RequestCode.HEART_BEAT) >= 4)
+    assert caplog.text.count("the disk of n0 is full") == 1
+
+
 async def test_a_topic_that_does_not_exist_is_named_once(caplog):
     async with fake_cluster(topics={"T": 1}) as cluster, PushConsumer(cluster.namesrv, "CG", "tpyo"):
         received = cluster.name_server.received

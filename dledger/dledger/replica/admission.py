@@ -48,8 +48,10 @@ class Admission:
             logger.info("node=%s event=writes_taken refused_s=%.1f", self._config.node_id, now - self._since)
 
     def _look(self, *, leads: bool) -> str | None:
+        if self._engine().disk_used >= DISK_FULL:  # small entries may still fit, until the segment ends
+            return self._own_disk()
         if not leads:
-            return self._own_disk() if self._engine().disk_used >= DISK_FULL else None
+            return None
         try:
             self.require_agreement()
             self.reserve(HEADER_BYTES, privileged=False)
