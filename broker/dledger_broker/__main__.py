@@ -24,6 +24,7 @@ from typing import Final
 from dledger.errors import ConfigError as LogConfigError
 from dledger.errors import IdentityError, LogError
 from dledger.invariants import InvariantError
+from dledger.net.names import outlasts
 from dledger.open_files import room_for_connections, too_few_files
 from dledger_broker.broker import Broker
 from dledger_broker.config import BrokerConfig, load_config
@@ -138,19 +139,8 @@ class _Signals:
         loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
 
     async def outlasts(self, start: Coroutine[object, object, None]) -> bool:
-        """Wait for a start, which may take as long as no leader answers; False if a signal came first and ended it."""
-        starting = asyncio.ensure_future(start)
-        told = asyncio.ensure_future(self._drain.wait())
-        try:
-            await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
-            if starting.done():
-                starting.result()
-                return True
-            return False
-        finally:
-            starting.cancel()
-            told.cancel()
-            await asyncio.gather(starting, told, return_exceptions=True)
+        """See `dledger.net.names.outlasts`."""
+        return await outlasts(start, self._drain)
 
     async def wait(self) -> None:
         """Wait until the broker shall stop, and drain it if there is time."""

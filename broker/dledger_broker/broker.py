@@ -7,6 +7,7 @@ import logging
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
+from socket import AF_INET
 from typing import TYPE_CHECKING, Final
 
 from dledger.config import NodeConfig
@@ -14,6 +15,7 @@ from dledger.environment import AsyncioEnvironment
 from dledger.errors import ConfigError as LogConfigError
 from dledger.errors import LogError
 from dledger.extras import install_command
+from dledger.net.names import first_address
 from dledger.net.secret import MIN_SECRET_BYTES, read_secret
 from dledger.node import Node
 from dledger.replica.status import NodeStatus
@@ -24,7 +26,7 @@ from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.assembly import Processors
 from dledger_broker.registrar import Registrar
-from dledger_broker.server.listener import Listener, require_bindable, resolve_ipv4
+from dledger_broker.server.listener import Listener, require_bindable
 from dledger_broker.service import BrokerService
 from dledger_broker.state.tables import BrokerState
 from dledger_remoting.hosts import HostAddress
@@ -70,13 +72,17 @@ class Broker:
     # ---------------------------------------------------------------- life
 
     async def start(self) -> None:
-        """Open the ports and take part in the group. What fails leaves nothing running.
+        """Open the ports and take part in the group, once this node's own names are known. What fails leaves nothing
+        running.
 
         Raises `StartError` and `ConfigError` of this package, and what `dledger.node.Node.start` raises.
         """
         config = self.config
-        store_host = HostAddress(await resolve_ipv4(config.advertised_host), config.advertised_port)
         secret = self._read_secret()
+        for key, host in (("host", config.host), ("peer_host", config.peer_host)):
+            await first_address(key, host)
+        advertised = await first_address("advertised_host", config.advertised_host, AF_INET)
+        store_host = HostAddress(advertised, config.advertised_port)
         self._env = env = AsyncioEnvironment(asyncio.get_running_loop())
         try:
             self.machine = BrokerMachine(

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from dledger.net.names import outlasts
 from dledger.open_files import room_for_connections, too_few_files
 
 from .config import ConfigError, ConfigValue, NameServerConfig, build_config, load_config
@@ -57,7 +58,8 @@ async def _run(config: NameServerConfig) -> None:
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, stopping.set)
     server = NameServer(config)
-    await server.start()
+    if not await outlasts(server.start(), stopping):
+        return
     print(f"namesrv ready on {config.host}:{server.port}", flush=True)
     try:
         await stopping.wait()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from dledger.errors import ConfigError
 from dledger.extras import install_command
 from dledger.net.arrivals import ArrivalLimits, Arrivals
+from dledger.net.names import first_address
 from dledger_remoting.command import RemotingCommand
 
 from .config import NameServerConfig
@@ -92,6 +93,10 @@ class NameServer:
 
         Raises `StartError`, `KVStoreError`, `KnownGroupsError`.
         """
+        try:
+            await first_address("host", self.config.host)
+        except ConfigError as error:
+            raise StartError(str(error)) from error
         self._directory = _DataDirectory(self.config.data)
         self.arrivals = self._make_arrivals()
         try:

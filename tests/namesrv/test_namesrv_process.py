@@ -85,6 +85,22 @@ def test_it_says_when_it_serves_and_leaves_cleanly(tmp_path, signal_number):
     assert not (tmp_path / "data" / "pid").exists()
 
 
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_it_waits_for_its_own_name_says_so_and_stops_on_a_signal(tmp_path, signal_number):
+    process = run("--host", "ns-0.mq.invalid", "--port", "0", "--data", str(tmp_path / "data"))
+    try:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if "event=waits_for_name" in line)
+        assert "key=host host='ns-0.mq.invalid'" in line
+        process.send_signal(signal_number)
+        output, _ = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, output) == (0, "")
+    assert not (tmp_path / "data").exists()
+
+
 def test_it_exits_with_2_and_one_line_if_it_cannot_start(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         process = run("--port", str(taken.getsockname()[1]), "--data", str(tmp_path))

@@ -575,7 +575,7 @@ async def test_a_client_that_reads_late_but_in_time_gets_every_answer(tmp_path):
 
 
 async def test_a_host_that_cannot_be_is_named(tmp_path):
-    with pytest.raises(StartError, match=r"^cannot listen on names\.\.example:0: no host has such a name$"):
+    with pytest.raises(StartError, match=r"^host = 'names\.\.example': no host has such a name; "):
         await NameServer(NameServerConfig(host="names..example", port=0, data=tmp_path)).start()
 
 

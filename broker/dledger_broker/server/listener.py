@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import socket
@@ -209,18 +208,3 @@ def _not_bindable(key: str, host: str, port: int, error: OSError) -> StartError:
         f"cannot listen on {host}:{port} for {key} ({error.strerror or error}): the host must be an address of this "
         "machine"
     )
-
-
-async def resolve_ipv4(host: str) -> str:
-    """The first IPv4 address of a host. Raises `StartError` if it has none, because clients read nothing else."""
-    loop = asyncio.get_running_loop()
-    found: list[tuple[object, ...]] = []
-    with contextlib.suppress(OSError, UnicodeError):
-        found = list(await loop.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_STREAM))
-    if not found:
-        raise StartError(
-            f"advertised_host = {host!r} resolves to no IPv4 address: clients could not connect to it; set it to an "
-            "address or name that they can reach"
-        )
-    address = found[0][4]
-    return str(address[0]) if isinstance(address, tuple) else str(address)

@@ -146,10 +146,9 @@ def test_a_process_says_when_it_is_ready_and_stops_on_a_signal(tmp_path: Path, s
         (lambda path: f"broker_group = 'b'\nnode_id = 'n'\ndata_dir = '{path}'\nprot = 1", "did you mean 'port'"),
         (
             lambda path: (
-                f"broker_group = 'b'\nnode_id = 'n'\ndata_dir = '{path}'\n"
-                "advertised_host = 'no-such-host.invalid'\nhttp_port = 0"
+                f"broker_group = 'b'\nnode_id = 'n'\ndata_dir = '{path}'\nadvertised_host = '::1'\nhttp_port = 0"
             ),
-            "resolves to no IPv4 address",
+            "advertised_host = '::1': it is no IPv4 address; set it to",
         ),
     ],
 )
@@ -209,3 +208,21 @@ def test_a_process_that_waits_for_a_leader_says_so_and_stops_on_a_signal(tmp_pat
     code, _ = waiting.end(signal.SIGTERM)
     assert code == 0
     assert not (config.data_dir / "aside-0").exists()
+
+
+@pytest.mark.parametrize("key", ["advertised_host", "host", "peer_host"])
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_a_process_whose_own_name_is_not_known_yet_waits_says_for_what_and_stops_on_a_signal(
+    tmp_path: Path, key: str, signal_number: signal.Signals
+) -> None:
+    data = tmp_path / "data"
+    text = f"broker_group = 'b'\nnode_id = 'n'\ndata_dir = '{data}'\n{key} = 'mq-0.mq.invalid'\nhttp_port = 0\n"
+    if key != "advertised_host":
+        text += "advertised_host = '127.0.0.1'\n"
+    waiting = Process(tmp_path, None, "--bootstrap", text=text)
+    assert waiting.process.stderr is not None
+    line = next(line for line in waiting.process.stderr if "event=waits_for_name" in line)
+    assert f"key={key} host='mq-0.mq.invalid'" in line
+    assert "this process starts once the name is known" in line
+    assert waiting.end(signal_number)[0] == 0
+    assert not data.exists()

@@ -15,7 +15,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import StartError
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.server.connection import ClientConnection
-from dledger_broker.server.listener import TURN_BYTES, Listener, resolve_ipv4
+from dledger_broker.server.listener import TURN_BYTES, Listener
 from dledger_broker.server.request import Read, Request, read_request
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import FrameError
@@ -413,9 +413,3 @@ async def test_a_port_in_use_is_named(make_server: MakeServer) -> None:
     server = await make_server()
     with pytest.raises(StartError, match=f"port {server.listener.port} on 127.0.0.1 is in use"):
         await Server().listener.bind("127.0.0.1", server.listener.port)
-
-
-async def test_an_advertised_name_that_resolves_to_nothing_is_named() -> None:
-    assert await resolve_ipv4("127.0.0.1") == "127.0.0.1"
-    with pytest.raises(StartError, match=r"advertised_host = 'no-such-host.invalid' resolves to no IPv4 address"):
-        await resolve_ipv4("no-such-host.invalid")
