@@ -16,6 +16,7 @@ from dledger.errors import ConfigError
 from dledger.extras import install_command
 from dledger.net.arrivals import ArrivalLimits, Arrivals
 from dledger.net.names import first_address
+from dledger.store.disk import FULL
 from dledger_remoting.command import RemotingCommand
 
 from .config import NameServerConfig
@@ -256,7 +257,8 @@ class _DataDirectory:
             os.ftruncate(self._descriptor, len(written))
         except OSError as error:
             self.release()
-            raise StartError(f"data directory {path} cannot be used: {error.strerror}") from error
+            remedy = "; make room there, then start it again" if error.errno in FULL else ""
+            raise StartError(f"data directory {path} cannot be used: {error.strerror}{remedy}") from error
 
     def release(self) -> None:
         """Remove the file and the lock; further calls do nothing."""

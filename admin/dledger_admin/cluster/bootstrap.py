@@ -27,7 +27,7 @@ from dledger.store.identity import Identity, read_identity, write_identity
 from dledger.types import Membership, ReplicaId
 
 from ..errors import LayoutError
-from .files import sync_directory, write_durably
+from .files import being_written, make_directory, sync_directory, write_durably
 from .layout import ClusterLayout
 from .manifest import FILE_NAME, FORMAT, Founder, Manifest, read_manifest, write_manifest
 
@@ -74,7 +74,7 @@ def complete_bootstrap(layout: ClusterLayout, manifest: Manifest) -> Manifest:
     directory holds an identity other than the manifest's.
     """
     data_dir = layout.data_dir
-    data_dir.mkdir(parents=True, exist_ok=True)
+    make_directory(data_dir, parents=True)
     sync_directory(data_dir.parent)
     if read_manifest(data_dir) is None:
         write_manifest(data_dir, manifest)
@@ -112,8 +112,9 @@ def _make_node_directory(directory: Path, identity: Identity) -> None:
         return
     temporary = directory.with_name(f".{directory.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    write_identity(OsDisk(str(temporary)), identity)
-    sync_directory(temporary)
-    temporary.rename(directory)
-    sync_directory(directory.parent)
+    with being_written(directory):
+        temporary.mkdir()
+        write_identity(OsDisk(str(temporary)), identity)
+        sync_directory(temporary)
+        temporary.rename(directory)
+        sync_directory(directory.parent)

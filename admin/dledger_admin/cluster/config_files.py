@@ -6,8 +6,8 @@
     [nodes.<node id>]       for one broker: addresses too (no ports), so that a proxy can stand in any single link
     [namesrv]               for the name server
 
-The files are rewritten at each `up`; the overrides are kept in `DIR/overrides.toml`, so that a node directory that was
-wiped gets the same configuration again from `node start`.
+Files that change are rewritten at each `up`; the overrides are kept in `DIR/overrides.toml`, so that a node directory
+that was wiped gets the same configuration again from `node start`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import AdminError
-from .files import write_durably
+from .files import make_directory, write_durably
 from .layout import HOST, ClusterLayout, NodePlace
 from .manifest import Manifest
 from .toml_text import TomlTable, TomlValue, dump, merge
@@ -136,13 +136,13 @@ def write_config_files(layout: ClusterLayout, manifest: Manifest, overrides: Ove
 
 def write_broker_config(layout: ClusterLayout, manifest: Manifest, place: NodePlace, overrides: Overrides) -> None:
     """Write one node's `broker.toml`, making the directory if it was wiped."""
-    place.directory.mkdir(exist_ok=True)
+    make_directory(place.directory)
     _write(place.config_file, broker_table(layout, manifest, place, overrides))
 
 
 def write_namesrv_config(layout: ClusterLayout, overrides: Overrides) -> None:
     """Write `namesrv.toml`, making its directory if there is none."""
-    layout.namesrv.directory.mkdir(exist_ok=True)
+    make_directory(layout.namesrv.directory)
     _write(layout.namesrv.config_file, namesrv_table(layout, overrides))
 
 

@@ -28,6 +28,7 @@ from .config_files import (
     stored_overrides,
     write_config_files,
 )
+from .files import being_written, make_directory
 from .layout import DEFAULT_BASE_PORT, DEFAULT_GROUPS, DEFAULT_NAMESRV_PORT, DEFAULT_NODES, ClusterLayout
 from .manifest import Manifest, read_manifest, write_manifest
 from .ports import require_free
@@ -217,8 +218,9 @@ def require_stopped(layout: ClusterLayout) -> None:
 @contextmanager
 def up_lock(data_dir: Path) -> Iterator[None]:
     """Keep a second `up` of the same directory out; the kernel drops the lock with the process."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    make_directory(data_dir, parents=True)
+    with being_written(data_dir / LOCK_FILE):
+        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import AdminError
+from .files import being_written, make_directory
 from .layout import NamesrvPlace, NodePlace
 from .ports import command_line, has_ended
 
@@ -73,8 +74,10 @@ class Service:
         It writes its pid file once it serves; until then this one lets `down` find it, unless another start was first,
         which it will notice. The file stays the same one, as a name server locks it.
         """
-        self.stdout_file.parent.mkdir(parents=True, exist_ok=True)
-        with self.stdout_file.open("ab") as output:
+        make_directory(self.stdout_file.parent, parents=True)
+        with being_written(self.stdout_file):
+            output = self.stdout_file.open("ab")
+        with output:
             process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
@@ -157,14 +160,21 @@ def _command_line_of_any_age(pid: int) -> str:
 
 
 def _write_pid(path: Path, pid: int) -> None:
-    """Write a pid file that stays the same one and in which readers find a pid at every moment."""
+    """Write a pid file that stays the same one and in which readers find a pid at every moment.
+
+    On a full disk there is none until the process, which frees space when it starts, has written its own.
+    """
     written = b"%d\n" % pid
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
-        os.pwrite(descriptor, written, 0)
-        os.ftruncate(descriptor, len(written))
-    finally:
-        os.close(descriptor)
+        with being_written(path):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+            try:
+                os.pwrite(descriptor, written, 0)
+                os.ftruncate(descriptor, len(written))
+            finally:
+                os.close(descriptor)
+    except AdminError:
+        pass
 
 
 def _running(services: Mapping[str, Service]) -> dict[str, int]:
