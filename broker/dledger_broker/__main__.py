@@ -17,13 +17,14 @@ import errno
 import logging
 import signal
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Final
 
 from dledger.errors import ConfigError as LogConfigError
 from dledger.errors import IdentityError, LogError
 from dledger.invariants import InvariantError
+from dledger.logs import STDOUT, announce, log_start
 from dledger.net.names import outlasts
 from dledger.open_files import room_for_connections, too_few_files
 from dledger_broker.broker import Broker
@@ -48,10 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tune_memory()
     try:
         config = load_config(options.config)
-        logs = Logs()
+        logs = Logs(config)
         room = room_for_connections(config.max_connections)
         if room < config.max_connections:
-            _logger.warning("%s", too_few_files(config.max_connections, room))
+            _logger.warning("event=few_open_files text=%r", too_few_files(config.max_connections, room))
             config = replace(config, max_connections=room)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_run(config, logs, bootstrap=options.bootstrap))
@@ -99,32 +100,38 @@ async def _run(config: BrokerConfig, logs: Logs, *, bootstrap: bool) -> int:
     loop = asyncio.get_running_loop()
     broken: asyncio.Future[BaseException] = loop.create_future()
     loop.set_exception_handler(lambda _, context: _on_loop_error(context, broken))
+    log_start(_logger, {field.name: getattr(config, field.name) for field in fields(config)})
     broker = Broker(config, bootstrap=bootstrap)
     stopping = _Signals(broker)
     if not await stopping.outlasts(broker.start()):
+        _logger.info("event=stopped reason='a signal during the start'")
         return 0
-    logs.open_file(config.data_dir)
+    logs.open()
     pid_file = PidFile(config.data_dir)
     pid_file.write()
     collector = IdleCollector(lambda: broker.counter.requests)
     collector.start()
     tune_interpreter()
-    print(f"broker {config.node_id} ready on {config.host}:{broker.listener.port}", flush=True)
+    if config.log_file != STDOUT:
+        announce(f"broker {config.node_id} ready on {config.host}:{broker.listener.port}")
+    _logger.info("event=ready host=%s port=%d", config.host, broker.listener.port)
     failed = loop.create_task(broker.wait_failed())
     stopped = loop.create_task(stopping.wait())
     try:
         await asyncio.wait((failed, stopped, broken), return_when=asyncio.FIRST_COMPLETED)
         failure = failed.result() if failed.done() else broken.result() if broken.done() else None
         if failure is not None:
-            _logger.error("node=%s event=failed error=%s", config.node_id, failure)
+            _logger.error("node=%s event=failed error=%r", config.node_id, str(failure))
             return EXIT_FAILED
         return 0
     finally:
+        _logger.info("event=stopping")
         collector.stop()
         for task in (failed, stopped):
             task.cancel()
         await broker.stop()
         pid_file.remove()
+        _logger.info("event=stopped")
 
 
 class _Signals:
@@ -163,7 +170,7 @@ def _on_loop_error(context: dict[str, object], broken: asyncio.Future[BaseExcept
     """A callback of the event loop raised: log it, and give up if it was a broken invariant."""
     error = context.get("exception")
     _logger.error(
-        "event=unhandled message=%s error=%r",
+        "event=unhandled message=%r error=%r",
         context.get("message"),
         error,
         exc_info=error if isinstance(error, BaseException) else None,

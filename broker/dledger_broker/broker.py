@@ -109,7 +109,7 @@ class Broker:
             await self.stop()
             raise
         for warning in config.warnings():
-            _logger.warning("node=%s %s", config.node_id, warning)
+            _logger.warning("node=%s event=warning text=%r", config.node_id, warning)
 
     async def drain(self) -> None:
         """Leave so that clients notice nothing: hand the leadership over, leave the route, answer long polls, and go on
@@ -277,5 +277,5 @@ class Broker:
                 if await self.node.transfer_leadership():
                     return
             except LogError as error:
-                _logger.info("node=%s event=transfer_failed error=%s", self.config.node_id, error)
+                _logger.info("node=%s event=transfer_failed error=%r", self.config.node_id, str(error))
                 return

@@ -15,6 +15,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
+from dledger.logs import FORMATS, STDOUT
 from dledger_broker.broker_conf import ALIASES, ConfigValue, read_properties, translate
 from dledger_broker.errors import ConfigError
 from dledger_remoting.errors import InvalidParameter
@@ -109,6 +110,10 @@ class BrokerConfig:
       slow_reader_timeout_ms     how long a connection may stay at `pause_outgoing_bytes` before it is dropped
       idle_timeout_ms            silence after which a connection is closed
       max_forward_bytes          requests that wait for a leader; one more is answered 2
+
+    Logs
+      log_format                 "text" or "json"
+      log_file                   where they go, a path or "stdout"; "" = `log/broker.log` in `data_dir`
     """
 
     broker_group: str
@@ -171,6 +176,9 @@ class BrokerConfig:
     idle_timeout_ms: int = 120_000
     max_forward_bytes: int = 64 * MIB
 
+    log_format: str = "text"
+    log_file: str | Path = ""
+
     def __post_init__(self) -> None:
         """Fill in what follows from other keys, then check every value. Raises `ConfigError`."""
         self._derive()
@@ -225,6 +233,8 @@ class BrokerConfig:
                 validate_topic(value)
             except InvalidParameter as error:
                 raise ConfigError(f"{key} = {value!r}: {error.remark.replace('topic', key)}") from error
+        if self.log_format not in FORMATS:
+            raise ConfigError(f"log_format = {self.log_format!r}, expected one of {', '.join(FORMATS)}")
         if self.node_id in self.peers:
             raise ConfigError(
                 f"peers.{self.node_id} is this node itself (node_id = {self.node_id!r}): list the other nodes only"
@@ -384,7 +394,9 @@ def _convert(key: str, value: ConfigValue, base: Path) -> _Converted:
         return _peers(value)
     if key == "namesrv":
         return _addresses(key, value)
-    expected = str(_FIELDS[key].type)
+    if key == "log_file" and value in ("", STDOUT):
+        return str(value)
+    expected = str(_FIELDS[key].type) if key != "log_file" else "Path"
     if expected.startswith("Path"):
         if not isinstance(value, str) or not value:
             raise ConfigError(f"{key} = {value!r}, expected a path as text")

@@ -419,7 +419,7 @@ class Forwarder:
         try:
             envelope = _decode(data)
         except msgspec.MsgspecError as error:
-            _logger.error("peer=%s sent an envelope that cannot be read: %s", sender, error)
+            _logger.error("event=envelope_unreadable peer=%s error=%r", sender, str(error))
             raise
         origin = ForwardedOrigin(envelope, partial(self._reply, envelope, reply))
         refused = self._refusals.get(envelope.channel)
@@ -431,7 +431,7 @@ class Forwarder:
         try:
             self._receive(origin, envelope.serialize_type, envelope.header, envelope.body, received)
         except FrameError as error:
-            _logger.warning("peer=%s forwarded a header that cannot be read: %s", sender, error)
+            _logger.warning("event=header_unreadable peer=%s error=%r", sender, str(error))
             raise
 
     def _reply(self, envelope: Envelope, reply: Callable[[bytes], None], answer: bytes) -> None:

@@ -44,7 +44,7 @@ class Founding:
             self._record(SetOrdinal(self._ordinal))
         elif state.ordinal != self._ordinal:
             _logger.warning(
-                "event=ordinal_kept recorded=%d configured=%d: a group's ordinal never changes",
+                'event=ordinal_kept recorded=%d configured=%d reason="a group\'s ordinal never changes"',
                 state.ordinal,
                 self._ordinal,
             )
@@ -72,7 +72,7 @@ class Founding:
     def _settled(self, what: str, error: LogError | None) -> None:
         """What a leader was refused it tries again; otherwise that is up to the next leader."""
         if error is not None and not isinstance(error, NotLeaderError) and not self._tries_again:
-            _logger.info("event=founding_refused what=%r error=%s: tried again in %.0f s", what, error, RETRY_S)
+            _logger.info("event=founding_refused what=%r error=%r again_s=%.0f", what, str(error), RETRY_S)
             self._tries_again = True
             self._env.call_later(RETRY_S, self._try_again)
 

@@ -10,16 +10,15 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from logging.handlers import MemoryHandler, RotatingFileHandler
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Final
 
-LOG_FILE_BYTES: Final = 16 << 20
-LOG_FILES: Final = 5
+from dledger.logs import STDOUT, LogFormatter, make_handler
+from dledger_broker.config import BrokerConfig
+
 EARLY_RECORDS: Final = 1_000
 """Log records kept while the file is not open yet."""
-LOG_FORMAT: Final = "%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
-_LAYOUT: Final = logging.Formatter(LOG_FORMAT)
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long the event loop waits for a worker thread that holds the interpreter."""
 IDLE_COLLECTION_S: Final = 30.0
@@ -78,31 +77,30 @@ class IdleCollector:
 
 
 class Logs:
-    """Warnings on stderr at once; everything from INFO on in `log/broker.log` below the data directory, as soon as that
-    is known to be this node's.
+    """Warnings on stderr at once; everything from INFO on in `log_file`, by default `log/broker.log` below the data
+    directory, as soon as that is known to be this node's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, config: BrokerConfig) -> None:
+        self._file = config.log_file or config.data_dir / "log" / "broker.log"
+        self._formatter = LogFormatter(config.log_format, config.node_id)
         logging.raiseExceptions = False  # on a full disk every line would bring a traceback to the screen
-        screen = logging.StreamHandler(sys.stderr)
-        screen.setLevel(logging.WARNING)
-        screen.setFormatter(_LAYOUT)
+        self._screen = logging.StreamHandler(sys.stderr)
+        self._screen.setLevel(logging.WARNING)
+        self._screen.setFormatter(self._formatter)
         self._early = MemoryHandler(EARLY_RECORDS, flushLevel=logging.CRITICAL + 1, flushOnClose=False)
-        logging.basicConfig(level=logging.INFO, handlers=[self._early, screen], force=True)
+        logging.basicConfig(level=logging.INFO, handlers=[self._early, self._screen], force=True)
 
-    def open_file(self, data_dir: Path) -> None:
-        """Write to the file from now on, beginning with what was logged before."""
-        directory = data_dir / "log"
-        directory.mkdir(parents=True, exist_ok=True)
-        file = RotatingFileHandler(
-            directory / "broker.log", maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8"
-        )
-        file.setFormatter(_LAYOUT)
+    def open(self) -> None:
+        """Write to where the log goes from now on, beginning with what was logged before."""
+        file = make_handler(self._file, self._formatter)
         self._early.setTarget(file)
         self._early.flush()
         root = logging.getLogger()
         root.removeHandler(self._early)
         root.addHandler(file)
+        if self._file == STDOUT:
+            root.removeHandler(self._screen)  # or whoever collects both would have warnings twice
 
 
 class PidFile:

@@ -234,7 +234,9 @@ class _Link:
         """Once per outage."""
         if not self._complained:
             self._complained = True
-            _logger.warning("namesrv=%s event=unreachable error=%s", self._address, str(error) or type(error).__name__)
+            _logger.warning(
+                "event=namesrv_unreachable namesrv=%s error=%r", self._address, str(error) or type(error).__name__
+            )
 
     async def _stay_registered(self) -> None:
         while True:
@@ -276,7 +278,7 @@ class _Link:
             raise error_from_response(response.code, response.remark, response.ext)
         if self.told is None or self.told[0] != identity[0] or self._complained:
             _logger.info(
-                "namesrv=%s event=registered broker_id=%d term=%d",
+                "event=registered namesrv=%s broker_id=%d term=%d",
                 self._address,
                 identity[0],
                 identity[1].state_version,

@@ -184,7 +184,9 @@ class Retention:
         if position is not None:
             if pinned is not None and position > pinned:
                 self._counters.pins_overridden += 1
-                _logger.warning("event=pin_overridden position=%d pinned=%d: the disk is too full", position, pinned)
+                _logger.warning(
+                    "event=pin_overridden position=%d pinned=%d reason='the disk is too full'", position, pinned
+                )
             self.trim(position)
 
     def _complete(self) -> None:
@@ -257,7 +259,7 @@ class Retention:
         if error is None:
             _logger.info("event=trim position=%d", position)
         else:
-            _logger.warning("event=trim_failed position=%d error=%s", position, error)
+            _logger.warning("event=trim_failed position=%d error=%r", position, str(error))
 
     def _on_leadership(self, leadership: Leadership) -> None:
         if leadership.ready:

@@ -104,7 +104,7 @@ class SegmentAges:
             if not self._log.is_ready:
                 return
             if isinstance(newest_ms, BaseException):
-                _logger.warning("event=segment_age_unknown position=%d error=%s", start, newest_ms)
+                _logger.warning("event=segment_age_unknown position=%d error=%r", start, str(newest_ms))
                 tell(before)
                 return
             self._newest_ms[start] = newest_ms

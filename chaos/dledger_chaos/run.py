@@ -30,7 +30,7 @@ from typing import Final
 
 import msgspec
 
-from dledger_broker.process import LOG_FORMAT
+from dledger.logs import LogFormatter
 
 from .checkers.base import RUN_FILE, NodeFiles, Result, RunData, RunInfo, Verdict
 from .checkers.judge import judge, overall
@@ -145,7 +145,7 @@ def _stop_on_signals() -> None:
 def _log_file(path: Path) -> Iterator[None]:
     """Have log records written to a file."""
     handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    handler.setFormatter(LogFormatter("text", "chaos"))
     root = logging.getLogger()
     root.addHandler(handler)
     try:

@@ -105,7 +105,7 @@ class Node:
             self._directory = NodeDirectory(config, self._environment)
             opened = await self._directory.open()
             for note in opened.notes:
-                logger.warning("directory=%s note=%r", config.data_dir, note)
+                logger.warning("event=directory_note directory=%s note=%r", config.data_dir, note)
             self._links = make_links(config, opened.identity.incarnation, _Receiver(self))
             self._replica = Replica(
                 config.replica,

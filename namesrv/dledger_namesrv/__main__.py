@@ -12,9 +12,10 @@ import asyncio
 import logging
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
+from dledger.logs import STDOUT, LogFormatter, announce, log_start, make_handler
 from dledger.net.names import outlasts
 from dledger.open_files import room_for_connections, too_few_files
 
@@ -38,9 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     flags: dict[str, ConfigValue | None] = {"host": options.host, "port": options.port, "data": options.data}
     overrides = {key: value for key, value in flags.items() if value is not None}
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         config = load_config(options.config, overrides) if options.config else build_config(overrides)
+        _open_log(config)
         asyncio.run(_run(config))
     except (ConfigError, StartError, KVStoreError, KnownGroupsError) as error:
         print(f"namesrv: {error}", file=sys.stderr)
@@ -48,10 +49,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _open_log(config: NameServerConfig) -> None:
+    logging.raiseExceptions = False  # on a full disk every line would bring a traceback to the screen
+    formatter = LogFormatter(config.log_format, "namesrv")
+    try:
+        handler = make_handler(config.log_file, formatter) if config.log_file else logging.StreamHandler(sys.stderr)
+    except OSError as error:
+        raise StartError(f"log_file {config.log_file} cannot be written: {error.strerror}") from error
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
 async def _run(config: NameServerConfig) -> None:
     room = room_for_connections(config.max_connections)
     if room < config.max_connections:
-        _log.warning("%s", too_few_files(config.max_connections, room))
+        _log.warning("event=few_open_files text=%r", too_few_files(config.max_connections, room))
         config = replace(config, max_connections=room)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -59,12 +71,18 @@ async def _run(config: NameServerConfig) -> None:
         loop.add_signal_handler(signal_number, stopping.set)
     server = NameServer(config)
     if not await outlasts(server.start(), stopping):
+        _log.info("event=stopped reason='a signal during the start'")
         return
-    print(f"namesrv ready on {config.host}:{server.port}", flush=True)
+    log_start(_log, {field.name: getattr(config, field.name) for field in fields(config)})
+    if config.log_file != STDOUT:
+        announce(f"namesrv ready on {config.host}:{server.port}")
+    _log.info("event=ready host=%s port=%d", config.host, server.port)
     try:
         await stopping.wait()
     finally:
+        _log.info("event=stopping")
         await server.stop()
+        _log.info("event=stopped")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from dledger.logs import FORMATS
 from dledger_remoting.frame import MAX_FRAME_BYTES
 
 ConfigValue: TypeAlias = str | int | bool | Path
@@ -59,6 +60,10 @@ class NameServerConfig:
     delete_topic_with_broker_registration: bool = False
     """True: a topic that is missing from the registration of any leader is forgotten; brokers of this project ask for
     that themselves."""
+    log_format: str = "text"
+    """Format of the log: `text` or `json`."""
+    log_file: str = ""
+    """Where the log goes: a path, or `stdout`; without it standard error."""
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for a value outside its range."""
@@ -67,6 +72,8 @@ class NameServerConfig:
                 raise ConfigError(f"{key} = {getattr(self, key)}: expected 0 to 65535")
         if self.port and self.port == self.http_port:
             raise ConfigError(f"port = {self.port} and http_port = {self.http_port}: expected two different ports")
+        if self.log_format not in FORMATS:
+            raise ConfigError(f"log_format = {self.log_format!r}: expected one of {', '.join(FORMATS)}")
         if not self.host:
             raise ConfigError("host = '': expected an address to listen on, such as 127.0.0.1")
         for key, low, high in _RANGES:

@@ -63,7 +63,9 @@ class Connection(asyncio.Protocol):
             self.peer = f"{peer[0]}:{peer[1]}"
         self.last_active = self._loop.time()
         if not self._owner.admit(self):
-            log.warning("connection refused peer=%s max_connections=%d", self.peer, self._owner.config.max_connections)
+            log.warning(
+                "event=connection_refused peer=%s max_connections=%d", self.peer, self._owner.config.max_connections
+            )
             transport.abort()
             return
         transport.set_write_buffer_limits(high=self._owner.config.max_write_buffer_bytes)
@@ -101,7 +103,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self, reason: str) -> None:
         """Close at once, and say why in the log."""
-        log.warning("connection closed peer=%s reason=%s", self.peer, reason)
+        log.warning("event=connection_closed peer=%s reason=%r", self.peer, reason)
         if self._transport is not None:
             self._transport.abort()
 
@@ -199,7 +201,7 @@ class Connection(asyncio.Protocol):
         if isinstance(error, RemotingError):
             self._send(request, make_response(request, error.code, error.remark, error.ext))
             return
-        log.error("request failed code=%d peer=%s", request.code, self.peer, exc_info=error)
+        log.error("event=request_failed code=%d peer=%s", request.code, self.peer, exc_info=error)
         self._send(request, make_response(request, ResponseCode.SYSTEM_ERROR, f"internal error: {error!r}"))
 
     def _send(self, request: RemotingCommand, answer: RemotingCommand) -> None:

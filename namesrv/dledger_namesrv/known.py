@@ -67,8 +67,8 @@ class KnownGroupsFile:
             except OSError as error:
                 if not self._failing:
                     log.error(
-                        "%s cannot be written, broker groups met since are not known after a restart: %s",
-                        self._path, error,
+                        "event=known_groups_not_written path=%s error=%r consequence=%r",
+                        self._path, str(error), "broker groups met since are not known after a restart",
                     )  # fmt: skip
                 self._failing = True
             else:

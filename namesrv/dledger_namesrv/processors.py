@@ -155,14 +155,14 @@ class Processors:
         if result.refusal:
             self.counters.registrations_refused += 1
             log.warning(
-                "registration refused group=%s id=%d address=%s reason=%s",
+                "event=registration_refused group=%s id=%d address=%s reason=%r",
                 header.broker_name, header.broker_id, header.broker_addr, result.refusal,
             )  # fmt: skip
             raise ServerError(f"registration refused: {result.refusal}")
         self.counters.registrations += 1
         if known != header.broker_addr:
             log.info(
-                "registered group=%s id=%d address=%s term=%d topics=%d",
+                "event=registered group=%s id=%d address=%s term=%d topics=%d",
                 header.broker_name, header.broker_id, header.broker_addr,
                 body.topic_config_serialize_wrapper.data_version.state_version,
                 len(body.topic_config_serialize_wrapper.topic_config_table),
@@ -178,7 +178,7 @@ class Processors:
         )
         if removed:
             self.counters.removals[UNREGISTERED] += 1
-            log.info("unregistered group=%s id=%d address=%s", node.broker_name, node.broker_id, node.broker_addr)
+            log.info("event=unregistered group=%s id=%d address=%s", node.broker_name, node.broker_id, node.broker_addr)
         return _success(request)
 
     def _query_data_version(self, request: RemotingCommand) -> RemotingCommand:
@@ -207,13 +207,13 @@ class Processors:
     def _wipe_write_permission(self, request: RemotingCommand) -> RemotingCommand:
         broker_name = decode_ext(BrokerNameHeader, request.ext).broker_name
         count = self._table.set_write_permission(broker_name, writable=False)
-        log.info("write permission wiped group=%s topics=%d", broker_name, count)
+        log.info("event=write_permission_wiped group=%s topics=%d", broker_name, count)
         return _success(request, ext={"wipeTopicCount": str(count)})
 
     def _add_write_permission(self, request: RemotingCommand) -> RemotingCommand:
         broker_name = decode_ext(BrokerNameHeader, request.ext).broker_name
         count = self._table.set_write_permission(broker_name, writable=True)
-        log.info("write permission added group=%s topics=%d", broker_name, count)
+        log.info("event=write_permission_added group=%s topics=%d", broker_name, count)
         return _success(request, ext={"addTopicCount": str(count)})
 
     def _forget_group(self, request: RemotingCommand) -> RemotingCommand:
@@ -222,7 +222,7 @@ class Processors:
             raise InvalidParameter(f"broker group {name} has registered nodes: stop them first")
         if not self._table.forget_group(name):
             raise QueryNotFound(f"there is no absent broker group {name}")
-        log.info("absent group forgotten group=%s", name)
+        log.info("event=group_forgotten group=%s", name)
         return _success(request)
 
     # Routes
@@ -261,7 +261,7 @@ class Processors:
     def _delete_topic(self, request: RemotingCommand) -> RemotingCommand:
         header = decode_ext(TopicInClusterHeader, request.ext)
         if self._table.delete_topic(header.topic, header.cluster_name or None):
-            log.info("topic deleted topic=%s cluster=%s", header.topic, header.cluster_name)
+            log.info("event=topic_deleted topic=%s cluster=%s", header.topic, header.cluster_name)
         return _success(request)
 
     # Topic lists
@@ -344,7 +344,7 @@ class Processors:
         except ConfigError as error:
             raise InvalidParameter(str(error)) from error
         self._table.delete_missing_topics = self.config.delete_topic_with_broker_registration
-        log.info("configuration changed %s", " ".join(f"{key}={value}" for key, value in values.items()))
+        log.info("event=configuration_changed %s", " ".join(f"{key}={value}" for key, value in values.items()))
         return _success(request)
 
 

@@ -126,7 +126,7 @@ class NameServer:
         self._keeper = asyncio.create_task(self._known.keep(self._table))
         if self.config.host not in LOOPBACK_HOSTS:
             log.warning(
-                "listening on %s without access control: whoever can connect can change routes", self.config.host
+                "event=no_access_control host=%s consequence='whoever can connect can change routes'", self.config.host
             )
 
     async def stop(self) -> None:
@@ -173,7 +173,9 @@ class NameServer:
             self._connections.remove(connection)
             for key in self._table.drop_connection(connection.number):
                 self.counters.removals[CONNECTION_LOST] += 1
-                log.warning("node removed address=%s cluster=%s reason=connection lost", key.address, key.cluster)
+                log.warning(
+                    "event=node_removed address=%s cluster=%s reason='connection lost'", key.address, key.cluster
+                )
             self._notify()
 
     def _new_connection(self) -> Connection:
@@ -187,7 +189,7 @@ class NameServer:
             await asyncio.sleep(self.config.scan_interval_ms / 1000)
             for key in self._table.expire(_now_ms()):
                 self.counters.removals[SILENT] += 1
-                log.warning("node removed address=%s cluster=%s reason=silent", key.address, key.cluster)
+                log.warning("event=node_removed address=%s cluster=%s reason=silent", key.address, key.cluster)
             self._notify()
             idle_since = loop.time() - self.config.idle_timeout_ms / 1000
             for connection in [one for one in self._connections if one.last_active < idle_since]:

@@ -317,7 +317,7 @@ def test_a_percentile_is_one_of_the_values():
     assert [percentile([5, 1, 4, 2, 3], share) for share in (0.01, 0.5, 0.99, 1.0)] == [1, 3, 5, 5]
 
 
-LOG = "2026-01-01 00:00:00,000 level={} logger=dledger.node node=n0 {}\n"
+LOG = "2026-01-01T00:00:00.000Z level={} logger=dledger.node node=n0 {}\n"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The name server as a process: its configuration, its one line, its signals, its exit codes."""
 
+import json
 import os
 import signal
 import socket
@@ -81,7 +82,9 @@ def test_it_says_when_it_serves_and_leaves_cleanly(tmp_path, signal_number):
         process.kill()
         process.wait()
     assert (process.returncode, output) == (0, "")
-    assert "Traceback" not in errors
+    assert all(" node=namesrv event=" in line for line in errors.splitlines())
+    events = [line.partition(" event=")[2].partition(" ")[0] for line in errors.splitlines()]
+    assert events == ["version", "configuration", "ready", "stopping", "stopped"]
     assert not (tmp_path / "data" / "pid").exists()
 
 
@@ -99,6 +102,25 @@ def test_it_waits_for_its_own_name_says_so_and_stops_on_a_signal(tmp_path, signa
         process.wait()
     assert (process.returncode, output) == (0, "")
     assert not (tmp_path / "data").exists()
+
+
+def test_the_log_is_json_and_goes_where_the_configuration_says(tmp_path):
+    log = tmp_path / "logs" / "ns.json"
+    config = tmp_path / "namesrv.toml"
+    config.write_text(f'log_format = "json"\nlog_file = "{log}"\nport = 0\n')
+    process = run("--config", str(config), "--data", str(tmp_path / "data"))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("namesrv ready on ")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert errors == ""
+    assert [json.loads(line)["event"] for line in log.read_text().splitlines()][-1] == "stopped"
+    with pytest.raises(ConfigError, match="log_format = 'xml': expected one of text, json"):
+        NameServerConfig(log_format="xml")
 
 
 def test_it_exits_with_2_and_one_line_if_it_cannot_start(tmp_path):

@@ -209,7 +209,7 @@ async def test_a_broker_whose_connection_breaks_is_gone_and_another_stands_in(se
 async def test_a_silent_broker_is_gone_though_its_connection_stands(tmp_path, logged):
     async with serving(tmp_path, scan_interval_ms=10) as server, connected(server) as client:
         await client.register(heartbeat_timeout_millis=20)
-        await logged(f"node removed address={A} cluster=C reason=silent")
+        await logged(f"event=node_removed address={A} cluster=C reason=silent")
         assert (await client.call(105, RouteHeader("T1"))).code == 17
 
 
@@ -486,7 +486,7 @@ async def test_garbage_closes_its_connection_and_no_other(server, client, garbag
     async with connected(server) as vandal:
         vandal.writer.write(garbage)
         assert await vandal.is_closed()
-    await logged("connection closed peer=127.0.0.1")
+    await logged("event=connection_closed peer=127.0.0.1")
     assert (await client.call(206)).code == 0
 
 
@@ -593,7 +593,7 @@ async def test_a_data_directory_serves_one_process_at_a_time(server, tmp_path):
 
 async def test_listening_beyond_this_machine_is_warned_about(tmp_path, logged):
     async with serving(tmp_path, host="0.0.0.0"):
-        await logged("listening on 0.0.0.0 without access control")
+        await logged("event=no_access_control host=0.0.0.0")
 
 
 async def test_a_stale_pid_file_does_no_harm(tmp_path):

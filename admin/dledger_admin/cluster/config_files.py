@@ -27,7 +27,7 @@ OVERRIDES_FILE = "overrides.toml"
 
 _FROM_LAYOUT = ("node_id", "broker_group", "group_ordinal", "data_dir", "secret_file", "broker_id_when_follower")
 _FROM_BASE_PORT = ("port", "peer_port", "http_port")
-_PER_NODE = ("host", "peer_host", "advertised_host", "advertised_port", "peers")
+_PER_NODE = ("host", "peer_host", "advertised_host", "advertised_port", "peers", "log_file")
 _IDENTITY_KEYS = ("cluster", "segment_bytes")
 DEFAULT_SEGMENT_BYTES = 1 << 30
 

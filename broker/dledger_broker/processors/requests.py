@@ -285,7 +285,11 @@ class Requests:
             return
         if not isinstance(error, RemotingError | LogError):
             _logger.error(
-                "client=%s code=%d event=failed error=%r", request.origin.address, request.code, error, exc_info=error
+                "event=request_failed client=%s code=%d error=%r",
+                request.origin.address,
+                request.code,
+                error,
+                exc_info=error,
             )
         self._counters.errors += 1
         if isinstance(answer, OutcomeUnknown):

@@ -267,12 +267,12 @@ class ClientConnection(asyncio.Protocol):
 
     def drop(self, why: str) -> None:
         """Close without waiting for the client to read."""
-        _logger.warning("connection of %s dropped: %s", self.address, why)
+        _logger.warning("event=connection_dropped client=%s reason=%r", self.address, why)
         if self._transport is not None:
             self._transport.abort()
 
     def _close(self, why: str) -> None:
-        _logger.info("connection of %s closed: %s", self.address, why)
+        _logger.info("event=connection_closed client=%s reason=%r", self.address, why)
         self.close()
 
     def close(self) -> None:

@@ -116,8 +116,8 @@ class Listener:
             if now >= self._complain_at:
                 self._complain_at = now + COMPLAINT_INTERVAL_S
                 _logger.warning(
-                    "connection of %s refused: max_connections = %d are open (%d refused since the start); close some, "
-                    "or set a higher limit",
+                    "event=connection_refused client=%s reason='max_connections = %d are open' refused=%d "
+                    "remedy='close some, or set a higher limit'",
                     connection.address,
                     self.limits.max_connections,
                     self.counters.max_connections,

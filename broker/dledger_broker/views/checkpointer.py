@@ -98,9 +98,9 @@ class Checkpointer:
 
     def _scrubbed(self, rotten: list[str] | BaseException) -> None:
         if isinstance(rotten, BaseException):
-            _logger.warning("the checkpoint of the consume queues cannot be read again: %s", rotten)
+            _logger.warning("event=checkpoint_rotten paths=%r", str(rotten))
         elif rotten and not self._last:
-            _logger.warning("event=rot_mended paths=%s: a new checkpoint is written", ", ".join(rotten))
+            _logger.warning("event=rot_mended paths=%r consequence='a new checkpoint is written'", ", ".join(rotten))
             self.request(lambda: None)
 
     def close(self, done: Callable[[], None]) -> None:
@@ -124,7 +124,7 @@ class Checkpointer:
         self, position: int, topics: list[TopicExtent], waiters: list[Callable[[], None]], failure: str | None
     ) -> None:
         if failure is not None:
-            _logger.warning("the checkpoint of the consume queues stays where it is: %s", failure)
+            _logger.warning("event=checkpoint_stays error=%r", str(failure))
             self._finish(waiters)
         elif position > self._durable_position():
             if self._last:
@@ -137,7 +137,7 @@ class Checkpointer:
 
     def _saved(self, waiters: list[Callable[[], None]], result: BaseException | None) -> None:
         if isinstance(result, BaseException):
-            _logger.warning("the checkpoint of the consume queues cannot be written: %s", result)
+            _logger.warning("event=checkpoint_not_written error=%r", str(result))
         self._finish(waiters)
 
     def _finish(self, waiters: list[Callable[[], None]]) -> None:

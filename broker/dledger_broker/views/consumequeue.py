@@ -135,7 +135,7 @@ class ConsumeQueues:
         self._flushing -= 1
         if isinstance(result, BaseException):
             if not self._complained:
-                _logger.warning("consume queues cannot be written, trying again: %s", result)
+                _logger.warning("event=queues_not_written error=%r consequence='tried again'", str(result))
             self._complained = True
             self._failed_writes += 1
             self.appended(queue for queue, _ in ends)
@@ -250,7 +250,7 @@ class ConsumeQueues:
     @staticmethod
     def _removed(what: str, result: BaseException | None) -> None:
         if isinstance(result, BaseException):
-            _logger.warning("files of %s could not be removed: %s", what, result)
+            _logger.warning("event=files_not_removed of=%r error=%r", str(what), str(result))
 
     def halt(self) -> None:
         """Hand the worker nothing more by itself: what is appended from now on stays in memory."""

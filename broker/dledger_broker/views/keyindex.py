@@ -103,7 +103,7 @@ class KeyIndex:
             else:
                 checkpoint = None
         except (FileNotFoundError, struct.error, ValueError) as error:
-            _logger.warning("the key index is not what its checkpoint says, building it again: %s", error)
+            _logger.warning("event=key_index_rebuilt reason=%r", str(error))
             checkpoint = None
         if checkpoint is None:
             self.wipe()

@@ -100,7 +100,7 @@ class KeySearch:
             try:
                 await self.save(slots=True)
             except OSError as error:
-                _logger.warning("the key index stands at %d, the rest comes again: %s", self._saved_position, error)
+                _logger.warning("event=key_index_stands position=%d error=%r", self._saved_position, str(error))
         self._closing = True
         await self._work(self._index.close)
 
@@ -209,7 +209,7 @@ class KeySearch:
             except TrimmedError:
                 continue
             except (LogError, OSError, RecordError) as error:
-                _logger.warning("the key index stands at %d, trying again: %s", self._position, error)
+                _logger.warning("event=key_index_stands position=%d error=%r", self._position, str(error))
                 if self._index.in_doubt:
                     self._generation += 1
                     self._loaded = False
@@ -220,7 +220,7 @@ class KeySearch:
         if self._env.now() >= self._scrub_at:
             self._scrub_at = self._env.now() + SCRUB_S
             if await self._work(self._index.scrub):
-                _logger.warning("event=rot_mended path=%s: written anew from memory", CHECKPOINT)
+                _logger.warning("event=rot_mended path=%s consequence='written anew from memory'", CHECKPOINT)
 
     def _current_share(self) -> float:
         applied = self._log.applied_position()
@@ -245,7 +245,7 @@ class KeySearch:
     @staticmethod
     def _report(result: BaseException | None) -> None:
         if isinstance(result, BaseException):
-            _logger.warning("files of the key index could not be removed: %s", result)
+            _logger.warning("event=files_not_removed of='the key index' error=%r", str(result))
 
 
 def core_share(share: float, lag_bytes: int) -> float:

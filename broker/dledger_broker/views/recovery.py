@@ -62,7 +62,9 @@ def recover_queues(disk: Disk, layout: FileLayout, state: BrokerState, position:
             elif not _recover_listed(disk, layout, queue, extent, checkpoint.position, position):
                 lost.append(queue)
     if lost:
-        _logger.warning("the files of %d queues, as %s, are incomplete: rebuilding them", len(lost), lost[0])
+        _logger.warning(
+            "event=queues_rebuilt queues=%d first=%r reason='their files are incomplete'", len(lost), str(lost[0])
+        )
         remove_checkpoint(disk)
         for queue in lost:
             disk.rmtree(queue_directory(queue.topic, queue.queue_id))

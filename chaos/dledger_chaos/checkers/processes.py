@@ -16,7 +16,7 @@ from .base import Findings, Judgement, RunData
 MAX_RESIDENT_BYTES: Final = 512 << 20
 MAX_OPEN_FILES: Final = 512
 
-_RECORD: Final = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?:level=)?(\w+) ")
+_RECORD: Final = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]\d{3}Z? (?:level=)?(\w+) ")
 _BAD: Final = re.compile(
     r"Traceback \(most recent call last\)|^Exception ignored in|was never retrieved$|^Fatal Python"
 )
@@ -33,7 +33,7 @@ class Allowed:
 
 ALLOWED: Final = (
     Allowed(
-        re.compile(r"event=failed .*(Errno 5\b|Input/output error)"),
+        re.compile(r"event=(request_)?failed .*(Errno 5\b|Input/output error)"),
         frozenset({"write-fails", "fsync-fails"}),
         "a node whose disk fails says so and ends",
     ),

@@ -18,7 +18,7 @@ import click
 
 from dledger import CommittedEntry, Leadership, Node, NodeConfig, SnapshotMeta
 from dledger.errors import BusyError, ConfigError, LogError, LogFullError, NotLeaderError, TooLargeError
-from dledger_broker.process import LOG_FORMAT
+from dledger.logs import LogFormatter
 from dledger_chaos.subjects.config import SubjectConfig, read_config
 from dledger_chaos.subjects.line_server import FAIL, INFO, Answer, LineServer
 from dledger_chaos.subjects.registers import Json, RegisterMap, Result, encode_command
@@ -162,7 +162,9 @@ async def serve(config: SubjectConfig) -> int:
 @click.option("--config", "path", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=True)
 def main(path: Path) -> None:
     """One node of a replicated map of registers and logs."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter("text", path.stem))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
         sys.exit(asyncio.run(serve(read_config(path))))
     except (ConfigError, ValueError, OSError) as error:

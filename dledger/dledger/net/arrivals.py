@@ -179,8 +179,8 @@ class Arrivals:
         if now >= self._complain_at:
             self._complain_at = now + COMPLAINT_INTERVAL_S
             _log.warning(
-                "%d bytes of unfinished requests are held, max_partial_bytes = %d: until it is less, those who send "
-                "them take turns of %g s",
+                "event=short_of_memory held_bytes=%d max_partial_bytes=%d turn_s=%g consequence='until less of "
+                "unfinished requests is held, those who send them take turns'",
                 self.held_bytes,
                 self._max_bytes,
                 self._timeout_s,

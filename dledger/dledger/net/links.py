@@ -209,7 +209,11 @@ class Links:
                 peer.set_address(address)
             peer.hurry()
         elif sum(peer.learned for peer in self._peers.values()) < self._limits.max_learned_peers:
-            _log.info("peer %s joined from outside the configuration, dialled at %s", sender, format_address(address))
+            _log.info(
+                "event=peer_joined peer=%s address=%s reason='it is not in the configuration'",
+                sender,
+                format_address(address),
+            )
             self._dial(sender.node_id, address, learned=True)
         else:
             self._complain(
@@ -266,7 +270,7 @@ class Links:
         accepted = any((node_id, lane) in self._accepted for lane in Lane)
         if peer is not None and peer.learned and not accepted and not self._stopped:
             # It knows where this node is, and dials in if it comes back; one that was removed never does.
-            _log.info("peer %s, which no configuration names, is gone and dialled no more", node_id)
+            _log.info("event=peer_gone peer=%s reason='no configuration names it'", node_id)
             del self._peers[node_id]
             peer.give_up()
 
@@ -358,7 +362,7 @@ class Links:
         if len(self._complaints) >= MAX_COMPLAINTS:
             self._complaints.clear()
         self._complaints[what] = now
-        _log.warning("node=%s %s", self._me.node_id, what)
+        _log.warning("node=%s event=link_trouble reason=%r", self._me.node_id, what)
 
 
 def _make_nonce() -> bytes:

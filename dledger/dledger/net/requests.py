@@ -173,12 +173,12 @@ class RequestChannel:
         except InvariantError:
             raise
         except Exception:
-            _log.exception("request of %s failed", sender)
+            _log.exception("event=request_failed peer=%s", sender)
             self._links.send_data(sender.node_id, self._number, (_HEAD.pack(_FAILURE, request_id),))
 
     def _reply(self, to: str, request_id: int, data: bytes) -> None:
         if len(data) > MAX_DATA_BYTES:
-            _log.error("an answer of %d bytes to %s is larger than %d: it fails", len(data), to, MAX_DATA_BYTES)
+            _log.error("event=answer_too_large bytes=%d peer=%s limit=%d", len(data), to, MAX_DATA_BYTES)
             self._links.send_data(to, self._number, (_HEAD.pack(_FAILURE, request_id),))
             return
         # Without a link the asker learns of its loss, and with a full queue of the timeout.

@@ -54,23 +54,23 @@ class Concerns:
         for peer, progress in engine.progress.items():
             ahead_ms = clock_ahead_ms(progress, now, engine.wall_ms)
             if ahead_ms is not None and abs(ahead_ms) > MAX_CLOCK_DIFFERENCE_MS:
-                found[f"clock {peer.node_id}"] = (
-                    f"event=clocks_differ peer={peer.node_id}: its clock is {abs(ahead_ms)} ms "
+                reason = (
+                    f"its clock is {abs(ahead_ms)} ms "
                     f"{'ahead of' if ahead_ms > 0 else 'behind'} the clock of leader {self._node_id}, at most "
                     f"{MAX_CLOCK_DIFFERENCE_MS} ms expected; messages are stamped by the leader's clock: synchronise "
                     "the machines' clocks"
                 )
+                found[f"clock {peer.node_id}"] = f"event=clocks_differ peer={peer.node_id} reason={reason!r}"
         return found
 
     def _members(self, engine: Engine) -> dict[str, str]:
         members = frozenset(str(member.node_id) for member in engine.table.membership.members)
         if not members or members == self._configured or engine.leader is None:
             return {}
-        return {
-            f"members {sorted(members)}": (
-                f"event=members_differ: the configuration of {self._node_id} names the nodes "
-                f"{', '.join(sorted(self._configured))}, the group's members by its log are "
-                f"{', '.join(sorted(members))}: the log counts; correct the peers of {self._node_id}, or start the "
-                "missing node, which then joins"
-            )
-        }
+        reason = (
+            f"the configuration of {self._node_id} names the nodes "
+            f"{', '.join(sorted(self._configured))}, the group's members by its log are "
+            f"{', '.join(sorted(members))}: the log counts; correct the peers of {self._node_id}, or start the "
+            "missing node, which then joins"
+        )
+        return {f"members {sorted(members)}": f"event=members_differ reason={reason!r}"}

@@ -16,6 +16,7 @@ from dledger.replica.completions import Completions
 from dledger.replica.feed import MachineFeed
 from dledger.replica.marks import Marks
 from dledger.replica.proposer import Contexts, Fill, Proposer, SealedEntry, check_room
+from dledger.replica.roster import Roster
 from dledger.store.log import LogStore
 from dledger.types import EntryKind, Membership, ReplicaId, Role
 
@@ -67,6 +68,7 @@ class Leading:
         self._complain_at = float("-inf")
         self.contexts = Contexts()
         self.admission = Admission(config, store, marks, engine)
+        self.roster = Roster(config.node_id, engine().table.membership)
         self._proposer = Proposer(
             segment_bytes=config.segment_bytes,
             next_position=self.admission.reserve,
@@ -139,6 +141,12 @@ class Leading:
 
     def role_changed(self, role: Role) -> None:
         """A new leader proposes its no-op; one that was loses track of what it proposed."""
+        engine = self._engine()
+        leader = engine.leader.node_id if engine.leader is not None else None
+        logger.info(
+            "node=%s event=role role=%s term=%d leader=%s",
+            self._config.node_id, role.name.lower(), engine.term, leader or "unknown",
+        )  # fmt: skip
         if role is Role.LEADER:
             self._was_leader = True
             try:
@@ -156,7 +164,12 @@ class Leading:
         now = self._environment.now()
         if now >= self._complain_at:
             self._complain_at = now + COMPLAINT_INTERVAL_S
-            logger.warning("event=cannot_lead error=%s; it tries again until there is space", error)
+            logger.warning(
+                "node=%s event=cannot_lead error=%r consequence=%r",
+                self._config.node_id,
+                str(error),
+                "it tries again until there is space",
+            )
         self._engine().resign(now)
 
     def drop(self) -> None:

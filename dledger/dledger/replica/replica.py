@@ -426,8 +426,8 @@ class Replica:
                 self._truncate(first_index)
             case RoleChanged(role, _, _):
                 self._role_changed(role)
-            case MembershipChanged():
-                pass
+            case MembershipChanged(membership):
+                self.leading.roster.changed(membership)
             case ReadsReady(number, index):
                 self._reads.confirmed(number, index)
                 self._completions.add(self._serve_reads)

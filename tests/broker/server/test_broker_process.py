@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -136,7 +137,41 @@ def test_a_process_says_when_it_is_ready_and_stops_on_a_signal(tmp_path: Path, s
     code, _ = process.end(signal_number)
     assert code == 0
     assert not (config.data_dir / "pid").exists()
-    assert "logger=" in (config.data_dir / "log" / "broker.log").read_text()
+    lines = (config.data_dir / "log" / "broker.log").read_text().splitlines()
+    assert all(" node=broker-a-n0 event=" in line for line in lines)
+    events = [line.partition(" event=")[2].partition(" ")[0] for line in lines]
+    assert events[:2] == ["version", "configuration"]
+    assert " release=" in lines[0]
+    assert f" port='{config.port}'" in lines[1]
+    assert "ready" in events
+    assert events[-2:] == ["stopping", "stopped"]
+
+
+@pytest.mark.parametrize("log_file", ["logs/n0.json", "stdout"])
+def test_the_log_is_json_and_goes_where_the_configuration_says(tmp_path: Path, log_file: str) -> None:
+    data, (port, peer_port) = tmp_path / "data", free_ports(2)
+    text = (
+        f"broker_group = 'b'\nnode_id = 'n'\ndata_dir = '{data}'\nport = {port}\npeer_port = {peer_port}\n"
+        f"http_port = 0\nlog_format = 'json'\nlog_file = '{log_file}'\n"
+    )
+    process = Process(tmp_path, None, "--bootstrap", text=text)
+    assert process.process.stdout is not None
+    lines = []
+    while (line := process.ready_line()) and " ready on " not in line:
+        lines.append(line)
+        if '"event": "ready"' in line:
+            break
+    process.process.send_signal(signal.SIGTERM)
+    rest, _ = process.process.communicate(timeout=30)
+    lines += rest.splitlines()
+    if log_file != "stdout":
+        assert lines == []
+        lines = (tmp_path / log_file).read_text().splitlines()
+    logged = [json.loads(line) for line in lines]
+    assert {one["node"] for one in logged} == {"n"}
+    assert [one["event"] for one in logged][:2] == ["version", "configuration"]
+    assert logged[-1]["event"] == "stopped"
+    assert not (data / "log").exists()
 
 
 @pytest.mark.parametrize(

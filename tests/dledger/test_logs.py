@@ -1,0 +1,109 @@
+"""One format of log lines, whatever the process and whoever logs."""
+
+import json
+import logging
+import sys
+
+import pytest
+from node_group import SECRET, SEGMENT_BYTES, Journal, until
+
+from dledger import Node, NodeConfig
+from dledger.logs import STDOUT, LogFormatter, announce, make_handler
+from dledger.replica.roster import Roster
+from dledger.types import Membership, ReplicaId
+
+
+def record(message: str, *arguments: object, exc_info: object = None) -> logging.LogRecord:
+    made = logging.LogRecord("dledger.node", logging.WARNING, __file__, 1, message, arguments, exc_info)
+    made.created = 1_764_081_155.5594
+    return made
+
+
+START = "2025-11-25T14:32:35.559Z level=WARNING logger=dledger.node"
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments", "line", "fields"),
+    [
+        ("event=trim position=%d", (7,), "node=n0 event=trim position=7", {"position": 7}),
+        ("node=n1 event=failed error=%r", ("no space: a=b",), "node=n1 event=failed error='no space: a=b'", None),
+        ("event=repair-waits start=1", (), "node=n0 event=repair_waits start=1", {"start": 1}),
+        ("peer=n2 event=lost why=%s", ("two words",), "node=n0 event=lost peer=n2 why=two words", None),
+        ("event=odd then words key=1", (), "node=n0 event=odd then words key=1", {"text": "then words", "key": 1}),
+        ("a library says %s", ("event",), "node=n0 event=message text='a library says event'", None),
+        ("event=two lines=%s", ("a\nb",), "node=n0 event=two lines=a\\nb", {"lines": "a\nb"}),
+    ],
+)
+def test_a_line_has_time_level_logger_node_and_event_in_front_of_its_fields(message, arguments, line, fields):
+    assert LogFormatter("text", "n0").format(record(message, *arguments)) == f"{START} {line}"
+    found = json.loads(LogFormatter("json", "n0").format(record(message, *arguments)))
+    assert list(found)[:5] == ["time", "level", "logger", "node", "event"]
+    assert (found["time"], found["level"]) == ("2025-11-25T14:32:35.559Z", "WARNING")
+    if fields is not None:
+        assert {key: found[key] for key in list(found)[5:]} == fields
+
+
+def test_quoted_values_are_read_without_their_quotes():
+    found = json.loads(LogFormatter("json", "n0").format(record("event=x reason=%r to=%s", 'it\'s "so"', "n1")))
+    assert (found["reason"], found["to"]) == ('it\'s "so"', "n1")
+
+
+def test_a_traceback_follows_the_line_and_is_one_field_of_json():
+    try:
+        raise KeyError("k")
+    except KeyError:
+        error = sys.exc_info()
+    lines = LogFormatter("text", "n0").format(record("event=failed", exc_info=error)).split("\n")
+    assert lines[:2] == [f"{START} node=n0 event=failed", "Traceback (most recent call last):"]
+    assert json.loads(LogFormatter("json", "n0").format(record("event=failed", exc_info=error)))["traceback"].endswith(
+        "KeyError: 'k'"
+    )
+
+
+def test_it_goes_to_a_file_that_is_made_or_to_standard_output(tmp_path, capsys):
+    handler = make_handler(tmp_path / "logs" / "n0.log", LogFormatter("text", "n0"))
+    handler.emit(record("event=ready"))
+    handler.close()
+    assert (tmp_path / "logs" / "n0.log").read_text() == f"{START} node=n0 event=ready\n"
+    make_handler(STDOUT, LogFormatter("json", "n0")).emit(record("event=ready"))
+    assert json.loads(capsys.readouterr().out)["event"] == "ready"
+
+
+def test_a_full_disk_behind_standard_output_ends_nothing(monkeypatch):
+    class Full:
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+        flush = write
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    announce("ready")
+
+
+async def test_a_node_says_which_role_it_has(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="dledger")
+    config = NodeConfig("c", "g", "n0", tmp_path, SECRET, segment_bytes=SEGMENT_BYTES, bootstrap=True)
+    async with Node(config, Journal()) as node:
+        await until(lambda: node.is_ready)
+        assert f"node=n0 event=role role=leader term={node.term} leader=n0" in caplog.messages
+
+
+def test_members_that_come_are_promoted_and_go_are_told(caplog):
+    caplog.set_level(logging.INFO, logger="dledger")
+    a, b, other_b = ReplicaId("a", "1"), ReplicaId("b", "1"), ReplicaId("b", "2")
+    roster = Roster("a", Membership((a,)))
+    for membership in (
+        Membership((a,), (b,)),
+        Membership((a, b)),
+        Membership((a, b)),
+        Membership((a,), (b,)),
+        Membership((a,), (other_b,)),
+    ):
+        roster.changed(membership)
+    assert [" ".join(line.split()[1:4]) for line in caplog.messages] == [
+        "event=learner_added member=b incarnation=1",
+        "event=learner_promoted member=b incarnation=1",
+        "event=voter_demoted member=b incarnation=1",
+        "event=learner_added member=b incarnation=2",
+        "event=member_removed member=b incarnation=1",
+    ]
