@@ -220,10 +220,10 @@ def test_a_shortage_is_logged_once_in_a_while(caplog):
         for sender in filled(port):
             sender.leave()
     assert port.shortages == 3
-    assert caplog.text.count("max_partial_bytes = 67108864") == 1
+    assert caplog.text.count("max_partial_bytes=67108864") == 1
     port.clock.advance(10)
     filled(port)
-    assert caplog.text.count("max_partial_bytes = 67108864") == 2
+    assert caplog.text.count("max_partial_bytes=67108864") == 2
 
 
 def test_no_timer_is_left_behind():
