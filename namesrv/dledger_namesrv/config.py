@@ -174,6 +174,6 @@ def _parse(key: str, value: object, kind: type) -> ConfigValue:
         if isinstance(value, str) and value.isascii() and value.isdecimal():
             return int(value)
         raise ConfigError(f"{key} = {value!r}: expected a whole number")
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not (value or key == "log_file"):
         raise ConfigError(f"{key} = {value!r}: expected a text")
     return Path(value) if kind is Path else value
