@@ -215,7 +215,9 @@ class Assignments:
         offsets = {
             fetcher: offset
             for fetcher in fetchers
-            if (offset := fetcher.unsaved_offset()) is not None and not self._is_followed(fetcher)
+            if (offset := fetcher.unsaved_offset()) is not None
+            and self.holds(fetcher)
+            and not self._is_followed(fetcher)
         }
         if not offsets:
             return set()

@@ -58,8 +58,8 @@ class RetrySender:
     async def give_back(self, message: ReceivedMessage, is_held: Callable[[], bool]) -> bool:
         """True once the copy is stored, however long that takes: until then the message stays unacknowledged.
 
-        False if there can be no copy of this message. Nothing is stored any more when its queue is not `is_held`:
-        whoever has the queue now gets the message itself.
+        False if there can be no copy of this message, or as soon as its queue is not `is_held`: whoever has the queue
+        now gets the message itself.
         """
         failures = 0
         while is_held():
@@ -67,8 +67,9 @@ class RetrySender:
                 if self._brokers_do_it and await self._ask_broker(message):
                     return True
                 await asyncio.sleep(pause_seconds(message.reconsume_times))
-                if is_held():
-                    await self._send_copy(message)
+                if not is_held():
+                    break
+                await self._send_copy(message)
                 return True
             except (ClientError, ValueError) as error:
                 if isinstance(error, ValueError) or _is_illegal(error.__cause__):
@@ -79,7 +80,7 @@ class RetrySender:
                 logger.warning("message %s not given back yet: %s", message.message_id, error)
                 await asyncio.sleep(pause_seconds(failures))
                 failures += 1
-        return True
+        return False
 
     async def _ask_broker(self, message: ReceivedMessage) -> bool:
         """True once the broker has stored a copy, False if it does not know the request."""

@@ -107,13 +107,13 @@ class _Blocking:
             raise ClientClosedError("the client is closed")
         try:
             return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
         except CancelledError:
             stopped = ClientClosedError("the client was closed meanwhile")
             stopped.outcome = "unknown"
             raise stopped from None
+        except BaseException:
+            future.cancel()  # of effect only if a signal's handler raised: nobody waits for the result any more
+            raise
 
     def settle(self, message: ReceivedMessage, settlement: Settlement, original: ReceivedMessage) -> None:
         """Acknowledge or give back on the loop, whichever thread asks for it."""
@@ -308,13 +308,18 @@ class SyncConsumer:
         """The next message, by one thread at a time. Raises `StopIteration` once the consumer is closed."""
         while not self._received and not self._is_closed():
             try:
-                self._received.extend(self.receive(_PREFETCH, timeout=1.0))
+                self._blocking.run(self._read_ahead())
             except ClientClosedError:
                 if not self._is_closed():
                     raise
         if self._is_closed():
             raise StopIteration
         return self._received.popleft()
+
+    async def _read_ahead(self) -> None:
+        """On the loop, so that what has been taken is there for the next call if this thread is interrupted."""
+        messages = await self._consumer.receive(_PREFETCH, timeout=1.0)
+        self._received.extend(self._for_any_thread(message) for message in messages)
 
     def _is_closed(self) -> bool:
         """Whether some thread has called `close`, as of now."""

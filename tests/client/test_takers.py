@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
+import time
+from functools import partial
 
 import pytest
 from client_fakes import HandClock, fake_cluster, until
@@ -191,6 +195,48 @@ def test_an_error_that_is_caught_in_a_blocking_loop_acknowledges_nothing(threade
         except ValueError:
             pass
     assert threaded_cluster.group.offsets["CG", "T", 0] == 1
+
+
+def wait_until(condition, seconds=10):
+    """What `until` does, in a thread."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+class CutOffError(Exception):
+    """What a signal's handler raises in the thread that waits."""
+
+
+def test_a_call_that_a_signal_has_cut_off_takes_no_message(threaded_cluster):  # noqa: F811
+    def cut_off(*_):
+        raise CutOffError
+
+    before = signal.signal(signal.SIGUSR1, cut_off)
+    try:
+        with SyncConsumer(threaded_cluster.namesrv, "CG", "T") as consumer:
+            waiters = consumer._consumer._work_waiters
+            asks = threading.Semaphore(0)
+
+            def interrupt():
+                for _ in range(2):
+                    asks.acquire()
+                    wait_until(lambda: waiters)
+                    os.kill(os.getpid(), signal.SIGUSR1)
+
+            threading.Thread(target=interrupt).start()
+            for ask in (partial(next, consumer), partial(consumer.receive, 1)):
+                asks.release()
+                with pytest.raises(CutOffError):
+                    ask()
+                wait_until(lambda: not waiters)  # its loop has learned of it
+            with SyncProducer(threaded_cluster.namesrv) as producer:
+                producer.send("T", b"x")
+            [message] = consumer.receive(1, timeout=10)
+            assert message.queue_offset == 0
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def lines(caplog):
