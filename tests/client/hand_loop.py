@@ -19,6 +19,7 @@ class HandLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now = 1000.0
+        self._clock_resolution = 0.0  # or what is a rounding error early would be due, find that it is not, and so on
         self.servers: dict[int, FakeServer] = {}
 
     def time(self) -> float:
@@ -49,9 +50,9 @@ class HandLoop(asyncio.SelectorEventLoop):
         end = self._now + seconds
         await self.until_idle()
         while self._scheduled and self._scheduled[0].when() <= end:
-            self._now = max(self._now, self._scheduled[0].when())
+            self._now = max(self._now, self._scheduled[0].when() + 1e-6)
             await self.until_idle()
-        self._now = end
+        self._now = max(self._now, end)
         await self.until_idle()
 
     def do(self, work: Coroutine | None = None):
