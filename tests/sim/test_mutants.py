@@ -32,7 +32,7 @@ KNOWN_SEEDS = {
     "old-segment-not-synced": 3,
     "pins-ignored": 9,
     "read-before-own-commit": 15,
-    "read-one-entry-early": 6,
+    "read-one-entry-early": 27,
     "request-fails": 4,
     "reset-announced-unsynced": 3,
     "reset-forgotten-too-early": 3,

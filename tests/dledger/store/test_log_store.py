@@ -327,7 +327,7 @@ def test_a_reset_takes_no_file_from_who_reserves_space_in_it(monkeypatch: pytest
 
 
 def test_an_interrupted_reset_is_carried_out_at_the_next_start():
-    for fatal_step in range(40):
+    for fatal_step in range(60):
         disk = SimDisk(random.Random(1))
         model = LoggedModel(disk)
         model.fill(random.Random(6), 30)
