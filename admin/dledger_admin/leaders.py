@@ -1,4 +1,4 @@
-"""Finds the leaders of broker groups, and asks one to change its group, with proof of the group's secret."""
+"""Leaders of broker groups: finding them, and asking one to change its group, with proof of the group's secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed: its version, and the command that installs what an extra brings.
+"""Version of this package, and the command that installs what an extra brings.
 
 That command names packages, not the extra: no index has this package, whether it came from a checkout or from a wheel.
 """

@@ -1,4 +1,4 @@
-"""What is known of one broker group, put together from what name servers and nodes told."""
+"""View of one broker group, put together from what name servers and nodes told."""
 
 from __future__ import annotations
 

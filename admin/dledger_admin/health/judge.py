@@ -1,4 +1,4 @@
-"""Says what is wrong with a cluster, from what its name servers and nodes told. Nothing is asked here."""
+"""Judge of a cluster: what is wrong with it, from what its name servers and nodes told. Nothing is asked here."""
 
 from __future__ import annotations
 

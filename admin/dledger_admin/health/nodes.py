@@ -1,4 +1,4 @@
-"""Says what is wrong with one node."""
+"""Judge of one node: its line, and what is wrong with it."""
 
 from __future__ import annotations
 

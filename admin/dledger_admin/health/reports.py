@@ -1,4 +1,4 @@
-"""What name servers and nodes tell, and what comes of it: the JSON of `dledger cluster health`."""
+"""Reports of name servers and nodes, and the result that comes of them: the JSON of `dledger cluster health`."""
 
 from __future__ import annotations
 

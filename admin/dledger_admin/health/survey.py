@@ -1,4 +1,4 @@
-"""Asks every name server which nodes there are (106), and every node how it is (28)."""
+"""Survey of a cluster: every name server is asked which nodes there are (106), and every node how it is (28)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows a cluster's health to people: a table, what is wrong, and a verdict."""
+"""Text of a cluster's health for people: a table, what is wrong, and a verdict."""
 
 from __future__ import annotations
 

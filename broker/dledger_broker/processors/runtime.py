@@ -1,4 +1,4 @@
-"""What a node says of itself to whoever asks (28): texts by name, as RocketMQ's tools show them.
+"""Self-description of a node for whoever asks (28): texts by name, as RocketMQ's tools show them.
 
 The names that begin with `dledger` are ours. Together they tell what the HTTP port does, so that a cluster can be
 looked at where these ports are closed or not there:

@@ -1,4 +1,4 @@
-"""The secret that the nodes of a group share, read from its file."""
+"""Secret that the nodes of a group share, read from its file."""
 
 from __future__ import annotations
 
