@@ -19,10 +19,11 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
+
+from dledger.extras import package_version
 
 FORMATS: Final = ("text", "json")
 """Values of `log_format`."""
@@ -110,11 +111,8 @@ def make_handler(log_file: str | Path, formatter: LogFormatter) -> logging.Handl
 
 def log_start(logger: logging.Logger, configuration: Mapping[str, object]) -> None:
     """What runs, and with which configuration, defaults included."""
-    try:
-        release = version("dledger-mq")
-    except PackageNotFoundError:
-        release = "unknown"
-    logger.info("event=version release=%s python=%s system=%s", release, platform.python_version(), platform.system())
+    system = platform.system()
+    logger.info("event=version release=%s python=%s system=%s", package_version(), platform.python_version(), system)
     values = " ".join(f"{key}={str(value)!r}" for key, value in configuration.items())
     logger.info("event=configuration %s", values)
 

@@ -1,4 +1,4 @@
-"""How a node whose directory lost something comes back: only while a leader that lists it answers.
+"""Return of a node whose directory lost something: only while a leader that lists it answers.
 
 A directory that lost what it promised must become another incarnation, without a log.  Where a leader lists the node,
 a majority has everything that was acknowledged, and takes the new incarnation in.  Where none can be elected, because
