@@ -1,0 +1,165 @@
+"""A small cluster, and commands that are run against it."""
+
+import json
+from typing import ClassVar
+
+from click.testing import CliRunner
+
+from dledger_admin.cli import main
+from dledger_admin.commands import client_calls, consume, spark_sessions
+from dledger_client import (
+    ConnectError,
+    GroupMember,
+    MessageQueue,
+    NotFoundError,
+    QueueReader,
+    QueueStatus,
+    ReceivedMessage,
+    TopicRoute,
+)
+from dledger_remoting.errors import (
+    QueryNotFound,
+    TopicNotExist,
+)
+from dledger_remoting.range_reads import PinRow
+from dledger_remoting.route import BrokerData, ClusterInfo
+from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+
+QUEUE = MessageQueue("orders", "broker-a", 1)
+
+
+def message(body: bytes = b"hello", offset: int = 7) -> ReceivedMessage:
+    return ReceivedMessage(
+        topic="orders",
+        body=body,
+        tags="a",
+        keys=("k1", "k2"),
+        properties={"p": "v"},
+        queue=QUEUE,
+        queue_offset=offset,
+        message_id="UNIQUE",
+        offset_message_id="OFFSET",
+        physical_offset=100,
+        born_timestamp_ms=1000,
+        stored_timestamp_ms=2000,
+        reconsume_times=0,
+    )
+
+
+class FakeAdmin:
+    """Answers as a small cluster would."""
+
+    calls: ClassVar[list[tuple]] = []
+
+    def __init__(self, namesrv):
+        if namesrv == "127.0.0.1:1":
+            raise ConnectError(namesrv, "refused")
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        return None
+
+    async def create_topic(self, topic, *, queues, perm, broker_groups, attributes, **_kept):
+        self.calls.append(("create", topic, queues, perm, broker_groups, attributes))
+
+    async def delete_topic(self, topic):
+        self.calls.append(("delete", topic))
+
+    async def pins(self):
+        return {"broker-a": [PinRow("nightly", 4096, 3_600_000, 1_700_000_000_000)], "broker-b": []}
+
+    async def unpin(self, name, *, broker_groups):
+        self.calls.append(("unpin", name, broker_groups))
+
+    async def topics(self, *, include_system):
+        own = ["%RETRY%readers", "broker-a", "c", "c_REPLY_TOPIC", "orders"]
+        return ["TBW102", *own] if include_system else own
+
+    async def topic_config(self, topic):
+        if topic != "orders":
+            raise NotFoundError(TopicNotExist(f"topic {topic!r} does not exist"))
+        return {"broker-a": TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=2, perm=6)}
+
+    async def topic_route(self, topic):
+        return TopicRoute(topic, (QUEUE,), (QUEUE,))
+
+    async def first_offset(self, queue):
+        return 3
+
+    async def end_offset(self, queue):
+        return 10
+
+    async def groups(self):
+        return {"billing": SubscriptionGroupConfig(group_name="billing", consume_enable=False, retry_max_times=5)}
+
+    async def create_group(self, config):
+        self.calls.append(("create group", config.group_name, config.consume_enable, config.retry_max_times))
+
+    async def delete_group(self, name):
+        self.calls.append(("delete group", name))
+
+    members_of_billing: ClassVar[list[GroupMember]] = []
+
+    async def members(self, name):
+        return self.members_of_billing if name == "billing" else []
+
+    async def progress(self, name, topic=None):
+        if name != "billing":
+            return [] if topic is None else [QueueStatus(QUEUE._replace(topic=topic), 3, 10, None)]
+        retries = QueueStatus(MessageQueue("%RETRY%billing", "broker-a", 0), 0, 2, None)
+        return [one for one in (retries, QueueStatus(QUEUE, 3, 10, 8)) if topic in (None, one.queue.topic)]
+
+    async def readers(self, name):
+        return {QUEUE: QueueReader(QUEUE, ("b", "other"), "10.0.0.1:5", 4.0)}
+
+    async def reset_offsets(self, name, topic, to):
+        self.calls.append(("reset", name, topic, to))
+        return {QUEUE: 3}
+
+    async def broker_groups(self):
+        return {"broker-a": BrokerData("c", "broker-a", {0: "127.0.0.1:10911", 2: "127.0.0.1:10921"})}
+
+    async def cluster_info(self):
+        return ClusterInfo(await self.broker_groups(), {"c": ["broker-a"]})
+
+    async def forget_group(self, name):
+        self.calls.append(("forget", name))
+
+    async def message_by_id(self, offset_message_id):
+        if offset_message_id != "OFFSET":
+            raise NotFoundError(QueryNotFound(f"no message has the offset message id {offset_message_id}"))
+        return message()
+
+    async def messages_by_key(self, topic, key, *, unique, max_messages):
+        self.calls.append(("by key", topic, key, unique, max_messages))
+        return [message(b"\xff")] if key != "unused" else []
+
+
+def use_fakes(monkeypatch):
+    """Have commands talk to `FakeAdmin`, which has not been asked anything yet."""
+    FakeAdmin.calls = []
+    for module in (client_calls, consume):
+        monkeypatch.setattr(module, "Admin", FakeAdmin)
+    for module in (client_calls, spark_sessions):
+        monkeypatch.setattr(module, "require_name_server", lambda namesrv: None)
+
+
+def dledger(*arguments: str, stdin: str = "") -> str:
+    result = CliRunner().invoke(main, list(arguments), input=stdin)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def as_json(*arguments: str):
+    return json.loads(dledger(*arguments, "-o", "json"))
+
+
+def fails_in_one_line(*arguments: str) -> str:
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
