@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from pathlib import Path
 
 from dledger_client import Admin, ClientError, MessageQueue, NoRouteError, PullConsumer, ReceivedMessage, SyncAdmin
@@ -16,11 +16,11 @@ READ_SECONDS = 30.0
 CATCH_UP_SECONDS = 60.0
 
 
-def dledger(*arguments: str, timeout: float = 120.0) -> str:
-    """Run the `dledger` command; returns what it printed, fails if its exit code is not 0."""
+def dledger(*arguments: str, timeout: float = 120.0, codes: Container[int] = (0,)) -> str:
+    """Run the `dledger` command; returns what it printed, fails if its exit code is not one of `codes`."""
     command = [sys.executable, "-m", "dledger_admin", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
-    assert done.returncode == 0, f"dledger {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    assert done.returncode in codes, f"dledger {' '.join(arguments)}: {done.stdout}{done.stderr}"
     return done.stdout
 
 

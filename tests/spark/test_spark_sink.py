@@ -96,8 +96,8 @@ def test_a_topic_that_a_job_makes_is_on_all_broker_groups_before_its_first_row(c
     assert RowSender(options, "job job", 0).send([pa.record_batch({"value": [b"row"]})]) == 1
     with SyncAdmin(cluster.namesrv) as admin:
         assert Counter(queue.broker_group for queue in admin.topic_route("sink-made").writable) == {
-            "broker-a": 4,
-            "broker-b": 4,
+            "broker-a": 8,
+            "broker-b": 8,
         }
 
 
