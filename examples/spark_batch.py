@@ -10,7 +10,7 @@ import sys
 from dledger_client import Message, SyncAdmin, SyncProducer
 from dledger_spark.session import spark_session
 
-TOPIC = "example-orders"
+TOPIC = "example-sales"
 COUNT = 1000
 
 
@@ -19,13 +19,13 @@ def main(name_server: str) -> None:
     with SyncAdmin(name_server) as admin:
         admin.create_topic(TOPIC, queues=4)
     with SyncProducer(name_server) as producer:
-        orders = [Message(b"%d" % number, tags="large" if number >= 900 else "small") for number in range(COUNT)]
-        producer.send_batch(TOPIC, orders)
+        sales = [Message(b"%d" % number, tags="large" if number >= 900 else "small") for number in range(COUNT)]
+        producer.send_batch(TOPIC, sales)
     spark = spark_session("local[2]")
-    orders_table = spark.read.format("dledger").option("namesrv", name_server).option("subscribe", TOPIC).load()
-    for row in orders_table.groupBy("tags").count().orderBy("tags").collect():
+    sales_table = spark.read.format("dledger").option("namesrv", name_server).option("subscribe", TOPIC).load()
+    for row in sales_table.groupBy("tags").count().orderBy("tags").collect():
         print(f"{row.tags}: {row[1]}")
-    total = orders_table.selectExpr("sum(CAST(CAST(value AS STRING) AS BIGINT)) AS total").first()
+    total = sales_table.selectExpr("sum(CAST(CAST(value AS STRING) AS BIGINT)) AS total").first()
     print(f"sum: {total.total if total is not None else 0}")
     spark.stop()
 

@@ -1,7 +1,9 @@
-"""Examples run as they stand."""
+"""Examples run as they stand, on one cluster, in any order."""
 
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -17,3 +19,13 @@ def test_the_replicated_log_alone():
     assert lines[2].startswith("a stopped, ")
     assert lines[3] == "{'answer': 42, 'question': 6}"
     assert "Traceback" not in done.stderr
+
+
+def test_no_example_reads_what_another_one_has_written():
+    names = Counter(
+        name
+        for path in EXAMPLES.glob("*.py")
+        for name in set(re.findall(r'"(example-[\w-]+)"', path.read_text("utf-8")))
+    )
+    assert len(names) > 10
+    assert [name for name, count in names.items() if count > 1] == []
