@@ -194,7 +194,12 @@ class Broker:
     def counters(self) -> Mapping[str, int]:
         """Numbers that only grow: this node's clients, and (`peer_`) its links to the group's other nodes."""
         links = asdict(self.node.link_counters())
-        return self.counter.as_dict() | {f"peer_{name}": count for name, count in links.items()}
+        restarts = self.registrar.restarts + self.machine.keys.restarts
+        return (
+            self.counter.as_dict()
+            | {f"peer_{name}": count for name, count in links.items()}
+            | {"task_restarts": restarts}
+        )
 
     def gauges(self) -> Mapping[str, float]:
         """Numbers of this moment."""

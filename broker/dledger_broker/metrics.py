@@ -57,6 +57,8 @@ HELP: Final[Mapping[str, str]] = {
     "peer_protocol_errors": "Links that ended because of bytes that are no frames",
     "peer_refused_strangers": "Connections to the peer port closed because too many had not shown yet who they are",
     "peer_refused_sends": "Messages to other nodes dropped because a queue was full; they are repeated",
+    "peer_task_restarts": "How often dialling another node went on after an unexpected exception; the log has each",
+    "task_restarts": "How often another task that must not end was started again after one",
     "connections": "Connections of clients that are open",
     "clients": "Producers and consumers that have announced themselves to this node",
     "requests_in_flight": "Requests that are not answered yet",

@@ -314,6 +314,7 @@ class Presence:
 
     def _tick(self) -> None:
         """Every few seconds: expire, and show that this node is there."""
+        self._timer = self._env.call_later(PERIOD_S, self._tick)  # first: what raises below must not be the last tick
         now = self._env.now()
         self.local.expire(now)
         for node_id, heard in list(self._heard.items()):
@@ -325,7 +326,6 @@ class Presence:
                     self._tell_groups(changed)
         self._say_hello()
         self._schedule()
-        self._timer = self._env.call_later(PERIOD_S, self._tick)
 
     def _say_hello(self) -> None:
         if self._channel is None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from dledger.supervision import supervise
 from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
@@ -66,6 +67,8 @@ class Registrar:
         self._body: tuple[DataVersion, bytes, bool] | None = None
         self._left = False
         self._system_topics = frozenset(topic.topic_name for topic in system_topics(config))
+        self.restarts = 0
+        """How often a registration went on after an unexpected exception."""
         self._links = [_Link(self, address) for address in config.namesrv]
         machine.on_topics_changed.append(lambda: self._wake(urgent=self.is_complete and not self.introduced))
         group.listeners.append(lambda: self._wake(urgent=True))
@@ -154,6 +157,10 @@ class Registrar:
         address, term = str(config.advertised), self._group.term
         return BrokerNodeHeader(config.broker_group, address, config.cluster, broker_id, term)
 
+    def count_restart(self) -> None:
+        """A link's task was started again."""
+        self.restarts += 1
+
     def _wake(self, *, urgent: bool) -> None:
         if not self._left:
             for link in self._links:
@@ -183,7 +190,8 @@ class _Link:
         return self._complained
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        run = supervise(self._run, f"register with {self._address}", self._registrar.count_restart)
+        self._task = asyncio.get_running_loop().create_task(run)
 
     def wake(self, *, urgent: bool) -> None:
         self._changed.set()
@@ -222,6 +230,9 @@ class _Link:
                 await self._stay_registered()
             except (OSError, TimeoutError, RemotingError) as error:
                 self._complain(error)
+            except Exception as error:  # this name server is not waited for while the task is started again
+                self._complain(error)
+                raise
             finally:
                 self.told = self.introduced_in = None
                 if self._task is not None and self._wire is not None:
@@ -332,6 +343,8 @@ class _Wire:
                     self._take(decode_command(frame))
             self._lost = ConnectionResetError("the name server closed the connection")
         except (OSError, ProtocolError) as error:
+            self._lost = error
+        except Exception as error:  # whoever waits for an answer learns of it, and logs it
             self._lost = error
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(self._lost)

@@ -83,8 +83,8 @@ class Assignments:
         """Begin to follow routes, leaders and the group's membership."""
         self._core.routes.listeners.append(self._on_route)
         self._core.leader_listeners.append(self._on_leader)
-        self._core.spawn(self._rebalance_regularly(), "rebalance")
-        self._core.spawn(self._commit_regularly(), "commit offsets")
+        self._core.keep(self._rebalance_regularly, "rebalance")
+        self._core.keep(self._commit_regularly, "commit offsets")
 
     def rebalance_soon(self) -> None:
         """The group's members have changed."""

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeAlias
@@ -183,11 +184,12 @@ class PushConsumer:
         self._running = _Running(core, assignments, membership, retries, stalls)
         await self._await_name_server(core)
         core.start()
-        core.spawn(stalls.run(), "watch for stalls")
+        core.keep(stalls.run, "watch for stalls")
         assignments.start()
         if self._handler is not None:
             self._workers = [
-                core.spawn(self._work(self._handler), f"handler {number}") for number in range(self._concurrency)
+                core.keep(partial(self._work, self._handler), f"handler {number}")
+                for number in range(self._concurrency)
             ]
 
     async def _await_name_server(self, core: ClientCore) -> None:

@@ -9,9 +9,10 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Final
 
+from dledger.supervision import supervise
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_command, make_response
 from dledger_remoting.errors import (
@@ -106,6 +107,8 @@ class ClientCore:
         self._refused_beats: dict[str, str] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.restarts = 0
+        """How often background work that must not end was started again after an unexpected exception."""
         if heartbeat is not None:
             self.routes.listeners.append(self._on_route)
 
@@ -116,9 +119,10 @@ class ClientCore:
 
     def start(self) -> None:
         """Begin to keep routes and heartbeats up to date."""
-        self.routes.start()
+        self.keep(self.routes.poll, "route poll")
+        self.keep(self.routes.watch, "route watch")
         if self._heartbeat is not None:
-            self.spawn(self._beat_regularly(), "heartbeat")
+            self.keep(self._beat_regularly, "heartbeat")
 
     async def close(self) -> None:
         """Stop all background work and close all connections."""
@@ -136,6 +140,13 @@ class ClientCore:
         self._background.add(task)
         task.add_done_callback(self._finished)
         return task
+
+    def keep(self, run: Callable[[], Coroutine[object, object, None]], name: str) -> asyncio.Task[None]:
+        """Like `spawn`, for work that must not end: `run()` is called again after an unexpected exception."""
+        return self.spawn(supervise(run, name, self._count_restart), name)
+
+    def _count_restart(self) -> None:
+        self.restarts += 1
 
     async def call(
         self, address: str, code: int, ext: Mapping[str, str], body: bytes = b"", *, deadline: float

@@ -212,7 +212,7 @@ class QueueFetcher:
         self._failures = 0
         self._refusals = 0
         self._pull: asyncio.Task[PullResult] | None = None
-        self._task = core.spawn(self._run(), f"fetch {queue}")
+        self._task = core.keep(self._run, f"fetch {queue}")
 
     def unsaved_offset(self) -> int | None:
         """The offset to commit, None if it is committed already or not known yet."""
@@ -269,8 +269,9 @@ class QueueFetcher:
             await self._settled.wait()
 
     async def _run(self) -> None:
-        progress = QueueProgress(await self._start_offset())
-        self.progress = progress
+        if self.progress is None:  # else an exception has ended a run before: what was handed out is still in work
+            self.progress = QueueProgress(await self._start_offset())
+        progress = self.progress
         while True:
             while self.reading_stopped:
                 self._room.clear()

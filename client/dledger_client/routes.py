@@ -92,18 +92,10 @@ class RouteTable:
         self._watched: set[str] = set()
         self._lookups: dict[tuple[str, bool], asyncio.Task[TopicRoute]] = {}
         self._topic_added = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def start(self) -> None:
-        """Begin to poll and to watch."""
-        self._tasks = [
-            asyncio.create_task(self._poll(), name="route poll"),
-            asyncio.create_task(self._watch(), name="route watch"),
-        ]
 
     async def close(self) -> None:
-        """Stop polling and watching."""
-        tasks = [*self._tasks, *self._lookups.values()]
+        """Stop looking up."""
+        tasks = list(self._lookups.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -264,13 +256,16 @@ class RouteTable:
         for topic in sorted(self._watched):
             self.refresh_soon(topic)
 
-    async def _poll(self) -> None:
+    async def poll(self) -> None:
+        """Look all routes up every `poll_seconds`, until cancelled."""
         while True:
             await asyncio.sleep(self._poll_seconds)
             self._refresh_all()
 
-    async def _watch(self) -> None:
-        """Hold one watch for all topics; begin it anew when a topic is added, so that it covers that one too."""
+    async def watch(self) -> None:
+        """Hold one watch for all topics, until cancelled; begin it anew when a topic is added, so that it covers that
+        one too.
+        """
         version = 0
         server = ""
         while True:

@@ -89,6 +89,11 @@ class NameServerCollector(Collector):
                 "Registrations refused, as those of an older term",
                 counters.registrations_refused,
             ),
+            (
+                "task_restarts",
+                "How often a task that must not end was started again after an unexpected exception",
+                counters.task_restarts,
+            ),
         ):
             yield CounterMetricFamily(f"dledger_namesrv_{name}", text, value=value)
         for name, text, label, values in (

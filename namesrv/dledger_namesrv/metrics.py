@@ -39,8 +39,13 @@ class NameServerCounters:
     frames_refused: int = 0
     registrations: int = 0
     registrations_refused: int = 0
+    task_restarts: int = 0
     removals: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REMOVALS, 0)))
     limits: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(LIMITS, 0)))
+
+    def count_restart(self) -> None:
+        """A task that must not end was started again after an unexpected exception."""
+        self.task_restarts += 1
 
     def count_shortage(self) -> None:
         """Connections had to take turns in sending large requests, or be closed, for want of memory."""

@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ from dledger.extras import install_command
 from dledger.net.arrivals import ArrivalLimits, Arrivals
 from dledger.net.names import first_address
 from dledger.store.disk import FULL
+from dledger.supervision import supervise
 from dledger_remoting.command import RemotingCommand
 
 from .config import NameServerConfig
@@ -122,8 +124,11 @@ class NameServer:
         except BaseException:
             await self._release()
             raise
-        self._scanner = asyncio.create_task(self._scan())
-        self._keeper = asyncio.create_task(self._known.keep(self._table))
+        count = self.counters.count_restart
+        self._scanner = asyncio.create_task(supervise(self._scan, "look for silent nodes", count))
+        self._keeper = asyncio.create_task(
+            supervise(partial(self._known.keep, self._table), "keep known groups", count)
+        )
         if self.config.host not in LOOPBACK_HOSTS:
             log.warning(
                 "event=no_access_control host=%s consequence='whoever can connect can change routes'", self.config.host

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from served_names import PATIENCE_S, B, connected, serving
 
 from dledger_namesrv.config import ConfigError, NameServerConfig
+from dledger_namesrv.known import FILE_NAME
 from dledger_namesrv.metrics import LIMITS
 from dledger_namesrv.server import NameServer, StartError
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -53,6 +54,26 @@ async def test_health_is_ok_until_silent_brokers_are_not_looked_for(tmp_path, ht
         assert await get(http_port, "/healthz") == (503, "silent brokers are not looked for")
     with pytest.raises(ClientConnectorError):
         await get(http_port, "/healthz")
+
+
+@pytest.mark.parametrize("task", ["_scanner", "_keeper"])
+async def test_an_error_that_nobody_expected_ends_no_task_and_is_counted(tmp_path, http_port, monkeypatch, task):
+    async with serving(tmp_path, http_port=http_port, scan_interval_ms=10) as server, connected(server) as client:
+
+        def fail(*_):
+            monkeypatch.undo()
+            raise KeyError("nobody expected that")
+
+        monkeypatch.setattr(server.table, "expire" if task == "_scanner" else "known_groups", fail)
+        await client.register(heartbeat_timeout_millis=1)
+        await until(http_port, "task_restarts_total", "", 1)
+        assert not getattr(server, task).done()
+        assert await get(http_port, "/healthz") == (200, "ok")
+        await until(http_port, "nodes_removed_total", "silent", 1)
+        known = tmp_path / FILE_NAME
+        async with asyncio.timeout(PATIENCE_S):
+            while not known.exists() or b"broker-0" not in known.read_bytes():  # noqa: ASYNC110 -- files tell nobody
+                await asyncio.sleep(0.01)
 
 
 async def test_metrics_count_nodes_topics_and_requests(tmp_path, http_port):

@@ -177,6 +177,7 @@ class Listener:
         self._idle_timer = self.loop.call_later(self.limits.idle_timeout_ms / 1000 / IDLE_SCANS, self._scan_idle)
 
     def _scan_idle(self) -> None:
+        self._arm_idle_timer()  # first: what raises below must not be the last scan
         now = self.loop.time()
         for connection in list(self._connections):
             if connection.active:
@@ -184,7 +185,6 @@ class Listener:
                 connection.idle_since = now
             elif (now - connection.idle_since) * 1000 >= self.limits.idle_timeout_ms:
                 connection.close_idle()
-        self._arm_idle_timer()
 
 
 def require_bindable(key: str, host: str, port: int) -> None:

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 from dledger.environment import COLD, Environment, called_back
 from dledger.errors import CorruptionError, LogError, NotLeaderError, TrimmedError
 from dledger.store.disk import Disk
+from dledger.supervision import supervise
 from dledger_broker.views.keyfile import IndexLayout
 from dledger_broker.views.keyindex import CHECKPOINT, KeyIndex, iter_block
 from dledger_broker.views.keyscan import record_keys
@@ -66,6 +67,8 @@ class KeySearch:
         self._log = log
         self._share = share
         self.incarnation = ""
+        self.restarts = 0
+        """How often indexing went on after an unexpected exception."""
         self._position = 0
         self._saved_position = 0
         self._loading = asyncio.Lock()
@@ -88,7 +91,7 @@ class KeySearch:
 
     def start(self) -> None:
         """Begin to index; needs a running event loop."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(supervise(self._run, "key index", self._count_restart))
 
     async def close(self) -> None:
         """Stop indexing and make what is indexed durable; queries are refused from then on."""
@@ -192,6 +195,9 @@ class KeySearch:
         wanted = limit * MAX_CANDIDATES_PER_RESULT
         indexed = await self._work(partial(self._index.positions, topic, key, begin_ms, end_ms, wanted))
         return list(dict.fromkeys([*reversed(recent), *indexed]))
+
+    def _count_restart(self) -> None:
+        self.restarts += 1
 
     async def _run(self) -> None:
         while True:

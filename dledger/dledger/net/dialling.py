@@ -16,6 +16,7 @@ from dledger.net.frames import Frame, FrameKind, encode_head
 from dledger.net.handshake import Handshake, Hello
 from dledger.net.settings import Address, LinkCounters, LinkLimits, PeerTls
 from dledger.net.transport import Buffer, Lane
+from dledger.supervision import supervise
 from dledger.types import ReplicaId
 
 _READY = encode_head(FrameKind.READY, b"")
@@ -70,8 +71,8 @@ class DialledPeer:
 
     def start(self) -> None:
         """Begin to dial; needs a running event loop."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"dial {self.node_id}")
-        self._task.add_done_callback(_report_crash)
+        name = f"dial {self.node_id}"
+        self._task = asyncio.get_running_loop().create_task(supervise(self._run, name, self._count_restart), name=name)
 
     def send(self, lane: Lane, head: bytes, payload: Sequence[Buffer]) -> bool:
         """Queue a frame; False if the lane is not open or its queue is full."""
@@ -139,8 +140,12 @@ class DialledPeer:
                 self._opening.set_result(error or ConnectionResetError("it closed the connection"))
             self._drop()
 
+    def _count_restart(self) -> None:
+        self._context.counters.task_restarts += 1
+
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
+        self._drop()  # lanes of a run that a listener's exception ended: the peer is dialled and announced again
         while True:
             address = self.address
             self._hurry.clear()
@@ -217,12 +222,3 @@ class DialledPeer:
         if peer is not None:
             self._context.counters.disconnects += 1
             self._listener.on_unreachable(peer)
-
-
-def _report_crash(task: asyncio.Task[None]) -> None:
-    """An error of a listener ends the dialling; nobody awaits the task, so the event loop's handler is told."""
-    error = None if task.cancelled() else task.exception()
-    if error is not None:
-        task.get_loop().call_exception_handler(
-            {"message": f"{task.get_name()} failed", "exception": error, "task": task}
-        )

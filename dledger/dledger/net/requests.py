@@ -187,10 +187,12 @@ class RequestChannel:
     def _sweep(self) -> None:
         now = self._environment.now()
         late = [request_id for request_id, pending in self._pending.items() if pending.deadline <= now]
-        for request_id in late:
-            pending = self._pending.pop(request_id, None)
-            if pending is not None:
-                pending.on_reply(PeerTimeoutError(f"{pending.to} did not answer in time; the outcome is unknown"))
-        self._sweeping = bool(self._pending)
-        if self._sweeping:
-            self._environment.call_later(SWEEP_INTERVAL_S, self._sweep)
+        try:
+            for request_id in late:
+                pending = self._pending.pop(request_id, None)
+                if pending is not None:
+                    pending.on_reply(PeerTimeoutError(f"{pending.to} did not answer in time; the outcome is unknown"))
+        finally:  # an exception of one asker must not leave the others without an end
+            self._sweeping = bool(self._pending)
+            if self._sweeping:
+                self._environment.call_later(SWEEP_INTERVAL_S, self._sweep)

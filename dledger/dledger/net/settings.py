@@ -62,7 +62,8 @@ class LinkCounters:
     """What happened on a node's links since it started; every number only grows.
 
     Bytes and frames are counted after the handshake.  `connects` counts peers that became reachable, `reconnects` those
-    of them that had been before, `refused_sends` messages dropped because a queue was full.
+    of them that had been before, `refused_sends` messages dropped because a queue was full, `task_restarts` how often
+    dialling went on after an unexpected exception.
     """
 
     bytes_in: int = 0
@@ -78,6 +79,7 @@ class LinkCounters:
     protocol_errors: int = 0
     refused_strangers: int = 0
     refused_sends: int = 0
+    task_restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

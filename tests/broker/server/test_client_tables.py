@@ -427,3 +427,19 @@ def test_the_newest_version_of_a_subscription_counts(network: Network) -> None:
 
 def test_the_leader_hears_which_commands_the_other_nodes_understand(network: Network) -> None:
     assert network.nodes["n0"].learned == {"n1": understood_kinds(), "n2": understood_kinds()}
+
+
+def test_a_tick_that_raises_is_not_the_last_one(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    network.nodes["n1"].heartbeat("c1")
+    local = network.nodes["n1"].presence.local
+
+    def fail(now: float) -> None:
+        monkeypatch.undo()
+        raise KeyError("nobody expected that")
+
+    monkeypatch.setattr(local, "expire", fail)
+    with pytest.raises(KeyError):
+        network.settle(presence.PERIOD_S + 1)
+    assert "c1" in local.index.rows
+    network.settle(CLIENT_TIMEOUT_S + 2 * presence.PERIOD_S)
+    assert "c1" not in local.index.rows

@@ -409,6 +409,30 @@ async def test_idle_timeout_closes_silent_connections_only(
     assert (await alive.answer()).opaque == 9
 
 
+async def test_a_scan_that_raises_is_not_the_last_one(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await make_server(idle_timeout_ms=120_000)
+    server.auto = echo
+    clock = SteppedLoop()
+    monkeypatch.setattr(server.listener, "loop", clock)
+    silent = await RawClient.connect(server)
+    await silent.send(frame(1))
+    await silent.answer()
+    server.listener._scan_idle()
+    clock.ahead_s += 200
+    timer = server.listener._idle_timer
+
+    def fail(_: ClientConnection) -> None:
+        raise KeyError("nobody expected that")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(ClientConnection, "close_idle", fail)
+        with pytest.raises(KeyError):
+            server.listener._scan_idle()
+    assert server.listener._idle_timer is not timer
+    server.listener._scan_idle()
+    assert await silent.closed()
+
+
 async def test_a_port_in_use_is_named(make_server: MakeServer) -> None:
     server = await make_server()
     with pytest.raises(StartError, match=f"port {server.listener.port} on 127.0.0.1 is in use"):

@@ -320,3 +320,36 @@ async def test_leaving_in_the_very_moment_of_a_handover_still_ends(servers: list
     await asyncio.sleep(0)  # their waits are over, the links do not know it yet
     async with asyncio.timeout(10):
         await setup.registrar.leave()
+
+
+async def test_an_error_that_nobody_expected_does_not_end_the_registration(
+    servers: list[FakeNameServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = Setup(servers[:1])
+    build = setup.registrar.registration
+
+    def fail_once(identity: object) -> RemotingCommand:
+        monkeypatch.undo()
+        raise KeyError("nobody expected that")
+
+    monkeypatch.setattr(setup.registrar, "registration", fail_once)
+    await servers[0].registration()
+    assert setup.registrar.restarts == 1
+    assert setup.registrar.registration == build
+    await setup.registrar.stop()
+
+
+async def test_an_answer_that_nobody_expected_ends_the_connection_and_not_the_registration(
+    servers: list[FakeNameServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_once(frame: bytes) -> RemotingCommand:
+        monkeypatch.undo()
+        raise KeyError("nobody expected that")
+
+    monkeypatch.setattr(registrar, "REQUEST_TIMEOUT_S", 3_600.0)
+    monkeypatch.setattr(registrar, "decode_command", fail_once)
+    setup = Setup(servers[:1])
+    for _ in range(2):
+        await servers[0].registration()
+    assert setup.registrar.restarts == 1
+    await setup.registrar.stop()

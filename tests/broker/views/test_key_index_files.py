@@ -532,3 +532,24 @@ def test_an_index_whose_checkpoint_rotted_is_built_again():
     assert again.machine.keys.position == 0
     again.run(again.machine.keys.catch_up())
     assert len(again.run(again.machine.keys.candidates("orders", b"k", 32, *FOREVER))) == 20
+
+
+async def test_an_error_that_nobody_expected_does_not_end_the_indexing(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    broker.send("orders", 0, Message(b"01", keys="k"))
+    keys = broker.machine.keys
+    add_block = keys._index.add_block
+
+    def fail_once(data: bytes, position: int) -> int:
+        monkeypatch.setattr(keys._index, "add_block", add_block)
+        raise KeyError("nobody expected that")
+
+    monkeypatch.setattr(keys._index, "add_block", fail_once)
+    keys.start()
+    async with asyncio.timeout(20):
+        while keys.lag_bytes:
+            broker.env.advance(0.01)
+            await asyncio.sleep(0)
+    assert keys.restarts == 1
+    keys.abandon()

@@ -96,6 +96,29 @@ async def test_what_is_no_address_is_dialled_again_like_any_other(group, nowhere
     assert not a.connected
 
 
+@pytest.mark.parametrize("event", ["on_connected", "on_disconnected"])
+async def test_a_receiver_that_raises_does_not_end_the_dialling(group, monkeypatch, event):
+    a, b = await group.pair()
+    failures = []
+    told = getattr(a, event)
+
+    def fail_once(peer):
+        told(peer)
+        if not failures:
+            failures.append(peer)
+            raise RuntimeError("nobody expected that")
+
+    monkeypatch.setattr(a, event, fail_once)
+    for lost in (1, 2):
+        b.links._accepted["a", Lane.CONTROL].end()
+        again = 1 + lost + (event == "on_connected")  # the first time it was told and raised, so it is told once more
+        await a.until(lambda again=again: a.events.count(("connected", b.me)) == again)
+    assert failures == [b.me]
+    assert a.links.counters.task_restarts == (event == "on_connected")
+    assert a.links.send("b", Lane.CONTROL, Heartbeat(1, 1))
+    await b.until(lambda: bool(b.messages))
+
+
 async def test_one_direction_can_be_lost_alone(group):
     address = group.free_address()
     a = await group.start("a", {"b": address})

@@ -158,6 +158,21 @@ def test_a_timeout_is_reported_once_and_not_before_it_is_due():
     assert not clock.timers, "an idle channel has no timer"
 
 
+def test_an_asker_that_raises_does_not_end_the_timeouts_of_others():
+    asker, _, _, clock = pair(echo)
+    answers = []
+
+    def fail(answer):
+        raise KeyError("nobody expected that")
+
+    asker.submit("b", b"x", fail, 1.0)
+    asker.submit("b", b"y", answers.append, 9.0)
+    with pytest.raises(KeyError):
+        clock.pass_time(1.5)
+    clock.pass_time(10)
+    assert [type(answer) for answer in answers] == [PeerTimeoutError]
+
+
 def test_what_cannot_be_sent_is_refused_and_never_answered():
     asker, _, wire, _ = pair(echo)
     wire.open = False

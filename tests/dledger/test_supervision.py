@@ -1,0 +1,113 @@
+"""A task that must not end is started again, whatever ends it."""
+
+import asyncio
+import logging
+
+import pytest
+
+from dledger import supervision
+from dledger.invariants import InvariantError
+from dledger.supervision import supervise
+
+
+class Work:
+    """Fails with each of `failures` in turn, then waits for ever."""
+
+    def __init__(self, *failures: BaseException) -> None:
+        self.failures = list(failures)
+        self.restarts = 0
+        self.lives = asyncio.Event()
+
+    async def run(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.lives.set()
+        await asyncio.Event().wait()
+
+    def count(self) -> None:
+        self.restarts += 1
+
+    async def outlive(self) -> None:
+        """Run supervised until all failures are over."""
+        task = asyncio.create_task(supervise(self.run, "the work", self.count))
+        async with asyncio.timeout(20):
+            await self.lives.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between runs, none of which is made."""
+    made: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        made.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(supervision.asyncio, "sleep", note)
+    return made
+
+
+async def test_an_exception_is_logged_and_counted_and_the_task_goes_on_after_a_growing_pause(
+    caplog: pytest.LogCaptureFixture, pauses: list[float]
+) -> None:
+    caplog.set_level(logging.ERROR)
+    work = Work(*(KeyError(f"number {number}") for number in range(9)))
+    await work.outlive()
+    assert work.restarts == 9
+    assert pauses[:3] == [0.05, 0.1, 0.2]
+    assert pauses[-2:] == [5.0, 5.0]
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 9
+    assert "event=task_restarted task='the work' error=KeyError('number 0') again_s=0.05" in lines[0]
+    assert caplog.records[0].exc_info is not None
+
+
+async def test_after_a_long_life_the_pause_is_short_again(monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> None:
+    monkeypatch.setattr(supervision, "SETTLED_S", 0.0)
+    await Work(KeyError(1), KeyError(2), KeyError(3)).outlive()
+    assert pauses == [0.05, 0.05, 0.05]
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_an_exception_like_any_other() -> None:
+    work = Work(asyncio.CancelledError())
+    await work.outlive()
+    assert work.restarts == 1
+
+
+async def test_who_cancels_the_task_ends_it_even_in_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    paused = asyncio.Event()
+
+    async def pause(_seconds: float) -> None:
+        paused.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(supervision.asyncio, "sleep", pause)
+    work = Work(KeyError("once"))
+    task = asyncio.create_task(supervise(work.run, "the work", work.count))
+    await paused.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not work.lives.is_set()
+
+
+async def test_what_returns_is_not_started_again() -> None:
+    runs = []
+
+    async def once() -> None:
+        runs.append(1)
+
+    await supervise(once, "the work", lambda: None)
+    assert runs == [1]
+
+
+async def test_a_broken_invariant_is_told_to_the_event_loop_too() -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    error = InvariantError("broken")
+    await Work(error, KeyError("no invariant")).outlive()
+    assert told == [error]
