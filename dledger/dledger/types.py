@@ -7,7 +7,7 @@ bytes.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 import msgspec
 
@@ -18,6 +18,9 @@ NodeId = NewType("NodeId", str)
 
 NO_TERM = Term(0)
 """The term before the first entry; real terms count from 1."""
+
+NO_CHAIN: Final = -1
+"""In the place of a chain crc that is not known."""
 
 
 class EntryKind(IntEnum):

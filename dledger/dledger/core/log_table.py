@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from dledger.invariants import invariant
 from dledger.term_runs import TermRuns, relearned
-from dledger.types import NO_TERM, EntryMeta, Membership, ReplicaId
+from dledger.types import NO_CHAIN, NO_TERM, EntryMeta, Membership, ReplicaId
 
 
 class LogTable:
@@ -91,6 +91,11 @@ class LogTable:
         if index == self.base_index:
             return self.base_term
         return self._terms[bisect_right(self._starts, index) - 1]
+
+    def chain_at(self, index: int) -> int:
+        """The chain crc of an entry, or `NO_CHAIN` if the window does not hold it."""
+        at = index - self.window_first
+        return self._recent[at].chain_crc if 0 <= at < len(self._recent) else NO_CHAIN
 
     def last_at_or_below_term(self, index: int, term: int) -> int:
         """The largest index ≤ `index` whose term is ≤ `term`, but at least `base_index` (the conflict search)."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from dledger.types import Membership, SnapshotMeta
+from dledger.types import NO_CHAIN, Membership, SnapshotMeta
 
 
 class VoteRequest(msgspec.Struct, frozen=True, tag="vote", array_like=True):
@@ -36,13 +36,17 @@ DISK_FULL: Final = 1000
 
 
 class Append(msgspec.Struct, frozen=True, tag="append", array_like=True):
-    """Entries `prev_index + 1 … prev_index + count`, raw bytes alongside; `count` 0 is a probe."""
+    """Entries `prev_index + 1 … prev_index + count`, raw bytes alongside; `count` 0 is a probe.
+
+    `prev_chain` is the chain crc of the entry `prev_index`, `NO_CHAIN` if the leader does not have it in memory.
+    """
 
     term: int
     prev_index: int
     prev_term: int
     commit_index: int
     count: int = 0
+    prev_chain: int = NO_CHAIN
 
 
 class AppendReply(msgspec.Struct, frozen=True, tag="appended", array_like=True):

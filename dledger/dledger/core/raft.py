@@ -614,7 +614,7 @@ class Raft:
     def _append_message(self, prev_index: int, count: int) -> Append:
         prev_term = self.table.term_at(prev_index)
         invariant(prev_term is not None, "an append joins a known entry", prev=prev_index)
-        return Append(self.term, prev_index, prev_term or 0, self.commit_index, count)
+        return Append(self.term, prev_index, prev_term or 0, self.commit_index, count, self.table.chain_at(prev_index))
 
     def _on_append_reply(self, sender: ReplicaId, progress: Progress, reply: AppendReply, now: float) -> None:
         self._note_contact(progress, reply, now)

@@ -8,11 +8,11 @@ from functools import partial
 from dledger.core.messages import DISK_FULL, Append, InstallSnapshot, Message
 from dledger.engines import Engine
 from dledger.environment import Environment
-from dledger.errors import BusyError, CorruptionError, LogFullError
+from dledger.errors import BusyError, ContradictionError, CorruptionError, LogFullError
 from dledger.format import HEADER_BYTES, parse_run
 from dledger.replica.transfer import SnapshotReceiver
 from dledger.store.log import LogStore
-from dledger.types import EntryKind, EntryMeta, ReplicaId, SnapshotMeta
+from dledger.types import NO_CHAIN, EntryKind, EntryMeta, ReplicaId, SnapshotMeta
 
 FULL_PAUSE_S = 0.25
 """How long appends are ignored after one found no space; the leader probes again later."""
@@ -71,7 +71,26 @@ class Inbox:
                 self._deaf_until = self._environment.now() + FULL_PAUSE_S
                 self._engine().disk_used = DISK_FULL
                 return
+        if message.term >= self._engine().term:
+            self._compare(message.prev_index, message.prev_term, message.prev_chain)
+            for meta in metas:
+                self._compare(meta.index, meta.term, meta.chain_crc)
         self._engine().step(sender, message, self._environment.now(), metas, payload)
+
+    def _compare(self, index: int, term: int, chain: int) -> None:
+        """See that an entry of the leader's log has the same bytes here, if there is one of its index and term.
+
+        The engine knows entries by index and term. A node that forgot its vote, or a loss that an operator accepted,
+        can bring two leaders into one term: an acknowledgement of the other one's entry would then count for this one.
+        The chain crc of an entry stands for all bytes up to it, so that one comparison covers what lies before.
+        Raises `ContradictionError` if they differ.
+        """
+        ours = self._store.held_meta(index)
+        if ours is not None and ours.term == term and chain not in (ours.chain_crc, NO_CHAIN):
+            raise ContradictionError(
+                f"the leader has other bytes than this replica up to index {index} of term {term}:"
+                f" its chain crc there is {chain:#010x}, ours is {ours.chain_crc:#010x}"
+            )
 
     def _ensure_space(self, message: Append, metas: list[EntryMeta]) -> None:
         """Find room for those entries that the engine will append.  Raises `LogFullError`."""
@@ -97,4 +116,9 @@ class Inbox:
         if isinstance(result, BaseException):
             self._failed(result)
             return
-        self._run(lambda: self._engine().step(sender, message, self._environment.now()))
+        self._run(lambda: self._install(sender, message))
+
+    def _install(self, sender: ReplicaId, message: InstallSnapshot) -> None:
+        if message.term >= self._engine().term:
+            self._compare(message.last_index, message.last_term, message.chain_crc)
+        self._engine().step(sender, message, self._environment.now())

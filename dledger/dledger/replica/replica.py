@@ -442,7 +442,7 @@ class Replica:
         first = metas[0]
         chain = link(data, 0, self.store.last_chain)
         if chain != first.chain_crc:
-            raise CorruptionError(
+            raise ContradictionError(
                 f"entry {first.index} of term {first.term} does not continue this log: its chain crc is"
                 f" {first.chain_crc:#010x}, ours would be {chain:#010x}; the replicas' logs differ below it"
             )

@@ -101,6 +101,10 @@ class LogReader:
             raise CorruptionError(f"entry {index} is not at {unit.position}, where the index has it")
         return found
 
+    def held_meta(self, index: int) -> EntryMeta | None:
+        """The meta of one of the last entries, from memory; None of another one."""
+        return self._recent.get(index)
+
     def term_at(self, index: int) -> int:
         """The term of a kept entry, from memory.  Raises `TrimmedError` below the first."""
         self._check_kept(index)
