@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from node_group import Group, until
 
 from dledger.core.messages import InstallSnapshot
-from dledger.errors import CorruptionError, LogFullError, StorageError
+from dledger.errors import CorruptionError, LogError, LogFullError, StorageError
 from dledger.replica.transfer import SNAPSHOT_CHANNEL, SnapshotReceiver, SnapshotSender
 from dledger.sim.disk import SimDisk
 from dledger.store import snapshots
@@ -27,7 +28,8 @@ class AtOnce:
     """The environment and the transport of a sender: what it hands over has arrived."""
 
     def __init__(self, target: SnapshotStore) -> None:
-        self.receiver = SnapshotReceiver(self, target, self.prepare)
+        self.failures: list[BaseException] = []
+        self.receiver = SnapshotReceiver(self, target, self.prepare, self.failures.append)
         self.answers: list[SnapshotMeta | BaseException] = []
 
     def prepare(self, meta: SnapshotMeta) -> None:
@@ -42,7 +44,7 @@ class AtOnce:
     def run_blocking(self, lane, work, done) -> None:
         try:
             result = work()
-        except (CorruptionError, LogFullError) as error:
+        except LogError as error:
             result = error
         done(result)
 
@@ -59,14 +61,35 @@ class AtOnce:
         return True
 
 
-def transfer(target: SnapshotStore) -> SnapshotMeta | BaseException:
+class Busy(AtOnce):
+    """The same where the receiver's worker does nothing before it is told to."""
+
+    def __init__(self, target: SnapshotStore) -> None:
+        super().__init__(target)
+        self.works: deque[Callable[[], None]] = deque()
+        self.receiver = SnapshotReceiver(_Lane(self.works), target, self.prepare, self.failures.append)
+
+
+class _Lane:
+    def __init__(self, works: deque[Callable[[], None]]) -> None:
+        self._works = works
+
+    def run_blocking(self, lane, work, done) -> None:
+        self._works.append(lambda: AtOnce.run_blocking(self, lane, work, done))
+
+
+def send(wire: AtOnce) -> None:
     source = SnapshotStore.open(SimDisk())
     writer = source.begin(META)
     writer.write(CONTENT)
     writer.commit()
-    wire = AtOnce(target)
     ignored = {"still_wanted": lambda: True, "sent": lambda: None, "broken": lambda: None, "rotten": lambda: None}
     SnapshotSender(wire, wire, source, B, 3, META, **ignored).start()
+
+
+def transfer(target: SnapshotStore) -> SnapshotMeta | BaseException:
+    wire = AtOnce(target)
+    send(wire)
     (answer,) = wire.answers
     return answer
 
@@ -75,6 +98,73 @@ def test_a_snapshot_arrives_as_it_was_sent():
     target = SnapshotStore.open(SimDisk())
     assert transfer(target) == META
     assert b"".join(target.read_chunks(META)) == CONTENT
+
+
+def test_a_snapshot_arrives_whole_while_the_disk_stands_still_and_is_answered_once_it_is_durable():
+    disk = SimDisk()
+    target = SnapshotStore.open(disk)
+    wire = Busy(target)
+    send(wire)
+    assert (wire.answers, disk.listdir("snapshots")) == ([], [])
+    while wire.works:
+        assert wire.answers == []
+        wire.works.popleft()()
+    assert wire.answers == target.list() == [META]
+    assert b"".join(target.read_chunks(META)) == CONTENT
+
+
+@pytest.mark.parametrize("done", range(4))
+def test_a_transfer_that_is_begun_anew_replaces_one_whose_pieces_still_wait(monkeypatch, done):
+    """The leader starts over when the connection does; the worker may be anywhere in the first one then."""
+    disk = SimDisk()
+    target = SnapshotStore.open(disk)
+    wire = Busy(target)
+    with monkeypatch.context() as patch:
+        patch.setattr(AtOnce, "send", lambda *_: True)
+        send(wire)
+    for _ in range(done):
+        if wire.works:
+            wire.works.popleft()()
+    send(wire)
+    while wire.works:
+        wire.works.popleft()()
+    assert wire.answers == target.list() == [META]
+    assert b"".join(target.read_chunks(META)) == CONTENT
+    assert disk.listdir("snapshots") == [f"{META.position:020d}"]
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_receiver_whose_disk_fails_says_so_once(monkeypatch, installed):
+    """To whoever asked for the installation, or to the replica, which ends."""
+    disk = SimDisk()
+    target = SnapshotStore.open(disk)
+    wire = Busy(target)
+    if not installed:
+        monkeypatch.setattr(AtOnce, "send", lambda *_: True)
+    send(wire)
+    disk.fail(lambda operation, _path: operation == "pwrite")
+    while wire.works:
+        wire.works.popleft()()
+    errors = [*wire.failures, *wire.answers]
+    assert [type(error) for error in errors] == [StorageError]
+    assert len(wire.answers) == int(installed)
+    assert disk.listdir("snapshots") == []
+
+
+def test_a_receiver_without_space_waits_for_the_next_transfer():
+    disk = SimDisk()
+    target = SnapshotStore.open(disk)
+    wire = Busy(target)
+    send(wire)
+    disk.fail(lambda operation, _path: operation == "reserve", errno.ENOSPC)
+    while wire.works:
+        wire.works.popleft()()
+    assert ([type(answer) for answer in wire.answers], wire.failures) == ([LogFullError], [])
+    assert disk.listdir("snapshots") == []
+    send(wire)
+    while wire.works:
+        wire.works.popleft()()
+    assert wire.answers[1:] == target.list() == [META]
 
 
 def test_a_snapshot_that_rots_as_it_is_written_is_not_listed():

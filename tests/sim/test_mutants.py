@@ -28,7 +28,7 @@ KNOWN_SEEDS = {
     "learners-count": 3,
     "lost-send-refused": 14,
     "mark-before-sync": 3,
-    "old-install-replaces": 14,
+    "old-install-replaces": 82,
     "old-segment-not-synced": 3,
     "pins-ignored": 9,
     "read-before-own-commit": 15,
@@ -38,7 +38,7 @@ KNOWN_SEEDS = {
     "reset-forgotten-too-early": 3,
     "reset-not-announced": 3,
     "sends-forgotten-at-failover": 3,
-    "sends-forgotten-early": 9,
+    "sends-forgotten-early": 26,
     "snapshot-with-newest-membership": 4,
     "votes-while-leader-heard": 9,
 }

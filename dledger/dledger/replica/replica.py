@@ -128,7 +128,7 @@ class Replica:
         )
         self._marks = self._make_marks(state_machine)
         self.leading = self._make_leading()
-        self._receiver = SnapshotReceiver(environment, self.snapshots, self.store.prepare_reset)
+        self._receiver = SnapshotReceiver(environment, self.snapshots, self.store.prepare_reset, self.fail)
         self._inbox = Inbox(
             environment, self.store, self._receiver, lambda: self.engine, run=self._run, failed=self.fail
         )

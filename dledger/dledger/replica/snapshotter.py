@@ -7,6 +7,7 @@ from functools import partial
 
 from dledger.environment import BACKGROUND, Environment
 from dledger.errors import BusyError, CorruptionError, LogFullError, StorageError, TrimmedError
+from dledger.replica.snapshot_job import SnapshotJob
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore, SnapshotWriter
 from dledger.types import SnapshotMeta
@@ -37,36 +38,29 @@ class Snapshotter:
         self._durable_position = durable_position
         self._trimmed = trimmed
         self._failed = failed
-        self._writer: SnapshotWriter | None = None
+        self._job: SnapshotJob | None = None
         self._chunks: Iterator[bytes] = iter(())
-        self._committing: SnapshotWriter | None = None
         self._trim_to = -1
         self._waits_for_log = False
         self._sound: SnapshotMeta | None = None
         """The snapshot that was verified to be trimmed to."""
         self._verifying = False
         self._begun_at = 0.0
-        self.full = False
         self.took_s = 0.0
         """How long the last snapshot took to write."""
 
     @property
     def busy(self) -> bool:
-        return self._writer is not None
+        return self._job is not None
 
     def begin(self, meta: SnapshotMeta, chunks: Iterator[bytes]) -> None:
         """Write the state behind `chunks` as the snapshot `meta`."""
         if self.busy:
             return
-        try:
-            self._writer = writer = self._snapshots.begin(meta)
-        except LogFullError:
-            self.full = True
-            return
-        self.full = False
         self._begun_at = self._environment.now()
         self._chunks = chunks
-        self._environment.call_soon(partial(self._write, writer))
+        self._job = job = SnapshotJob(self._environment, BACKGROUND, self._snapshots.begin(meta))
+        self._environment.call_soon(partial(self._encode, job))
 
     def trim(self, position: int) -> None:
         """Drop what lies before `position`, at once or when its snapshot is there.
@@ -79,55 +73,61 @@ class Snapshotter:
     def abandon(self) -> None:
         """The state was replaced, or this replica stops: what is being written is of no use, and nothing is trimmed."""
         self._trim_to = -1
-        if self._writer is not None:
-            if self._committing is not self._writer:  # else a worker has its file
-                self._writer.abort()
-            self._writer = None
+        self._give_up()
 
-    def _write(self, writer: SnapshotWriter) -> None:
-        """A slice of encoding; the last one waits until the log below the snapshot is durable here."""
-        if self._writer is not writer:
+    def _give_up(self) -> None:
+        job, self._job, self._chunks = self._job, None, iter(())
+        if job is not None:
+            job.drop()
+
+    def _encode(self, job: SnapshotJob) -> None:
+        """A slice of encoding, which a worker then writes."""
+        if self._job is not job:
             return
+        pieces: list[bytes] = []
+        whole = True
         deadline = self._environment.now() + SLICE_S
         try:
             for chunk in self._chunks:
-                writer.write(chunk)
+                pieces.append(chunk)
                 if self._environment.now() >= deadline:
-                    self._environment.call_soon(partial(self._write, writer))
-                    return
-        except LogFullError:
-            self.full = True
-            self.abandon()
-            return
+                    whole = False
+                    break
         except Exception as error:
             self._failed(error)
             return
-        if self._durable_position() < writer.meta.position:
-            self._environment.call_later(PAUSE_S, partial(self._write, writer))
+        job.write(pieces, partial(self._written, job, whole))
+
+    def _written(self, job: SnapshotJob, whole: bool, error: BaseException | None) -> None:
+        if error is not None:
+            self._not_written(error)
+        elif whole:
+            self._commit(job)
+        else:
+            self._encode(job)
+
+    def _commit(self, job: SnapshotJob) -> None:
+        """Make it durable once the log below it is durable here."""
+        if self._job is not job:
+            return
+        if self._durable_position() < job.meta.position:
+            self._environment.call_later(PAUSE_S, partial(self._commit, job))
             return
 
-        def done(result: object) -> None:
-            if self._committing is writer:
-                self._committing = None
-            if self._writer is not writer:
-                writer.abort()
-                return
-            if isinstance(result, BusyError):
-                self._environment.call_later(PAUSE_S, partial(self._write, writer))
-                return
-            if isinstance(result, LogFullError):
-                self.full = True
-                self.abandon()
-                return
-            self._writer = None
+        def done(result: SnapshotMeta | BaseException) -> None:
             if isinstance(result, BaseException):
-                self._failed(result)
+                self._not_written(result)
                 return
+            self._job = None
             self.took_s = self._environment.now() - self._begun_at
             self.retry()
 
-        self._committing = writer
-        self._environment.run_blocking(BACKGROUND, writer.commit, done)
+        job.run(SnapshotWriter.commit, done)
+
+    def _not_written(self, error: BaseException) -> None:
+        self._give_up()
+        if not isinstance(error, LogFullError):
+            self._failed(error)
 
     def _maybe_trim(self) -> None:
         base = self._snapshots.at_or_below(self._trim_to)

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +25,7 @@ from dledger.core.messages import InstallSnapshot
 from dledger.environment import URGENT, Environment
 from dledger.errors import CorruptionError, LogFullError, StorageError
 from dledger.net.transport import Lane, Transport
+from dledger.replica.snapshot_job import SnapshotJob
 from dledger.store.snapshots import SnapshotStore, SnapshotWriter
 from dledger.types import ReplicaId, SnapshotMeta
 
@@ -125,21 +128,49 @@ class SnapshotSender:
         )
 
 
+class _Transfer:
+    """One snapshot that is being received: its pieces wait here for the worker that writes them.
+
+    They are never more than a whole snapshot, the state of which is about to be held in memory anyway.
+    """
+
+    __slots__ = ("install", "job", "number", "sender", "waiting", "whole")
+
+    def __init__(self, job: SnapshotJob, sender: ReplicaId) -> None:
+        self.job = job
+        self.sender = sender
+        self.number = 0
+        self.waiting: list[memoryview] = []
+        self.whole = False
+        self.install: _Install | None = None
+
+
+class _Install(NamedTuple):
+    """The message behind a transfer's pieces, and who is told that they are durable."""
+
+    message: InstallSnapshot
+    done: Callable[[SnapshotMeta | BaseException], None]
+
+
 class SnapshotReceiver:
     """Takes one transfer in; a newer BEGIN replaces what was there, unless that is being made durable."""
 
     def __init__(
-        self, environment: Environment, snapshots: SnapshotStore, prepare: Callable[[SnapshotMeta], None]
+        self,
+        environment: Environment,
+        snapshots: SnapshotStore,
+        prepare: Callable[[SnapshotMeta], None],
+        failed: Callable[[BaseException], None],
     ) -> None:
-        """`prepare`, called on a worker thread, takes the space that installing the snapshot needs beside its file."""
+        """`prepare`, called on a worker thread, takes the space that installing the snapshot needs beside its file.
+
+        `failed` is told the error that ends this replica, if it comes before anybody asked for an installation.
+        """
         self._environment = environment
         self._snapshots = snapshots
         self._prepare = prepare
-        self._writer: SnapshotWriter | None = None
-        self._sender: ReplicaId | None = None
-        self._number = 0
-        self._whole = False
-        self._finishing = False
+        self._failed = failed
+        self._transfer: _Transfer | None = None
 
     def on_data(self, sender: ReplicaId, data: bytes) -> None:
         """One piece of a transfer."""
@@ -149,64 +180,79 @@ class SnapshotReceiver:
         if kind == _BEGIN:
             self._begin(sender, data)
             return
-        writer = self._writer
-        if writer is None or sender != self._sender or position != writer.meta.position or number != self._number:
+        transfer = self._transfer
+        if transfer is None or sender != transfer.sender or transfer.whole:
+            return
+        if position != transfer.job.meta.position or number != transfer.number:
             return
         if kind == _END:
-            self._whole = True
+            transfer.whole = True
             return
-        try:
-            writer.write(memoryview(data)[_PIECE.size :])
-        except LogFullError:
-            self.abandon()
-            return
-        self._number += 1
+        transfer.number += 1
+        transfer.waiting.append(memoryview(data)[_PIECE.size :])
+        self._go_on(transfer)
 
     def _begin(self, sender: ReplicaId, data: bytes) -> None:
-        if self._finishing:
+        if self._transfer is not None and self._transfer.install is not None:
             return
         self.abandon()
         try:
             meta = _decode_meta(memoryview(data)[_PIECE.size :])
-            self._writer = self._snapshots.begin(meta)
-        except (msgspec.MsgspecError, LogFullError):
+        except msgspec.MsgspecError:
             return
-        self._sender = sender
-        self._number = 0
-        self._whole = False
+        self._transfer = _Transfer(SnapshotJob(self._environment, URGENT, self._snapshots.begin(meta)), sender)
 
     def finish(
         self, sender: ReplicaId, message: InstallSnapshot, done: Callable[[SnapshotMeta | BaseException], None]
     ) -> None:
         """All pieces are here: make the snapshot durable, then call `done`.  An unknown transfer is ignored."""
-        writer = self._writer
-        if writer is None or sender != self._sender or writer.meta.position != message.position or not self._whole:
+        transfer = self._transfer
+        if transfer is None or transfer.install is not None or not transfer.whole:
             return
-        self._writer = None
-        self._finishing = True
-
-        def work() -> SnapshotMeta:
-            if (writer.meta.last_index, writer.meta.last_term) != (message.last_index, message.last_term):
-                raise CorruptionError(f"the snapshot at {message.position} is not the one announced: {writer.meta}")
-            self._prepare(writer.meta)
-            meta = writer.commit()
-            try:
-                self._snapshots.verify(meta)
-            except CorruptionError:
-                self._snapshots.delete(meta.position)  # else a trim would rely on it
-                raise
-            return meta
-
-        def finished(result: SnapshotMeta | BaseException) -> None:
-            self._finishing = False
-            if isinstance(result, BaseException):
-                writer.abort()
-            done(result)
-
-        self._environment.run_blocking(URGENT, work, finished)
+        if sender == transfer.sender and message.position == transfer.job.meta.position:
+            transfer.install = _Install(message, done)
+            self._go_on(transfer)
 
     def abandon(self) -> None:
         """Drop a half-received snapshot."""
-        if self._writer is not None:
-            self._writer.abort()
-            self._writer = None
+        if self._transfer is not None:
+            self._transfer.job.drop()
+            self._transfer = None
+
+    def _go_on(self, transfer: _Transfer) -> None:
+        """Have a worker write what has arrived, and at the end make it durable."""
+        if transfer.job.busy:
+            return
+        if transfer.waiting:
+            pieces, transfer.waiting = transfer.waiting, []
+            transfer.job.write(pieces, partial(self._written, transfer))
+        elif transfer.install is not None:
+            work = partial(self._make_durable, transfer.install.message)
+            transfer.job.run(work, partial(self._ended, transfer))
+
+    def _written(self, transfer: _Transfer, error: BaseException | None) -> None:
+        if error is None:
+            self._go_on(transfer)
+        else:
+            self._ended(transfer, error)
+
+    def _make_durable(self, message: InstallSnapshot, writer: SnapshotWriter) -> SnapshotMeta:
+        if (writer.meta.last_index, writer.meta.last_term) != (message.last_index, message.last_term):
+            raise CorruptionError(f"the snapshot at {message.position} is not the one announced: {writer.meta}")
+        self._prepare(writer.meta)
+        meta = writer.commit()
+        try:
+            self._snapshots.verify(meta)
+        except CorruptionError:
+            self._snapshots.delete(meta.position)  # else a trim would rely on it
+            raise
+        return meta
+
+    def _ended(self, transfer: _Transfer, result: SnapshotMeta | BaseException) -> None:
+        self._transfer = None
+        if isinstance(result, BaseException):
+            transfer.job.drop()
+        if transfer.install is not None:
+            transfer.install.done(result)
+        elif isinstance(result, BaseException) and not isinstance(result, LogFullError):
+            self._failed(result)

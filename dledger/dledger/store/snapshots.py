@@ -63,30 +63,24 @@ class SnapshotReport:
 
 
 class SnapshotWriter:
-    """Writes one snapshot.  `commit` or `abort` ends it; blocking, one thread at a time."""
+    """Writes one snapshot.  `commit` or `abort` ends it; both block, as `write` does, one thread at a time.
+
+    Its file is made with the first bytes, so that the event loop can make a writer.
+    """
 
     def __init__(self, store: SnapshotStore, disk: Disk, meta: SnapshotMeta) -> None:
         self.meta = meta
         self._store = store
         self._disk = disk
         self._temporary = f"{_path(meta.position)}.{store.next_number()}.tmp"
-        raw = msgspec.msgpack.encode(meta)
-        self._meta_crc = crc32(raw)
+        self._raw = msgspec.msgpack.encode(meta)
+        self._meta_crc = crc32(self._raw)
         self._chunks = 0
         self._bytes = 0
         self._size = 0
         self._reserved = 0
         self._file: File | None = None
-        try:
-            disk.unlink(self._temporary)
-            self._file = disk.open(self._temporary, create=True)
-        except OSError as error:
-            raise self._error("writing", error) from error
-        try:
-            self._put(_HEAD.pack(_MAGIC, self._meta_crc, len(raw)) + raw)
-        except LogError:
-            self.abort()
-            raise
+        self._ended = False
 
     def write(self, chunk: Buffer) -> None:
         """Add data, of any length.
@@ -105,7 +99,7 @@ class SnapshotWriter:
         counts = _COUNTS.pack(self._chunks, self._bytes)
         self._put(_CHUNK.pack(0, crc32(_U32.pack(self._meta_crc), crc32(counts))) + counts)
         file, self._file = self._file, None
-        invariant(file is not None, "a snapshot is committed once")
+        self._ended = True
         assert file is not None
         try:
             try:
@@ -124,22 +118,32 @@ class SnapshotWriter:
 
     def abort(self) -> None:
         """Drop what was written; after `commit` nothing is done."""
+        self._ended = True
         if self._file is not None:
             self._file.close()
             self._file = None
             self._disk.unlink(self._temporary)
 
     def _put(self, data: bytes) -> None:
-        invariant(self._file is not None, "a snapshot is written before its end")
-        assert self._file is not None
+        invariant(not self._ended, "a snapshot is written before its end", meta=self.meta)
         try:
-            if self._size + len(data) > self._reserved:
-                step = max(len(data), RESERVE_STEP_BYTES)
-                self._file.reserve(self._size, step)
-                self._reserved = self._size + step
-            self._file.pwrite(data, self._size)
+            file = self._file or self._open()
+            self._append(file, data)
         except OSError as error:
             raise self._error("writing", error) from error
+
+    def _open(self) -> File:
+        self._disk.unlink(self._temporary)
+        self._file = file = self._disk.open(self._temporary, create=True)
+        self._append(file, _HEAD.pack(_MAGIC, self._meta_crc, len(self._raw)) + self._raw)
+        return file
+
+    def _append(self, file: File, data: bytes) -> None:
+        if self._size + len(data) > self._reserved:
+            step = max(len(data), RESERVE_STEP_BYTES)
+            file.reserve(self._size, step)
+            self._reserved = self._size + step
+        file.pwrite(data, self._size)
         self._size += len(data)
 
     def _error(self, what: str, error: OSError) -> LogError:
@@ -205,7 +209,7 @@ class SnapshotStore:
     def begin(self, meta: SnapshotMeta) -> SnapshotWriter:
         """Start to write a snapshot, made here or received; an older one at the same position is replaced at commit.
 
-        Raises `LogFullError` or `StorageError`.
+        Memory only: the disk is met by the writer's first `write` or `commit`.
         """
         return SnapshotWriter(self, self._disk, meta)
 

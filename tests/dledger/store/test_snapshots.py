@@ -127,11 +127,21 @@ def test_a_disk_without_room_for_a_snapshots_beginning_is_full_and_keeps_nothing
     store = SnapshotStore.open(disk)
     kept = put(store, 100, b"abc")
     fault = disk.fail(lambda operation, path: operation == refused and path.endswith(".tmp"), errno.ENOSPC, once=False)
+    writer = store.begin(meta_at(200))
     with pytest.raises(LogFullError, match="200"):
-        store.begin(meta_at(200))
+        writer.write(b"abc")
+    writer.abort()
     disk.faults.remove(fault)
     assert (store.list(), [name for name in disk.listdir("snapshots") if name.endswith(".tmp")]) == ([kept], [])
     put(store, 200, b"abc")
+
+
+def test_a_snapshot_that_is_begun_and_given_up_before_its_first_bytes_does_not_touch_the_disk():
+    """The event loop begins them."""
+    disk = SimDisk()
+    store = SnapshotStore.open(disk)
+    disk.fail(lambda _operation, _path: True, once=False)
+    store.begin(meta_at(100)).abort()
 
 
 def test_a_failed_sync_is_said_and_leaves_nothing():

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from errno import ENOSPC
 from typing import Final, cast
 
-from dledger.errors import LogFullError
 from dledger.sim.registers import leading
-from dledger.store.snapshots import SnapshotWriter
-from dledger.types import SnapshotMeta
+from dledger.store.snapshots import DIRECTORY as SNAPSHOTS
 from dledger_broker.sim.schedules.brokers import GROUP_NAME, TOPIC, Brokers, offset_fields
 from dledger_broker.sim.service import SimBroker
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -70,9 +69,9 @@ def pin_of_what_others_have_trimmed() -> None:
     """
     brokers = Brokers()
     heir = brokers.follower
-    life = brokers.group.nodes[heir].life
-    assert life is not None
-    setattr(life.replica.snapshots, "begin", _no_space)  # noqa: B010 - a fault
+    node = brokers.group.nodes[heir]
+    assert node.life is not None
+    node.disk.fail(lambda operation, path: operation == "open" and _is_unfinished_snapshot(path), ENOSPC, once=False)
     connection = brokers.connect(brokers.leader)
     for _ in range(30):
         brokers.send(connection, TOPIC, padding=4000)
@@ -81,7 +80,7 @@ def pin_of_what_others_have_trimmed() -> None:
     position = old.replica.snapshots.list()[-1].position
     cast(SimBroker, old.service).trim(position)
     brokers.run(1.0)
-    assert life.replica.store.first_position < position == old.replica.store.first_position
+    assert node.life.replica.store.first_position < position == old.replica.store.first_position
     brokers.hand_over(heir)
     brokers.run(2.0)
     assert brokers.leader == heir
@@ -91,8 +90,8 @@ def pin_of_what_others_have_trimmed() -> None:
     assert [answer.code for answer in answers if answer] == [ResponseCode.READ_TRIMMED]
 
 
-def _no_space(_meta: SnapshotMeta) -> SnapshotWriter:
-    raise LogFullError("no space for a snapshot")
+def _is_unfinished_snapshot(path: str) -> bool:
+    return path.startswith(SNAPSHOTS) and path.endswith(".tmp")
 
 
 CROSSING_SCHEDULES: Final = (
