@@ -104,6 +104,8 @@ class Process:
                     "port": config.port,
                     "peer_port": config.peer_port,
                     "http_port": config.http_port,
+                    "segment_bytes": config.segment_bytes,
+                    "flush": config.flush,
                 }.items()
             )
         path.write_text(text)
@@ -145,6 +147,30 @@ def test_a_process_says_when_it_is_ready_and_stops_on_a_signal(tmp_path: Path, s
     assert f" port='{config.port}'" in lines[1]
     assert "ready" in events
     assert events[-2:] == ["stopping", "stopped"]
+
+
+async def test_a_lone_node_with_flush_async_is_founded_and_keeps_what_it_acknowledged(tmp_path: Path) -> None:
+    config = node_config(tmp_path, flush="async")
+    bodies = [bytes([number]) * 60_000 for number in range(40)]
+    assert sum(map(len, bodies)) > 2 * config.segment_bytes, "entries end at the ends of segments"
+    process = Process(tmp_path, config, "--bootstrap")
+    try:
+        assert process.ready_line().startswith("broker broker-a-n0 ready")
+        client = await Client.connect(config.port)
+        for offset, body in enumerate(bodies):
+            assert (await client.send(body)).ext["queueOffset"] == str(offset)
+    finally:
+        process.end(signal.SIGKILL)
+    process = Process(tmp_path, config)
+    try:
+        assert process.ready_line().startswith("broker broker-a-n0 ready")
+        client = await Client.connect(config.port)
+        kept: list[bytes] = []
+        while len(kept) < len(bodies):
+            kept += [bytes(record.body) for record in iter_records((await client.pull(len(kept))).body)]
+    finally:
+        process.end(signal.SIGKILL)
+    assert kept == bodies
 
 
 @pytest.mark.parametrize("log_file", ["logs/n0.json", "stdout"])
