@@ -180,3 +180,34 @@ def test_a_leader_that_leaves_does_not_count_itself_and_steps_down() -> None:
     group.pass_time(5.0)
     assert group["a"].role is Role.FOLLOWER
     assert group["b"].is_leader != group["c"].is_leader
+
+
+@pytest.mark.parametrize("stays", ["as nobody", "as a learner"])
+def test_a_leader_that_left_leads_again_until_that_is_committed(stays: str) -> None:
+    """Nobody else can: its log is the longest, and it is one of the two whose votes count until then."""
+    group = CoreGroup("a", "b")
+    group.elect("a")
+    group.pass_time(0.2)
+    group.isolate("a")
+    index = group.propose("a", membership=Membership((B,), (A,) if stays == "as a learner" else ()))
+    group.sync("a")
+    group.crash("a")
+    group.heal()
+    group.pass_time(5.0)
+    assert group["b"].is_leader
+    assert group["b"].commit_index > index
+    assert group["b"].table.membership.voters == (B,)
+    assert not group["a"].is_leader
+
+
+def test_who_left_for_good_stands_for_no_election() -> None:
+    """Once its removal is committed, its silence is what everybody expects."""
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.propose("a", membership=Membership((B, C)))
+    group.settle()
+    group.pass_time(3.0)
+    assert group["a"].commit_index >= group["a"].table.membership_index
+    group.isolate("a")
+    group.pass_time(3.0)
+    assert group["a"].role is Role.FOLLOWER

@@ -9,7 +9,7 @@ from dledger.sim.campaign import judge
 from dledger.sim.cases import Case, strike_of
 from dledger.sim.faults import ClockDrift, Deposed, Drain, LongPause, RollingRestart, SlowClose, Throttle
 from dledger.sim.group import SimGroup
-from dledger.sim.nemesis import KINDS
+from dledger.sim.kinds import DRAWS, KINDS
 from dledger.sim.plan import draw_plan
 from dledger.sim.run import AWAKE_S
 from dledger_chaos.faults import KINDS as CHAOS_KINDS
@@ -229,6 +229,6 @@ def test_the_page_lists_every_fault_of_the_chaos_rig_with_its_twins() -> None:
     listed = [name for row in rows for name in re.findall(r"`([a-z-]+)`", row[0])]
     assert sorted(listed) == sorted(CHAOS_KINDS)
     twins = {name for row in rows for name in re.findall(r"`([a-z-]+)`", row[1])}
-    assert twins <= set(KINDS)
+    assert twins <= set(DRAWS)
     only_here = set(re.findall(r"`([a-z-]+)`", section.partition("Simulated only:")[2]))
-    assert twins | only_here == set(KINDS)
+    assert twins | only_here == set(DRAWS)

@@ -9,7 +9,7 @@ import pytest
 
 from dledger.sim.campaign import judge, judge_all
 from dledger.sim.cases import Case
-from dledger.sim.nemesis import CLASSES, KINDS, TRIM
+from dledger.sim.kinds import CLASSES, DRAWS, TRIM
 from dledger.sim.run import Outcome
 from dledger_broker.sim.schedules import SCHEDULES, brokers
 from dledger_broker.sim.trial import BrokerTrial
@@ -18,12 +18,14 @@ LAB = "dledger_broker.sim.lab"
 SECONDS = 10.0
 FRESH = {
     "log": range(500, 530),
+    "modes": range(500, 530),
     "broker": range(500, 540),
     "repeats": range(500, 510),
     "races": range(500, 520),
 }
 
 LOG_HAPPENINGS = ("disk error met", "snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
+MODE_HAPPENINGS = ("busy", "membership change asked for", "snapshot for nothing")
 BROKER_HAPPENINGS = (
     "answer 14",
     "answer 17",
@@ -97,6 +99,7 @@ RAREST = (
 """What takes a story told by hand."""
 HAPPENINGS = {
     "log": LOG_HAPPENINGS,
+    "modes": (*LOG_HAPPENINGS, *MODE_HAPPENINGS),
     "broker": (*LOG_HAPPENINGS, *BROKER_HAPPENINGS),
     "repeats": REPEAT_HAPPENINGS,
     "races": RACE_HAPPENINGS,
@@ -149,7 +152,7 @@ def test_no_promise_is_broken_under_any_fault(campaign: tuple[str, list[Outcome]
 
 
 def test_every_kind_of_fault_strikes(outcomes: dict[Case, Outcome]) -> None:
-    assert {kind for outcome in outcomes.values() for kind in outcome.injected} == {*KINDS, TRIM}
+    assert {kind for outcome in outcomes.values() for kind in outcome.injected} == {*DRAWS, TRIM}
 
 
 def test_a_short_campaign_reaches_every_rare_branch(campaign: tuple[str, list[Outcome]]) -> None:
@@ -181,7 +184,7 @@ def test_the_schedules_take_the_rarest_branches(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_kind_of_fault_has_a_class() -> None:
-    assert CLASSES.keys() == {*KINDS, TRIM}
+    assert CLASSES.keys() == {*DRAWS, TRIM}
 
 
 @pytest.mark.parametrize("scenario", sorted(FRESH))

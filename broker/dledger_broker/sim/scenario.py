@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from random import Random
 from typing import Final
 
 from dledger.sim.cases import Limits
+from dledger.sim.plan import Plan, draw_plan
 from dledger_broker.sim.clients import ClientSettings
 from dledger_broker.sim.obstacles import Obstacles
 from dledger_broker.sim.service import BrokerSettings
@@ -46,6 +48,10 @@ class BrokerScenario:
         self._forgets = forgets
         self._races = races
         self._swarm = swarm
+
+    def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
+        """See `Scenario.plan`."""
+        return draw_plan(random, kinds)
 
     def draw(self, random: Random, limits: Limits) -> BrokerTrial:
         """See `Scenario.draw`."""

@@ -77,6 +77,19 @@ class LogTable:
         """Whether any membership that is kept lists a replica, in force or not."""
         return any(replica in membership.members for _, membership in self._memberships)
 
+    def may_elect(self, replica: ReplicaId, commit_index: int) -> bool:
+        """Whether a replica is a voter in the membership that is committed, or in any later one.
+
+        Any of these may prove to be in force, and a replica that the newest one leaves out may be the only one that can
+        be elected (Ongaro's thesis, 4.2.2):
+
+        1. Of the voters a and b, a leads; it appends the membership of b alone, stops before b has that, and starts.
+        2. The log of b is shorter, so a does not vote for b.
+        3. Unless a stands for election, with b's vote, nobody ever leads.
+        """
+        in_force, _ = self.membership_at(commit_index)
+        return any(replica in membership.voters for index, membership in self._memberships if index >= in_force)
+
     def membership_at(self, index: int) -> tuple[int, Membership]:
         """The membership (with its entry's index) in force at `index`."""
         for at, membership in reversed(self._memberships):

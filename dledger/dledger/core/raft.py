@@ -376,7 +376,7 @@ class Raft:
     @property
     def _may_campaign(self) -> bool:
         """Who does not know whose votes count must not count them; a vote for somebody else does no harm."""
-        return self.is_voter and self.may_vote and self.table.membership_is_known
+        return self.table.may_elect(self.me, self.commit_index) and self.may_vote and self.table.membership_is_known
 
     def _campaign(self, now: float, *, pre: bool, transfer: bool = False) -> None:
         self._arm_election(now)

@@ -47,12 +47,15 @@ class GroupSettings:
     nodes: int = 3
     founders: int = 3
     """Nodes that are voters from the start; the others join as learners."""
+    learners: int = 0
+    """The last so many nodes, which stay learners."""
     segment_bytes: int = 64 << 10
     snapshot_interval_ms: int = 300
     recent_bytes: int = 48 << 10
     sizes_window: int = 64
     """Entries whose sizes the core remembers: what lies before is sent by catch-up."""
     scrub_interval_ms: int = 2000
+    max_uncommitted_bytes: int = 1 << 20
     call_cost_s: float = 0.0
     clock_drift: float = 0.01
     """Clocks run at rates of 1 ± this."""
@@ -60,6 +63,10 @@ class GroupSettings:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(f"n{number}" for number in range(self.nodes))
+
+    @property
+    def learner_names(self) -> tuple[str, ...]:
+        return self.names[self.nodes - self.learners :]
 
 
 class SimGroup:
@@ -100,12 +107,14 @@ class SimGroup:
             GROUP,
             name,
             frozenset(settings.names),
+            frozenset(settings.learner_names),
             segment_bytes=settings.segment_bytes,
             snapshot_interval_ms=settings.snapshot_interval_ms,
             recent_bytes=settings.recent_bytes,
-            max_uncommitted_bytes=1 << 20,
             scrub_interval_ms=settings.scrub_interval_ms,
         )
+        # Below what a configuration may say: what is small here is reached often.
+        object.__setattr__(config, "max_uncommitted_bytes", settings.max_uncommitted_bytes)
         drift = settings.clock_drift
         return SimNode(name, self._new_disk(), config, random.uniform(1 - drift, 1 + drift), random.uniform(0, 1000))
 
@@ -399,6 +408,14 @@ class SimGroup:
             for node in self.nodes.values()
         )
 
+    def can_spare(self, name: str) -> bool:
+        """Whether the others can elect a leader who takes a node back that has forgotten everything."""
+        leader = self.leader
+        if leader is None or leader.replica is None:
+            return False
+        voters = leader.replica.engine.table.membership.voters
+        return len(voters) > 2 or all(voter.node_id != name for voter in voters)
+
     @property
     def rotten(self) -> bool:
         """Bits of some disk were flipped: what it serves may be wrong until its scrub has found out."""
@@ -416,7 +433,8 @@ class SimGroup:
             return False
         head = leader.replica
         membership = head.engine.table.membership
-        if membership.learners or not head.engine.can_change_membership:
+        stay = self.settings.learner_names
+        if any(learner.node_id not in stay for learner in membership.learners) or not head.engine.can_change_membership:
             return False
         for node in self.nodes.values():
             replica = node.replica
@@ -425,14 +443,14 @@ class SimGroup:
                 or node.life is None
                 or node.life.stopping
                 or node.life.environment.paused
-                or replica.me not in membership.voters
+                or replica.me not in (membership.learners if node.name in stay else membership.voters)
                 or replica.engine.term != head.engine.term
                 or replica.engine.commit_index != head.store.last_index
                 or replica.applied_index != head.store.last_index
                 or replica.store.durable != head.store.last_index
             ):
                 return False
-        return len(membership.voters) == len(self.nodes)
+        return len(membership.members) == len(self.nodes)
 
 
 KEEPS: tuple[Keep, ...] = ("none", "random", "all")

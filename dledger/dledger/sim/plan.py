@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from dledger.sim.group import GroupSettings
-from dledger.sim.nemesis import KINDS, RARE
+from dledger.sim.kinds import KINDS, RARE
 
 
 @dataclass(frozen=True, slots=True)

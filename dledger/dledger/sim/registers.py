@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from random import Random
 
 from dledger.sim.cases import Limits
 from dledger.sim.group import Life, SimGroup
 from dledger.sim.invariants import Witness, require
 from dledger.sim.machine import RegisterMachine
+from dledger.sim.plan import Plan
 from dledger.sim.workload import Workload, WorkloadSettings
 
 SPACE_NOTICED_S = 5.0
@@ -112,22 +113,42 @@ def leading(group: SimGroup) -> Life:
     return leader.life
 
 
-class RegisterScenario:
-    """See `Scenario`."""
+def _usual_clients(random: Random) -> WorkloadSettings:
+    return WorkloadSettings(
+        clients=random.choice((1, 3, 6)),
+        think_s=random.choice((0.02, 0.05, 0.15)),
+        timeout_s=random.choice((0.3, 1.5)),
+        keys=random.choice((1, 8)),
+        read_share=random.choice((0.1, 0.4)),
+        padding_bytes=random.choice((100, 800, 4000)),
+        large_share=random.choice((0.0, 0.01, 0.05)),
+    )
 
-    name = "log"
+
+def _bursty_clients(random: Random) -> WorkloadSettings:
+    """Now and then they write more at once than a leader takes that waits for others."""
+    return replace(
+        _usual_clients(random),
+        burst_share=random.choice((0.1, 0.4)),
+        burst=random.choice((20, 60)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterScenario:
+    """See `Scenario`; `draw_plan` draws a seed's group and faults.  With `bursts` clients write much at once."""
+
+    name: str
+    draw_plan: Callable[[Random, Collection[str] | None], Plan]
+    bursts: bool = False
+
+    def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
+        """See `Scenario.plan`."""
+        return self.draw_plan(random, kinds)
 
     def draw(self, random: Random, limits: Limits) -> RegisterTrial:
         """See `Scenario.draw`."""
-        settings = WorkloadSettings(
-            clients=random.choice((1, 3, 6)),
-            think_s=random.choice((0.02, 0.05, 0.15)),
-            timeout_s=random.choice((0.3, 1.5)),
-            keys=random.choice((1, 8)),
-            read_share=random.choice((0.1, 0.4)),
-            padding_bytes=random.choice((100, 800, 4000)),
-            large_share=random.choice((0.0, 0.01, 0.05)),
-        )
+        settings = _bursty_clients(random) if self.bursts else _usual_clients(random)
         padding_bytes = random.choice((0, 0, 0, 20 << 10, 600 << 10))
         if limits.clients is not None:
             settings = replace(settings, clients=min(settings.clients, limits.clients))

@@ -15,7 +15,6 @@ from dledger.sim.cases import Case, Strike
 from dledger.sim.group import DISK_ERRORS, SimGroup, SimNode
 from dledger.sim.invariants import Violation, require
 from dledger.sim.nemesis import Nemesis
-from dledger.sim.plan import draw_plan
 from dledger.sim.scheduler import Scheduler
 from dledger.sim.service import Scenario, Trial
 
@@ -59,7 +58,7 @@ class Outcome:
 
 def simulate(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | None = None) -> Outcome:
     """Run one case; a broken promise ends it and stands in the outcome."""
-    plan = draw_plan(_random(case, "plan"), case.kinds)
+    plan = scenario.plan(_random(case, "plan"), case.kinds)
     trial = scenario.draw(_random(case, "clients"), case.limits)
     scheduler = Scheduler()
     group = SimGroup(scheduler, _random(case, "group"), plan.group, trial.serve)

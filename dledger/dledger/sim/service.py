@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +12,7 @@ from dledger.statemachine import StateMachine
 if TYPE_CHECKING:
     from dledger.sim.cases import Limits
     from dledger.sim.group import Life, SimGroup
+    from dledger.sim.plan import Plan
 
 
 class Service(Protocol):
@@ -60,6 +61,9 @@ class Scenario(Protocol):
     @property
     def name(self) -> str:
         """What the command line calls it."""
+
+    def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
+        """A seed's group and faults; `kinds` are those to draw from, by default all."""
 
     def draw(self, random: Random, limits: Limits) -> Trial:
         """A seed's clients."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dledger.sim.cases import Case
-from dledger.sim.nemesis import CLASSES
+from dledger.sim.kinds import CLASSES
 from dledger.sim.run import Outcome
 
 OPERATIONS = ("ok", "fail", "info", "read", "commit", "topic changed")

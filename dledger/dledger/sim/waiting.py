@@ -31,6 +31,20 @@ class Waiting:
         """It was not: nothing is to come of it."""
         self._operations.discard(operation)
 
+    def require_busy(self) -> None:
+        """An operation was refused because too much waits for a majority: so much does."""
+        replica, limit = self._life.replica, self._life.node.config.max_uncommitted_bytes
+        committed = replica.engine.commit_index
+        known = committed >= replica.store.first_index
+        end = replica.store.meta(committed).end if known else replica.store.first_position
+        require(
+            replica.store.end_position - end > limit,
+            "an operation is refused as busy only while too much waits for a majority",
+            node=self._life.node.name,
+            waits=replica.store.end_position - end,
+            limit=limit,
+        )
+
     def settled(self, operation: int) -> None:
         """An operation was applied or dropped."""
         require(

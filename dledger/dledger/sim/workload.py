@@ -107,7 +107,9 @@ class Workload:
         except (BusyError, LogFullError, TooLargeError) as error:
             life.waiting.refused(operation)
             self.counts["fail"] += 1
-            self.counts["busy"] += isinstance(error, BusyError)
+            if isinstance(error, BusyError):
+                self.counts["busy"] += 1
+                life.waiting.require_busy()
             witness.answered_fail(operation)
             done("fail", life.node.name)
         except StorageError:

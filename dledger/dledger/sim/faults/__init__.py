@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from dledger.sim.faults.disks import BitFlip, DiskError, FullDisk, LoseFiles, LoseSegment, OldCopy, SlowDisk, Wipe
 from dledger.sim.faults.links import ClientCut, Cut, Deposed, Partition, SlowClose, SlowLinks, Throttle
 from dledger.sim.faults.machines import ClockDrift, ClockJump, Crash, Kill, LongPause, Pause, PowerCut
+from dledger.sim.faults.members import Change, Reinstall, Reshape
 from dledger.sim.faults.operations import Drain, Remove, RollingRestart, Transfer, Trim
 from dledger.sim.group import SimGroup
 
@@ -53,6 +54,8 @@ _TYPES: Final[tuple[type[Fault], ...]] = (
     RollingRestart,
     Drain,
     Trim,
+    Reshape,
+    Reinstall,
 )
 FAULTS: Final = {fault.__name__: fault for fault in _TYPES}
 """Every fault by the name of its class."""
@@ -60,6 +63,7 @@ FAULTS: Final = {fault.__name__: fault for fault in _TYPES}
 __all__ = [
     "FAULTS",
     "BitFlip",
+    "Change",
     "ClientCut",
     "ClockDrift",
     "ClockJump",
@@ -78,7 +82,9 @@ __all__ = [
     "Partition",
     "Pause",
     "PowerCut",
+    "Reinstall",
     "Remove",
+    "Reshape",
     "RollingRestart",
     "SlowClose",
     "SlowDisk",

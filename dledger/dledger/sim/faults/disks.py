@@ -63,12 +63,16 @@ class FullDisk:
 
 @dataclass(frozen=True, slots=True)
 class DiskError:
-    """The next write or sync of a kind of file fails; the node dies of it and starts again."""
+    """The next write or sync of a kind of file fails; the node dies of it and starts again.
+
+    Of a `torn` write the first half is in the page cache.
+    """
 
     node: str
     operation: str
     prefix: str
     duration_s: float
+    torn: bool = False
 
     def inject(self, group: SimGroup) -> bool:
         node = group.nodes[self.node]
@@ -82,7 +86,7 @@ class DiskError:
                 group.witness.happened["disk error met"] += 1
             return fails
 
-        node.disk.fail(matches)
+        node.disk.fail(matches, torn=self.torn)
         return True
 
     def heal(self, group: SimGroup) -> None:
@@ -93,7 +97,8 @@ class DiskError:
 def _may_rot(group: SimGroup, node: SimNode) -> bool:
     """Everybody else remembers everything, and nothing else is rotten."""
     others_rot = any(other.rotten for other in group.nodes.values() if other is not node)
-    return node.life is not None and group.healthy() and not others_rot and not group.damaged
+    whole = group.healthy() and group.can_spare(node.name)
+    return node.life is not None and whole and not others_rot and not group.damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +207,7 @@ class Wipe:
     duration_s: float
 
     def inject(self, group: SimGroup) -> bool:
-        if not group.healthy() or group.damaged:
+        if not group.healthy() or group.damaged or not group.can_spare(self.node):
             return False
         group.wipe(self.node)
         return True
@@ -220,7 +225,7 @@ class LoseFiles:
 
     def inject(self, group: SimGroup) -> bool:
         disk = group.nodes[self.node].disk
-        if not group.healthy() or group.damaged or disk.faults:
+        if not group.healthy() or group.damaged or disk.faults or not group.can_spare(self.node):
             return False
         group.kill(self.node)
         group.witness.amnesia(self.node)

@@ -1,0 +1,67 @@
+"""Modes of a group that most seeds of `plan` do not have: few voters, learners that stay, little room, busy logs.
+
+The seeds of the older scenarios keep their meaning; those of `modes` draw from all kinds of faults, and from some more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from random import Random
+from typing import NamedTuple
+
+from dledger.sim.group import GroupSettings
+from dledger.sim.kinds import DRAWS, MODE_KINDS, RARE
+from dledger.sim.plan import Plan
+
+MANY = frozenset(("crash-many", "kill-many", "pause-many"))
+"""Kinds that strike two nodes at least."""
+
+
+class Shape(NamedTuple):
+    """Who is in a group: all nodes, those that found it, and those that stay learners."""
+
+    nodes: int
+    founders: int
+    learners: int
+
+
+SHAPES: tuple[tuple[Shape, int], ...] = (
+    (Shape(1, 1, 0), 2),
+    (Shape(2, 1, 1), 2),
+    (Shape(2, 2, 0), 4),
+    (Shape(2, 1, 0), 2),
+    (Shape(3, 2, 1), 2),
+    (Shape(3, 3, 0), 6),
+    (Shape(3, 1, 0), 2),
+    (Shape(4, 4, 0), 1),
+    (Shape(5, 3, 1), 1),
+)
+"""With how often each is drawn."""
+
+
+def draw_mode_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
+    """A seed's mode, and its faults; `kinds` are those to draw from, by default all."""
+    shape = random.choices([shape for shape, _ in SHAPES], [weight for _, weight in SHAPES])[0]
+    group = GroupSettings(
+        shape.nodes,
+        shape.founders,
+        shape.learners,
+        snapshot_interval_ms=random.choice((0, 100, 300)),
+        recent_bytes=random.choice((4 << 10, 48 << 10, 1 << 20)),
+        sizes_window=random.choice((4, 64, 4096)),
+        max_uncommitted_bytes=random.choice((16 << 10, 64 << 10, 1 << 20)),
+        call_cost_s=random.choice((0.0, 0.0, 0.0, 0.0005)),
+        clock_drift=random.choice((0.0, 0.01, 0.05)),
+    )
+    usual = [kind for kind in sorted(DRAWS if kinds is None else kinds) if shape.nodes > 1 or kind not in MANY]
+    chosen = random.sample(usual, min(len(usual), random.randint(2, 8)))
+    if kinds is None:
+        chosen += [kind for kind in MODE_KINDS if kind not in chosen and random.random() < 0.5]
+    return Plan(
+        group,
+        {kind: random.uniform(0.2, 1.0) * RARE.get(kind, 1.0) for kind in chosen},
+        interval_s=random.choice((0.15, 0.4, 1.0)),
+        most_at_once=random.choice((1, 2, 4)),
+        trim_s=random.choice((0.1, 0.3, 1.0)),
+        sync_s=random.choice((0.0003, 0.002, 0.01, 0.06)),
+    )
