@@ -1,4 +1,4 @@
-"""Which leader is asked to change a group, and how it is asked."""
+"""Asking of a group's leaders: the one that is asked to change a group, and the way it is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `dledger cluster health` says about a cluster, from what name servers and nodes have told."""
+"""Verdict of `dledger cluster health` on a cluster, from reports of name servers and nodes."""
 
 from __future__ import annotations
 

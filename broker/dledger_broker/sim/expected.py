@@ -1,4 +1,4 @@
-"""What the replicated state must be after each entry, worked out beside the code under test.
+"""The replicated state that must follow from the entries of the log, worked out beside the code under test.
 
 `truth` reads the log and says here what its commands change; every replica's tables must then say the same. What held
 when is kept, too, so that answers can be judged that were right a moment ago.

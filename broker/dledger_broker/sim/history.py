@@ -1,4 +1,4 @@
-"""What was so, and when: values by the entries of the log that made them, and by when those were first applied.
+"""Values over time: by the entries of the log that made them, and by when those were first applied.
 
 Two questions are asked of a history. A node that answers from what it has applied may say whatever held somewhere
 between the entry that it had applied when it was asked and the one that it had applied when it answered. A confirmed

@@ -1,4 +1,4 @@
-"""What a healed broker group must show: on every node, through the front door and in the files."""
+"""Judge of a healed broker group: every node is looked at, through the front door and in its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be simulated: the log alone, and brokers."""
+"""The two things that can be simulated: the log alone, and brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gets in a broker's way beside the faults of its group: a log that is busy, reads of the disk that take long."""
+"""Obstacles in a broker's way beside the faults of its group: a log that is busy, reads of the disk that take long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the answers to pulls must say, and where they may send who asked.
+"""Judge of answers to pulls: their messages, their offsets, and the nodes they point to.
 
 - 0 brings what is stored and committed, where it stands, and passes over nothing that is kept and wanted.
 - 19 says that there is nothing to come: true of what the node had applied when it said so.

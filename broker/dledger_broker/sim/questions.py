@@ -1,4 +1,4 @@
-"""What a confirmed leader may answer to questions about offsets, topics and groups: what held since it was asked.
+"""Judge of answers about offsets, topics and groups: each must have been true at some moment since it was asked.
 
 A node that is asked for single messages answers from what it has: nothing of a topic that it knows to be deleted.
 """

@@ -1,4 +1,4 @@
-"""What a seed makes of a run of brokers: who its clients are, how much they do, and how small everything is."""
+"""Scenario of a run of brokers, made from a seed: its clients, how much they do, and how small everything is."""
 
 from __future__ import annotations
 

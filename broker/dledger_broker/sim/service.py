@@ -1,4 +1,4 @@
-"""What a simulated node runs: the real state machine, views, processors, forwarding and retention of a broker."""
+"""Service of a simulated node: the real state machine, views, processors, forwarding and retention of a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log says, read entry by entry beside the code under test: every replica and every answer must agree.
+"""Truth about messages: the log, read entry by entry beside the code under test, with which all must agree.
 
 - No operation is stored twice, none that was answered as not stored is stored at all.  Idempotent sends may be
   repeated, and are not stored twice either, as long as what was stored first is kept, remembered, and not rotten.

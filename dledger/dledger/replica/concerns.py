@@ -1,4 +1,4 @@
-"""What an operator should know of the group although nothing depends on it: clocks that differ, members that differ.
+"""Warnings for operators about things on which nothing depends: clocks that differ, members that differ.
 
 Each concern is one warning, logged when it has lasted `LASTING_S` and again every `REPEAT_S` while it lasts.
 """

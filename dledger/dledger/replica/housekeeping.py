@@ -1,4 +1,4 @@
-"""What is due a few times a second, and never urgent."""
+"""Housekeeping of a replica: work that is due a few times a second, and never urgent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may become a member, decided by the leader, one change at a time.
+"""Admission of members, decided by the leader, one change at a time.
 
 - A node that says another incarnation than the listed one has lost its directory.  The listed incarnation is replaced
   (as a learner) once nothing was heard of it for `REPLACE_AFTER_S`.

@@ -1,4 +1,4 @@
-"""What only a leader does: stage units, propose entries, change the membership, hand over."""
+"""Leader's part of a replica: stage units, propose entries, change the membership, hand over."""
 
 from __future__ import annotations
 

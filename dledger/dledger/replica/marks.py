@@ -1,4 +1,4 @@
-"""What snapshot marks in the log set off: snapshots, digests of the state, trims.
+"""Snapshot marks of the log, and their consequences: snapshots, digests of the state, trims.
 
 A mark stands in the first entry of a segment.  Every replica snapshots its state before it applies that entry, and
 proposes through the leader what its state amounted to there.  A trim drops what lies before such a snapshot.

@@ -1,4 +1,4 @@
-"""What a replica says of itself; the JSON of `/status`."""
+"""Status of a replica; the JSON of `/status`."""
 
 from __future__ import annotations
 

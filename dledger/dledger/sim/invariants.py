@@ -1,4 +1,4 @@
-"""What must hold after every event, checked incrementally for the node on which it happened.
+"""Invariants that hold after every event, checked incrementally for the node on which it happened.
 
 The witness sees everything at once: all replicas' memory, the bytes that are really on all platters, every message
 that leaves, every operation of every client.

@@ -1,4 +1,4 @@
-"""What can be simulated of the log alone."""
+"""Simulation of the log alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a seed makes of a run: every seed has its own group, and its own mixture and rates of faults."""
+"""Plan of a run, made from a seed: every seed has its own group, and its own mixture and rates of faults."""
 
 from __future__ import annotations
 

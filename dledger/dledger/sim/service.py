@@ -1,4 +1,4 @@
-"""What is simulated on top of a group: the service that every node runs, and the clients of it."""
+"""Services on top of a simulated group: the one that every node runs, and the clients of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a campaign has come to, in a file that the next one goes on from."""
+"""Totals of a campaign, in a file that the next one goes on from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broken promise is to the simulator."""
+"""Broken promise, as the simulator tells of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What memory holds of the entries: the metas of the last ones, and the term of all."""
+"""Memory of the entries: the metas of the last ones, and the term of all."""
 
 from __future__ import annotations
 

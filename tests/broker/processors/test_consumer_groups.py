@@ -1,4 +1,4 @@
-"""What a broker tells of a consumer group: its members, how far they are, and who reads its queues."""
+"""Answers of a broker about a consumer group: its members, how far they are, and who reads its queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node tells of itself to RocketMQ's tools and to ours (28)."""
+"""A node's report on itself to RocketMQ's tools and to ours (28)."""
 
 from __future__ import annotations
 

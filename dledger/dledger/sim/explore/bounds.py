@@ -1,4 +1,4 @@
-"""How far the exploration goes."""
+"""Bounds of the exploration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of a whole world after a step, given what the step did.
+"""Witness of a whole world: checks that it keeps every promise after a step, given what the step did.
 
 Election safety, leader completeness, log matching, state machine safety, durability on a majority, acknowledgements
 that equal the leader's log, no truncation of what is committed: the invariants of `dledger.sim.invariants`, which

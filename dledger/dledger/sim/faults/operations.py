@@ -1,4 +1,4 @@
-"""What operators do, right or wrong: members, leadership, restarts, retention."""
+"""Operators, who do right and wrong things: members, leadership, restarts, retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a known bug is, and how it is switched on."""
+"""Catalogue of known bugs, with the way each one is switched on."""
 
 from __future__ import annotations
 
