@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from typing import Final
 
@@ -23,31 +24,35 @@ _log = logging.getLogger(__name__)
 
 
 async def supervise(
-    run: Callable[[], Coroutine[object, object, None]], name: str, on_restart: Callable[[], None]
+    run: Callable[[], Coroutine[object, object, None]],
+    name: str,
+    on_restart: Callable[[], None],
+    *,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Coroutine[object, object, None]] = asyncio.sleep,
 ) -> None:
     """Await `run()` until it returns or this task is cancelled; call it again after an exception.
 
     Between two runs there is a pause, doubled from `FIRST_PAUSE_S` to `MAX_PAUSE_S`, so `run` has to begin with
     whatever an unfinished run may have left behind. `on_restart` counts. A broken invariant is also given to the event
-    loop's exception handler, by which a process that must not go on ends.
+    loop's exception handler, by which a process that must not go on ends. `now` and `sleep` may be other clocks.
 
     A `CancelledError` that comes out of `run` while nobody cancels this task, as from a future that somebody else
     cancelled, is an exception like any other.
     """
-    loop = asyncio.get_running_loop()
     pause_s = FIRST_PAUSE_S
     while True:
-        began = loop.time()
+        began = now()
         try:
             return await run()
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
                 raise
-            if loop.time() - began >= SETTLED_S:
+            if now() - began >= SETTLED_S:
                 pause_s = FIRST_PAUSE_S
             _report(name, error, pause_s)
-        on_restart()
-        await asyncio.sleep(pause_s)
+            on_restart()
+        await sleep(pause_s)
         pause_s = min(pause_s * 2, MAX_PAUSE_S)
 
 

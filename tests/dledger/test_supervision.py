@@ -5,9 +5,8 @@ import logging
 
 import pytest
 
-from dledger import supervision
 from dledger.invariants import InvariantError
-from dledger.supervision import supervise
+from dledger.supervision import SETTLED_S, supervise
 
 
 class Work:
@@ -27,9 +26,17 @@ class Work:
     def count(self) -> None:
         self.restarts += 1
 
-    async def outlive(self) -> None:
-        """Run supervised until all failures are over."""
-        task = asyncio.create_task(supervise(self.run, "the work", self.count))
+    async def outlive(self, pauses: list[float] | None = None, seconds_lived: float = 0.0) -> None:
+        """Run supervised until all failures are over, without making the pauses; each run lives for so long."""
+        times = iter(range(100))
+
+        async def note(seconds: float) -> None:
+            if pauses is not None:
+                pauses.append(seconds)
+
+        task = asyncio.create_task(
+            supervise(self.run, "the work", self.count, now=lambda: next(times) * seconds_lived, sleep=note)
+        )
         async with asyncio.timeout(20):
             await self.lives.wait()
         task.cancel()
@@ -37,18 +44,9 @@ class Work:
             await task
 
 
-@pytest.fixture(autouse=True)
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses between runs, none of which is made."""
-    made: list[float] = []
-    sleep = asyncio.sleep
-
-    async def note(seconds: float) -> None:
-        made.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr(supervision.asyncio, "sleep", note)
-    return made
+@pytest.fixture
+def pauses() -> list[float]:
+    return []
 
 
 async def test_an_exception_is_logged_and_counted_and_the_task_goes_on_after_a_growing_pause(
@@ -56,7 +54,7 @@ async def test_an_exception_is_logged_and_counted_and_the_task_goes_on_after_a_g
 ) -> None:
     caplog.set_level(logging.ERROR)
     work = Work(*(KeyError(f"number {number}") for number in range(9)))
-    await work.outlive()
+    await work.outlive(pauses)
     assert work.restarts == 9
     assert pauses[:3] == [0.05, 0.1, 0.2]
     assert pauses[-2:] == [5.0, 5.0]
@@ -66,9 +64,8 @@ async def test_an_exception_is_logged_and_counted_and_the_task_goes_on_after_a_g
     assert caplog.records[0].exc_info is not None
 
 
-async def test_after_a_long_life_the_pause_is_short_again(monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> None:
-    monkeypatch.setattr(supervision, "SETTLED_S", 0.0)
-    await Work(KeyError(1), KeyError(2), KeyError(3)).outlive()
+async def test_after_a_long_life_the_pause_is_short_again(pauses: list[float]) -> None:
+    await Work(KeyError(1), KeyError(2), KeyError(3)).outlive(pauses, SETTLED_S)
     assert pauses == [0.05, 0.05, 0.05]
 
 
@@ -78,16 +75,15 @@ async def test_a_cancellation_that_nobody_asked_for_is_an_exception_like_any_oth
     assert work.restarts == 1
 
 
-async def test_who_cancels_the_task_ends_it_even_in_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_cancels_the_task_ends_it_even_in_a_pause() -> None:
     paused = asyncio.Event()
 
     async def pause(_seconds: float) -> None:
         paused.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(supervision.asyncio, "sleep", pause)
     work = Work(KeyError("once"))
-    task = asyncio.create_task(supervise(work.run, "the work", work.count))
+    task = asyncio.create_task(supervise(work.run, "the work", work.count, sleep=pause))
     await paused.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from dledger.invariants import InvariantError
 from dledger.sim.group import Life
 from dledger.sim.node import SimulatedNode
 from dledger.sim.scheduler import Scheduler
@@ -91,6 +92,7 @@ class SimBroker:
             ),
             disk=life.node.disk,
         )
+        self.broker.keys.on_restart = self._on_restart
         node = BusyNode(life, scheduler, obstacles) if obstacles.busy_share else SimulatedNode(life)
         if obstacles.slow_reads_s:
             slow_down_reads(environment, Random(f"{name} {life.node.lives} reads"), obstacles)
@@ -102,6 +104,11 @@ class SimBroker:
         self.service.retention.policy = RetentionPolicy(max_age_ms=settings.retention_ms)
         self.waiting.watch(self.service.processors.pulls, group)
         watch_proposals(self.broker, self.service.retention)
+
+    def _on_restart(self) -> None:
+        """What mends a fault in a real process must not hide it here."""
+        error = InvariantError("the key index met an exception that nobody expected")
+        self._life.environment.loop.call_exception_handler({"exception": error})
 
     def start(self) -> None:
         """See `Service.start`."""

@@ -69,6 +69,7 @@ class KeySearch:
         self.incarnation = ""
         self.restarts = 0
         """How often indexing went on after an unexpected exception."""
+        self.on_restart: Callable[[], None] = self._count_restart
         self._position = 0
         self._saved_position = 0
         self._loading = asyncio.Lock()
@@ -91,7 +92,8 @@ class KeySearch:
 
     def start(self) -> None:
         """Begin to index; needs a running event loop."""
-        self._task = asyncio.get_running_loop().create_task(supervise(self._run, "key index", self._count_restart))
+        run = supervise(self._run, "key index", self.on_restart, now=self._env.now, sleep=self._sleep)
+        self._task = asyncio.get_running_loop().create_task(run)
 
     async def close(self) -> None:
         """Stop indexing and make what is indexed durable; queries are refused from then on."""
