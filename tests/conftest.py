@@ -2,9 +2,30 @@
 
 import os
 from collections.abc import Generator
+from types import FrameType
 
 import pytest
 from hypothesis import settings
+
+from dledger import loop_guard
+
+SERVING = ("dledger.node", "dledger.reopening", "dledger.replica.", "dledger_broker.")
+"""Modules that run on the loop of a node."""
+NOT_SERVING = ("dledger_broker.testing.", "dledger_broker.sim.")
+
+
+def is_a_tests_own(caller: FrameType) -> bool:
+    """Whether a test does disk work on its own loop, which no node waits for."""
+    frame: FrameType | None = caller
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module.startswith(SERVING) and not module.startswith(NOT_SERVING):
+            return False
+        frame = frame.f_back
+    return True
+
+
+loop_guard.watch(is_a_tests_own)
 
 # Repeatable everywhere; HYPOTHESIS_PROFILE=search looks for new counterexamples.
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
@@ -30,3 +51,11 @@ def pytest_runtest_makereport(
             report.outcome = "failed"
             report.longrepr = f"{item.nodeid} was skipped, which CI does not allow: {reason}"
     return report
+
+
+@pytest.fixture(autouse=True)
+def loops_do_no_disk_work() -> Generator[None]:
+    """Disk work on an event loop fails the test, even if what did it caught the error that it got."""
+    loop_guard.violations.clear()
+    yield
+    assert not loop_guard.violations, "disk work on an event loop"

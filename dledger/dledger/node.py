@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
@@ -20,26 +19,23 @@ from dledger.config import NodeConfig
 from dledger.engines import EngineFactory, native
 from dledger.environment import COLD, AsyncioEnvironment, Environment, called_back
 from dledger.errors import (
-    ContradictionError,
     CorruptionError,
     LogError,
     NotLeaderError,
     OutcomeUnknownError,
-    StateDivergedError,
     TrimmedError,
 )
 from dledger.invariants import invariant
+from dledger.loop_guard import excepted
 from dledger.net.links import Links
 from dledger.net.requests import Handler, RequestChannel
 from dledger.net.settings import LinkCounters
-from dledger.reopening import NodeDirectory, make_links, mint_incarnation
+from dledger.reopening import NodeDirectory, close_replica, lock_directory, make_links
 from dledger.replica.joining import promote, without
-from dledger.replica.opening import set_aside
 from dledger.replica.proposer import Fill
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
 from dledger.statemachine import CommittedEntry, Leadership, StateMachine
-from dledger.store.disk import OsDisk, make_directory_durably
 from dledger.store.identity import DirectoryLock
 from dledger.store.log import Pin, SegmentInfo
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, last_records, read_run, record_spans
@@ -97,8 +93,7 @@ class Node:
         A directory that lost what was promised from it makes this wait for a leader, see `waits_for`.
         """
         config, loop = self.config, asyncio.get_running_loop()
-        make_directory_durably(str(config.data_dir))
-        self._lock = DirectoryLock.acquire(str(config.data_dir), os.getpid())
+        self._lock = lock_directory(config)
         self._failed = asyncio.Event()
         self._environment = AsyncioEnvironment(loop)
         try:
@@ -107,15 +102,16 @@ class Node:
             for note in opened.notes:
                 logger.warning("event=directory_note directory=%s note=%r", config.data_dir, note)
             self._links = make_links(config, opened.identity.incarnation, _Receiver(self))
-            self._replica = Replica(
-                config.replica,
-                opened,
-                self._environment,
-                self._links,
-                self._machine,
-                engine=self._engine,
-                on_failure=self._on_failure,
-            )
+            with excepted("nothing is served yet"):
+                self._replica = Replica(
+                    config.replica,
+                    opened,
+                    self._environment,
+                    self._links,
+                    self._machine,
+                    engine=self._engine,
+                    on_failure=self._on_failure,
+                )
             await self._links.start()
             self._replica.start()
         except BaseException:
@@ -132,8 +128,7 @@ class Node:
             self._environment.close()
             self._environment = None
         if self._replica is not None:
-            self._replica.close(clean=self._replica.failure is None)
-            self._replica_failed_aside()
+            close_replica(self.config, self._replica)
             self._replica = None
         if self._lock is not None:
             self._lock.release()
@@ -154,12 +149,6 @@ class Node:
         )
         if self._failed is not None:
             self._failed.set()
-
-    def _replica_failed_aside(self) -> None:
-        """A replica that the group contradicts comes back as another incarnation, without its log."""
-        replica = self._replica
-        if replica is not None and isinstance(replica.failure, ContradictionError | StateDivergedError):
-            set_aside(OsDisk(str(self.config.data_dir)), replica.identity, mint_incarnation)
 
     async def wait_failed(self) -> BaseException:
         """Wait until this node cannot go on; returns why.  It is to be stopped then, and the process should exit."""

@@ -1,22 +1,25 @@
-"""Opens a node's directory, and waits where it lost something until the node may come back without it."""
+"""Opens and closes a node's directory, and waits where it lost something until the node may come back without it."""
 
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from functools import partial
 from pathlib import Path
 
 from dledger.config import NodeConfig
 from dledger.environment import Environment, called_back
-from dledger.errors import LostDirectoryError
+from dledger.errors import ContradictionError, LostDirectoryError, StateDivergedError
+from dledger.loop_guard import excepted
 from dledger.net.links import Links
 from dledger.net.settings import LinkLimits
 from dledger.net.transport import Receiver
 from dledger.replica.opening import Opened, identity_to_leave, open_directory, set_aside
+from dledger.replica.replica import Replica
 from dledger.replica.returning import Returning, only_voter
-from dledger.store.disk import OsDisk
-from dledger.store.identity import Identity
+from dledger.store.disk import OsDisk, make_directory_durably
+from dledger.store.identity import DirectoryLock, Identity
 from dledger.types import ReplicaId
 
 logger = logging.getLogger(__name__)
@@ -41,6 +44,24 @@ def make_links(config: NodeConfig, incarnation: str, receiver: Receiver) -> Link
 def mint_incarnation() -> str:
     """A fresh one."""
     return uuid.uuid4().hex
+
+
+def lock_directory(config: NodeConfig) -> DirectoryLock:
+    """Make the directory of a node that starts, if there is none, and keep other processes out of it."""
+    with excepted("nothing is served yet"):
+        make_directory_durably(str(config.data_dir))
+        return DirectoryLock.acquire(str(config.data_dir), os.getpid())
+
+
+def close_replica(config: NodeConfig, replica: Replica) -> None:
+    """Close the files of a stopped replica.
+
+    One that the group contradicts comes back as another incarnation, without its log.
+    """
+    with excepted("nothing is served any more"):
+        replica.close(clean=replica.failure is None)
+        if isinstance(replica.failure, ContradictionError | StateDivergedError):
+            set_aside(OsDisk(str(config.data_dir)), replica.identity, mint_incarnation)
 
 
 class NodeDirectory:
@@ -69,20 +90,23 @@ class NodeDirectory:
         config = self._config
         while True:
             try:
-                return open_directory(
-                    self._disk,
-                    config.replica,
-                    mint_incarnation,
-                    boot_id=_boot_id(),
-                    bootstrap=config.bootstrap,
-                    name=str(config.data_dir),
-                )
+                with excepted("nothing is served yet"):
+                    return open_directory(
+                        self._disk,
+                        config.replica,
+                        mint_incarnation,
+                        boot_id=_boot_id(),
+                        bootstrap=config.bootstrap,
+                        name=str(config.data_dir),
+                    )
             except LostDirectoryError as lost:
                 if not config.peers:
                     raise only_voter(lost) from lost
-                identity = identity_to_leave(self._disk, config.replica, mint_incarnation)
+                with excepted("nothing is served yet"):
+                    identity = identity_to_leave(self._disk, config.replica, mint_incarnation)
                 await self._wait_for_leader(lost, identity)
-                aside = set_aside(self._disk, identity, mint_incarnation)
+                with excepted("nothing is served yet"):
+                    aside = set_aside(self._disk, identity, mint_incarnation)
                 logger.warning(
                     "node=%s event=set_aside directory=%s incarnation=%s was=%s: a leader answered; what this node held"
                     " is kept in its newest aside-<n>, which may be deleted once the node has caught up",

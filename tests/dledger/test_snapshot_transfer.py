@@ -223,10 +223,10 @@ async def test_a_node_gets_another_snapshot_if_the_leaders_first_cannot_be_read(
         await until(lambda: leader.first_position == position, "a trim")
         home, read_data = str(group.home(leader.config.node_id)), snapshots._read_data
 
-        def fail_to_read(disk: OsDisk, meta: SnapshotMeta) -> Iterator[memoryview]:
-            if (disk.root, meta.position) == (home, position):
+        def fail_to_read(disk: OsDisk, meta: SnapshotMeta, path: str = "") -> Iterator[memoryview]:
+            if (disk.root, meta.position, path) == (home, position, ""):
                 raise StorageError(f"reading failed: {OSError(errno.EIO, 'Input/output error')}")
-            yield from read_data(disk, meta)
+            yield from read_data(disk, meta, path)
 
         monkeypatch.setattr(snapshots, "_read_data", fail_to_read)
         await group.start(late)

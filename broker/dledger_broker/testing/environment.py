@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
+from dledger.loop_guard import as_worker
+
 T = TypeVar("T")
 
 START_MS = 1_700_000_000_000
@@ -105,7 +107,8 @@ class FakeEnvironment:
 
 def _run(work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
     try:
-        result: T | BaseException = work()
+        with as_worker():
+            result: T | BaseException = work()
     except Exception as error:
         result = error
     done(result)

@@ -19,6 +19,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dledger.loop_guard import refuse_on_loop
 from dledger.sim.inodes import Change, Inode, Keep, Tree, grow, normal, overwrite, parent
 from dledger.store.disk import Buffer, FileStat
 
@@ -66,10 +67,10 @@ class SimFile:
         self._open = True
         self._write_through = write_through
 
-    def _begin(self, operation: str) -> None:
+    def _begin(self, operation: str, *, waits: bool = True) -> None:
         if not self._open or self._epoch != self._disk.epoch:
             raise OSError(errno.EBADF, f"{operation} on a closed file", self._path)
-        self._disk.begin(operation, self._path)
+        self._disk.begin(operation, self._path, waits=waits)
 
     def pread(self, size: int, offset: int) -> bytes:
         """See `File.pread`."""
@@ -80,7 +81,8 @@ class SimFile:
         """See `File.pread_nowait`; at random there is nothing in the page cache."""
         if self._disk.misses_cache():
             return None
-        data = self.pread(size, offset)
+        self._begin("pread", waits=False)
+        data = bytes(self._inode.cached[offset : offset + size])
         return data if len(data) == size else None
 
     def pwrite(self, data: Buffer, offset: int) -> None:
@@ -141,6 +143,7 @@ class SimFile:
 
     def close(self) -> None:
         """See `File.close`."""
+        refuse_on_loop("close", self._path)
         self._open = False
 
 
@@ -276,8 +279,13 @@ class SimDisk:
         if self._crowded:
             self.capacity_bytes -= blocks * BLOCK_BYTES
 
-    def begin(self, operation: str, path: str) -> None:
-        """An operation is about to take effect; raises what was injected for it, if anything."""
+    def begin(self, operation: str, path: str, *, waits: bool = True) -> None:
+        """An operation is about to take effect; raises what was injected for it, if anything.
+
+        On a node's event loop it raises as `dledger.loop_guard` says, unless it never `waits` for the disk.
+        """
+        if waits:
+            refuse_on_loop(operation, path)
         if self.entered is not None:
             self.entered(operation, path)
         if self.faults:
@@ -336,16 +344,19 @@ class SimDisk:
     def exists(self, path: str) -> bool:
         """See `Disk.exists`."""
         path = normal(path)
+        refuse_on_loop("exists", path)
         return path in self._tree.files or path in self._tree.directories
 
     def stat(self, path: str) -> FileStat:
         """See `Disk.stat`."""
+        refuse_on_loop("stat", path)
         inode = self._inode(normal(path))
         return FileStat(len(inode.blocks) * BLOCK_BYTES, inode.mtime_ms)
 
     def mkdir(self, path: str) -> None:
         """See `Disk.mkdir`."""
         path = normal(path)
+        refuse_on_loop("mkdir", path)
         if path not in self._tree.directories:
             self.mkdir(parent(path))
             self._change(Change("mkdir", path))
@@ -374,6 +385,7 @@ class SimDisk:
     def rmtree(self, path: str) -> None:
         """See `Disk.rmtree`."""
         path = normal(path)
+        refuse_on_loop("rmtree", path)
         inside = path + "/"
         for name in sorted(self._tree.files):
             if name.startswith(inside):
@@ -393,7 +405,7 @@ class SimDisk:
 
     def usage(self, path: str) -> tuple[int, int]:
         """See `Disk.usage`."""
-        _ = path
+        refuse_on_loop("usage", path)
         return max(0, self.capacity_bytes - self.allocated_bytes), self.capacity_bytes
 
     def _gone(self, inode: Inode | None) -> None:

@@ -11,6 +11,7 @@ from random import Random
 from typing import TypeVar
 
 from dledger.environment import FLUSH, HARD_STATE
+from dledger.loop_guard import as_worker
 from dledger.sim.event_loop import SimEventLoop
 from dledger.sim.scheduler import Scheduler, Timer
 
@@ -81,7 +82,7 @@ class SimEnvironment:
         """An orderly end: what was submitted to threads still takes effect, but nothing is told of it."""
         self.kill()
         for work in self._unfinished.values():
-            with suppress(Exception):  # as on a thread: nobody is there any more to be told
+            with as_worker(), suppress(Exception):  # as on a thread: nobody is there any more to be told
                 work()
 
     def pause(self, until: float) -> None:
@@ -182,7 +183,8 @@ class SimEnvironment:
                 result: T | BaseException
                 del self._unfinished[number]
                 try:
-                    result = work()
+                    with as_worker():
+                        result = work()
                 except Exception as error:
                     result = error
 

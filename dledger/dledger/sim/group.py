@@ -18,6 +18,7 @@ from dledger.errors import (
     StateDivergedError,
     StorageError,
 )
+from dledger.loop_guard import excepted
 from dledger.replica.opening import IDENTITY_FORMAT, Opened, identity_to_leave, open_directory, set_aside
 from dledger.replica.replica import Replica
 from dledger.sim.disk import SimDisk
@@ -389,7 +390,8 @@ class SimGroup:
         self._end(node.name)
         self._hang_up(life)
         try:
-            life.replica.close(clean=life.replica.failure is None)
+            with excepted("nothing is served any more"):
+                life.replica.close(clean=life.replica.failure is None)
         except StorageError:
             if not (node.failing_disk or node.losing_power):
                 raise

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from dledger.core.messages import AppendReply, HeartbeatReply, InstallSnapshot, Message, VoteReply, VoteRequest
 from dledger.errors import CorruptionError
+from dledger.loop_guard import excepted
 from dledger.sim.hearing import PreVotes
 from dledger.sim.memberships import CommittedMemberships
 from dledger.sim.platter import durable_hard_state, durable_hard_states
@@ -53,7 +54,8 @@ _LEADER = Role.LEADER
 def _entry(life: Life, index: int) -> EntryMeta | None:
     """A kept entry's meta, or None if bit rot has made it unreadable."""
     try:
-        return life.replica.store.meta(index)
+        with excepted("the judge is no part of the node"):
+            return life.replica.store.meta(index)
     except CorruptionError:
         if not life.node.rotten:
             raise

@@ -1,7 +1,8 @@
 """The disk as the store sees it: few calls, so that a simulated disk can stand in for the real one.
 
-Every durable byte of the log goes through `Disk` and `File`.  All calls block; what may run on the event loop and what
-only on a worker thread is the caller's business.  Errors are `OSError` with `errno` set (ENOSPC, EIO, …).
+Every durable byte of the log goes through `Disk` and `File`.  All calls block, so they belong on worker threads; on an
+event loop only `pread_nowait`, and `pwrite` of entries (`dledger.loop_guard` holds that).  Errors are `OSError` with
+`errno` set (ENOSPC, EIO, …).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import shutil
 import sys
 from typing import NamedTuple, Protocol
+
+from dledger.loop_guard import disk_work
 
 Buffer = bytes | bytearray | memoryview
 
@@ -144,13 +147,15 @@ def _datasync(descriptor: int) -> None:
 class OsFile:
     """A file of the operating system."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_path")
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor = descriptor
+        self._path = path
 
     def pread(self, size: int, offset: int) -> bytes:
         """See `File.pread`."""
+        disk_work("pread", self._path)
         data = os.pread(self._descriptor, size, offset)
         while 0 < len(data) < size:
             more = os.pread(self._descriptor, size - len(data), offset + len(data))
@@ -176,6 +181,7 @@ class OsFile:
 
     def pwrite(self, data: Buffer, offset: int) -> None:
         """See `File.pwrite`."""
+        disk_work("pwrite", self._path)
         written = os.pwrite(self._descriptor, data, offset)
         if written == len(data):
             return
@@ -185,10 +191,12 @@ class OsFile:
 
     def datasync(self) -> None:
         """See `File.datasync`."""
+        disk_work("datasync", self._path)
         _datasync(self._descriptor)
 
     def reserve(self, offset: int, size: int) -> None:
         """See `File.reserve`."""
+        disk_work("reserve", self._path)
         fallocate = getattr(os, "posix_fallocate", None)
         if fallocate is not None:
             fallocate(self._descriptor, offset, size)
@@ -205,12 +213,14 @@ class OsFile:
 
     def truncate(self, size: int) -> None:
         """See `File.truncate`."""
+        disk_work("truncate", self._path)
         os.ftruncate(self._descriptor, size)
         os.fsync(self._descriptor)
         _datasync(self._descriptor)
 
     def close(self) -> None:
         """See `File.close`."""
+        disk_work("close", self._path)
         os.close(self._descriptor)
 
 
@@ -225,36 +235,43 @@ class OsDisk:
 
     def open(self, path: str, *, create: bool = False, write_through: bool = False) -> OsFile:
         """See `Disk.open`."""
+        disk_work("open", path)
         flags = os.O_RDWR | os.O_CLOEXEC
         if create:
             flags |= os.O_CREAT
         if write_through:
             flags |= os.O_DSYNC
-        return OsFile(os.open(self._path(path), flags, 0o644))
+        return OsFile(os.open(self._path(path), flags, 0o644), path)
 
     def listdir(self, path: str) -> list[str]:
         """See `Disk.listdir`."""
+        disk_work("listdir", path)
         return os.listdir(self._path(path))
 
     def exists(self, path: str) -> bool:
         """See `Disk.exists`."""
+        disk_work("exists", path)
         return os.path.exists(self._path(path))
 
     def stat(self, path: str) -> FileStat:
         """See `Disk.stat`."""
+        disk_work("stat", path)
         found = os.stat(self._path(path))
         return FileStat(found.st_blocks * 512, found.st_mtime_ns // 1_000_000)
 
     def mkdir(self, path: str) -> None:
         """See `Disk.mkdir`."""
+        disk_work("mkdir", path)
         os.makedirs(self._path(path), exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
         """See `Disk.rename`."""
+        disk_work("rename", source)
         os.replace(self._path(source), self._path(target))
 
     def unlink(self, path: str) -> None:
         """See `Disk.unlink`."""
+        disk_work("unlink", path)
         try:
             os.unlink(self._path(path))
         except FileNotFoundError:
@@ -262,6 +279,7 @@ class OsDisk:
 
     def rmtree(self, path: str) -> None:
         """See `Disk.rmtree`."""
+        disk_work("rmtree", path)
         try:
             shutil.rmtree(self._path(path))
         except FileNotFoundError:
@@ -269,6 +287,7 @@ class OsDisk:
 
     def sync_dir(self, path: str) -> None:
         """See `Disk.sync_dir`."""
+        disk_work("sync_dir", path)
         descriptor = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -277,6 +296,7 @@ class OsDisk:
 
     def usage(self, path: str) -> tuple[int, int]:
         """See `Disk.usage`."""
+        disk_work("usage", path)
         found = os.statvfs(self._path(path))
         used = found.f_blocks - found.f_bfree
         return found.f_bavail * found.f_frsize, (found.f_bavail + used) * found.f_frsize

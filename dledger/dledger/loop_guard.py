@@ -1,0 +1,155 @@
+"""Guard that finds disk work on event loops, in tests and in simulations.
+
+An event loop that waits for a disk answers nobody meanwhile: no heartbeat, no vote, no client.  So a loop writes
+entries (into the page cache) and reads what is there already, and everything else that touches files is a worker's.
+The disk boundary (`dledger.store.disk`, `dledger.sim.disk`) tells each operation to `disk_work`, which raises where the
+calling thread runs an event loop.
+
+It is switched on by the environment variable `DLEDGER_WATCH_LOOPS`, which tests set for themselves and for every
+process they start, and by `watched`; the simulator always asks (`refuse_on_loop`).  Otherwise it costs a look at one
+flag.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from asyncio.events import _get_running_loop, _set_running_loop
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+WATCH_VARIABLE: Final = "DLEDGER_WATCH_LOOPS"
+
+OWN_WRITES: Final = ("commitlog/", "raft/mark", "raft/commit")
+"""Where a loop may write, without a sync: entries, the durable mark behind them, the saved commit index."""
+
+NEVER_BLOCK: Final = frozenset(("size",))
+"""Operations that look at what the kernel has in memory."""
+
+NOT_MENDED: Final = frozenset(
+    (
+        "dledger.replica.feed.MachineFeed.reset",
+        "dledger.replica.forgetting.Forgetter.begin_behind",
+        "dledger.replica.housekeeping.Housekeeping._record",
+        "dledger.replica.repair.Repairer._begin",
+        "dledger.replica.repair.Repairer._drop",
+        "dledger.replica.snapshotter.Snapshotter._maybe_trim",
+        "dledger.replica.snapshotter.Snapshotter._write",
+        "dledger.replica.snapshotter.Snapshotter.abandon",
+        "dledger.replica.snapshotter.Snapshotter.begin",
+        "dledger.replica.transfer.SnapshotReceiver.abandon",
+        "dledger.replica.transfer.SnapshotReceiver.finish.<locals>.finished",
+        "dledger.replica.transfer.SnapshotReceiver.on_data",
+        "dledger.store.log.LogStore._roll",
+        "dledger.store.log.LogStore.ensure_space_for",
+        "dledger.store.log.LogStore.ensure_space_to",
+        "dledger.store.log.LogStore.reset",
+        "dledger.store.log.LogStore.truncate",
+        "dledger.store.reader.LogReader._unit",
+        "dledger.store.reader.LogReader.disk_ratio",
+        "dledger.store.reader.LogReader.segments",
+        "dledger.store.segments.Segment.release",
+        "dledger_broker.views.unitfiles.OpenFiles.forget",
+        "dledger_broker.views.unitfiles.OpenFiles.get",
+    )
+)
+"""Functions (module and qualified name) that still do disk work on the loop; what they call may, too."""
+
+violations: list[str] = []
+"""What was refused so far: code that catches every exception must not hide it from a test."""
+
+_watching = bool(os.environ.get(WATCH_VARIABLE))
+
+
+_tolerated: Callable[[FrameType], bool] | None = None
+
+
+class _Thread(threading.local):
+    """What holds for the calling thread."""
+
+    def __init__(self) -> None:
+        self.excepted = 0
+
+
+_thread = _Thread()
+
+
+class DiskWorkOnLoopError(AssertionError):
+    """Something blocked, or might have blocked, an event loop."""
+
+
+def disk_work(operation: str, path: str) -> None:
+    """An operation on a file is about to begin.  Raises `DiskWorkOnLoopError` on a loop that is watched."""
+    if _watching:
+        refuse_on_loop(operation, path)
+
+
+def refuse_on_loop(operation: str, path: str) -> None:
+    """As `disk_work`, whether loops are watched or not."""
+    if operation in NEVER_BLOCK or _get_running_loop() is None or _thread.excepted:
+        return
+    if operation == "pwrite" and path.startswith(OWN_WRITES):
+        return
+    caller = sys._getframe(1)  # noqa: SLF001 - the documented way to look at the callers
+    if _is_not_mended(caller) or (_tolerated is not None and _tolerated(caller)):
+        return
+    violations.append(f"{operation} of {path}")
+    raise DiskWorkOnLoopError(f"{operation} of {path} on an event loop: give it to a worker (`run_blocking`)")
+
+
+def _is_not_mended(caller: FrameType) -> bool:
+    frame: FrameType | None = caller
+    while frame is not None:
+        if f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}" in NOT_MENDED:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
+def excepted(reason: str) -> Iterator[None]:
+    """Let this thread do disk work on its loop, for a reason; nothing may be awaited inside.
+
+    For the start and the end of a process, when nothing is served yet, or any more.
+    """
+    _ = reason
+    _thread.excepted += 1
+    try:
+        yield
+    finally:
+        _thread.excepted -= 1
+
+
+@contextmanager
+def as_worker() -> Iterator[None]:
+    """What runs inside is a worker's, although it runs on the thread of a loop: a simulated job."""
+    loop = _get_running_loop()
+    _set_running_loop(None)
+    try:
+        yield
+    finally:
+        _set_running_loop(loop)
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Watch the loops of this process meanwhile."""
+    global _watching  # noqa: PLW0603 - one switch for the process, so that it costs nothing when it is off
+    before, _watching = _watching, True
+    try:
+        yield
+    finally:
+        _watching = before
+
+
+def watch(tolerated: Callable[[FrameType], bool] | None = None) -> None:
+    """Watch the loops of this process, and of those that it starts, from now on.
+
+    `tolerated(caller)` may let disk work of this process pass: a test looks at files on a loop that serves nobody.
+    """
+    global _watching, _tolerated
+    _watching, _tolerated = True, tolerated
+    os.environ[WATCH_VARIABLE] = "1"
