@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+T = TypeVar("T")
+
 
 class InvariantError(AssertionError):
     """A promise of the code to itself does not hold; the replica must not go on."""
@@ -12,3 +16,10 @@ def invariant(condition: object, what: str, **facts: object) -> None:
     if not condition:
         detail = ", ".join(f"{name}={value!r}" for name, value in facts.items())
         raise InvariantError(f"{what}{': ' + detail if detail else ''}")
+
+
+def known(value: T | None, what: str, **facts: object) -> T:
+    """`value`, which is not None; raises as `invariant` does."""
+    invariant(value is not None, what, **facts)
+    assert value is not None
+    return value

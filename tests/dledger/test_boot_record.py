@@ -12,6 +12,9 @@ from dledger.replica.boot import PATH as BOOT_PATH
 from dledger.replica.opening import open_directory
 from dledger.replica.replica import Replica
 from dledger.sim.disk import SimDisk
+from dledger.sim.group import GroupSettings, SimGroup
+from dledger.sim.registers import serve_registers
+from dledger.sim.scheduler import Scheduler
 
 
 async def test_killed_processes_elect_a_leader_although_each_host_once_went_down_alone(
@@ -54,3 +57,22 @@ def test_a_node_starts_on_a_full_disk_after_its_host_was_rebooted(flush: str):
     opened = open_directory(disk, config, lambda: "y" * 32, boot_id="tuesday")
     assert opened.may_vote
     assert (opened.record_start is None) == (flush == "sync")
+
+
+def test_an_orderly_stop_takes_no_doubt_away():
+    """What the host lost when it went down is still lost."""
+    group = SimGroup(Scheduler(), Random(1), GroupSettings(flush="async"), serve_registers)
+    for name in group.nodes:
+        group.start(name)
+    group.scheduler.run_until(3.0)
+    node = group.nodes["n0"]
+    for name in group.nodes:
+        group.crash(name, "none")
+    for doubtful in (True, True):
+        group.start(node.name)
+        assert node.replica is not None
+        assert node.replica.engine.may_vote != doubtful
+        group.scheduler.run_until(group.scheduler.now + 2.0)
+        group.stop(node.name)
+        group.scheduler.run_until(group.scheduler.now + 1.0)
+        assert node.life is None

@@ -25,7 +25,13 @@ FRESH = {
 }
 
 LOG_HAPPENINGS = ("disk error met", "snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
-MODE_HAPPENINGS = ("busy", "membership change asked for", "snapshot for nothing")
+MODE_HAPPENINGS = (
+    "committed entries lost",
+    "loss accepted",
+    "busy",
+    "membership change asked for",
+    "snapshot for nothing",
+)
 BROKER_HAPPENINGS = (
     "answer 14",
     "answer 17",

@@ -97,8 +97,6 @@ class Truth:
         """The last messages of each topic, whatever became of it."""
         self.lasting: set[str] = set()
         """Topics that are never deleted."""
-        self.seeking: set[str] = set()
-        """Consumer groups whose offsets may go back, for their consumers seek."""
         self.refused: set[int] = set()
         """Operations that were answered as certainly not stored."""
         self.idempotent: dict[int, int] = {}
@@ -348,7 +346,7 @@ class Truth:
         before = self.committed.get(key, -1)
         require(key[1] in self.topics, "an offset is committed for a topic that exists", key=key, offset=offset)
         require(
-            offset >= before or key[1] not in self.lasting or key[0] in self.seeking,
+            offset >= before or key[1] not in self.lasting,
             "a committed offset never goes back",
             key=key,
             before=before,

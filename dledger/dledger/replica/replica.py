@@ -283,8 +283,8 @@ class Replica:
                 self._completions.run()
 
     def close(self, *, clean: bool) -> None:
-        """Close the files of a stopped replica."""
-        if clean:
+        """Close the files of a stopped replica; one in doubt does not stop clean: it stays in doubt."""
+        if clean := clean and self.engine.may_vote:
             self.store.save_commit(min(self.engine.commit_index, self.store.durable))
         self.upkeep.close()
         self.store.close(clean=clean)

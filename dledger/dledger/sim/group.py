@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import Literal
 
 from dledger.config import ReplicaConfig
 from dledger.core.messages import Message
@@ -19,6 +20,7 @@ from dledger.errors import (
     StorageError,
 )
 from dledger.loop_guard import excepted
+from dledger.replica.boot import accept_loss, is_loss_accepted
 from dledger.replica.opening import IDENTITY_FORMAT, Opened, identity_to_leave, open_directory, set_aside
 from dledger.replica.replica import Replica
 from dledger.sim.disk import SimDisk
@@ -50,6 +52,7 @@ class GroupSettings:
     """Nodes that are voters from the start; the others join as learners."""
     learners: int = 0
     """The last so many nodes, which stay learners."""
+    flush: Literal["sync", "async"] = "sync"
     segment_bytes: int = 64 << 10
     snapshot_interval_ms: int = 300
     recent_bytes: int = 48 << 10
@@ -96,6 +99,7 @@ class SimGroup:
         self.restart: object | None = None
         """The rolling restart that goes on."""
         self.witness = Witness()
+        self.witness.sync = settings.flush == "sync"
         self.network = Network(scheduler, Random(random.getrandbits(64)), settings.names)
         self.nodes = {name: self._make_node(name) for name in settings.names}
         self.trace: Callable[[str], None] | None = None
@@ -109,6 +113,7 @@ class SimGroup:
             name,
             frozenset(settings.names),
             frozenset(settings.learner_names),
+            settings.flush,
             segment_bytes=settings.segment_bytes,
             snapshot_interval_ms=settings.snapshot_interval_ms,
             recent_bytes=settings.recent_bytes,
@@ -179,6 +184,7 @@ class SimGroup:
         )
         node.disk.entered, node.disk.written = platter.entered, platter.written
         before = _identity_that_can_be_read(node)
+        accepted = is_loss_accepted(node.disk)
         opened: Opened | None = None
         try:
             opened = open_directory(node.disk, node.config, self._mint, boot_id=f"boot-{node.boots}", name=name)
@@ -200,8 +206,17 @@ class SimGroup:
         for note in opened.notes + opened.recovery.notes:
             self.say(f"{name} notes: {note}")
         self._judge_start(node, opened, before)
+        if accepted:
+            self.witness.loss_accepted(life, opened.recovery.last_index)
         self._join(node, life, opened)
         return True
+
+    def accept_loss(self, name: str) -> None:
+        """An operator has a node vote again whose host went down, although what it acknowledged may be missing."""
+        self.say(f"the loss of {name} is accepted")
+        self.kill(name)
+        accept_loss(self.nodes[name].disk)
+        self.start(name)
 
     def _come_back(self, node: SimNode, lost: LostDirectoryError) -> bool:
         """A node that lost what it promised waits for a leader that lists it; False if there is none now."""
@@ -323,11 +338,13 @@ class SimGroup:
             return
         self.say(f"{node.name} fails: {error!r}")
         failing = node.failing_disk and isinstance(error, DISK_ERRORS)
-        if not (failing or (node.rotten and isinstance(error, CorruptionError))):
+        astray = isinstance(error, ContradictionError) and self.witness.losses.are_possible
+        if not (failing or astray or (node.rotten and isinstance(error, CorruptionError))):
             raise Violation("a replica fails only when its disk does", f"{node.name}: {error!r}") from error
         self.kill(node.name)
         if isinstance(error, ContradictionError | StateDivergedError):
-            set_aside(node.disk, life.replica.identity, self._mint)
+            with excepted("its process has ended"):
+                set_aside(node.disk, life.replica.identity, self._mint)
 
     def _lose_power(self, node: SimNode) -> None:
         node.losing_power = False
@@ -346,6 +363,7 @@ class SimGroup:
     def crash(self, name: str, keep: Keep) -> None:
         """Power loss: what was not synced is lost as `keep` says."""
         self._end(name)
+        self.witness.power_lost(name)
         self.nodes[name].boots += 1
         self.nodes[name].disk.crash(self.random, keep)
 

@@ -17,7 +17,7 @@ that leaves, every operation of every client.
 10. A read returns at least what was acknowledged, or read, before it began.
 11. What a member acknowledged it still has when it starts again.
 
-`platter`, `memberships`, `hearing` and `waiting` judge the rest.
+`platter`, `memberships`, `hearing`, `waiting` and `losses` judge the rest.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from dledger.core.messages import AppendReply, HeartbeatReply, InstallSnapshot, 
 from dledger.errors import CorruptionError
 from dledger.loop_guard import excepted
 from dledger.sim.hearing import PreVotes
+from dledger.sim.losses import Identity, Losses
 from dledger.sim.memberships import CommittedMemberships
 from dledger.sim.platter import durable_hard_state, durable_hard_states
 from dledger.sim.violation import Violation, require
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["Violation", "Witness", "require"]
 
 Applied = Callable[[CommittedEntry, Sequence[tuple[int, int, int]], int], None]
-Identity = tuple[int, int, int]
-"""(term, position, chain crc) of an entry: the chain makes it a digest of everything before it."""
 
 _LEADER = Role.LEADER
 
@@ -71,7 +70,8 @@ class Witness:
         self.committed: list[Identity] = []
         self.committed_in: list[int] = []
         """The term of the leader that committed each."""
-        self.states: dict[int, int] = {}
+        self.states: dict[tuple[int, int, int], int] = {}
+        """By index, term and position: what is lost had states, too."""
         self.applied: dict[int, int] = {}
         """Operation to position, of everything any replica applied."""
         self.failed: set[int] = set()
@@ -84,7 +84,8 @@ class Witness:
         self.memberships = CommittedMemberships()
         self._pre_votes = PreVotes()
         self.sync = True
-        """An acknowledgement waits for the platter; else for the page cache, and who loses power is excused."""
+        """An acknowledgement waits for the platter; else for the page cache, and `losses` says who is excused."""
+        self.losses = Losses()
         self._promised: dict[ReplicaId, Identity] = {}
         """(index, position, chain crc) of the highest entry that a member acknowledged and still has to have."""
         self.happened: Counter[str] = Counter()
@@ -103,6 +104,7 @@ class Witness:
         life.applied_seen = replica.applied_index
         life.first_seen, life.last_seen = replica.store.first_index, replica.store.last_index
         self._check_promise(life)
+        self._check_doubt(life)
 
     def _check_promise(self, life: Life) -> None:
         """What a member acknowledged before it went down it has still, unless a fault made it forget."""
@@ -119,8 +121,41 @@ class Witness:
             last=store.last_index,
         )
 
+    def power_lost(self, name: str) -> None:
+        """A node's host goes down: what is in its page cache only is gone."""
+        if not self.sync:
+            for member in self.disks:
+                if member.node_id == name:
+                    promised = self._promised.pop(member, None)
+                    self.losses.power_lost(member, -1 if promised is None else promised[0])
+
+    def loss_accepted(self, life: Life, last_index: int) -> None:
+        """An operator lets a node that starts vote, although what it acknowledged may be missing."""
+        self.happened["loss accepted"] += 1
+        self.losses.accepted(life.replica_id, last_index)
+
+    def _check_doubt(self, life: Life) -> None:
+        """Who was in doubt votes again once it has what it acknowledged, as far as that is committed."""
+        if self.sync or not life.replica.engine.may_vote:
+            return
+        owed = self.losses.made_good(life.replica_id)
+        store = life.replica.store
+        index = -1 if owed is None else self.losses.must_hold(min(owed, len(self.committed) - 1))
+        if index < store.first_index:
+            return
+        meta = _entry(life, index) if index <= store.last_index else None
+        require(
+            (meta is not None and meta.chain_crc == self.committed[index][2]) or life.node.rotten,
+            "who was in doubt votes again once it has what it acknowledged",
+            node=life.node.name,
+            acknowledged=owed,
+            last=store.last_index,
+        )
+
     def snapshot_listed(self, life: Life, meta: SnapshotMeta) -> None:
         """A snapshot that a node made, or received, is listed."""
+        if self.losses.is_void(meta.last_index, meta.chain_crc):
+            return
         self.memberships.check_snapshot(life.node.name, meta, len(self.committed) - 1)
 
     def ended(self, life: Life) -> None:
@@ -159,6 +194,8 @@ class Witness:
         if replica.failure is not None:
             return
         engine, store = replica.engine, replica.store
+        if not self.sync:
+            self._check_doubt(life)
         if engine.role is _LEADER and engine.term != life.led_term:
             life.led_term = engine.term
             self._check_election(life)
@@ -191,7 +228,7 @@ class Witness:
         leader = self.leaders.setdefault(engine.term, life.replica_id)
         require(leader == life.replica_id, "one leader a term", term=engine.term, first=leader, second=life.replica_id)
         # Votes may arrive late: a leader need not know what leaders of higher terms have committed meanwhile.
-        last = bisect_left(self.committed_in, engine.term) - 1
+        last = self.losses.must_hold(bisect_left(self.committed_in, engine.term) - 1)
         if store.first_index > last:
             return
         meta = _entry(life, last) if last <= store.last_index else None
@@ -212,7 +249,11 @@ class Witness:
             first = store.first_index
             base = store.snapshots.at_or_below(store.first_position)
             require(
-                base is not None and self.committed[base.last_index][2] == base.chain_crc,
+                base is not None
+                and (
+                    self.committed[base.last_index][2] == base.chain_crc
+                    or self.losses.is_void(base.last_index, base.chain_crc)
+                ),
                 "a snapshot stands on committed entries",
                 node=life.node.name,
                 base=base,
@@ -229,6 +270,10 @@ class Witness:
             return
         found = (meta.term, meta.position, meta.chain_crc)
         committed = self.committed
+        if self._is_astray(life, index, found):
+            return
+        if index < len(committed) and committed[index] != found and meta.term > committed[index][0]:
+            self._lose(index)
         if index < len(committed):
             require(
                 committed[index] == found,
@@ -251,6 +296,7 @@ class Witness:
             voter
             for voter in membership.voters
             if self._is_excused(voter, meta.position)
+            or self.losses.excuses(voter, index)
             or (voter in self.disks and self._held(self.disks[voter], path, offset, meta.size) == data)
         ]
         require(
@@ -260,6 +306,24 @@ class Witness:
             holders=[str(holder) for holder in holders],
             voters=len(membership.voters),
         )
+
+    def _is_astray(self, life: Life, index: int, found: Identity) -> bool:
+        """Whether a replica commits what is lost, which only a leader can tell it."""
+        if not self.losses.are_possible or self.committed[index : index + 1] == [found]:
+            return False
+        newest = self.committed_in[-1] if self.committed_in else 0
+        late = self.losses.may_lose(index) and life.replica.engine.term < newest
+        if late:
+            self.losses.add_void(index, found)
+        life.astray = late or self.losses.is_void(index, found[2])
+        return life.astray
+
+    def _lose(self, first_index: int) -> None:
+        """Another entry is committed at an index: what was committed from there on is lost."""
+        self.happened["committed entries lost"] += 1
+        self.losses.lose(first_index, self.committed[first_index:])
+        self.memberships.lost(first_index)
+        del self.committed[first_index:], self.committed_in[first_index:]
 
     def _held(self, disk: SimDisk, path: str, offset: int, size: int) -> bytes:
         """What of a file an acknowledgement may rest on."""
@@ -285,7 +349,9 @@ class Witness:
         for index in range(first_index, last + 1):
             meta = _entry(life, index)
             require(
-                meta is None or (meta.term, meta.position, meta.chain_crc) != self.committed[index],
+                meta is None
+                or (meta.term, meta.position, meta.chain_crc) != self.committed[index]
+                or self.losses.may_lose(index),
                 "a committed entry is never truncated",
                 node=life.node.name,
                 index=index,
@@ -301,7 +367,12 @@ class Witness:
                 self.happened["conflict"] += 1
         elif isinstance(message, InstallSnapshot):
             self.happened["snapshot sent"] += 1
-            self.memberships.check_snapshot(life.node.name, message, len(self.committed) - 1)
+            void = self.losses.is_void(message.last_index, message.chain_crc)
+            require(
+                not void or life.astray, "no snapshot of lost entries is sent", node=life.node.name, snapshot=message
+            )
+            if not void:
+                self.memberships.check_snapshot(life.node.name, message, len(self.committed) - 1)
         promised = message.term
         if isinstance(message, VoteRequest):
             if message.pre:
@@ -388,7 +459,7 @@ class Witness:
         """What a replica's state machine reports: the entry, its (key, operation, position)s, the state after it."""
 
         def applied(entry: CommittedEntry, units: Sequence[tuple[int, int, int]], state: int) -> None:
-            known = self.states.setdefault(entry.index, state)
+            known = self.states.setdefault((entry.index, entry.term, entry.position), state)
             require(known == state, "equal logs make equal states", node=me, index=entry.index)
             for _, operation, position in units:
                 require(operation not in self.failed, "what failed never appears", operation=operation, node=me)

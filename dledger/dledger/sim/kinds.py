@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from dledger.sim.faults import (
+    AcceptLoss,
     BitFlip,
     Change,
     ClientCut,
@@ -231,6 +232,7 @@ def _reshape(random: Random, group: SimGroup) -> Fault:
 MODE_KINDS: Mapping[str, Draw] = {
     "reshape": _reshape,
     "reinstall": lambda random, group: Reinstall(_one(random, group)),
+    "accept-loss": lambda random, group: AcceptLoss(_one(random, group)),
     "torn-write": lambda random, group: DiskError(
         _one(random, group),
         "pwrite",
@@ -277,6 +279,7 @@ CLASSES: Mapping[str, str] = {
             "wipe",
             "lose-files",
             "torn-write",
+            "accept-loss",
         ),
         "disk",
     ),

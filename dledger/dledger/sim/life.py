@@ -87,6 +87,8 @@ class Life:
         self.match_checked = (-1, -1)
         self.membership_seen = -2
         self.term_durable = 0
+        self.astray = False
+        """It holds as committed what an operator has accepted to lose."""
 
     @property
     def replica(self) -> Replica:

@@ -1,4 +1,4 @@
-"""Modes of a group that most seeds of `plan` do not have: few voters, learners that stay, little room, busy logs.
+"""Modes of a group that most seeds of `plan` do not have: few voters, learners that stay, no wait for the disk.
 
 The seeds of the older scenarios keep their meaning; those of `modes` draw from all kinds of faults, and from some more.
 """
@@ -46,6 +46,7 @@ def draw_mode_plan(random: Random, kinds: Collection[str] | None = None) -> Plan
         shape.nodes,
         shape.founders,
         shape.learners,
+        random.choice(("sync", "async")),
         snapshot_interval_ms=random.choice((0, 100, 300)),
         recent_bytes=random.choice((4 << 10, 48 << 10, 1 << 20)),
         sizes_window=random.choice((4, 64, 4096)),

@@ -11,6 +11,7 @@ from dledger.sim.cases import Strike, fault_of, strike_of
 from dledger.sim.faults import Fault, Trim
 from dledger.sim.group import SimGroup
 from dledger.sim.kinds import DRAWS, TRIM
+from dledger.sim.operator import Operator
 
 SUPERVISE_S = 0.4
 PATIENCE = 3
@@ -47,6 +48,7 @@ class Nemesis:
         self._serial = 0
         self._active = True
         self._refused: Counter[str] = Counter()
+        self._operator = Operator(group)
         self.injected: Counter[str] = Counter()
         self.strikes: list[Strike] = []
         """What was injected so far."""
@@ -106,6 +108,7 @@ class Nemesis:
     def _supervise(self) -> None:
         """Start what died of itself; give up on what refuses to start because its files rotted."""
         self._group.scheduler.after(SUPERVISE_S, self._supervise)
+        self._operator.look()
         if self._open:
             return
         if self._group.healthy():

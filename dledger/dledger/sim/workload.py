@@ -49,6 +49,7 @@ class Workload:
         self._settings = settings
         self._operations = 0
         self._floors: dict[int, int] = {}
+        self._losses = 0
         self._active = True
         self.counts: Counter[str] = Counter()
         """Writes by outcome, and reads."""
@@ -89,7 +90,7 @@ class Workload:
             life.waiting.settled(operation)
             if outcome == "ok":
                 witness.answered_ok(operation, position)
-                self._floors[key] = max(self._floors.get(key, -1), position)
+                self._lift(life, key, position)
                 self.counts["ok"] += 1
             else:
                 self.counts["info"] += 1
@@ -120,7 +121,8 @@ class Workload:
 
     def read(self, life: Life, key: int, done: Callable[[str, str | None], None]) -> None:
         """Read on the event loop of a node."""
-        floor = self._floors.get(key, -1)
+        self._forget_lost()
+        floor, losses = self._floors.get(key, -1), self._losses
         number = life.waiting.reading(len(self._group.witness.committed) - 1)
 
         def confirmed(error: Exception | None) -> None:
@@ -130,19 +132,33 @@ class Workload:
                 return
             written = _registers(life).get(key)
             position = -1 if written is None else written.position
+            self._forget_lost()
             require(
-                position >= floor,
+                position >= floor or losses != self._losses,
                 "a read returns at least what was acknowledged before it began",
                 node=life.node.name,
                 key=key,
                 found=position,
                 floor=floor,
             )
-            self._floors[key] = max(self._floors.get(key, -1), position)
+            self._lift(life, key, position)
             self.counts["read"] += 1
             done("ok", None)
 
         life.replica.read_index(confirmed)
+
+    def _lift(self, life: Life, key: int, position: int) -> None:
+        """Whoever reads a register from now on sees this write, or a later one."""
+        self._forget_lost()
+        if not life.astray:
+            self._floors[key] = max(self._floors.get(key, -1), position)
+
+    def _forget_lost(self) -> None:
+        """What an operator has accepted to lose need not be read any more."""
+        positions = self._group.witness.losses.positions
+        for lost in positions[self._losses :]:
+            self._floors = {key: floor for key, floor in self._floors.items() if floor < lost}
+        self._losses = len(positions)
 
 
 def _registers(life: Life) -> dict[int, Written]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from dledger.errors import CorruptionError, LogFullError, StorageError, TooLargeError, TrimmedError
 from dledger.format import BLANK_BYTES, blank
-from dledger.invariants import invariant
+from dledger.invariants import invariant, known
 from dledger.store.commit import SavedCommit
 from dledger.store.damage import CorruptRange, Damage
 from dledger.store.disk import FULL, Buffer, Disk
@@ -29,6 +29,7 @@ from dledger.store.segments import DIRECTORY, Segment, SegmentTable, list_positi
 from dledger.store.snapshots import SnapshotStore
 from dledger.store.space import RESERVE_STEP_BYTES, Space, kept_through_a_start
 from dledger.store.sync import SyncTicket
+from dledger.store.void import drop_void_snapshots
 from dledger.store.window import RecentWindow, TermTable
 from dledger.term_runs import TermRuns
 from dledger.types import EntryMeta, SnapshotMeta
@@ -333,11 +334,9 @@ class LogStore(LogReader):
         """
         invariant(first_index >= self.first_index, "only kept entries are truncated", index=first_index)
         self.generation += 1
-        before = self._end_before(first_index)
-        invariant(before is not None, "the entry before is known", index=first_index)
-        assert before is not None
-        end, term, chain = before
         try:
+            drop_void_snapshots(self._disk, self.snapshots, self, first_index)
+            end, term, chain = known(self._end_before(first_index), "the entry before is known", index=first_index)
             self._mark.lower(MarkValue(end, first_index - 1, term, chain, self.generation))
             if first_index <= self.last_index:
                 self._cut(first_index, end)

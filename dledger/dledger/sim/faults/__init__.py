@@ -11,7 +11,7 @@ from dledger.sim.faults.disks import BitFlip, DiskError, FullDisk, LoseFiles, Lo
 from dledger.sim.faults.links import ClientCut, Cut, Deposed, Partition, SlowClose, SlowLinks, Throttle
 from dledger.sim.faults.machines import ClockDrift, ClockJump, Crash, Kill, LongPause, Pause, PowerCut
 from dledger.sim.faults.members import Change, Reinstall, Reshape
-from dledger.sim.faults.operations import Drain, Remove, RollingRestart, Transfer, Trim
+from dledger.sim.faults.operations import AcceptLoss, Drain, Remove, RollingRestart, Transfer, Trim
 from dledger.sim.group import SimGroup
 
 
@@ -56,12 +56,14 @@ _TYPES: Final[tuple[type[Fault], ...]] = (
     Trim,
     Reshape,
     Reinstall,
+    AcceptLoss,
 )
 FAULTS: Final = {fault.__name__: fault for fault in _TYPES}
 """Every fault by the name of its class."""
 
 __all__ = [
     "FAULTS",
+    "AcceptLoss",
     "BitFlip",
     "Change",
     "ClientCut",

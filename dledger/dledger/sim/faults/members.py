@@ -63,9 +63,12 @@ def _change(group: SimGroup, life: Life, change: Change) -> None:
     alive = {node.life.replica_id for node in group.running if node.life is not None}
     if member is None or group.damaged or not alive.issuperset(membership.voters):
         return
+    progress = replica.engine.progress.get(member)
+    lags = progress is None or progress.match_index < replica.engine.commit_index
+    if change.action == "promote" and (lags or change.node in group.settings.learner_names):
+        return  # nor does anybody promote a member that has no log to vote by
     changed = _changed(membership, member, change.action)
-    stays = change.action == "promote" and change.node in group.settings.learner_names
-    if changed is not None and changed.voters and not stays:
+    if changed is not None and changed.voters:
         group.witness.happened["membership change asked for"] += 1
         replica.change_membership(changed)
 

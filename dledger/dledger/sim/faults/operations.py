@@ -96,6 +96,24 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptLoss:
+    """A node is let vote whose host went down, although a leader might still make it good."""
+
+    node: str
+    duration_s: float = 0.0
+
+    def inject(self, group: SimGroup) -> bool:
+        node = group.nodes[self.node]
+        if node.disk.faults or node.life is None or node.life.replica.engine.may_vote:
+            return False
+        group.accept_loss(self.node)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        """What is lost is lost."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """A node leaves so that clients notice nothing: it hands over, they go elsewhere, it goes on for a while and stops.
 
