@@ -9,9 +9,8 @@ from typing import Final, Self, TypeVar
 
 import msgspec
 
-from dledger_remoting.bodies import TopicList, decode_fastjson_body, encode_body
+from dledger_remoting.bodies import TopicList, encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import InvalidParameter, RemotingError, error_from_response
 from dledger_remoting.headers import (
     BrokerNameHeader,
@@ -20,7 +19,6 @@ from dledger_remoting.headers import (
     CreateTopicHeader,
     DeleteSubscriptionGroupHeader,
     DeleteTopicHeader,
-    IncludeAbsentHeader,
     PinHeader,
     PinNameHeader,
     PinResponseHeader,
@@ -49,6 +47,8 @@ from dledger_remoting.topics import (
     validate_topic,
 )
 
+from .arguments import above_zero, checked
+from .cluster_calls import INCLUDE_ABSENT, ClusterCalls, absence, decode
 from .core import ATTEMPT_SECONDS, ClientCore, check_response
 from .errors import (
     ClientClosedError,
@@ -71,7 +71,6 @@ MAX_TIMESTAMP_MS: Final = 2**63 - 1
 MAX_MESSAGES_BY_KEY: Final = 64
 """How many messages with a key a broker gives at most, whatever it is asked for."""
 
-_INCLUDE_ABSENT: Final = encode_ext(IncludeAbsentHeader(include_absent=True))
 _NOT_FOUND: Final = frozenset({int(ResponseCode.QUERY_NOT_FOUND)})
 _NOT_ONLINE: Final = frozenset({int(ResponseCode.CONSUMER_NOT_ONLINE)})
 _NO_SUCH_RECORD: Final = frozenset({int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.QUERY_NOT_FOUND)})
@@ -84,6 +83,7 @@ class _GroupTable(msgspec.Struct, frozen=True):
     groups: dict[str, SubscriptionGroupConfig] = msgspec.field(name="subscriptionGroupTable", default_factory=dict)
 
 
+@checked
 class Admin:
     """Administration over the ordinary client protocol; use it as an async context manager.
 
@@ -99,21 +99,23 @@ class Admin:
     """
 
     def __init__(self, name_servers: str | Sequence[str], *, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        above_zero(timeout=timeout)
         self._name_servers = parse_addresses(name_servers)
         self._timeout = timeout
-        self._core: ClientCore | None = None
+        self._opened: ClusterCalls | None = None
 
     async def start(self) -> None:
         """Open for requests."""
-        if self._core is not None:
+        if self._opened is not None:
             raise ClientClosedError("the admin has been started before; make another one")
-        self._core = ClientCore(self._name_servers)
-        self._core.start()
+        core = ClientCore(self._name_servers)
+        self._opened = ClusterCalls(core, self._timeout)
+        core.start()
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._core is not None:
-            await self._core.close()
+        if self._opened is not None:
+            await self._opened.core.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -131,8 +133,7 @@ class Admin:
 
         An absent group has no address.
         """
-        response = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, _INCLUDE_ABSENT)
-        return _decode(ClusterInfo, response.body)
+        return await self._calls.cluster_info()
 
     async def broker_groups(self) -> dict[str, BrokerData]:
         """The broker groups by name."""
@@ -145,7 +146,7 @@ class Admin:
         `NotFoundError` if no name server knows it.
         """
         header = encode_ext(BrokerNameHeader(broker_name=name))
-        answers = await self._tell_name_servers(RequestCode.DLEDGER_FORGET_GROUP, header)
+        answers = await self._calls.tell_name_servers(RequestCode.DLEDGER_FORGET_GROUP, header)
         found = [answer for answer in answers if answer.code != ResponseCode.QUERY_NOT_FOUND]
         for answer in found or answers[:1]:
             check_response(answer)
@@ -186,10 +187,10 @@ class Admin:
                 f"-{name}" if value is None else f"+{name}={value}" for name, value in (attributes or {}).items()
             ),
         )
-        names = await self._group_names(broker_groups)
-        await self._ask_leaders(names, RequestCode.UPDATE_AND_CREATE_TOPIC, encode_ext(header))
+        names = await self._calls.group_names(broker_groups)
+        await self._calls.ask_leaders(names, RequestCode.UPDATE_AND_CREATE_TOPIC, encode_ext(header))
         shown = (queues if is_readable(perm) else 0, queues if is_writable(perm) else 0)
-        await self._started().routes.wait_until_shown(topic, dict.fromkeys(names, shown), self._deadline())
+        await self._calls.core.routes.wait_until_shown(topic, dict.fromkeys(names, shown), self._calls.deadline())
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic and its messages on all broker groups, and its route on all name servers.
@@ -197,18 +198,18 @@ class Admin:
         All name servers are told, then the first one that could not be told is an error.
         """
         header = encode_ext(DeleteTopicHeader(topic=topic))
-        await self._ask_leaders(await self._group_names(None), RequestCode.DELETE_TOPIC_IN_BROKER, header)
-        core = self._started()
+        await self._calls.ask_leaders(await self._calls.group_names(None), RequestCode.DELETE_TOPIC_IN_BROKER, header)
+        core = self._calls.core
         core.routes.forget(topic)
-        for answer in await self._tell_name_servers(
+        for answer in await self._calls.tell_name_servers(
             RequestCode.DELETE_TOPIC_IN_NAMESRV, encode_ext(TopicInClusterHeader(topic=topic))
         ):
             check_response(answer)
 
     async def topics(self, *, include_system: bool = False) -> list[str]:
         """The names of all topics, sorted; those of the service itself only on demand."""
-        response = await self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, _INCLUDE_ABSENT)
-        names = _decode(TopicList, response.body).topic_list
+        response = await self._calls.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, INCLUDE_ABSENT)
+        names = decode(TopicList, response.body).topic_list
         return sorted(name for name in names if include_system or not is_system_topic(name))
 
     async def topic_route(self, topic: str) -> TopicRoute:
@@ -216,9 +217,9 @@ class Admin:
 
         Raises `NoBrokerError` if all its broker groups are absent.
         """
-        route = await self._started().routes.refresh(topic, self._deadline())
+        route = await self._calls.core.routes.refresh(topic, self._calls.deadline())
         if not (route.readable or route.writable) and (absent := route.absent_readable or route.absent_writable):
-            raise NoBrokerError(_absence(sorted({queue.broker_group for queue in absent})))
+            raise NoBrokerError(absence(sorted({queue.broker_group for queue in absent})))
         return route
 
     async def _whole_route(self, topic: str) -> TopicRoute:
@@ -226,37 +227,37 @@ class Admin:
         route = await self.topic_route(topic)
         absent = {queue.broker_group for queue in route.absent_readable}
         if absent:
-            raise NoBrokerError(_absence(sorted(absent)))
+            raise NoBrokerError(absence(sorted(absent)))
         return route
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
         """A topic's configuration by broker group."""
         header = encode_ext(TopicHeader(topic=topic))
-        answers = await self._ask_leaders(
-            await self._group_names(None), RequestCode.GET_TOPIC_CONFIG, header, accept=_TOPIC_NOT_FOUND
+        answers = await self._calls.ask_leaders(
+            await self._calls.group_names(None), RequestCode.GET_TOPIC_CONFIG, header, accept=_TOPIC_NOT_FOUND
         )
         found = {name: answer for name, answer in answers.items() if answer.code == ResponseCode.SUCCESS}
         if not found:
             raise _not_found(f"topic {topic!r} does not exist")
-        return {name: _decode(TopicConfig, answer.body) for name, answer in found.items()}
+        return {name: decode(TopicConfig, answer.body) for name, answer in found.items()}
 
     # Groups.
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """All consumer groups by name."""
-        answers = await self._ask_leaders(
-            await self._group_names(None), RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG, {}
+        answers = await self._calls.ask_leaders(
+            await self._calls.group_names(None), RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG, {}
         )
         found: dict[str, SubscriptionGroupConfig] = {}
         for answer in answers.values():
-            found.update(_decode(_GroupTable, answer.body).groups)
+            found.update(decode(_GroupTable, answer.body).groups)
         return dict(sorted(found.items()))
 
     async def create_group(self, config: SubscriptionGroupConfig) -> None:
         """Create a consumer group on all broker groups, or change its configuration."""
         _validate(validate_group, config.group_name)
-        await self._ask_leaders(
-            await self._group_names(None),
+        await self._calls.ask_leaders(
+            await self._calls.group_names(None),
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP,
             {},
             encode_body(config),
@@ -269,21 +270,21 @@ class Admin:
         """
         await self._require_no_members(group)
         header = DeleteSubscriptionGroupHeader(group_name=group, clean_offset=clean_offsets)
-        await self._ask_leaders(
-            await self._group_names(None), RequestCode.DELETE_SUBSCRIPTION_GROUP, encode_ext(header)
+        await self._calls.ask_leaders(
+            await self._calls.group_names(None), RequestCode.DELETE_SUBSCRIPTION_GROUP, encode_ext(header)
         )
 
     async def members(self, group: str) -> list[GroupMember]:
         """Who is in a consumer group now, by client id. A client that vanished without a word counts for 2 minutes."""
         header = encode_ext(ConsumerGroupHeader(consumer_group=group))
-        names = await self._group_names(None)
+        names = await self._calls.group_names(None)
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-        return members_of(await self._ask_leaders(names, code, header, accept=_NOT_ONLINE))
+        return members_of(await self._calls.ask_leaders(names, code, header, accept=_NOT_ONLINE))
 
     async def readers(self, group: str) -> dict[MessageQueue, QueueReader]:
         """Who asked last for messages of each queue, within 2 minutes, as far as the nodes that answer have seen it."""
-        core, names = self._started(), await self._group_names(None)
-        return await ask_readers(core, names, group, min(self._deadline(), core.loop.time() + ATTEMPT_SECONDS))
+        core, names = self._calls.core, await self._calls.group_names(None)
+        return await ask_readers(core, names, group, min(self._calls.deadline(), core.loop.time() + ATTEMPT_SECONDS))
 
     async def _require_no_members(self, group: str) -> None:
         if members := await self.members(group):
@@ -298,7 +299,7 @@ class Admin:
         """
         header = encode_ext(ConsumeStatsHeader(consumer_group=group, topic=topic))
         return progress_of(
-            await self._ask_leaders(await self._group_names(None), RequestCode.GET_CONSUME_STATS, header)
+            await self._calls.ask_leaders(await self._calls.group_names(None), RequestCode.GET_CONSUME_STATS, header)
         )
 
     async def offsets(self, group: str, topic: str) -> list[QueueStatus]:
@@ -311,8 +312,8 @@ class Admin:
         target = MessageQueue(*queue)
         if offset < 0:
             raise InvalidArgumentError(f"offset {offset} of {target} is below 0")
-        await self._started().routes.get(target.topic, self._deadline())
-        await self._queue_offsets().commit(group, target, offset, self._deadline())
+        await self._calls.core.routes.get(target.topic, self._calls.deadline())
+        await self._queue_offsets().commit(group, target, offset, self._calls.deadline())
 
     async def reset_offsets(self, group: str, topic: str, to: StartFrom) -> dict[MessageQueue, int]:
         """Move a group to `"first"`, to `"last"`, or to the first messages stored at or after a time in ms since 1970.
@@ -324,27 +325,27 @@ class Admin:
         await self._require_no_members(group)
         route = await self._whole_route(topic)
         offsets = self._queue_offsets()
-        wanted = {queue: await offsets.at(queue, to, self._deadline()) for queue in route.readable}
+        wanted = {queue: await offsets.at(queue, to, self._calls.deadline()) for queue in route.readable}
         for queue, offset in wanted.items():
-            await offsets.commit(group, queue, offset, self._deadline())
+            await offsets.commit(group, queue, offset, self._calls.deadline())
         return wanted
 
     async def first_offset(self, queue: tuple[str, str, int]) -> int:
         """The offset of a queue's first kept message."""
         target = await self._located(queue)
-        return await self._queue_offsets().first(target, self._deadline())
+        return await self._queue_offsets().first(target, self._calls.deadline())
 
     async def end_offset(self, queue: tuple[str, str, int]) -> int:
         """The offset that a queue's next message will get."""
         target = await self._located(queue)
-        return await self._queue_offsets().end(target, self._deadline())
+        return await self._queue_offsets().end(target, self._calls.deadline())
 
     # Pins.
 
     async def pins(self) -> dict[str, list[PinRow]]:
         """The pins that keep parts of the log, by broker group."""
-        answers = await self._ask_leaders(await self._group_names(None), RequestCode.LIST_PINS, {})
-        return {name: _decode(PinList, answer.body).pins for name, answer in answers.items()}
+        answers = await self._calls.ask_leaders(await self._calls.group_names(None), RequestCode.LIST_PINS, {})
+        return {name: decode(PinList, answer.body).pins for name, answer in answers.items()}
 
     async def pin(
         self, name: str, position: int, *, broker_group: str, lease_seconds: float = DEFAULT_LEASE_MS / 1000
@@ -354,8 +355,8 @@ class Admin:
         The lease, at most an hour, starts anew with every call, and with range reads that name the pin.
         """
         header = PinHeader(name=name, position=position, lease_millis=int(lease_seconds * 1000))
-        names = await self._group_names([broker_group])
-        answers = await self._ask_leaders(names, RequestCode.PIN_LOG, encode_ext(header))
+        names = await self._calls.group_names([broker_group])
+        answers = await self._calls.ask_leaders(names, RequestCode.PIN_LOG, encode_ext(header))
         try:
             return decode_ext(PinResponseHeader, answers[broker_group].ext).expires
         except RemotingError as error:
@@ -364,7 +365,7 @@ class Admin:
     async def unpin(self, name: str, *, broker_groups: Sequence[str] | None = None) -> None:
         """Give a pin up on some broker groups, on all by default; none of that name is no error."""
         header = encode_ext(PinNameHeader(name=name))
-        await self._ask_leaders(await self._group_names(broker_groups), RequestCode.UNPIN_LOG, header)
+        await self._calls.ask_leaders(await self._calls.group_names(broker_groups), RequestCode.UNPIN_LOG, header)
 
     # Messages.
 
@@ -381,13 +382,13 @@ class Admin:
         names = [name for name, group in groups.items() if str(host) in group.broker_addrs.values()] or list(groups)
         ext = encode_ext(ViewMessageHeader(offset=physical_offset))
         absent = [name for name in names if not groups[name].broker_addrs]
-        for name in await self._group_names([name for name in names if name not in absent]):
-            answers = await self._ask_leaders([name], RequestCode.VIEW_MESSAGE_BY_ID, ext, accept=_NO_SUCH_RECORD)
+        for name in await self._calls.group_names([name for name in names if name not in absent]):
+            answers = await self._calls.ask_leaders([name], RequestCode.VIEW_MESSAGE_BY_ID, ext, accept=_NO_SUCH_RECORD)
             found = messages_in(answers[name], name)
             if found and found[0].offset_message_id == offset_message_id.upper():
                 return found[0]
         if absent:
-            raise NoBrokerError(_absence(absent))
+            raise NoBrokerError(absence(absent))
         raise _not_found(f"no message has the offset message id {offset_message_id}")
 
     async def messages_by_key(
@@ -413,69 +414,15 @@ class Admin:
         )
         ext = encode_ext(header) | ({UNIQUE_KEY_QUERY_FIELD: "true"} if unique else {})
         names = sorted({queue.broker_group for queue in route.readable})
-        answers = await self._ask_leaders(names, RequestCode.QUERY_MESSAGE, ext, accept=_NOT_FOUND)
+        answers = await self._calls.ask_leaders(names, RequestCode.QUERY_MESSAGE, ext, accept=_NOT_FOUND)
         found = [message for name, answer in answers.items() for message in messages_in(answer, name)]
         matching = [message for message in found if key == message.message_id or key in message.keys]
         matching.sort(key=lambda message: (message.stored_timestamp_ms, message.queue, message.queue_offset))
         return matching[-max_messages:]
 
-    async def _ask_name_server(self, code: int, ext: Mapping[str, str]) -> RemotingCommand:
-        command = RemotingCommand(code, ext=dict(ext))
-        return check_response(await self._started().name_servers.call(command, self._deadline()))
-
-    async def _tell_name_servers(self, code: int, ext: Mapping[str, str]) -> list[RemotingCommand]:
-        """The answers of all name servers. All are told, then the first that could not be told is an error."""
-        core = self._started()
-        answers = await asyncio.gather(
-            *(core.call(address, code, ext, deadline=self._deadline()) for address in core.name_servers.addresses),
-            return_exceptions=True,
-        )
-        told: list[RemotingCommand] = []
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-            told.append(answer)
-        return told
-
-    async def _ask_leaders(
-        self,
-        names: Sequence[str],
-        code: int,
-        ext: Mapping[str, str],
-        body: bytes = b"",
-        *,
-        accept: frozenset[int] = frozenset(),
-    ) -> dict[str, RemotingCommand]:
-        """The answers of the leaders of several broker groups."""
-        core = self._started()
-        deadline = self._deadline()
-        answers = await asyncio.gather(
-            *(
-                core.call_leader(core.routes.group(name), code, ext, body, deadline=deadline, accept=accept)
-                for name in names
-            )
-        )
-        return dict(zip(names, answers, strict=True))
-
-    async def _group_names(self, wanted: Sequence[str] | None) -> list[str]:
-        """The names of all broker groups, or those wanted; from here on their addresses are known."""
-        core = self._started()
-        groups = await self.broker_groups()
-        names = sorted(groups) if wanted is None else list(wanted)
-        for name in names:
-            if name not in groups:
-                raise InvalidArgumentError(f"broker group {name!r} is not registered, there are {sorted(groups)}")
-            core.routes.group(name).update_from_route(groups[name].cluster, groups[name].broker_addrs)
-        if not names:
-            raise NoBrokerError("no broker group is registered with the name server")
-        absent = [name for name in names if not groups[name].broker_addrs]
-        if absent:
-            raise NoBrokerError(_absence(absent))
-        return names
-
     async def _queue_status(self, group: str, queue: MessageQueue) -> QueueStatus:
         offsets = self._queue_offsets()
-        deadline = self._deadline()
+        deadline = self._calls.deadline()
         first, end, committed = await asyncio.gather(
             offsets.first(queue, deadline), offsets.end(queue, deadline), offsets.committed(group, queue, deadline)
         )
@@ -484,27 +431,17 @@ class Admin:
     async def _located(self, queue: tuple[str, str, int]) -> MessageQueue:
         """The queue, once the addresses of its broker group are known."""
         target = MessageQueue(*queue)
-        await self._started().routes.get(target.topic, self._deadline())
+        await self._calls.core.routes.get(target.topic, self._calls.deadline())
         return target
 
     def _queue_offsets(self) -> QueueOffsets:
-        return QueueOffsets(self._started())
+        return QueueOffsets(self._calls.core)
 
-    def _deadline(self) -> float:
-        return self._started().loop.time() + self._timeout
-
-    def _started(self) -> ClientCore:
-        if self._core is None:
+    @property
+    def _calls(self) -> ClusterCalls:
+        if self._opened is None:
             raise ClientClosedError("the admin is not started: use 'async with Admin(...)'")
-        return self._core
-
-
-def _absence(groups: Sequence[str]) -> str:
-    """Say that no node of these broker groups is registered, and what to do."""
-    return (
-        f"no node of broker group {', '.join(groups)} is registered: start one, "
-        "or use `dledger cluster forget` if the group is gone for good"
-    )
+        return self._opened
 
 
 def _validate(check: Callable[[str], None], name: str) -> None:
@@ -512,13 +449,6 @@ def _validate(check: Callable[[str], None], name: str) -> None:
         check(name)
     except InvalidParameter as error:
         raise InvalidArgumentError(error.remark) from error
-
-
-def _decode(body_type: type[BodyT], body: bytes) -> BodyT:
-    try:
-        return decode_fastjson_body(body_type, body)
-    except RemotingError as error:
-        raise refusal(error) from error
 
 
 def _not_found(text: str) -> RefusedError:

@@ -17,7 +17,7 @@ CallbackT = TypeVar("CallbackT", bound=Callable[..., object])
 
 def check_handler(handler: CallbackT) -> CallbackT:
     """The handler itself. Raises `InvalidArgumentError` unless it is an `async def` that takes one message."""
-    _check_callable("handler", handler, "async def handler(message)", 1)
+    _check_parameters("handler", handler, "async def handler(message)", 1)
     if not _is_async(handler):
         raise InvalidArgumentError(
             f"handler={handler!r} is no coroutine function: write 'async def handler(message)', and in it "
@@ -28,15 +28,13 @@ def check_handler(handler: CallbackT) -> CallbackT:
 
 def check_strategy(strategy: CallbackT) -> CallbackT:
     """The strategy itself. Raises `InvalidArgumentError` if it is a coroutine function, or takes other arguments."""
-    _check_callable("strategy", strategy, "strategy(client_id, client_ids, queues)", 3)
+    _check_parameters("strategy", strategy, "strategy(client_id, client_ids, queues)", 3)
     if _is_async(strategy):
         raise InvalidArgumentError(f"strategy={strategy!r} is a coroutine function: a plain one is expected")
     return strategy
 
 
-def _check_callable(name: str, callback: object, expected: str, arguments: int) -> None:
-    if not callable(callback):
-        raise InvalidArgumentError(f"{name}={callback!r} cannot be called: {expected!r} is expected")
+def _check_parameters(name: str, callback: Callable[..., object], expected: str, arguments: int) -> None:
     try:
         signature = inspect.signature(callback)
     except ValueError:  # of some functions in C nothing is known

@@ -21,6 +21,7 @@ from dledger_remoting.heartbeat import HeartbeatData
 from dledger_remoting.tags import SUBSCRIBE_ALL, TagFilter
 from dledger_remoting.topics import retry_topic, validate_group, validate_topic
 
+from .arguments import above_zero, at_least, checked
 from .assignments import Assignments
 from .callbacks import check_handler
 from .connection import Connection
@@ -55,6 +56,7 @@ class _Running(msgspec.Struct, frozen=True):
     stalls: StallWatch
 
 
+@checked
 class PushConsumer:
     """Reads its share of the subscribed topics' queues; an async iterator, or a runner of a handler.
 
@@ -102,11 +104,9 @@ class PushConsumer:
         warn_after: float = 60.0,
         client_id: str | None = None,
     ) -> None:
-        if concurrency < 1 or pull_batch_size < 1 or max_outstanding < 1:
-            raise InvalidArgumentError(
-                f"concurrency={concurrency}, pull_batch_size={pull_batch_size}, max_outstanding={max_outstanding}: "
-                "all must be at least 1"
-            )
+        at_least(1, concurrency=concurrency, pull_batch_size=pull_batch_size, max_outstanding=max_outstanding)
+        at_least(0, max_reconsume_times=max_reconsume_times, close_timeout=close_timeout)
+        above_zero(start_timeout=start_timeout, warn_after=warn_after)
         if broadcast != (offset_file is not None):
             raise InvalidArgumentError("offset_file belongs to broadcast consumers, which keep their offsets in it")
         self._name_servers = parse_addresses(name_servers)
@@ -261,6 +261,7 @@ class PushConsumer:
         They must be acknowledged one by one, whatever `auto_ack` is. Raises `ClientClosedError` once the consumer is
         being closed.
         """
+        at_least(1, max_messages=max_messages)
         messages: list[ReceivedMessage] = []
         try:
             async with asyncio.timeout(timeout):

@@ -6,7 +6,7 @@ Timestamps are milliseconds since 1970, offsets count from 0. A `MessageQueue` i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from dledger_remoting.ids import offset_message_id
 from dledger_remoting.properties import parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
 
+from .arguments import check
 from .errors import refusal
 
 
@@ -33,6 +34,13 @@ class MessageQueue(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.broker_group}/{self.queue_id}"
+
+
+def queues_in(queues: Iterable[tuple[str, str, int]]) -> list[MessageQueue]:
+    """The queues that a caller names, be it by an iterator. Raises `InvalidArgumentError` for what names none."""
+    named = list(queues)
+    check("queues", named, Sequence[tuple[str, str, int]])
+    return [MessageQueue(*queue) for queue in named]
 
 
 class Message(msgspec.Struct, frozen=True):

@@ -39,12 +39,10 @@ _NOT_COMMITTED: Final = frozenset({int(ResponseCode.QUERY_NOT_FOUND)})
 
 
 def check_start(start: StartFrom) -> StartFrom:
-    """What was given. Raises `InvalidArgumentError` if it is no `StartFrom`."""
-    if start in ("first", "last") or (isinstance(start, int) and start >= 0):
-        return start
-    raise InvalidArgumentError(
-        f"{start!r} is no place to start: 'first', 'last' or a time in ms since 1970 is expected"
-    )
+    """What was given. Raises `InvalidArgumentError` if it is a time before 1970."""
+    if isinstance(start, int) and start < 0:
+        raise InvalidArgumentError(f"{start!r} is no place to start: a time in ms since 1970 is not below 0")
+    return start
 
 
 class QueueOffsets:

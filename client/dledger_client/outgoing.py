@@ -15,8 +15,10 @@ from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.ids import UniqueKeyGenerator
 from dledger_remoting.properties import NAME_END, RESERVED_NAMES, VALUE_END
 from dledger_remoting.record import MAX_MESSAGE_BYTES, MAX_PROPERTIES_BYTES
+from dledger_remoting.tags import is_one_tag
 from dledger_remoting.topics import SEND_FORBIDDEN_TOPICS, is_retry_topic, validate_topic
 
+from .arguments import check
 from .errors import InvalidArgumentError
 from .messages import Message
 from .wire import Outgoing
@@ -111,8 +113,6 @@ class OutgoingEncoder:
         return key
 
     def _check_body(self, body: bytes) -> None:
-        if not isinstance(body, bytes):
-            raise InvalidArgumentError(f"the body must be bytes, not {type(body).__name__}")
         if len(body) > self._max_message_bytes:
             raise InvalidArgumentError(f"body of {len(body)} bytes is larger than {self._max_message_bytes}")
 
@@ -128,8 +128,11 @@ def _property_text(
     if key is not None:
         text += _property(names.KEYS, _joined(key))
     if tags:
-        if "||" in tags:
-            raise InvalidArgumentError(f"a message has one tag, {tags!r} is a subscription to several")
+        if not is_one_tag(tags):
+            raise InvalidArgumentError(
+                f"tags={tags!r}: no subscription could find it, for '||' separates tags there, and blanks and control "
+                "characters around them count for nothing"
+            )
         text += _property(names.TAGS, tags)
     if properties:
         for name, value in properties.items():
@@ -144,23 +147,16 @@ def _property_text(
 def _joined(key: str | Iterable[str]) -> str:
     if isinstance(key, str):
         return key
-    try:
-        keys = list(key)
-        blank = next((one for one in keys if " " in one), None)
-        joined = " ".join(keys)
-    except TypeError:
-        raise InvalidArgumentError(f"key {key!r} is neither a str nor several") from None
+    keys = list(key)
+    check("key", keys, Sequence[str])  # an iterator is read here, and nowhere before
+    blank = next((one for one in keys if " " in one), None)
     if blank is not None:
         raise InvalidArgumentError(f"key {blank!r}: a blank separates keys, so it cannot be part of one")
-    return joined
+    return " ".join(keys)
 
 
 def _property(name: str, value: str) -> str:
-    try:
-        wrong = not name or NAME_END in name or VALUE_END in name or NAME_END in value or VALUE_END in value
-    except TypeError:
-        raise InvalidArgumentError(f"property {name!r} = {value!r}: both must be str") from None
-    if wrong:
+    if not name or NAME_END in name or VALUE_END in name or NAME_END in value or VALUE_END in value:
         raise InvalidArgumentError(
             f"property {name!r} = {value!r}: names must not be empty, nothing may hold \\x01 or \\x02"
         )

@@ -15,6 +15,7 @@ from dledger_remoting.headers import SendMessageResponseHeader, UnregisterClient
 from dledger_remoting.heartbeat import HeartbeatData, ProducerData
 from dledger_remoting.topics import validate_group
 
+from .arguments import above_zero, at_least, checked
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, SendError
 from .messages import Message, MessageQueue, SendResult
@@ -31,6 +32,7 @@ DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 ATTEMPT_TIMEOUT_SECONDS: Final = 3.0
 
 
+@checked
 class Producer:
     """Sends messages to the leaders of a topic's broker groups; use it as an async context manager.
 
@@ -76,11 +78,10 @@ class Producer:
             validate_group(group)
         except InvalidParameter as error:
             raise InvalidArgumentError(error.remark) from error
-        if max_in_flight < 1 or timeout <= 0 or attempt_timeout <= 0:
-            raise InvalidArgumentError(
-                f"max_in_flight={max_in_flight}, timeout={timeout}, attempt_timeout={attempt_timeout}: "
-                "all must be positive"
-            )
+        above_zero(timeout=timeout, attempt_timeout=attempt_timeout)
+        at_least(1, max_in_flight=max_in_flight, max_in_flight_bytes=max_in_flight_bytes)
+        at_least(1, max_message_bytes=max_message_bytes, max_batch_bytes=max_batch_bytes)
+        at_least(0, compress_over_bytes=compress_over_bytes)
         self._name_servers = parse_addresses(name_servers)
         self._group = group
         self._timeout = timeout

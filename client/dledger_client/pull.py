@@ -19,10 +19,11 @@ from dledger_remoting.errors import (
 from dledger_remoting.tags import SUBSCRIBE_ALL, TagFilter
 from dledger_remoting.topics import validate_group
 
+from .arguments import above_zero, at_least, checked
 from .core import ClientCore
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, refusal
 from .fetcher import MIN_PAUSE_SECONDS, Subscription, pull
-from .messages import MessageQueue, ReceivedMessage
+from .messages import MessageQueue, ReceivedMessage, queues_in
 from .nameservers import parse_addresses
 from .offsets import QueueOffsets
 
@@ -39,6 +40,7 @@ class _Pull(NamedTuple):
     deadline: float
 
 
+@checked
 class PullConsumer:
     """Reads assigned queues from wherever it is told to; positions are committed only by `commit`.
 
@@ -61,6 +63,7 @@ class PullConsumer:
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         client_id: str | None = None,
     ) -> None:
+        above_zero(timeout=timeout)
         try:
             validate_group(group)
             TagFilter.parse(tags)
@@ -116,7 +119,7 @@ class PullConsumer:
         Queues that were assigned before keep their positions.
         """
         core = self._started()
-        wanted = [MessageQueue(*queue) for queue in queues]
+        wanted = queues_in(queues)
         for topic in {queue.topic for queue in wanted}:
             known = await self.queues(topic)
             for queue in wanted:
@@ -173,6 +176,7 @@ class PullConsumer:
         other queue has brought messages and one is refused for good or has not been readable for the consumer's
         `timeout`; then or with a later poll, reading goes on where it stopped.
         """
+        at_least(1, max_messages=max_messages)
         core = self._started()
         if not self._positions:
             raise InvalidArgumentError("no queue is assigned")
@@ -306,7 +310,7 @@ class PullConsumer:
         return found
 
     def _chosen(self, queues: Iterable[tuple[str, str, int]] | None) -> list[MessageQueue]:
-        return list(self._positions) if queues is None else [self._assigned(queue) for queue in queues]
+        return list(self._positions) if queues is None else [self._assigned(queue) for queue in queues_in(queues)]
 
     def _deadline(self) -> float:
         return self._started().loop.time() + self._timeout

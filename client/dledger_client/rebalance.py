@@ -13,7 +13,6 @@ from hashlib import md5
 from typing import Final, Literal, TypeAlias
 
 from .callbacks import check_strategy
-from .errors import InvalidArgumentError
 from .messages import MessageQueue
 
 Strategy: TypeAlias = Callable[[str, Sequence[str], Sequence[MessageQueue]], list[MessageQueue]]
@@ -54,15 +53,8 @@ STRATEGIES: Final[dict[StrategyName, Strategy]] = {
 
 
 def strategy_named(strategy: StrategyName | Strategy) -> Strategy:
-    """The strategy itself, or the one of that name. Raises `InvalidArgumentError`."""
-    if callable(strategy):
-        return check_strategy(strategy)
-    try:
-        return STRATEGIES[strategy]
-    except KeyError:
-        raise InvalidArgumentError(
-            f"rebalance strategy {strategy!r} is unknown, expected one of {', '.join(STRATEGIES)} or a function"
-        ) from None
+    """The strategy itself, or the one of that name. Raises `InvalidArgumentError` for a function of another form."""
+    return check_strategy(strategy) if callable(strategy) else STRATEGIES[strategy]
 
 
 @lru_cache(maxsize=64)

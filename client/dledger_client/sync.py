@@ -7,16 +7,12 @@ threads: make an object in each process. Arguments, results and errors are those
 
 from __future__ import annotations
 
-import asyncio
-import os
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypedDict, TypeVar, Unpack
+from typing import Self, TypedDict, Unpack
 
 import msgspec
 
@@ -26,17 +22,17 @@ from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.topics import DEFAULT_TOPIC_QUEUES, PERM_READ_WRITE, SubscriptionGroupConfig, TopicConfig
 
 from .admin import MAX_TIMESTAMP_MS, Admin
+from .arguments import check
+from .blocking import Blocking, evaluate
 from .consumer import PushConsumer
 from .errors import ClientClosedError
 from .groups import GroupMember, QueueReader, QueueStatus
-from .messages import Message, MessageQueue, ReceivedMessage, SendResult, Settlement
+from .messages import Message, MessageQueue, ReceivedMessage, SendResult
 from .offsets import StartFrom
 from .producer import Producer
 from .rebalance import Strategy, StrategyName
 from .routes import TopicRoute
 from .stalls import QueueStall
-
-ResultT = TypeVar("ResultT")
 
 _PREFETCH: int = 32
 
@@ -73,89 +69,6 @@ class ConsumerOptions(TypedDict, total=False):
     client_id: str | None
 
 
-class _Blocking:
-    """An event loop in a daemon thread, and what runs on it, `begin` first; what that raises ends the thread."""
-
-    def __init__(self, name: str, begin: Coroutine[None, None, None]) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._process_id = os.getpid()
-        self._lock = threading.RLock()  # a signal handler may close what it has interrupted
-        self._stopped = False
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._thread.start()
-        try:
-            self.run(begin)
-        except BaseException:
-            self.stop()
-            raise
-
-    def run(self, work: Coroutine[None, None, ResultT]) -> ResultT:
-        """Run a coroutine on the loop and wait for its result.
-
-        Raises `ClientClosedError` after `stop`, in a process that was forked, and, then of unknown outcome, if the loop
-        is stopped before there is a result.
-        """
-        if os.getpid() != self._process_id:
-            work.close()
-            raise ClientClosedError(f"the client belongs to process {self._process_id}: make one in each process")
-        future = None
-        with self._lock, suppress(RuntimeError):  # a signal handler may close the loop in between
-            if not self._stopped:
-                future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        if future is None:
-            work.close()
-            raise ClientClosedError("the client is closed")
-        try:
-            return future.result()
-        except CancelledError:
-            stopped = ClientClosedError("the client was closed meanwhile")
-            stopped.outcome = "unknown"
-            raise stopped from None
-        except BaseException:
-            future.cancel()  # of effect only if a signal's handler raised: nobody waits for the result any more
-            raise
-
-    def settle(self, message: ReceivedMessage, settlement: Settlement, original: ReceivedMessage) -> None:
-        """Acknowledge or give back on the loop, whichever thread asks for it."""
-        if os.getpid() != self._process_id:
-            return
-        with self._lock, suppress(RuntimeError):  # as in `run`
-            if original.settle is not None and not self._stopped:
-                self._loop.call_soon_threadsafe(original.settle, message, settlement)
-
-    def finish(self, last: Coroutine[None, None, None]) -> None:
-        """Run a last coroutine, and stop; without effect if that has been done."""
-        try:
-            with suppress(ClientClosedError):
-                self.run(last)
-        finally:
-            self.stop()
-
-    def stop(self) -> None:
-        """End what other threads still wait for, stop the loop, and end the thread, which a forked process has not."""
-        if os.getpid() != self._process_id:
-            return
-        with self._lock:
-            if self._stopped:
-                return
-            self._stopped = True
-        asyncio.run_coroutine_threadsafe(_cancel_all_others(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-async def _cancel_all_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-
-
-async def _evaluate(value: Callable[[], ResultT]) -> ResultT:
-    return value()
-
-
 class SyncProducer:
     """A blocking `Producer`.
 
@@ -165,7 +78,7 @@ class SyncProducer:
 
     def __init__(self, name_servers: str | Sequence[str], **options: Unpack[ProducerOptions]) -> None:
         self._producer = Producer(name_servers, **options)
-        self._blocking = _Blocking("dledger producer", self._producer.start())
+        self._blocking = Blocking("dledger producer", self._producer.start())
 
     def __enter__(self) -> Self:
         return self
@@ -270,13 +183,14 @@ class SyncConsumer:
         auto_ack: bool = True,
         **options: Unpack[ConsumerOptions],
     ) -> None:
+        check("auto_ack", auto_ack, bool)
         self._consumer = PushConsumer(name_servers, group, subscriptions, **options)
         self._auto_ack = auto_ack
         self._received: deque[ReceivedMessage] = deque()
         self._receiving = threading.Lock()
         self._of_thread = threading.local()
         self._closed = False
-        self._blocking = _Blocking("dledger consumer", self._consumer.start())
+        self._blocking = Blocking("dledger consumer", self._consumer.start())
 
     def __enter__(self) -> Self:
         return self
@@ -328,7 +242,7 @@ class SyncConsumer:
     @property
     def stalled(self) -> list[QueueStall]:
         """See `PushConsumer.stalled`. What the iteration has taken ahead counts as taken."""
-        return self._blocking.run(_evaluate(lambda: self._consumer.stalled))
+        return self._blocking.run(evaluate(lambda: self._consumer.stalled))
 
     @property
     def stalls(self) -> int:
@@ -355,7 +269,7 @@ class SyncAdmin:
 
     def __init__(self, name_servers: str | Sequence[str], *, timeout: float = 10.0) -> None:
         self._admin = Admin(name_servers, timeout=timeout)
-        self._blocking = _Blocking("dledger admin", self._admin.start())
+        self._blocking = Blocking("dledger admin", self._admin.start())
 
     def __enter__(self) -> Self:
         return self

@@ -42,6 +42,11 @@ def split_tags(expression: str) -> list[str]:
     return [tag for part in expression.split("||") if (tag := part.strip(_BLANKS))]
 
 
+def is_one_tag(tag: str) -> bool:
+    """True if a subscription can name this tag, which a producer makes sure of: no other message would be found."""
+    return tag == SUBSCRIBE_ALL or split_tags(tag) == [tag]
+
+
 class TagFilter(msgspec.Struct, frozen=True):
     """A parsed tag expression and the codes of its tags; empty sets mean that every message matches."""
 

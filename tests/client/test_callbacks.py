@@ -33,7 +33,7 @@ def consumer(**options):
 
 
 @pytest.mark.parametrize(
-    "handler", [plain, lambda message: None, takes_none, takes_two, generator, 5, "handler", Handler, partial(plain)]
+    "handler", [plain, lambda message: None, takes_none, takes_two, generator, Handler, partial(plain)]
 )
 def test_a_handler_that_is_no_coroutine_function_of_one_message_is_refused(handler):
     with pytest.raises(InvalidArgumentError, match=r"^handler=.*async def handler\(message\)"):

@@ -25,7 +25,7 @@ from dledger_client import (
     SyncConsumer,
     SyncProducer,
 )
-from dledger_client.sync import _Blocking
+from dledger_client.blocking import Blocking
 from dledger_remoting.codes import RequestCode
 
 
@@ -148,7 +148,7 @@ def test_what_can_be_asked_asynchronously_can_be_asked_blocking(blocking, asynch
 
 
 def test_a_call_under_way_ends_when_another_thread_stops_the_loop():
-    blocking = _Blocking("test", asyncio.sleep(0))
+    blocking = Blocking("test", asyncio.sleep(0))
     begun = threading.Event()
     told: list[type[BaseException]] = []
 
@@ -210,7 +210,7 @@ def test_a_closed_consumer_hands_out_nothing_more(cluster):
 
 
 def test_a_call_that_is_cut_off_may_have_taken_effect():
-    blocking = _Blocking("test", asyncio.sleep(0))
+    blocking = Blocking("test", asyncio.sleep(0))
 
     async def stop_meanwhile():
         stopping = threading.Thread(target=blocking.stop)
@@ -255,10 +255,10 @@ def test_a_forked_process_does_not_take_a_consumer_that_is_not_its_own_for_one_a
 def test_a_signal_handler_may_close_the_client_that_it_has_interrupted():
     script = """
 import asyncio, signal
-from dledger_client.sync import _Blocking
+from dledger_client.blocking import Blocking
 from dledger_client import ClientClosedError
 
-blocking = _Blocking("test", asyncio.sleep(0))
+blocking = Blocking("test", asyncio.sleep(0))
 signal.signal(signal.SIGUSR1, lambda *_: blocking.finish(asyncio.sleep(0)))
 schedule = asyncio.run_coroutine_threadsafe
 

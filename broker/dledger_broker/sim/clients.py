@@ -57,6 +57,7 @@ class ClientSettings:
     racers: int = 0
     waiters: int = 0
     tenants: int = 0
+    restarters: int = 0
     stewards: int = 0
     resizers: int = 0
     think_s: float = 0.1
@@ -222,6 +223,8 @@ class Consumer(Client):
         floor = position.acknowledged
 
         def done(answer: Answer | None) -> None:
+            if answer is not None:
+                self.trial.questions.offset((self.group_name, self.topic, queue_id), answer)
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 position.offset = self.trial.offset_read(answer, floor, self._key(queue_id))
             elif answer is not None and answer.code == ResponseCode.QUERY_NOT_FOUND:

@@ -11,6 +11,7 @@ from dledger.sim.invariants import require
 from dledger.sim.scheduler import Scheduler, Timer
 from dledger_broker.server.connection import pack_born_host
 from dledger_broker.server.request import Buffer
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder, split_frames
@@ -37,6 +38,8 @@ class Seen(NamedTuple):
     """And when it answered."""
     passed_on: bool
     """The node has asked another one."""
+    steady: bool = False
+    """The node has led, without a break, since the frame before this one came over the connection."""
 
 
 class Answer(NamedTuple):
@@ -64,8 +67,13 @@ class SimConnection:
         self._life = life
         self._random = random
         self._pending: dict[int, Done] = {}
-        self._asked: dict[int, tuple[float, int]] = {}
-        """When the requests without an answer were sent, and what the node had applied when they came."""
+        self._asked: dict[int, tuple[float, int, int]] = {}
+        """When the requests without an answer were sent, what the node had applied when they came, and its reign when
+        the frame before came, if that has gone on until then."""
+        self._unanswered: dict[int, int] = {}
+        """The codes of requests that have come and were not answered yet, by their numbers."""
+        self._reign = 0
+        """When the last frame came (see `SimBroker.reign`)."""
         self.passed_on: set[int] = set()
         """Requests that the node has passed on, by their numbers."""
         self._opaques = count(1)
@@ -111,7 +119,8 @@ class SimConnection:
             return
         self._there_at = max(self._there_at, self._turn_after(self._scheduler.now + self._delay()))
         asked_at = self._scheduler.now
-        self._life.environment.call_at(self._there_at, lambda: self._arrive(frame, opaque, asked_at))
+        code = None if command.flag & FLAG_ONEWAY else command.code
+        self._life.environment.call_at(self._there_at, lambda: self._arrive(frame, opaque, code, asked_at))
 
     @staticmethod
     def _turn_after(moment: float) -> float:
@@ -139,10 +148,18 @@ class SimConnection:
     def _broker(self) -> SimBroker:
         return cast("SimBroker", self._life.service)
 
-    def _arrive(self, frame: bytes, opaque: int, asked_at: float) -> None:
+    def _arrive(self, frame: bytes, opaque: int, code: int | None, asked_at: float) -> None:
         frames, _ = split_frames(frame, len(frame))
-        self._asked[opaque] = asked_at, self._broker.machine.index
+        if code is not None:
+            self._unanswered[opaque] = code
+        before, self._reign = self._reign, self._broker.reign
+        self._asked[opaque] = asked_at, self._broker.machine.index, before if before == self._reign else 0
         self._broker.on_frames(self, frame, frames)
+
+    @property
+    def unanswered(self) -> list[int]:
+        """The codes of requests that the node owes an answer: not of pulls that waited, once their client has gone."""
+        return [code for code in self._unanswered.values() if self._open or code != RequestCode.PULL_MESSAGE]
 
     def answer(self, parts: Sequence[Buffer]) -> None:
         """See `Origin`."""
@@ -153,8 +170,14 @@ class SimConnection:
         self.in_flight -= 1
         require(self.in_flight >= 0, "a request is answered once", node=self._life.node.name)
         self._back_at = max(self._back_at, self._scheduler.now + self._delay())
-        index = self._broker.machine.index
-        self._scheduler.at(self._back_at, lambda: self._answered(frame, index))
+        self._decoder.receive_data(frame)
+        received = self._decoder.next_frame()
+        assert received is not None
+        command = decode_command(received)
+        del self._unanswered[command.opaque]
+        answer = Answer(command.code, command.ext, bytes(command.body), command.remark or "")
+        index, reign = self._broker.machine.index, self._broker.reign
+        self._scheduler.at(self._back_at, lambda: self._answered(command.opaque, answer, index, reign))
 
     def answer_frames(self, frames: Sequence[bytes]) -> None:
         """See `Origin`."""
@@ -171,17 +194,12 @@ class SimConnection:
         """See `Channel`: simulated clients write what can be read."""
         raise error
 
-    def _answered(self, frame: bytes, index: int) -> None:
+    def _answered(self, opaque: int, answer: Answer, index: int, reign: int) -> None:
         if not self._open or self._life.node.name in self._group.unreachable:
             return
-        self._decoder.receive_data(frame)
-        received = self._decoder.next_frame()
-        if received is not None:
-            command = decode_command(received)
-            asked_at, first_index = self._asked.pop(command.opaque)
-            seen = Seen(asked_at, first_index, index, command.opaque in self.passed_on)
-            answer = Answer(command.code, command.ext, bytes(command.body), command.remark or "", seen)
-            self._settle(command.opaque, answer)
+        asked_at, first_index, before = self._asked.pop(opaque)
+        seen = Seen(asked_at, first_index, index, opaque in self.passed_on, steady=before == reign > 0)
+        self._settle(opaque, answer._replace(seen=seen))
 
 
 def _cancelling(timer: Timer, done: Done) -> Done:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dledger_broker.sim.trial import BrokerTrial
 
 ANSWER_S: Final = 8.0
+LONGEST_POLL_S: Final = 10.0
 SETTLE_S: Final = 5.0
 """What clients began before they stopped is over by then."""
 CATCH_UP_S: Final = 2.0
@@ -89,12 +90,25 @@ class Judge:
     def judge(self) -> None:
         """Raise `Violation` unless every node shows everything."""
         self._group.scheduler.run_until(self._group.scheduler.now + SETTLE_S)
+        self._check_answers()
         self._grow_back()
         for name in self._group.nodes:
             self._check_node(name)
         name = self._trial.random.choice(self._group.settings.names)
         self._delete_views(name)
         self._check_node(name)
+
+    def _check_answers(self) -> None:
+        """Every request of those that still run has its answer, once no poll may wait any more."""
+        scheduler, deadline = self._group.scheduler, self._group.scheduler.now + LONGEST_POLL_S
+        while unanswered := self._unanswered():
+            require(scheduler.now < deadline, "every request is answered", unanswered=unanswered)
+            scheduler.run_until(scheduler.now + 0.5)
+
+    def _unanswered(self) -> list[tuple[str, list[int]]]:
+        lives = [node.life for node in self._group.nodes.values() if node.life is not None]
+        connections = [connection for life in lives for connection in cast(SimBroker, life.service).connections]
+        return [(connection.key, codes) for connection in connections if (codes := connection.unanswered)]
 
     def _grow_back(self) -> None:
         """What a topic had in queues that it lost for a while is there again with them."""

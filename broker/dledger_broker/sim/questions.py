@@ -38,6 +38,52 @@ class QuestionJudge:
         self._trial.counts["offset read" if found is not None else "no offset read"] += 1
         return found
 
+    def beginning_of_a_group(self, key: OffsetKey, answer: Answer, lost_before: int) -> None:
+        """An offset (14, asked with the rule for young topics) where nothing is committed.
+
+        That is 0 where the queue has messages and has lost none, and none elsewhere; `lost_before` was the first kept
+        offset when it was asked.
+        """
+        seen, (_, topic, queue_id) = answer.seen, key
+        if answer.code not in {ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND} or seen is None:
+            return
+        known = self._expected.topics[topic].during(seen.asked_at, self._now)
+        offsets = self._expected.offsets[key].during(seen.asked_at, self._now)
+        if len(known) != 1 or known[0] is None or offsets != [None]:
+            return
+        lost, stored = known[0].first_offsets.get(queue_id, 0), known[0].end_before(queue_id, seen.asked_at)
+        if answer.code == ResponseCode.SUCCESS:
+            found, there = int(answer.ext["offset"]), bool(known[0].queues.get(queue_id))
+            require(
+                found == 0 == lost_before and there,
+                "a group without an offset begins at 0 only where nothing is lost yet",
+                key=key,
+                found=found,
+                lost=lost_before,
+            )
+            self._trial.counts["group begins with a young queue"] += 1
+        else:
+            require(lost > 0 or stored == 0, "a group begins with a queue that has lost nothing yet", key=key)
+            self._trial.counts["group begins where it likes"] += 1
+
+    def committed_oneway(self, key: OffsetKey, offset: int, sent_at: float, answer: Answer) -> None:
+        """A question (14) behind a commit that nobody answers, over one connection: to the node that took that."""
+        seen = answer.seen
+        if seen is None or not seen.steady or self._trial.group.disks_filled:
+            return
+        if answer.code in {ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND}:
+            known = self._expected.offsets[key].during(sent_at, self._now)
+            require(
+                offset in known, "who commits and asks is told what it committed", key=key, sent=offset, known=known
+            )
+            self._trial.counts["told what it committed"] += 1
+
+    def committed(self, key: OffsetKey, offset: int, answer: Answer) -> None:
+        """A commit (15) of the only member of a group, over the connection that its last one went over."""
+        if answer.code == ResponseCode.SUCCESS and answer.seen is not None:
+            known = self._expected.offsets[key].during(answer.seen.asked_at, self._now)
+            require(offset in known, "a commit is acknowledged once it is applied", key=key, sent=offset, known=known)
+
     def end(self, topic: str, queue_id: int, answer: Answer) -> int | None:
         """Where a queue ends (30); None if there is no answer."""
         if answer.code != ResponseCode.SUCCESS or answer.seen is None:

@@ -66,6 +66,8 @@ class Racer(Client):
         floor = self._acknowledged[queue_id]
 
         def done(answer: Answer | None) -> None:
+            if answer is not None:
+                self.trial.questions.offset((self._group_name, self._topic, queue_id), answer)
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 self.trial.offset_read(answer, floor, self._key(queue_id))
             self.pause()

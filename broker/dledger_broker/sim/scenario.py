@@ -27,6 +27,7 @@ CLIENTS: Final = (
     "racers",
     "waiters",
     "tenants",
+    "restarters",
     "stewards",
     "resizers",
 )
@@ -109,6 +110,7 @@ def _swarm(
         bulk_readers=random.choice((0, 0, 1)),
         waiters=random.choice((0, 2, 5)),
         tenants=tenants,
+        restarters=random.choice((0, 1, 2)),
         stewards=random.choice((0, 0, 1, 2)),
         resizers=random.choice((0, 0, 0, 1)),
     )

@@ -12,13 +12,14 @@ from dledger.invariants import InvariantError
 from dledger.sim.group import Life
 from dledger.sim.node import SimulatedNode
 from dledger.sim.scheduler import Scheduler
+from dledger.statemachine import Leadership
 from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.retention import RetentionPolicy
-from dledger_broker.server.request import Channel
 from dledger_broker.service import BrokerService
+from dledger_broker.sim.connection import SimConnection
 from dledger_broker.sim.obstacles import BusyNode, Obstacles, slow_down_reads
 from dledger_broker.sim.proposed import watch_proposals
 from dledger_broker.sim.truth import Truth
@@ -104,6 +105,12 @@ class SimBroker:
         self.service.retention.policy = RetentionPolicy(max_age_ms=settings.retention_ms)
         self.waiting.watch(self.service.processors.pulls, group)
         watch_proposals(self.broker, self.service.retention)
+        self.reign = 0
+        """A number of its own for each time that this node leads and is ready without a break; 0 while it is not."""
+        self._reigns = 0
+        self.connections: dict[SimConnection, None] = {}
+        """The connections over which requests came."""
+        self.broker.on_leadership_changed.append(self._on_leadership)
 
     def _on_restart(self) -> None:
         """What mends a fault in a real process must not hide it here."""
@@ -135,8 +142,14 @@ class SimBroker:
         if not self.service.retention.is_busy and (pinned is None or position <= pinned):
             self.service.retention.trim(position)
 
-    def on_frames(self, origin: Channel, data: bytes, frames: list[FrameBounds]) -> None:
+    def _on_leadership(self, leadership: Leadership) -> None:
+        if leadership.ready and not self.reign:
+            self._reigns += 1
+        self.reign = self._reigns if leadership.ready else 0
+
+    def on_frames(self, origin: SimConnection, data: bytes, frames: list[FrameBounds]) -> None:
         """Requests came over a connection."""
+        self.connections[origin] = None
         self.service.processors.requests.on_frames(origin, data, frames)
 
 

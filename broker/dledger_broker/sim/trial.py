@@ -27,6 +27,7 @@ from dledger_broker.sim.pulls import PullJudge
 from dledger_broker.sim.questions import QuestionJudge
 from dledger_broker.sim.races import Racer
 from dledger_broker.sim.repeats import Repeater
+from dledger_broker.sim.restarts import Restarter
 from dledger_broker.sim.service import BrokerSettings, SimBroker
 from dledger_broker.sim.tenants import Resizer, Steward, Tenant
 from dledger_broker.sim.truth import Truth, encode_body, operation_of
@@ -125,6 +126,7 @@ class BrokerTrial:
             *[Racer] * settings.racers,
             *[Waiter] * settings.waiters,
             *[Tenant] * settings.tenants,
+            *[Restarter] * settings.restarters,
             *[Steward] * settings.stewards,
             *[Resizer] * settings.resizers,
         ]

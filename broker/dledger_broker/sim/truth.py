@@ -97,6 +97,8 @@ class Truth:
         """The last messages of each topic, whatever became of it."""
         self.lasting: set[str] = set()
         """Topics that are never deleted."""
+        self.seeking: set[str] = set()
+        """Consumer groups whose offsets may go back, for their consumers seek."""
         self.refused: set[int] = set()
         """Operations that were answered as certainly not stored."""
         self.idempotent: dict[int, int] = {}
@@ -346,7 +348,7 @@ class Truth:
         before = self.committed.get(key, -1)
         require(key[1] in self.topics, "an offset is committed for a topic that exists", key=key, offset=offset)
         require(
-            offset >= before or key[1] not in self.lasting,
+            offset >= before or key[1] not in self.lasting or key[0] in self.seeking,
             "a committed offset never goes back",
             key=key,
             before=before,

@@ -3,7 +3,8 @@
 - A long poll whose message is applied is answered in the same turn of the event loop.
 - One whose queue is gone with its topic, or whose state was replaced, is answered in the turn in which that happens.
 - One on a node that led and leads no more, or that is about to stop, is answered at once.
-- None waits longer than its client said.
+- None waits longer than its client said, and none is told that there is nothing before that, unless for one of the
+  reasons above; nor is one sent to ask again where it may go on waiting.
 """
 
 # ruff: noqa: SLF001 - what is watched is what is private
@@ -18,14 +19,22 @@ from dledger.sim.scheduler import Scheduler
 from dledger_broker.group import Group
 from dledger_broker.longpoll import HeldPull
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.processors.pull import PullProcessor
+from dledger_broker.processors.pull import MAX_SUSPEND_S, PullProcessor
+from dledger_broker.server.request import Request
 from dledger_broker.sim.expected import Stored
 from dledger_broker.sim.truth import Truth
+from dledger_broker.state.tables import QueueState
+from dledger_broker.views.reading import GetResult
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.headers_consume import PULL_SUSPEND
+from dledger_remoting.hotpath import PullFields
+from dledger_remoting.tags import TagFilter
 
 LATE_S: Final = 0.5
 """A deadline may pass so much earlier, by another clock, than its poll is answered."""
 CLOCK_ERROR: Final = 1.1
 """A node's seconds are so much longer at most."""
+ROUNDING_S: Final = 1e-6
 
 
 class _Poll(NamedTuple):
@@ -47,10 +56,32 @@ class Waiting:
         self._polls: dict[HeldPull, _Poll] = {}
         self._pulls: PullProcessor | None = None
         self._group: Group | None = None
+        self._told: tuple[Request, int] | None = None
+        """The last pull that got no message, and the code of its answer."""
+        self._led_last = 0
+        """The term in which the node led, and was ready, after the last event."""
 
     def watch(self, pulls: PullProcessor, group: Group) -> None:
         """Follow the polls of a processor."""
         self._pulls, self._group = pulls, group
+        self._watch_held(pulls)
+        conclude, answer_nothing = pulls._conclude, pulls._answer_nothing
+
+        def concluded(
+            request: Request, fields: PullFields, queue: QueueState, tag_filter: TagFilter | None, result: GetResult
+        ) -> None:
+            conclude(request, fields, queue, tag_filter, result)
+            if fields.sys_flag & PULL_SUSPEND and fields.suspend_timeout_millis > 0:
+                self._check_end(request, fields, queue)
+
+        def told(request: Request, code: int, next_begin: int, result: GetResult) -> None:
+            self._told = request, code
+            answer_nothing(request, code, next_begin, result)
+
+        pulls._conclude = concluded  # type: ignore[method-assign]
+        pulls._answer_nothing = told  # type: ignore[method-assign]
+
+    def _watch_held(self, pulls: PullProcessor) -> None:
         held = pulls.held
         hold, retry, expire = held.hold, held._retry, held._expire
 
@@ -60,18 +91,56 @@ class Waiting:
             hold(pull)
 
         def tried(pull: HeldPull) -> bool:
+            may_wait = self._may_go_on_waiting(pull)
             ended = retry(pull)
             if ended:
-                self._polls.pop(pull, None)
+                self._end(pull)
+                again = self._told == (pull.request, ResponseCode.PULL_RETRY_IMMEDIATELY)
+                require(
+                    not (again and may_wait),
+                    "a long poll is not told to ask again while it may wait",
+                    queue=pull.queue,
+                    offset=pull.offset,
+                )
                 self._truth.happened["poll woken"] += 1
             return ended
 
         def expired(pull: HeldPull) -> None:
-            self._polls.pop(pull, None)
             expire(pull)
+            self._end(pull)
 
         held.hold = held_now  # type: ignore[method-assign]
         held._retry, held._expire = tried, expired
+
+    def _end(self, pull: HeldPull) -> None:
+        poll = self._polls.pop(pull, None)
+        if poll is not None:
+            self._check_end(pull.request, pull.fields, pull.queue)
+
+    def _check_end(self, request: Request, fields: PullFields, queue: QueueState) -> None:
+        """A pull that may wait was told that there is nothing: was it time to?"""
+        if self._told != (request, ResponseCode.PULL_NOT_FOUND) or not request.origin.is_open:
+            return
+        assert self._pulls is not None
+        patience_s = min(fields.suspend_timeout_millis / 1000, MAX_SUSPEND_S)
+        require(
+            self._life.environment.now() >= request.received + patience_s - ROUNDING_S
+            or queue.dropped
+            or self._led_last not in {0, self._led}
+            or not self._pulls.accepts_waiting,
+            "a long poll waits as long as its client said if nothing comes",
+            node=self._life.node.name,
+            queue=queue,
+            asked=fields.queue_offset,
+            received=request.received,
+            patience_s=patience_s,
+        )
+
+    def _may_go_on_waiting(self, pull: HeldPull) -> bool:
+        """Whether all of the queue that a poll may get something of can be read at once."""
+        queue, view = pull.queue, pull.queue.view
+        in_memory = max(queue.min_offset, view.tail_start) <= pull.offset <= queue.max_offset == view.end
+        return in_memory and not queue.dropped
 
     @property
     def _led(self) -> int:
@@ -81,6 +150,7 @@ class Waiting:
         """Raise `Violation` if somebody waits who should not; called after everything that may end a poll."""
         if self._pulls is None:
             return
+        self._led_last = self._led
         awake_since = self._life.environment.paused_until
         for pull, poll in list(self._polls.items()):
             if not pull.request.origin.is_open:

@@ -1,7 +1,8 @@
 """The broker's known bugs beside those of the log: a simulator that does not catch them proves nothing.
 
-`requests` lists those of what clients are told, `repeats` those of idempotent sends, `state` those of state and views;
-`apply` puts one into a real process.
+`requests` lists those of what clients are told, `polls` those of clients that wait, `commits` those of consumer
+offsets, `repeats` those of idempotent sends, `busy` those of what the log did not take, `incarnations` those of names
+that were given twice, `state` those of other state and of views; `apply` puts one into a real process.
 """
 
 from __future__ import annotations
@@ -11,9 +12,18 @@ from typing import Final
 
 from dledger.sim.mutants import MUTANTS as LOG_MUTANTS
 from dledger.sim.mutants.catalogue import Mutant
-from dledger_broker.sim.mutants import repeats, requests, state
+from dledger_broker.sim.mutants import busy, commits, incarnations, polls, repeats, requests, state
 
-MUTANTS: Final[Mapping[str, Mutant]] = {**LOG_MUTANTS, **requests.CATALOGUE, **state.CATALOGUE, **repeats.CATALOGUE}
+MUTANTS: Final[Mapping[str, Mutant]] = {
+    **LOG_MUTANTS,
+    **requests.CATALOGUE,
+    **polls.CATALOGUE,
+    **commits.CATALOGUE,
+    **busy.CATALOGUE,
+    **incarnations.CATALOGUE,
+    **state.CATALOGUE,
+    **repeats.CATALOGUE,
+}
 
 
 def apply(name: str) -> None:

@@ -100,6 +100,7 @@ CATALOGUE.add(
     (ConsumeQueues, "first_kept", _first_kept_too_far),
 )
 
+
 CATALOGUE.add(
     "pins-ignored",
     "the log is kept from a pin on while its lease runs",

@@ -1,0 +1,140 @@
+"""Consumers that are started again and again: they ask where to go on, commit as they leave, seek, and begin anew."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from dledger_broker.sim.clients import Client, pull_fields
+from dledger_broker.sim.connection import Answer, SimConnection
+from dledger_broker.sim.expected import OffsetKey
+from dledger_remoting.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from dledger_broker.sim.trial import BrokerTrial
+
+ASKS_AFTER_S: Final = (0.0, 0.0, 0.3, 3.0)
+"""So long after a one-way commit its group asks: also when the leader has proposed what it collected."""
+
+
+class Restarter(Client):
+    """The only consumer of its group, of any topic.
+
+    It commits one-way, as clients do that leave, and asks over the same connection what is committed. It seeks back,
+    but only over the connection that its last commit went over: what comes over another one may count as delayed. Now
+    and then it takes another group, which has committed nothing yet.
+    """
+
+    def __init__(self, trial: BrokerTrial, number: int) -> None:
+        super().__init__(trial, number)
+        self._generation = 0
+        self._group_name = ""
+        self._exists = False
+        """The group has been seen to exist."""
+        self._highest: dict[tuple[str, int], int] = {}
+        """The highest offset that was sent, of each queue."""
+        self._committed_over: dict[tuple[str, int], SimConnection] = {}
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._generation += 1
+        self._group_name = f"restarter-{self.number}-{self._generation}"
+        self.trial.truth.seeking.add(self._group_name)
+        self._exists = False
+        self._highest.clear()
+        self._committed_over.clear()
+
+    def act(self) -> None:
+        """Begin anew, pull, commit, or ask."""
+        choice = self.random.random()
+        if choice < 0.05:
+            self._begin_anew()
+        topic = self.trial.any_topic()
+        queue_id = self.random.randrange(self.trial.settings.queues)
+        if not self._exists and choice < 0.5:
+            self._pull(topic, queue_id)
+        elif not self._exists or choice < 0.4:
+            self._ask(topic, queue_id)
+        else:
+            self._commit(topic, queue_id, asks=choice < 0.8)
+
+    def _fields(self, topic: str, queue_id: int) -> dict[str, str]:
+        return {"consumerGroup": self._group_name, "topic": topic, "queueId": str(queue_id)}
+
+    def _key(self, topic: str, queue_id: int) -> OffsetKey:
+        return self._group_name, topic, queue_id
+
+    def _pull(self, topic: str, queue_id: int) -> None:
+        def done(answer: Answer | None) -> None:
+            if answer is not None:
+                self.trial.pulled(topic, queue_id, 0, answer)
+                self._exists = answer.code == ResponseCode.SUCCESS
+            self.pause()
+
+        if not self.call(RequestCode.PULL_MESSAGE, self._fields(topic, queue_id) | pull_fields(0, 4), done):
+            self.pause()
+
+    def _ask(self, topic: str, queue_id: int) -> None:
+        key = self._key(topic, queue_id)
+        young = self.random.random() < 0.5
+        incarnation = self.trial.truth.topics.get(topic)
+        lost_before = 0 if incarnation is None else incarnation.first_offsets.get(queue_id, 0)
+
+        def done(answer: Answer | None) -> None:
+            if answer is not None and young:
+                self.trial.questions.beginning_of_a_group(key, answer, lost_before)
+            elif answer is not None:
+                self.trial.questions.offset(key, answer)
+            self.pause()
+
+        ext = self._fields(topic, queue_id) | ({} if young else {"setZeroIfNotFound": "false"})
+        if not self.call(RequestCode.QUERY_CONSUMER_OFFSET, ext, done):
+            self.pause()
+
+    # ---------------------------------------------------------------- commits
+
+    def _commit(self, topic: str, queue_id: int, *, asks: bool) -> None:
+        """Commit, and ask at once if nobody will say what became of that."""
+        connection = self._connect()
+        if connection is None:
+            self.pause()
+            return
+        queue, key = (topic, queue_id), self._key(topic, queue_id)
+        highest = self._highest.get(queue, 0)
+        seeks = self._committed_over.get(queue) is connection and self.random.random() < 0.4
+        offset = self.random.randrange(highest) if seeks and highest else highest + self.random.randint(1, 3)
+        self._highest[queue] = max(highest, offset)
+        self._committed_over[queue] = connection
+        sent_at = self.trial.group.scheduler.now
+
+        def done(answer: Answer | None) -> None:
+            if answer is not None and over is connection:
+                self.trial.questions.committed(key, offset, answer)
+            self.pause()
+
+        def told(answer: Answer | None) -> None:
+            if answer is not None and topic in self.trial.lasting and self._has_messages(topic, queue_id, sent_at):
+                self.trial.questions.committed_oneway(key, offset, sent_at, answer)
+            if answer is not None:
+                self.trial.questions.offset(key, answer)
+            self.pause()
+
+        ext = self._fields(topic, queue_id) | {"commitOffset": str(offset)}
+        if not asks:
+            if not self.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, done):
+                self.pause()
+            over = self._connection  # another one if this node is about to stop
+            return
+        self.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, lambda _: None, oneway=True)
+
+        def ask() -> None:
+            question = self._fields(topic, queue_id) | {"setZeroIfNotFound": "false"}
+            if not self.call(RequestCode.QUERY_CONSUMER_OFFSET, question, told):
+                self.pause()
+
+        self.trial.group.scheduler.after(self.random.choice(ASKS_AFTER_S), partial(self._act, ask))
+
+    def _has_messages(self, topic: str, queue_id: int, moment: float) -> bool:
+        """Whether a queue is there for sure, even if its topic was given fewer queues."""
+        incarnation = self.trial.truth.topics.get(topic)
+        return incarnation is not None and incarnation.end_before(queue_id, moment) > 0

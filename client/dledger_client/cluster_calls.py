@@ -1,0 +1,109 @@
+"""Calls to a whole cluster: to the leaders of its broker groups, and to its name servers, as an `Admin` makes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
+
+from dledger_remoting.bodies import decode_fastjson_body
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import RemotingCommand
+from dledger_remoting.errors import RemotingError
+from dledger_remoting.headers import IncludeAbsentHeader, encode_ext
+from dledger_remoting.route import ClusterInfo
+
+from .core import ClientCore, check_response
+from .errors import InvalidArgumentError, NoBrokerError, refusal
+
+BodyT = TypeVar("BodyT")
+
+INCLUDE_ABSENT: Final = encode_ext(IncludeAbsentHeader(include_absent=True))
+
+
+class ClusterCalls:
+    """Each call has `timeout` seconds for all its attempts. Errors are those of `ClientCore.call_leader`."""
+
+    def __init__(self, core: ClientCore, timeout: float) -> None:
+        self.core = core
+        self._timeout = timeout
+
+    def deadline(self) -> float:
+        """When a call that begins now is over, by the event loop's clock."""
+        return self.core.loop.time() + self._timeout
+
+    async def cluster_info(self) -> ClusterInfo:
+        """All broker groups; absent ones have no address."""
+        response = await self.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, INCLUDE_ABSENT)
+        return decode(ClusterInfo, response.body)
+
+    async def ask_name_server(self, code: int, ext: Mapping[str, str]) -> RemotingCommand:
+        """The answer of any name server. Raises `RefusedError` if that is no success."""
+        command = RemotingCommand(code, ext=dict(ext))
+        return check_response(await self.core.name_servers.call(command, self.deadline()))
+
+    async def tell_name_servers(self, code: int, ext: Mapping[str, str]) -> list[RemotingCommand]:
+        """The answers of all name servers. All are told, then the first that could not be told is an error."""
+        core = self.core
+        answers = await asyncio.gather(
+            *(core.call(address, code, ext, deadline=self.deadline()) for address in core.name_servers.addresses),
+            return_exceptions=True,
+        )
+        told: list[RemotingCommand] = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            told.append(answer)
+        return told
+
+    async def ask_leaders(
+        self,
+        names: Sequence[str],
+        code: int,
+        ext: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        accept: frozenset[int] = frozenset(),
+    ) -> dict[str, RemotingCommand]:
+        """The answers of the leaders of several broker groups."""
+        core = self.core
+        deadline = self.deadline()
+        answers = await asyncio.gather(
+            *(
+                core.call_leader(core.routes.group(name), code, ext, body, deadline=deadline, accept=accept)
+                for name in names
+            )
+        )
+        return dict(zip(names, answers, strict=True))
+
+    async def group_names(self, wanted: Sequence[str] | None) -> list[str]:
+        """The names of all broker groups, or those wanted; from here on their addresses are known."""
+        core = self.core
+        groups = (await self.cluster_info()).broker_addr_table
+        names = sorted(groups) if wanted is None else list(wanted)
+        for name in names:
+            if name not in groups:
+                raise InvalidArgumentError(f"broker group {name!r} is not registered, there are {sorted(groups)}")
+            core.routes.group(name).update_from_route(groups[name].cluster, groups[name].broker_addrs)
+        if not names:
+            raise NoBrokerError("no broker group is registered with the name server")
+        absent = [name for name in names if not groups[name].broker_addrs]
+        if absent:
+            raise NoBrokerError(absence(absent))
+        return names
+
+
+def absence(groups: Sequence[str]) -> str:
+    """Say that no node of these broker groups is registered, and what to do."""
+    return (
+        f"no node of broker group {', '.join(groups)} is registered: start one, "
+        "or use `dledger cluster forget` if the group is gone for good"
+    )
+
+
+def decode(body_type: type[BodyT], body: bytes) -> BodyT:
+    """What an answer's body holds. Raises `RefusedError` if it cannot be read."""
+    try:
+        return decode_fastjson_body(body_type, body)
+    except RemotingError as error:
+        raise refusal(error) from error
