@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from functools import partial
+from typing import Final, Protocol
 
 from dledger.environment import Environment
+from dledger.errors import LogError
 from dledger.net.requests import Handler, RequestChannel
 from dledger.statemachine import Leadership
 from dledger_broker.config import BrokerConfig
@@ -24,12 +27,18 @@ from dledger_remoting.hosts import HostAddress
 
 _logger = logging.getLogger(__name__)
 
+FLUSH_AT_STOP_S: Final = 1.0
+"""How long a leader that stops waits for a majority to have the commits that it holds back."""
+
 
 class ServedNode(ServedLog, RetainedLog, Protocol):
     """What a service needs of `dledger.node.Node`."""
 
     def broadcast_commit(self) -> None:
         """Leader: tell followers the commit index at once."""
+
+    def on_handover(self, hook: Callable[[], None]) -> None:
+        """Call the hook before this node begins to hand over."""
 
     def request_channel(self, number: int, handler: Handler) -> RequestChannel:
         """Requests between the nodes of the group."""
@@ -69,17 +78,29 @@ class BrokerService:
         forwarder, presence = self.processors.forwarder, self.processors.presence
         forwarder.attach(self._node.request_channel(FORWARD_CHANNEL, forwarder.on_request))
         presence.start(self._node.request_channel(PRESENCE_CHANNEL, presence.on_request))
+        self._node.on_handover(partial(self.machine.flush_offsets, _nobody_asked))
         self.machine.start()
         self.retention.start()
 
     async def settle(self) -> None:
-        """Answer what is under way; requests that come later are answered 14."""
+        """Answer what is under way; later requests are answered 14. A leader's log has all commits by then."""
         self.processors.presence.stop()
         self.retention.stop()
         self.processors.pulls.stop_holding()
         self.processors.forwarder.close()
         await self.processors.requests.close()
         self.processors.sends.close()
+        await self._flush_offsets()
+
+    async def _flush_offsets(self) -> None:
+        """Put what is held back into the log: whoever leads next has it, and nobody asks for one-way commits again."""
+        if not self.group.ready:
+            return
+        flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self._env.call_later(FLUSH_AT_STOP_S, partial(_resolve, flushed, None))
+        self.machine.flush_offsets(partial(_resolve, flushed))
+        await flushed
+        timer.cancel()
 
     def _on_leadership(self, leadership: Leadership) -> None:
         self.group.on_leadership(leadership)
@@ -98,6 +119,15 @@ class BrokerService:
         self._commit_push_due = False
         if self.group.ready:
             self._node.broadcast_commit()
+
+
+def _resolve(future: asyncio.Future[None], _error: LogError | None) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _nobody_asked(_error: LogError | None) -> None:
+    """Told what became of offsets whose commits have waiters of their own."""
 
 
 def _retention_policy(config: BrokerConfig) -> RetentionPolicy:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
+from dledger.appending import Appended, AppendResolver
 from dledger.config import NodeConfig
 from dledger.engines import EngineFactory, native
 from dledger.environment import COLD, AsyncioEnvironment, Environment, called_back
@@ -22,7 +23,6 @@ from dledger.errors import (
     CorruptionError,
     LogError,
     NotLeaderError,
-    OutcomeUnknownError,
     TrimmedError,
 )
 from dledger.invariants import invariant
@@ -35,35 +35,15 @@ from dledger.replica.joining import promote, without
 from dledger.replica.proposer import Fill
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
-from dledger.statemachine import CommittedEntry, Leadership, StateMachine
+from dledger.statemachine import StateMachine
 from dledger.store.identity import DirectoryLock
 from dledger.store.log import Pin, SegmentInfo
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, last_records, read_run, record_spans
-from dledger.types import Membership, Position, ReplicaId, SnapshotMeta
+from dledger.types import Membership, Position, ReplicaId
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-
-class Appended:
-    """The context of `Node.append`."""
-
-    __slots__ = ("future", "position")
-
-    def __init__(self, future: asyncio.Future[Position]) -> None:
-        self.future = future
-        self.position = Position(-1)
-
-    def applied(self) -> None:
-        if not self.future.done():
-            self.future.set_result(self.position)
-
-    def dropped(self) -> None:
-        if not self.future.done():
-            self.future.set_exception(
-                OutcomeUnknownError("leadership was lost before the entry was committed: it may be in the log")
-            )
 
 
 class Node:
@@ -77,7 +57,7 @@ class Node:
     def __init__(self, config: NodeConfig, state_machine: StateMachine, *, engine: EngineFactory = native) -> None:
         self.config = config
         self._engine = engine
-        self._machine = _AppendResolver(state_machine)
+        self._machine = AppendResolver(state_machine)
         self._failed: asyncio.Event | None = None
         self._environment: AsyncioEnvironment | None = None
         self._lock: DirectoryLock | None = None
@@ -374,6 +354,14 @@ class Node:
         """`hook(position)` after every trim of this node's log."""
         self.replica.on_trimmed.append(hook)
 
+    def on_handover(self, hook: Callable[[], None]) -> None:
+        """`hook()` before this node, as the leader, begins to hand over: the last moment for `stage`.
+
+        Whoever takes over has what it stages; it is not refused as busy. Handovers begin on request, and by themselves
+        when the disk of a leader is slow or its snapshot has rotted. A leader that is deposed has no such moment.
+        """
+        self.replica.leading.on_handover.append(hook)
+
     # ---------------------------------------------------------------- group
 
     def request_channel(self, number: int, handler: Handler) -> RequestChannel:
@@ -455,34 +443,3 @@ class _Receiver:
     def on_disconnected(self, peer: ReplicaId) -> None:
         logger.info("node=%s event=disconnected peer=%s", self._node.config.node_id, peer)
         self._node.replica.on_disconnected(peer)
-
-
-class _AppendResolver:
-    """A state machine around the service's, which answers `Node.append` once the service has applied."""
-
-    def __init__(self, machine: StateMachine) -> None:
-        self._machine = machine
-        self.rebuild = machine.rebuild
-        self.snapshot = machine.snapshot
-        self.digest = machine.digest
-        self.on_leadership: Callable[[Leadership], None] = machine.on_leadership
-
-    def apply(self, entries: Sequence[CommittedEntry]) -> None:
-        self._machine.apply(entries)
-        for entry in entries:
-            for context in entry.contexts:
-                if isinstance(context, Appended):
-                    context.applied()
-
-    def dropped(self, contexts: Sequence[object]) -> None:
-        others = []
-        for context in contexts:
-            if isinstance(context, Appended):
-                context.dropped()
-            else:
-                others.append(context)
-        if others:
-            self._machine.dropped(others)
-
-    def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
-        return self._machine.restore(meta, chunks)

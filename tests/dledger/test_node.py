@@ -219,6 +219,41 @@ async def test_a_transfer_under_load_loses_nothing_that_was_acknowledged(group: 
             assert await node.read(position, len(body)) == body
 
 
+def stage_until_refused(node: Node) -> None:
+    while True:
+        node.stage(30_000, lambda _: (b"x" * 30_000,))
+
+
+async def test_what_a_service_holds_back_goes_ahead_of_a_handover_even_into_a_busy_log(tmp_path: Path):
+    group = Group(tmp_path, max_uncommitted_bytes=1 << 20)
+    try:
+        await group.start()
+        leader = await group.leader()
+        heir = next(node_id for node_id in group.ids if node_id != leader.config.node_id)
+        await until(lambda: group.nodes[heir].leader_id is not None)
+        held_back = [b"the last words"]
+        stood: list[int] = []
+        leader.on_handover(lambda: stood.append(leader.stage(14, lambda _: (held_back.pop(),))))
+        with pytest.raises(BusyError):
+            stage_until_refused(leader)
+        assert leader.replica.transfer(leader.membership.find(heir))
+        assert not held_back
+        with pytest.raises(NotLeaderError):
+            leader.stage(1, lambda _: (b"x",))
+        await until(lambda: group.nodes[heir].is_ready)
+        assert await group.nodes[heir].read(stood[0], 14) == b"the last words"
+    finally:
+        await group.stop()
+
+
+async def test_who_does_not_lead_has_nothing_to_hand_over(group: Group):
+    await group.start()
+    leader = await group.leader()
+    follower = next(node for node in group.nodes.values() if node is not leader)
+    follower.on_handover(lambda: pytest.fail("there is no handover"))
+    assert not follower.replica.transfer(None)
+
+
 async def test_a_transfer_that_another_node_wins_has_not_reached_its_target(group: Group, monkeypatch):
     await group.start()
     leader = await group.leader()

@@ -66,6 +66,9 @@ class Leading:
         self._seal_scheduled = False
         self._was_leader = False
         self._complain_at = float("-inf")
+        self._handing_over = False
+        self.on_handover: list[Callable[[], None]] = []
+        """Called before a handover begins, to stage what the service still holds back."""
         self.contexts = Contexts()
         self.admission = Admission(config, store, marks, engine)
         self.roster = Roster(config.node_id, engine().table.membership)
@@ -95,7 +98,8 @@ class Leading:
         self._completions.require_outside("stage")
         if not self._is_ready():
             raise self.not_leader()
-        check_room(self._store.end_position - self._committed_end(), self._config.max_uncommitted_bytes)
+        if not self._handing_over:
+            check_room(self._store.end_position - self._committed_end(), self._config.max_uncommitted_bytes)
         if not own:
             self.admission.require_agreement()
         with self._completions.executing:
@@ -123,7 +127,11 @@ class Leading:
         self._propose(self._proposer.control_entry(EntryKind.MEMBERSHIP, self._engine().term, membership))
 
     def transfer(self, to: ReplicaId | None) -> bool:
-        """Hand leadership to a voter, by default the one with the most of the log; False if there is none."""
+        """Hand leadership to a voter, by default the one with the most of the log; False if there is none.
+
+        What the service holds back goes ahead into the log: the successor is asked to take over once it has all that
+        is staged by then, and the handover is given up if that takes too long.
+        """
         engine = self._engine()
         if not engine.is_leader:
             return False
@@ -136,8 +144,21 @@ class Leading:
             if not candidates:
                 return False
             to = max(candidates)[1]
+        self._flush()
         self._seal_now()
         return engine.transfer(to, self._environment.now())
+
+    def _flush(self) -> None:
+        """Have the service stage what it holds back, however many bytes wait for a majority: it is little, once."""
+        self._completions.require_outside("a handover")
+        if not self._is_ready():
+            return
+        self._handing_over = True
+        try:
+            for hook in self.on_handover:
+                hook()
+        finally:
+            self._handing_over = False
 
     def role_changed(self, role: Role) -> None:
         """A new leader proposes its no-op; one that was loses track of what it proposed."""

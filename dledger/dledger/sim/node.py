@@ -136,6 +136,10 @@ class SimulatedNode:
         """See `Node.on_trimmed`."""
         self._life.replica.on_trimmed.append(hook)
 
+    def on_handover(self, hook: Callable[[], None]) -> None:
+        """See `Node.on_handover`."""
+        self._life.replica.leading.on_handover.append(hook)
+
     def status(self) -> NodeStatus:
         """See `Node.status`."""
         return self._life.replica.status()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
+from dledger.errors import LogFullError
 from dledger.sim.group import GroupSettings, SimGroup
 from dledger.sim.registers import leading
 from dledger.sim.scheduler import Scheduler
@@ -66,6 +67,18 @@ class Brokers:
         life = self.group.nodes[name].life
         assert life is not None
         life.environment.sync_delay_s = lambda _lane: SLOW_SYNC_S
+
+    def fill_disk_for(self, seconds: float) -> None:
+        """Let time pass in which the leader's log refuses everything, the small and rare commands too."""
+        log = leading(self.group).replica.leading
+
+        def refuse(*_: object, **__: object) -> int:
+            raise LogFullError("the disk is full")
+
+        stage = log.stage
+        log.stage = refuse  # type: ignore[method-assign]
+        self.run(seconds)
+        log.stage = stage  # type: ignore[method-assign]
 
     def hand_over(self, name: str) -> None:
         """Have the leader begin to hand over."""

@@ -227,23 +227,21 @@ def overtaken_commit_and_a_killed_leader() -> None:
 def commit_whose_overtaker_was_lost() -> None:
     """A commit is taken if the one that overtook it was lost: nothing as high is committed or on its way.
 
-    1. The disk of a follower is slow: it lags behind a message.  A consumer commits 1 through it, over a slow link.
+    1. A consumer commits 1 through a follower whose link to the leader is slow.
     2. It commits 2 at the leader, which collects commits, and asks for no answer.
-    3. The leader begins to hand over to that follower: it drops what it has collected.
-    4. The follower does not catch up in time, the leader leads on, and the first commit arrives.
+    3. The disk is full when the leader proposes what it has collected: that is dropped.
+    4. The disk has room again, and the first commit arrives.
     """
     brokers = Brokers()
     leader, follower = brokers.leader, brokers.follower
     at_leader = brokers.connect(leader)
     brokers.found_group(at_leader)
-    brokers.slow_down_disk(follower)
     brokers.group.network.slow(follower, leader, 1.3)
-    brokers.send(at_leader, TOPIC)
     first = brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
     brokers.run(0.05)
     brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
     brokers.run(0.05)
-    brokers.hand_over(follower)
+    brokers.fill_disk_for(0.4)
     brokers.run(4.0)
     assert brokers.leader == leader
     assert [answer.code for answer in first if answer] == [ResponseCode.SUCCESS]
@@ -255,8 +253,8 @@ def commit_of_which_only_a_lower_one_is_left() -> None:
 
     1. The disks of all followers are slow.  A consumer commits 1 at the leader, which proposes it.
     2. It commits 2 through a follower, over a slow link, and 3 at the leader, which collects commits.
-    3. The leader begins to hand over to that follower: it drops 3, but not 1, which is on its way.
-    4. The follower does not catch up in time, the leader leads on, and 2 arrives before 1 is applied.
+    3. The disk is full when the leader proposes 3, which is dropped, but not 1, which is on its way.
+    4. The disk has room again, and 2 arrives before 1 is applied.
     """
     brokers = Brokers()
     leader, follower = brokers.leader, brokers.follower
@@ -272,9 +270,45 @@ def commit_of_which_only_a_lower_one_is_left() -> None:
     brokers.run(0.05)
     brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(3), oneway=True)
     brokers.run(0.05)
-    brokers.hand_over(follower)
+    brokers.fill_disk_for(0.4)
     brokers.run(20.0)
     assert brokers.leader == leader
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_that_a_handover_takes_along() -> None:
+    """A one-way commit that the leader still collects is not lost in a handover, which its consumer is not told of.
+
+    1. A consumer commits 2 at the leader, which collects commits, and asks for no answer.
+    2. The leader hands over before it would have proposed that by itself.
+    """
+    brokers = Brokers()
+    leader, heir = brokers.leader, brokers.follower
+    at_leader = brokers.connect(leader)
+    brokers.found_group(at_leader)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
+    brokers.run(0.05)
+    brokers.hand_over(heir)
+    brokers.run(3.0)
+    assert brokers.leader == heir
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_in_a_leader_that_stops() -> None:
+    """A one-way commit that the leader still collects is not lost when it is told to stop at once.
+
+    1. A consumer commits 2 at the leader, which collects commits, and asks for no answer.
+    2. The leader is stopped (SIGINT): it hands over to nobody.
+    """
+    brokers = Brokers()
+    leader = brokers.leader
+    at_leader = brokers.connect(leader)
+    brokers.found_group(at_leader)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
+    brokers.run(0.05)
+    brokers.group.stop(leader)
+    brokers.run(4.0)
+    assert brokers.leader != leader
     assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
@@ -289,4 +323,6 @@ COMMIT_SCHEDULES: Final = (
     overtaken_commit_and_a_killed_leader,
     commit_whose_overtaker_was_lost,
     commit_of_which_only_a_lower_one_is_left,
+    commit_that_a_handover_takes_along,
+    commit_in_a_leader_that_stops,
 )
