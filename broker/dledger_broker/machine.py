@@ -364,7 +364,8 @@ class BrokerMachine:
                 # What was read may be of another topic, which has got the name of this queue's.
                 done(GetResult(ReadStatus.MESSAGE_WAS_REMOVING, offset, offset, offset, []))
             elif isinstance(units, BaseException):
-                done(units)
+                # A trim may have come meanwhile, after which the files of what it took are removed.
+                done(outside(offset, queue.min_offset, queue.max_offset, queue.view.end) or units)
             else:
                 done(self._select(queue, offset, max_messages, max_bytes, tag_filter, units))
 

@@ -127,6 +127,8 @@ class Client:
         command = RemotingCommand(code, flag=FLAG_ONEWAY if oneway else 0, ext=ext, body=body)
 
         def answered(answer: Answer | None) -> None:
+            if answer is not None:
+                self.trial.answered(code, answer)
             self._learn(answer, oneway=oneway)
             done(answer)
 

@@ -12,10 +12,14 @@ from typing import Final, NamedTuple, TypeAlias
 
 from dledger.sim.invariants import require
 from dledger_broker.sim.history import History
+from dledger_broker.state.commands import CommitOffsets
 from dledger_broker.state.pins import Pin
+from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer
 from dledger_broker.state.tables import BrokerState, TopicState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
+REMEMBERED_S: Final = 0.8 * LATE_COMMIT_S
+"""Who committed is remembered for so long at least, by clocks that may drift."""
 OffsetKey: TypeAlias = tuple[str, str, int]
 """Consumer group, topic, queue id."""
 Change: TypeAlias = tuple[object, ...]
@@ -73,6 +77,15 @@ class Incarnation:
         return next(wanted, None)
 
 
+class _Commit(NamedTuple):
+    """A commit of an offset in the log, and who is said to have made it."""
+
+    offset: int
+    by: Committer | None
+    moment: float
+    """When its entry was first applied, simulated seconds."""
+
+
 class Expected:
     """The tables, and what they held when."""
 
@@ -85,6 +98,7 @@ class Expected:
             lambda: History(None)
         )
         self.offsets: Final[defaultdict[OffsetKey, History[int | None]]] = defaultdict(lambda: History(None))
+        self.committers: Final[defaultdict[OffsetKey, History[_Commit | None]]] = defaultdict(lambda: History(None))
         self.trims: Final[History[int]] = History(0)
         """Below these positions the log need not be kept."""
         self.pins: dict[str, Pin] = {}
@@ -99,6 +113,13 @@ class Expected:
         self.pins[pin.name] = Pin(
             pin.name, min(before.position, pin.position), pin.lease_ms, max(before.renewed_ms, pin.renewed_ms)
         )
+
+    def see_committers(self, command: CommitOffsets, index: int, moment: float) -> None:
+        """Who commits, as every replica is to remember it for a while."""
+        by = command.by or (-1,) * len(command.offsets)
+        for (group, topic, queue_id, offset), number in zip(command.offsets, by, strict=True):
+            committer = command.committers[number] if number >= 0 else None
+            self.committers[group, topic, queue_id].put(index, moment, _Commit(offset, committer, moment))
 
     # ---------------------------------------------------------------- what was refused
 
@@ -129,15 +150,30 @@ class Expected:
         groups = {name: config for name, history in self.groups.items() if (config := history.last) is not None}
         self._same(node, index, "groups", groups, state.groups)
         offsets = {key: offset for key, history in self.offsets.items() if (offset := history.last) is not None}
-        found = {
-            (group, topic, queue_id): offset
-            for group, topic in state.offsets.pairs()
-            for queue_id, offset in state.offsets.of(group, topic).items()
-        }
-        self._same(node, index, "offsets", offsets, found)
+        self._same(node, index, "offsets", offsets, _offsets_of(state))
         self._same(node, index, "pins", self.pins, {pin.name: pin for pin in state.pins})
         self._same(node, index, "features", self.features, state.features)
         self.compare_trim(node, index, state)
+
+    def compare_restored(self, node: str, index: int, state: BrokerState, now: float, moment: float) -> None:
+        """What a snapshot of the entry at `index` holds beside what belongs to the digest; `now` is the node's time."""
+        self.compare_trim(node, index, state)
+        offsets = {key: offset for key, history in self.offsets.items() if (offset := history.at(index)) is not None}
+        self._same(node, index, "offsets", offsets, _offsets_of(state))
+        for key, history in self.committers.items():
+            commit = history.at(index)
+            if commit is None or commit.by is None or moment - commit.moment > REMEMBERED_S or key not in offsets:
+                continue  # of what a deletion has taken along nothing needs to be known
+            known = [(taken.offset, taken.by) for taken in state.recent_commits.of(key, now)]
+            require(
+                (commit.offset, commit.by) in known,
+                "a restart forgets nothing of who committed of late",
+                node=node,
+                index=index,
+                key=key,
+                committed=commit,
+                known=known,
+            )
 
     def compare_trim(self, node: str, index: int, state: BrokerState) -> None:
         """What is trimmed belongs to the state, but not to its digest."""
@@ -154,6 +190,14 @@ class Expected:
             expected=expected,
             found=found,
         )
+
+
+def _offsets_of(state: BrokerState) -> dict[OffsetKey, int]:
+    return {
+        (group, topic, queue_id): offset
+        for group, topic in state.offsets.pairs()
+        for queue_id, offset in state.offsets.of(group, topic).items()
+    }
 
 
 def _compare_topic(node: str, index: int, expected: Incarnation, found: TopicState) -> None:

@@ -66,20 +66,23 @@ class QuestionJudge:
             require(lost > 0 or stored == 0, "a group begins with a queue that has lost nothing yet", key=key)
             self._trial.counts["group begins where it likes"] += 1
 
-    def committed_oneway(self, key: OffsetKey, offset: int, sent_at: float, answer: Answer) -> None:
-        """A question (14) behind a commit that nobody answers, over one connection: to the node that took that."""
+    def committed_oneway(self, key: OffsetKey, offset: int, sent_at: float, answer: Answer) -> bool:
+        """A question (14) behind a commit that nobody answers, over one connection: to the node that took that.
+
+        No other commit of the group may still take effect. Returns whether the commit is known to have done so.
+        """
         seen = answer.seen
         if seen is None or not seen.steady or self._trial.group.disks_filled:
-            return
-        if answer.code in {ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND}:
-            known = self._expected.offsets[key].during(sent_at, self._now)
-            require(
-                offset in known, "who commits and asks is told what it committed", key=key, sent=offset, known=known
-            )
-            self._trial.counts["told what it committed"] += 1
+            return False
+        if answer.code not in {ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND}:
+            return False
+        known = self._expected.offsets[key].during(sent_at, self._now)
+        require(offset in known, "who commits and asks is told what it committed", key=key, sent=offset, known=known)
+        self._trial.counts["told what it committed"] += 1
+        return True
 
     def committed(self, key: OffsetKey, offset: int, answer: Answer) -> None:
-        """A commit (15) of the only member of a group, over the connection that its last one went over."""
+        """A commit (15) of the only member of a group, none of whose other ones may still take effect."""
         if answer.code == ResponseCode.SUCCESS and answer.seen is not None:
             known = self._expected.offsets[key].during(answer.seen.asked_at, self._now)
             require(offset in known, "a commit is acknowledged once it is applied", key=key, sent=offset, known=known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from dledger_broker.sim.clients import Client, pull_fields
+from dledger_broker.sim.clients import NOT_STORED, Client, pull_fields
 from dledger_broker.sim.connection import Answer, SimConnection
 from dledger_broker.sim.expected import OffsetKey
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -34,6 +34,8 @@ class Restarter(Client):
         self._highest: dict[tuple[str, int], int] = {}
         """The highest offset that was sent, of each queue."""
         self._committed_over: dict[tuple[str, int], SimConnection] = {}
+        self._unsure: set[tuple[str, int]] = set()
+        """Queues of which a commit may still take effect that nobody has answered."""
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -43,6 +45,7 @@ class Restarter(Client):
         self._exists = False
         self._highest.clear()
         self._committed_over.clear()
+        self._unsure = set()  # a new one: what is under way belongs to the group before
 
     def act(self) -> None:
         """Begin anew, pull, commit, or ask."""
@@ -94,44 +97,56 @@ class Restarter(Client):
     # ---------------------------------------------------------------- commits
 
     def _commit(self, topic: str, queue_id: int, *, asks: bool) -> None:
-        """Commit, and ask at once if nobody will say what became of that."""
-        connection = self._connect()
+        """Commit; without an answer to that, ask what is committed."""
+        connection, queue = self._connect(), (topic, queue_id)
         if connection is None:
             self.pause()
             return
-        queue, key = (topic, queue_id), self._key(topic, queue_id)
         highest = self._highest.get(queue, 0)
         seeks = self._committed_over.get(queue) is connection and self.random.random() < 0.4
         offset = self.random.randrange(highest) if seeks and highest else highest + self.random.randint(1, 3)
         self._highest[queue] = max(highest, offset)
         self._committed_over[queue] = connection
-        sent_at = self.trial.group.scheduler.now
+        if asks:
+            self._commit_and_ask(queue, offset)
+        else:
+            self._commit_and_wait(queue, offset, connection)
+
+    def _commit_and_wait(self, queue: tuple[str, int], offset: int, connection: SimConnection) -> None:
+        key, sure = self._key(*queue), queue not in self._unsure
+        self._unsure.add(queue)
 
         def done(answer: Answer | None) -> None:
-            if answer is not None and over is connection:
+            if answer is not None and sure and over is connection:
                 self.trial.questions.committed(key, offset, answer)
+            if sure and answer is not None and answer.code in NOT_STORED | {ResponseCode.SUCCESS}:
+                self._unsure.discard(queue)
             self.pause()
+
+        ext = self._fields(*queue) | {"commitOffset": str(offset)}
+        if not self.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, done):
+            self.pause()
+        over = self._connection  # another one if this node is about to stop
+
+    def _commit_and_ask(self, queue: tuple[str, int], offset: int) -> None:
+        key, sent_at = self._key(*queue), self.trial.group.scheduler.now
+        judged = queue not in self._unsure and queue[0] in self.trial.lasting and self._has_messages(*queue, sent_at)
+        self._unsure.add(queue)
 
         def told(answer: Answer | None) -> None:
-            if answer is not None and topic in self.trial.lasting and self._has_messages(topic, queue_id, sent_at):
-                self.trial.questions.committed_oneway(key, offset, sent_at, answer)
             if answer is not None:
                 self.trial.questions.offset(key, answer)
+            if answer is not None and judged and self.trial.questions.committed_oneway(key, offset, sent_at, answer):
+                self._unsure.discard(queue)
             self.pause()
 
-        ext = self._fields(topic, queue_id) | {"commitOffset": str(offset)}
-        if not asks:
-            if not self.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, done):
-                self.pause()
-            over = self._connection  # another one if this node is about to stop
-            return
-        self.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, lambda _: None, oneway=True)
-
         def ask() -> None:
-            question = self._fields(topic, queue_id) | {"setZeroIfNotFound": "false"}
+            question = self._fields(*queue) | {"setZeroIfNotFound": "false"}
             if not self.call(RequestCode.QUERY_CONSUMER_OFFSET, question, told):
                 self.pause()
 
+        ext = self._fields(*queue) | {"commitOffset": str(offset)}
+        self.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, lambda _: None, oneway=True)
         self.trial.group.scheduler.after(self.random.choice(ASKS_AFTER_S), partial(self._act, ask))
 
     def _has_messages(self, topic: str, queue_id: int, moment: float) -> bool:

@@ -115,5 +115,5 @@ def _swarm(
         resizers=random.choice((0, 0, 0, 1)),
     )
     flush_ms = random.choice((brokers.offset_flush_ms, brokers.offset_flush_ms, 2000))
-    obstacles = Obstacles(random.choice((0.0, 0.0, 0.05, 0.3)), random.choice((0.0, 0.0, 0.5, 2.0)))
+    obstacles = Obstacles(random.choice((0.0, 0.0, 0.05, 0.3)), random.choice((0.0, 0.0, 0.5, 2.0, 8.0)))
     return settings, replace(brokers, offset_flush_ms=flush_ms), obstacles

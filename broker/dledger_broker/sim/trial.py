@@ -39,6 +39,8 @@ from dledger_remoting.record import iter_records
 from dledger_remoting.topics import PERM_READ_WRITE
 
 TAG_CHOICES: Final = ("", "red", "green")
+BLAMES_FILES: Final = ("lacks the unit", "Corruption")
+"""What is said of a file that is damaged."""
 POSITION_DIGITS: Final = 16
 """A message id ends in so many hexadecimal digits: the physical offset."""
 
@@ -243,6 +245,16 @@ class BrokerTrial:
             self.counts["no answer" if answer is None else f"answer {answer.code}"] += 1
 
     # ---------------------------------------------------------------- reading
+
+    def answered(self, code: int, answer: Answer) -> None:
+        """Any answer: one that blames a file is only right if a disk has rotten or failed."""
+        group = self.group
+        require(
+            not any(blames in answer.remark for blames in BLAMES_FILES) or group.rotten,
+            "no answer blames a file that nothing has happened to",
+            code=code,
+            answer=answer,
+        )
 
     def pulled(
         self, topic: str, queue_id: int, offset: int, answer: Answer, codes: frozenset[int] | None = None

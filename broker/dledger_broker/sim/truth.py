@@ -257,6 +257,7 @@ class Truth:
             case CommitOffsets(offsets=rows):
                 for group, topic, queue_id, offset in rows:
                     self._see_commit((group, topic, queue_id), offset)
+                self.expected.see_committers(command, entry.index, self._moment)
             case DeleteOffsets(pairs=pairs):
                 self._forget_offsets(key for key in self.committed if key[:2] in pairs)
             case Features(node_id=node_id, kinds=kinds):
@@ -376,13 +377,16 @@ class Truth:
         if index == self._index:
             self.expected.compare(node, index, state)
 
-    def restored(self, node: str, meta: SnapshotMeta | None, state: BrokerState, rebuild_from: int) -> None:
-        """A replica starts from a snapshot, or from nothing: with the state that was there at that entry."""
+    def restored(self, node: str, meta: SnapshotMeta | None, state: BrokerState, rebuild_from: int, now: float) -> None:
+        """A replica starts from a snapshot, or from nothing: with the state that was there at that entry.
+
+        `now` is a time of its own clock.
+        """
         if meta is not None:
             digest = state.digest()
             known = self._digests.get(meta.last_index, digest)
             require(known == digest, "a snapshot restores the state of its entry", node=node, index=meta.last_index)
-            self.expected.compare_trim(node, meta.last_index, state)
+            self.expected.compare_restored(node, meta.last_index, state, now, self._moment)
         if meta is None:
             self.happened["state from the log"] += 1
         elif rebuild_from == 0 < meta.position:

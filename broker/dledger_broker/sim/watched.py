@@ -70,6 +70,7 @@ class WatchedMachine:
         """See `StateMachine.restore`."""
         rebuild_from = self.machine.restore(meta, chunks)
         self.index = -1 if meta is None else meta.last_index
-        self._truth.restored(self._life.node.name, meta, self.machine.state, rebuild_from)
+        now = self.machine.env.now()
+        self._truth.restored(self._life.node.name, meta, self.machine.state, rebuild_from, now)
         self._waiting.check()
         return rebuild_from

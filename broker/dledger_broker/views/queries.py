@@ -66,9 +66,9 @@ class Queries:
             try:
                 low = await self._first_stored_at(queue, start, end, wanted)
             except (TrimmedError, CorruptionError):
-                if queue.min_offset <= start:
+                if not _is_gone(queue, start):
                     raise
-                continue  # a trim took what was looked at: look at what it left
+                continue  # look at what is left
             if upper:
                 return low - 1 if low > start else 0
             return low
@@ -76,9 +76,13 @@ class Queries:
 
     async def earliest_store_time(self, queue: QueueState) -> int:
         """Store time, ms, of the first kept message of a queue; -1 for none."""
-        if queue.min_offset >= queue.max_offset:
-            return -1
-        return await self._stored_at(queue, queue.min_offset)
+        while (first := queue.min_offset) < queue.max_offset:
+            try:
+                return await self._stored_at(queue, first)
+            except (TrimmedError, CorruptionError):
+                if not _is_gone(queue, first):
+                    raise
+        return -1
 
     async def query(
         self,
@@ -124,7 +128,12 @@ class Queries:
         queue = topic.queues.get(record.queue_id) if topic is not None else None
         if queue is None or not queue.min_offset <= record.queue_offset < queue.max_offset:
             return False
-        return (await self._unit(queue, record.queue_offset))[0] == record.physical_offset
+        try:
+            return (await self._unit(queue, record.queue_offset))[0] == record.physical_offset
+        except CorruptionError:
+            if not _is_gone(queue, record.queue_offset):
+                raise
+            return False
 
     async def _first_stored_at(self, queue: QueueState, low: int, high: int, wanted_ms: int) -> int:
         """The first of the offsets from `low` on whose message was stored at or after a time, `high` if none was."""
@@ -149,6 +158,11 @@ class Queries:
             unit = later
         position, size, _ = UNIT.unpack(unit)
         return position, size
+
+
+def _is_gone(queue: QueueState, offset: int) -> bool:
+    """Whether a trim has taken an offset, or a deletion the queue: its files may have gone while they were read."""
+    return queue.dropped or offset < queue.min_offset
 
 
 def _has_key(record: MessageRecord, key: bytes, *, unique_only: bool) -> bool:

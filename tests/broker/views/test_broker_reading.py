@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.errors import TrimmedError
+from dledger.errors import CorruptionError, TrimmedError
 from dledger_broker.testing import BrokerInMemory, Message
 from dledger_broker.views.reading import MAX_SCANNED_UNITS, ReadStatus, select
+from dledger_broker.views.unitfiles import queue_directory
 from dledger_broker.views.units import UNIT, UNIT_BYTES
 from dledger_remoting.tags import TagFilter, tag_code
 
@@ -104,6 +105,53 @@ def test_units_outside_the_page_cache_are_read_by_a_worker(broker):
     assert results == [warm]
     broker.machine.get_messages_later(queue, 40, 5, 1 << 20, None, results.append)
     assert results[1].status is ReadStatus.OFFSET_OVERFLOW_ONE
+
+
+def test_a_trim_that_takes_the_files_which_a_worker_reads_is_no_damage(broker):
+    """The next pull goes on with what is kept, instead of being told that a file lacks something."""
+    queue, machine = broker.queue("orders"), broker.machine
+    broker.flush_views()
+    broker.flush_views()
+    results = []
+    machine.get_messages_later(queue, 12, 5, 1 << 20, None, results.append)
+    queue.first_offset = 20
+    broker.disk.rmtree(queue_directory("orders", 0))
+    broker.env.run_ready()
+    assert [(result.status, result.next_begin) for result in results] == [(ReadStatus.OFFSET_TOO_SMALL, 20)]
+    machine.get_messages_later(queue, 25, 5, 1 << 20, None, results.append)
+    broker.env.run_ready()
+    assert isinstance(results[1], CorruptionError)
+
+
+@pytest.mark.parametrize(
+    ("goes", "question", "answer"),
+    [
+        ("trimmed", lambda queries, queue, _: queries.earliest_store_time(queue), 1007),
+        ("trimmed", lambda queries, _, position: queries.message_at(position), None),
+        ("deleted", lambda queries, queue, _: queries.earliest_store_time(queue), -1),
+        ("deleted", lambda queries, queue, _: queries.search_offset(queue, 1002), 0),
+        ("deleted", lambda queries, _, position: queries.message_at(position), None),
+    ],
+)
+def test_what_goes_while_its_files_are_read_is_not_there_and_no_damage(monkeypatch, goes, question, answer):
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    for number in range(10):
+        broker.send("orders", 0, Message(b"x"), at_ms=1000 + number)
+    queue, queries = broker.queue("orders"), broker.machine.queries
+    position = broker.machine.get_messages(queue, 3, 1, 1).runs[0][0]
+    unit = queries._unit
+
+    async def unit_unless_gone(queue, offset):
+        if queue.first_offset == 7:
+            return await unit(queue, offset)
+        queue.first_offset = 7
+        if goes == "deleted":
+            broker.delete_topic("orders")
+        raise CorruptionError(f"a file lacks the unit of queue offset {offset}")
+
+    monkeypatch.setattr(queries, "_unit", unit_unless_gone)
+    assert broker.run(question(queries, queue, position)) == answer
 
 
 def test_times_find_offsets():

@@ -13,7 +13,7 @@ from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.state.contexts import Done
 from dledger_broker.state.offset_buffer import OffsetBuffer
 from dledger_broker.state.offsets import OffsetTable
-from dledger_broker.state.recent_commits import Key
+from dledger_broker.state.recent_commits import Key, RecentCommits
 from dledger_remoting.errors import QueryNotFound
 from dledger_remoting.headers import QueryConsumerOffsetHeader
 
@@ -32,6 +32,12 @@ CATALOGUE.add(
     (OffsetTable, "capture", _capture_what_changes),
 )
 
+
+CATALOGUE.add(
+    "committers-forgotten-at-a-restart",
+    "a restart, or a snapshot, forgets nothing of who committed of late",
+    (RecentCommits, "restore", lambda *_arguments: None),
+)
 
 # ---------------------------------------------------------------- leadership that is lost
 

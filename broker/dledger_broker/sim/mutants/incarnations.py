@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 
 from dledger.sim.mutants.catalogue import Catalogue
 from dledger_broker import machine
+from dledger_broker.sim.schedules import trims
 from dledger_broker.state.contexts import QueueRun
 from dledger_broker.state.offsets import OffsetTable
 from dledger_broker.state.tables import BrokerState, QueueState, TopicState
 from dledger_broker.views import dispatch
 from dledger_broker.views.queries import Queries
+from dledger_broker.views.unitfiles import QueueFileReader
 from dledger_remoting.record import MessageRecord
 
 CATALOGUE = Catalogue("broker")
@@ -29,6 +31,23 @@ CATALOGUE.add(
     "deleted-group-keeps-offsets",
     "a deleted consumer group takes its committed offsets along, if asked",
     (OffsetTable, "remove_group", lambda _self, _group: None),
+)
+
+
+def _trim_whatever_has_the_name(
+    self: BrokerState, name: str, created_position: int, queue_id: int, first_offset: int
+) -> None:
+    topic = self.topics.get(name)
+    _real_trim_queue(self, name, created_position if topic is None else topic.created_position, queue_id, first_offset)
+
+
+_real_trim_queue = BrokerState.trim_queue
+
+CATALOGUE.add(
+    "trim-of-an-earlier-topic",
+    "a trim that was searched before a topic was made anew takes nothing of it",
+    (BrokerState, "trim_queue", _trim_whatever_has_the_name),
+    schedule=trims.trim_of_a_topic_that_was_made_anew,
 )
 
 
@@ -60,6 +79,13 @@ CATALOGUE.add(
     "views-rebuilt-across-a-deletion",
     "what is rebuilt of a queue is of the topic that has the name now",
     (machine, "redispatch", _redispatch_all),
+)
+
+
+CATALOGUE.add(
+    "file-kept-open-under-its-name",
+    "no file of a deleted topic is read under the name that another topic has by now",
+    (QueueFileReader, "forget", lambda _self, _directory: None),
 )
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from dledger.errors import LogError
 from dledger.sim.mutants.catalogue import Catalogue
 from dledger.statemachine import CommittedEntry, Leadership
+from dledger_broker import machine
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.retention import Retention
-from dledger_broker.sim.schedules import crossings
+from dledger_broker.sim.schedules import crossings, trims
 from dledger_broker.sim.schedules import requests as request_schedules
 from dledger_broker.state.contexts import Done
 from dledger_broker.state.pins import PinTable
 from dledger_broker.state.proposals import Proposals
+from dledger_broker.state.snapshot import encode_state
 from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_broker.views import recovery
 from dledger_broker.views.consumequeue import ConsumeQueues
@@ -101,6 +103,22 @@ CATALOGUE.add(
 )
 
 
+def _found_in_any_term(
+    self: Retention, position: int, term: int, rows: tuple[tuple[str, int, int, int], ...] | BaseException
+) -> None:
+    _ = term
+    _real_found(self, position, self._machine.leadership.term, rows)
+
+
+_real_found = Retention._found  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "trim-across-terms",
+    "a trim that was searched in an earlier term is not proposed",
+    (Retention, "_found", _found_in_any_term),
+    schedule=trims.trim_that_outlives_its_term,
+)
+
 CATALOGUE.add(
     "pins-ignored",
     "the log is kept from a pin on while its lease runs",
@@ -114,6 +132,36 @@ CATALOGUE.add(
     (BrokerMachine, "kept_from", property(lambda self: max(self.log.first_position, self.trim_under_way))),
     schedule=crossings.pin_of_what_others_have_trimmed,
     scenario="repeats",
+)
+
+# ---------------------------------------------------------------- snapshots
+
+
+def _encode_without_the_trim(state: BrokerState, now: float) -> Iterator[bytes]:
+    trimmed_before, state.trimmed_before = state.trimmed_before, 0
+    try:
+        return _real_encode_state(state, now)
+    finally:
+        state.trimmed_before = trimmed_before
+
+
+_real_encode_state = encode_state
+
+CATALOGUE.add(
+    "snapshot-forgets-the-trim",
+    "a snapshot holds up to where the log is trimmed",
+    (machine, "encode_state", _encode_without_the_trim),
+)
+
+
+def _encode_late(state: BrokerState, now: float) -> Iterator[bytes]:
+    yield from _real_encode_state(state, now)
+
+
+CATALOGUE.add(
+    "state-captured-late",
+    "a snapshot holds the state at its entry, however late it is encoded",
+    (machine, "encode_state", _encode_late),
 )
 
 # ---------------------------------------------------------------- consume queues
