@@ -8,7 +8,7 @@ import json
 import logging
 import socket
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dledger import CommittedEntry, Leadership, Node, NodeConfig, SnapshotMeta
@@ -39,10 +39,15 @@ class Dictionary:
         """A copy of the state as it is now, so that the log before it can be trimmed."""
         return iter([json.dumps(self.items).encode()])
 
-    def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
-        """Begin with a snapshot, or with nothing."""
-        self.items = json.loads(b"".join(chunks) or b"{}")
-        return meta.position if meta is not None else 0
+    def decode(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> Callable[[], int]:
+        """Read a snapshot, or nothing, on a worker thread; what is returned is called to go on with it."""
+        items = json.loads(b"".join(chunks) or b"{}")
+
+        def restore() -> int:
+            self.items = items
+            return meta.position if meta is not None else 0
+
+        return restore
 
     def digest(self) -> int:
         """Nodes compare this now and then; one that computed something else is taken out."""

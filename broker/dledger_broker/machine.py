@@ -26,7 +26,7 @@ import msgspec
 from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
 from dledger.invariants import invariant
-from dledger.statemachine import CommittedEntry, Leadership
+from dledger.statemachine import CommittedEntry, Leadership, Restore
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.identity import read_identity
 from dledger.store.log import SegmentInfo
@@ -279,12 +279,16 @@ class BrokerMachine:
         self.checkpointer.offer()
         return encode_state(self.state, self.env.now())
 
-    def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
-        """See `StateMachine.restore`.  The first call is a start, a later one installs a snapshot of the leader's."""
+    def decode(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> Restore:
+        """See `StateMachine.decode`."""
+        state = BrokerState() if meta is None else decode_state(chunks, self.env.now())
+        return partial(self._restore, state, 0 if meta is None else meta.position)
+
+    def _restore(self, state: BrokerState, position: int) -> int:
+        """The first call is a start, a later one installs a snapshot of the leader's."""
         for topic in self.state.topics.values():
             topic.drop()
-        self.state = BrokerState() if meta is None else decode_state(chunks, self.env.now())
-        position = 0 if meta is None else meta.position
+        self.state = state
         self.applied_position = position
         self._recovering = True
         first, self._restored = not self._restored, True

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from dledger.errors import OutcomeUnknownError
 from dledger.statemachine import CommittedEntry, Leadership, StateMachine
-from dledger.types import Position, SnapshotMeta
+from dledger.types import Position
 
 
 class Appended:
@@ -38,6 +38,7 @@ class AppendResolver:
     def __init__(self, machine: StateMachine) -> None:
         self._machine = machine
         self.rebuild = machine.rebuild
+        self.decode = machine.decode
         self.snapshot = machine.snapshot
         self.digest = machine.digest
         self.on_leadership: Callable[[Leadership], None] = machine.on_leadership
@@ -60,7 +61,3 @@ class AppendResolver:
                 others.append(context)
         if others:
             self._machine.dropped(others)
-
-    def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
-        """See `StateMachine.restore`."""
-        return self._machine.restore(meta, chunks)

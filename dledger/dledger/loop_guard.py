@@ -31,18 +31,11 @@ NEVER_BLOCK: Final = frozenset(("size",))
 
 NOT_MENDED: Final = frozenset(
     (
-        "dledger.replica.feed.MachineFeed.reset",
-        "dledger.replica.forgetting.Forgetter.begin_behind",
+        "dledger.replica.forgetting.Forgetter._begin",
         "dledger.replica.housekeeping.Housekeeping._record",
         "dledger.replica.repair.Repairer._begin",
         "dledger.replica.repair.Repairer._drop",
         "dledger.replica.snapshotter.Snapshotter._maybe_trim",
-        "dledger.replica.snapshotter.Snapshotter._write",
-        "dledger.replica.snapshotter.Snapshotter.abandon",
-        "dledger.replica.snapshotter.Snapshotter.begin",
-        "dledger.replica.transfer.SnapshotReceiver.abandon",
-        "dledger.replica.transfer.SnapshotReceiver.finish.<locals>.finished",
-        "dledger.replica.transfer.SnapshotReceiver.on_data",
         "dledger.store.log.LogStore._roll",
         "dledger.store.log.LogStore.ensure_space_for",
         "dledger.store.log.LogStore.ensure_space_to",

@@ -1,19 +1,22 @@
 """Interface of a replicated service, and of what it is handed.
 
-The log calls a `StateMachine` on the event loop only, never concurrently, in log order, and never inside a call of
-`stage`: what it is told may stage units, ask for reads and hand leadership over.  Applying never rejects:
-whatever was to be decided was decided by the leader before it proposed.  An exception out of any method stops the
-replica.
+The log calls a `StateMachine` on the event loop only, but for `decode`, never concurrently, in log order, and never
+inside a call of `stage`: what it is told may stage units, ask for reads and hand leadership over.  Applying never
+rejects: whatever was to be decided was decided by the leader before it proposed.  An exception out of any method stops
+the replica.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeAlias
 
 import msgspec
 
 from dledger.types import SnapshotMeta
+
+Restore: TypeAlias = Callable[[], int]
+"""Puts a decoded state in place, see `StateMachine.decode`."""
 
 
 class CommittedEntry(msgspec.Struct, frozen=True, gc=False):
@@ -69,11 +72,15 @@ class StateMachine(Protocol):
     def snapshot(self) -> Iterator[bytes]:
         """Capture the state as it is *now* (copy-on-write), then encode it in chunks of at most 5 ms of work each."""
 
-    def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
-        """Replace the whole state by a snapshot (None: by the initial state).
+    def decode(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> Restore:
+        """Read a snapshot (None: make the initial state), as a whole, into what will replace the state.
 
-        Returns the log position from which derived views are incomplete, at most `meta.position` (0 without one); the
-        entries from there on are passed to `rebuild` up to `meta.position`, then to `apply`.
+        A snapshot that the leader sent is decoded on a worker thread while entries go on being applied: neither is the
+        state of the moment looked at here, nor what `apply` changes.  Nobody may ever call what is returned.
+
+        Called on the event loop, that replaces the whole state; its work does not grow with the size of the state, or
+        hardly. It returns the log position from which derived views are incomplete, at most `meta.position` (0 without
+        one); the entries from there on are passed to `rebuild` up to `meta.position`, then to `apply`.
         """
 
     def digest(self) -> int:

@@ -5,11 +5,13 @@ import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from dledger import CommittedEntry, Leadership, Membership, Node, NodeConfig, ReplicaId, SnapshotMeta
 from dledger.checksum import crc32
 from dledger.errors import NotLeaderError, OutcomeUnknownError
+from dledger.statemachine import Restore
 from dledger.store.disk import OsDisk
 from dledger.store.identity import Identity, write_identity
 from dledger.store.verify import VerifyReport, inspect, verify
@@ -56,10 +58,14 @@ class Journal:
         self.snapshots += 1
         return iter([f"{self.count} {self.total}".encode()])
 
-    def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
-        self.restored_from = meta
+    def decode(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> Restore:
         text = b"".join(chunks).decode()
-        self.count, self.total = map(int, text.split()) if text else (0, 0)
+        count, total = map(int, text.split()) if text else (0, 0)
+        return partial(self._restore, meta, count, total)
+
+    def _restore(self, meta: SnapshotMeta | None, count: int, total: int) -> int:
+        self.restored_from = meta
+        self.count, self.total = count, total
         if meta is None:
             return 0
         return meta.position if self.views_end is None else min(self.views_end, meta.position)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from dledger.sim.group import Life
 from dledger.sim.invariants import require
-from dledger.statemachine import CommittedEntry, Leadership
+from dledger.statemachine import CommittedEntry, Leadership, Restore
 from dledger.types import SnapshotMeta
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.sim.truth import Truth
@@ -66,9 +67,12 @@ class WatchedMachine:
             index=self.index,
         )
 
-    def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
-        """See `StateMachine.restore`."""
-        rebuild_from = self.machine.restore(meta, chunks)
+    def decode(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> Restore:
+        """See `StateMachine.decode`."""
+        return partial(self._restore, meta, self.machine.decode(meta, chunks))
+
+    def _restore(self, meta: SnapshotMeta | None, restore: Restore) -> int:
+        rebuild_from = restore()
         self.index = -1 if meta is None else meta.last_index
         now = self.machine.env.now()
         self._truth.restored(self._life.node.name, meta, self.machine.state, rebuild_from, now)

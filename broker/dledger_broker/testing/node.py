@@ -105,10 +105,10 @@ class FakeNode:
         """Hand the machine the newest snapshot, or that of a position, and rebuild what its views lack."""
         position = max(self.log.snapshots, default=None) if snapshot_position is None else snapshot_position
         if position is None:
-            self._machine.restore(None, ())
+            self._machine.decode(None, ())()
             return
         meta, chunks = self.log.snapshots[position]
-        rebuild_from = max(self._machine.restore(meta, chunks), self.log.first_position)
+        rebuild_from = max(self._machine.decode(meta, chunks)(), self.log.first_position)
         self.applied_index, self.applied_position = meta.last_index, meta.position
         lacking = [
             entry

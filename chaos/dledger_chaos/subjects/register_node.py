@@ -12,6 +12,7 @@ import logging
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ import click
 from dledger import CommittedEntry, Leadership, Node, NodeConfig, SnapshotMeta
 from dledger.errors import BusyError, ConfigError, LogError, LogFullError, NotLeaderError, TooLargeError
 from dledger.logs import LogFormatter
+from dledger.statemachine import Restore
 from dledger_chaos.subjects.config import SubjectConfig, read_config
 from dledger_chaos.subjects.line_server import FAIL, INFO, Answer, LineServer
 from dledger_chaos.subjects.registers import Json, RegisterMap, Result, encode_command
@@ -66,12 +68,15 @@ class RegisterMachine:
     def snapshot(self) -> Iterator[bytes]:
         return iter([json.dumps(self.map.dump()).encode()])
 
-    def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
-        self.map = RegisterMap()
-        if meta is None:
-            return 0
-        self.map.load(json.loads(b"".join(chunks)))
-        return meta.position
+    def decode(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> Restore:
+        decoded = RegisterMap()
+        if meta is not None:
+            decoded.load(json.loads(b"".join(chunks)))
+        return partial(self._restore, decoded, 0 if meta is None else meta.position)
+
+    def _restore(self, decoded: RegisterMap, position: int) -> int:
+        self.map = decoded
+        return position
 
     def digest(self) -> int:
         return self.map.digest

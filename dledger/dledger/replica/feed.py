@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dledger.errors import CorruptionError
 from dledger.replica.completions import Completions
-from dledger.statemachine import CommittedEntry, Leadership, StateMachine
+from dledger.statemachine import CommittedEntry, Leadership, Restore, StateMachine
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore
 from dledger.types import SnapshotMeta
@@ -25,12 +25,13 @@ class MachineFeed:
         self._store = store
         self._snapshots = snapshots
         self._leadership: Leadership | None = None
+        self._offered: tuple[SnapshotMeta, Restore] | None = None
         self.state_index = -1
 
     def restore(self, base: SnapshotMeta | None) -> int:
         """Give the machine a snapshot (None: the initial state); returns the last entry that it needs no more."""
-        chunks = self._snapshots.read_chunks(base) if base is not None else ()
-        rebuild_from = self._machine.restore(base, chunks)
+        restore = self._machine.decode(None, ()) if base is None else self.decode(base)
+        rebuild_from = restore()
         position = max(rebuild_from, self._store.first_position)
         self.state_index = base.last_index if base is not None else -1
         if base is not None and position >= base.position:
@@ -51,11 +52,30 @@ class MachineFeed:
         except CorruptionError:
             return (index if store.is_in_line(index) else store.first_index_of_segment(position)) - 1
 
-    def reset(self, base: SnapshotMeta) -> None:
-        """Give the machine an installed snapshot, behind which the log is empty."""
+    def decode(self, base: SnapshotMeta) -> Restore:
+        """Read a snapshot for the machine; `reset` puts it in place.  Blocks."""
+        return self._machine.decode(base, self._snapshots.read_chunks(base))
+
+    def offer(self, base: SnapshotMeta, restore: Restore) -> None:
+        """A snapshot was received and decoded: whether it is installed is up to the engine."""
+        self._offered = (base, restore)
+
+    def withdraw(self) -> None:
+        """It was not installed, or is being installed."""
+        self._offered = None
+
+    def take_offered(self, base: SnapshotMeta) -> Restore:
+        """What puts the state of the snapshot that is being installed in place."""
+        offered, self._offered = self._offered, None
+        if offered is None or offered[0] != base:
+            raise CorruptionError(f"{base} is to be installed, {offered and offered[0]} was received")
+        return offered[1]
+
+    def reset(self, base: SnapshotMeta, restore: Restore) -> None:
+        """Give the machine a decoded snapshot, behind which the log begins."""
         self._completions.require_outside("restore")
         self.state_index = base.last_index
-        self._machine.restore(base, self._snapshots.read_chunks(base))
+        restore()
 
     def deliver(self, entries: Sequence[CommittedEntry]) -> None:
         """Have entries applied, or views rebuilt from those that the state covers already."""

@@ -10,9 +10,10 @@ from dledger.engines import Engine
 from dledger.environment import Environment
 from dledger.errors import BusyError, ContradictionError, CorruptionError, LogFullError
 from dledger.format import HEADER_BYTES, parse_run
-from dledger.replica.transfer import SnapshotReceiver
+from dledger.replica.feed import MachineFeed
+from dledger.replica.transfer import Received, SnapshotReceiver
 from dledger.store.log import LogStore
-from dledger.types import NO_CHAIN, EntryKind, EntryMeta, ReplicaId, SnapshotMeta
+from dledger.types import NO_CHAIN, EntryKind, EntryMeta, ReplicaId
 
 FULL_PAUSE_S = 0.25
 """How long appends are ignored after one found no space; the leader probes again later."""
@@ -29,6 +30,7 @@ class Inbox:
         environment: Environment,
         store: LogStore,
         receiver: SnapshotReceiver,
+        feed: MachineFeed,
         engine: Callable[[], Engine],
         *,
         run: Callable[[Callable[[], None]], None],
@@ -37,6 +39,7 @@ class Inbox:
         self._environment = environment
         self._store = store
         self._receiver = receiver
+        self._feed = feed
         self._engine = engine
         self._run = run
         self._failed = failed
@@ -109,14 +112,16 @@ class Inbox:
                 engine.disk_used = DISK_FULL  # the leader learns it with the answer to this append
 
     def _on_snapshot_received(
-        self, sender: ReplicaId, message: InstallSnapshot, result: SnapshotMeta | BaseException
+        self, sender: ReplicaId, message: InstallSnapshot, result: Received | BaseException
     ) -> None:
         if isinstance(result, BusyError | CorruptionError | LogFullError):
             return  # the leader sends it again
         if isinstance(result, BaseException):
             self._failed(result)
             return
+        self._feed.offer(result.meta, result.restore)
         self._run(lambda: self._install(sender, message))
+        self._feed.withdraw()
 
     def _install(self, sender: ReplicaId, message: InstallSnapshot) -> None:
         if message.term >= self._engine().term:

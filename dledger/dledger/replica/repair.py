@@ -75,7 +75,7 @@ class Repairer:
     `connected` maps node ids to the incarnation that can be sent to, `committed()` is the commit index.
     `repaired(range, found)` is told each healed range and what it holds, `failed` the error that ends
     this replica.  `forget(range, trimmed_to)` may drop a range that the group has trimmed, with the log up to at most
-    `trimmed_to`; it returns whether it did.  `rest_s` is the pause between two verifications of the whole log.
+    `trimmed_to`, some time later.  `rest_s` is the pause between two verifications of the whole log.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Repairer:
         rest_s: float,
         committed: Callable[[], int],
         repaired: Callable[[CorruptRange, Repaired], None],
-        forget: Callable[[CorruptRange, int], bool],
+        forget: Callable[[CorruptRange, int], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._node_id = node_id
@@ -309,10 +309,9 @@ class Repairer:
         self._drop(attempt)
         damaged = attempt.damaged
         if not attempt.mismatched:
-            if attempt.trimmed_to >= damaged.end and self._forget(damaged, attempt.trimmed_to):
-                logger.warning("node=%s event=forgotten start=%d end=%d", self._node_id, damaged.start, damaged.end)
-            else:
-                self._rest("no connected peer has its bytes", damaged)
+            if attempt.trimmed_to >= damaged.end:
+                self._forget(damaged, attempt.trimmed_to)
+            self._rest("no connected peer has its bytes", damaged)
             return
         self._rest("no peer's bytes join it", damaged)
         if damaged.next_index <= self._committed() + 1 and self._widenings < MAX_WIDENINGS:

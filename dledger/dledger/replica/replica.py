@@ -59,7 +59,7 @@ from dledger.replica.status import NodeStatus
 from dledger.replica.transfer import SNAPSHOT_CHANNEL, SnapshotReceiver
 from dledger.replica.upkeep import CHANNELS as UPKEEP_CHANNELS
 from dledger.replica.upkeep import Upkeep
-from dledger.statemachine import Leadership, StateMachine
+from dledger.statemachine import Leadership, Restore, StateMachine
 from dledger.store.damage import CorruptRange
 from dledger.store.repair import Repaired
 from dledger.types import EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
@@ -128,15 +128,19 @@ class Replica:
         )
         self._marks = self._make_marks(state_machine)
         self.leading = self._make_leading()
-        self._receiver = SnapshotReceiver(environment, self.snapshots, self.store.prepare_reset, self.fail)
+        self._receiver = SnapshotReceiver(
+            environment, self.snapshots, prepare=self.store.prepare_reset, decode=self._feed.decode, failed=self.fail
+        )
         self._inbox = Inbox(
-            environment, self.store, self._receiver, lambda: self.engine, run=self._run, failed=self.fail
+            environment, self.store, self._receiver, self._feed, lambda: self.engine, run=self._run, failed=self.fail
         )
         self._housekeeper = self._make_housekeeper(opened)
         applied_index = self._feed.restore(opened.recovery.base)
         self._marks.restored(self._feed.state_index)
         self._applier = self._make_applier(applied_index)
         self._forgetter = Forgetter(
+            config.node_id,
+            environment,
             self.store,
             self.snapshots,
             self._snapshotter,
@@ -144,6 +148,8 @@ class Replica:
             self._applier,
             begin_at=self._begin_at,
             trimmed=self._trimmed,
+            run=self._run,
+            failed=self.fail,
         )
         self.upkeep = self._make_upkeep(opened)
 
@@ -173,7 +179,7 @@ class Replica:
             rest_s=self.config.scrub_interval_ms / 1000,
             committed=lambda: self.engine.commit_index,
             repaired=self._on_repaired,
-            forget=self._forget,
+            forget=lambda *found: self._forgetter.begin_behind(*found),  # noqa: PLW0108 - made after this
             failed=self.fail,
         )
 
@@ -500,13 +506,13 @@ class Replica:
         self.store.reset(base)
         self._committed_end = base.position
         self._applier.halt()
-        self._completions.add(partial(self._begin_at, base))
+        self._completions.add(partial(self._begin_at, base, self._feed.take_offered(base)))
 
-    def _begin_at(self, base: SnapshotMeta) -> None:
+    def _begin_at(self, base: SnapshotMeta, restore: Restore) -> None:
         """Go on with the state of a snapshot, behind which the log begins."""
         if not self._stopped:
             self._marks.restored(base.last_index)
-            self._feed.reset(base)
+            self._feed.reset(base, restore)
             self._applier.restart(base.last_index, base.position)
             self._applier.advance(self.engine.commit_index)
 
@@ -582,13 +588,6 @@ class Replica:
         self.store.learn_terms(healed, found.term_runs)
         self._run(lambda: self.engine.repaired(first, following, found.memberships, found.term_runs))
         self._applier.retry()
-
-    def _forget(self, damaged: CorruptRange, trimmed_to: int) -> bool:
-        try:
-            return self._forgetter.begin_behind(damaged, trimmed_to)
-        except Exception as error:  # half of it may be done
-            self.fail(error)
-            return False
 
     def _trimmed(self, base: SnapshotMeta) -> None:
         self.engine.trimmed(base.last_index, base.last_term)

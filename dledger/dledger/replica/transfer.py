@@ -26,6 +26,7 @@ from dledger.environment import URGENT, Environment
 from dledger.errors import CorruptionError, LogFullError, StorageError
 from dledger.net.transport import Lane, Transport
 from dledger.replica.snapshot_job import SnapshotJob
+from dledger.statemachine import Restore
 from dledger.store.snapshots import SnapshotStore, SnapshotWriter
 from dledger.types import ReplicaId, SnapshotMeta
 
@@ -145,11 +146,18 @@ class _Transfer:
         self.install: _Install | None = None
 
 
+class Received(NamedTuple):
+    """A snapshot that is durable here, and what puts its state in place."""
+
+    meta: SnapshotMeta
+    restore: Restore
+
+
 class _Install(NamedTuple):
-    """The message behind a transfer's pieces, and who is told that they are durable."""
+    """The message behind a transfer's pieces, and who is told that the snapshot is here."""
 
     message: InstallSnapshot
-    done: Callable[[SnapshotMeta | BaseException], None]
+    done: Callable[[Received | BaseException], None]
 
 
 class SnapshotReceiver:
@@ -159,16 +167,20 @@ class SnapshotReceiver:
         self,
         environment: Environment,
         snapshots: SnapshotStore,
+        *,
         prepare: Callable[[SnapshotMeta], None],
+        decode: Callable[[SnapshotMeta], Restore],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """`prepare`, called on a worker thread, takes the space that installing the snapshot needs beside its file.
+        """On a worker thread `prepare` takes the space that installing the snapshot needs beside its file, and `decode`
+        reads its state.
 
         `failed` is told the error that ends this replica, if it comes before anybody asked for an installation.
         """
         self._environment = environment
         self._snapshots = snapshots
         self._prepare = prepare
+        self._decode = decode
         self._failed = failed
         self._transfer: _Transfer | None = None
 
@@ -203,9 +215,12 @@ class SnapshotReceiver:
         self._transfer = _Transfer(SnapshotJob(self._environment, URGENT, self._snapshots.begin(meta)), sender)
 
     def finish(
-        self, sender: ReplicaId, message: InstallSnapshot, done: Callable[[SnapshotMeta | BaseException], None]
+        self, sender: ReplicaId, message: InstallSnapshot, done: Callable[[Received | BaseException], None]
     ) -> None:
-        """All pieces are here: make the snapshot durable, then call `done`.  An unknown transfer is ignored."""
+        """All pieces are here: make the snapshot durable and decode it, then call `done`.
+
+        An unknown transfer is ignored.
+        """
         transfer = self._transfer
         if transfer is None or transfer.install is not None or not transfer.whole:
             return
@@ -227,7 +242,7 @@ class SnapshotReceiver:
             pieces, transfer.waiting = transfer.waiting, []
             transfer.job.write(pieces, partial(self._written, transfer))
         elif transfer.install is not None:
-            work = partial(self._make_durable, transfer.install.message)
+            work = partial(self._take_in, transfer.install.message)
             transfer.job.run(work, partial(self._ended, transfer))
 
     def _written(self, transfer: _Transfer, error: BaseException | None) -> None:
@@ -236,7 +251,7 @@ class SnapshotReceiver:
         else:
             self._ended(transfer, error)
 
-    def _make_durable(self, message: InstallSnapshot, writer: SnapshotWriter) -> SnapshotMeta:
+    def _take_in(self, message: InstallSnapshot, writer: SnapshotWriter) -> Received:
         if (writer.meta.last_index, writer.meta.last_term) != (message.last_index, message.last_term):
             raise CorruptionError(f"the snapshot at {message.position} is not the one announced: {writer.meta}")
         self._prepare(writer.meta)
@@ -246,9 +261,12 @@ class SnapshotReceiver:
         except CorruptionError:
             self._snapshots.delete(meta.position)  # else a trim would rely on it
             raise
-        return meta
+        try:
+            return Received(meta, self._decode(meta))
+        except CorruptionError as error:  # to be sent it again would not help
+            raise StorageError(f"the snapshot at {meta.position} holds no state for this version: {error}") from error
 
-    def _ended(self, transfer: _Transfer, result: SnapshotMeta | BaseException) -> None:
+    def _ended(self, transfer: _Transfer, result: Received | BaseException) -> None:
         self._transfer = None
         if isinstance(result, BaseException):
             transfer.job.drop()

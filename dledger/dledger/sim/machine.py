@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -16,7 +17,7 @@ from dledger.checksum import crc32
 from dledger.format import iter_commands
 from dledger.replica.commands import FIRST_SERVICE_KIND
 from dledger.sim.invariants import Applied
-from dledger.statemachine import CommittedEntry, Leadership
+from dledger.statemachine import CommittedEntry, Leadership, Restore
 from dledger.types import SnapshotMeta
 
 _UNIT = struct.Struct(">IBQ")
@@ -103,16 +104,18 @@ class RegisterMachine:
         encoded = msgspec.msgpack.encode(_Snapshot(self._chain, registers, self._padding))
         return iter([encoded[at : at + CHUNK_BYTES] for at in range(0, len(encoded), CHUNK_BYTES)])
 
-    def restore(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> int:
-        """See `StateMachine.restore`."""
+    def decode(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> Restore:
+        """See `StateMachine.decode`."""
         if meta is None:
-            self._chain = 0
-            self.registers = {}
-            return 0
+            return partial(self._restore, 0, {}, 0)
         snapshot = msgspec.msgpack.decode(b"".join(chunks), type=_Snapshot)
-        self._chain = snapshot.chain
-        self.registers = {key: Written(operation, position) for key, operation, position in snapshot.registers}
-        return meta.position
+        registers = {key: Written(operation, position) for key, operation, position in snapshot.registers}
+        return partial(self._restore, snapshot.chain, registers, meta.position)
+
+    def _restore(self, chain: int, registers: dict[int, Written], position: int) -> int:
+        self._chain = chain
+        self.registers = registers
+        return position
 
     def digest(self) -> int:
         """See `StateMachine.digest`."""

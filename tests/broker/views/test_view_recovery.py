@@ -309,6 +309,25 @@ def test_installing_a_snapshot_leaves_only_what_the_log_still_holds():
     assert contents(follower.restart(lead=False)) == before
 
 
+def test_a_snapshot_that_is_decoded_changes_nothing_before_it_is_put_in_place():
+    """A worker decodes it while entries go on being applied, and another one may be installed instead."""
+    leader = started()
+    fill(leader, 0, 60)
+    position = leader.node.snapshot()
+    then = leader.machine.digest()
+    restore = leader.machine.decode(*leader.log.snapshots[position])
+    fill(leader, 60, 12)
+    leader.create_topic("later")
+    before, digest, applied = contents(leader), leader.machine.digest(), leader.machine.applied_position
+    leader.machine.decode(*leader.log.snapshots[position])
+    assert (contents(leader), leader.machine.digest()) == (before, digest)
+    assert leader.machine.applied_position == applied
+    assert leader.bodies("orders", 0)[-1] == b"66"
+    assert restore() == leader.machine.applied_position == position
+    assert leader.machine.digest() == then != digest
+    assert leader.machine.topic("later") is None
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1 << 32), st.sampled_from(["none", "random", "all"]), st.data())
 def test_a_power_loss_at_any_moment_loses_no_unit(seed, keep, data):

@@ -262,7 +262,7 @@ def test_no_peer_is_asked_for_an_entry_before_it_is_committed():
         rest_s=60.0,
         committed=lambda: committed,
         repaired=lambda healed, found: None,
-        forget=lambda damaged, trimmed_to: False,
+        forget=lambda damaged, trimmed_to: None,
         failed=pytest.fail,
     )
     for _ in range(5):
