@@ -27,6 +27,7 @@ from .errors import (
     RefusedError,
     RequestTimeoutError,
     SendError,
+    SilentServerError,
     WrongServerError,
 )
 from .groups import GroupMember, QueueReader, QueueStatus
@@ -68,6 +69,7 @@ __all__ = [
     "RequestTimeoutError",
     "SendError",
     "SendResult",
+    "SilentServerError",
     "StartFrom",
     "Strategy",
     "SubscriptionGroupConfig",

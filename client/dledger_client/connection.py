@@ -86,6 +86,11 @@ class Connection(asyncio.Protocol):
         """How many requests wait for their answer."""
         return len(self._pending)
 
+    @property
+    def speaker(self) -> Speaker | None:
+        """Who has answered, None as long as nothing tells."""
+        return self._speaker
+
     def next_opaque(self) -> int:
         """A number for the next request, to be put into its header and given to `submit`."""
         self._opaque = self._opaque % _MAX_OPAQUE + 1
@@ -159,6 +164,13 @@ class Connection(asyncio.Protocol):
                 self._pending[opaque] = (deadline, now, future)
         if self._pending and deadline < self._timer_at:
             self._arm(deadline)
+
+    def end_writing(self) -> None:
+        """Send nothing more on a connection on which nothing has come: who reads lines answers now what it has got."""
+        if self.is_open and self._transport is not None and not self._first_bytes:
+            self._close_reason = "nothing has come"
+            self._flush()
+            self._transport.write_eof()
 
     def close(self, reason: str = "closed by the client") -> None:
         """Close at once; requests under way raise `ConnectionLostError`."""

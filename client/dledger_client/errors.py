@@ -96,6 +96,14 @@ class WrongServerError(ConnectError):
         self.speaker = speaker
 
 
+class SilentServerError(ConnectError):
+    """Something takes connections at the address of a name server and answers nothing, nor has it ever."""
+
+    def __init__(self, address: str, seconds: float) -> None:
+        ClientError.__init__(self, f"{address} takes connections and says nothing: no answer within {seconds:g} s")
+        self.address = address
+
+
 class ConnectionLostError(ClientError):
     """The connection closed before the answer came."""
 

@@ -10,11 +10,26 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.speakers import Speaker
 
-from .connection import ConnectionPool, split_address
-from .errors import ClientError, ConnectError, InvalidArgumentError, NoNameServerError, WrongServerError
+from .connection import Connection, ConnectionPool, split_address
+from .errors import (
+    ClientError,
+    ConnectError,
+    ConnectionLostError,
+    InvalidArgumentError,
+    NoNameServerError,
+    RequestTimeoutError,
+    SilentServerError,
+    WrongServerError,
+)
 
 ATTEMPT_SECONDS: Final = 3.0
 """How long one name server has for an answer before the next one is asked."""
+
+FIRST_ANSWER_SECONDS: Final = 1.75
+"""How long an address that has never answered has for its first answer before it is taken for a wrong one."""
+
+_LAST_WORDS_SECONDS: Final = 0.25
+"""Of these, how long a server that waits for the end of a line or of all input has to answer what it has got."""
 
 _PAUSE_SECONDS: Final = 0.1
 """Between two rounds through all name servers."""
@@ -35,12 +50,17 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class NameServers:
-    """Sends requests to one name server at a time and stays with it until it fails."""
+    """Sends requests to one name server at a time and stays with it until it fails.
+
+    One that has answered before is waited for when it is silent, for it may be paused or overloaded. An address that
+    never has is most likely a wrong one, and whoever mistyped it is told at once.
+    """
 
     def __init__(self, addresses: tuple[str, ...], pool: ConnectionPool) -> None:
         self.addresses = addresses
         self._pool = pool
         self._current = 0
+        self._answered: set[str] = set()
 
     @property
     def current(self) -> str:
@@ -52,8 +72,9 @@ class NameServers:
     ) -> RemotingCommand:
         """The first answer of any name server, whatever its code.
 
-        Raises `NoNameServerError` if none answers by `deadline`, a time of the event loop's clock, and
-        `WrongServerError` as soon as something else has answered at every address.
+        Raises `NoNameServerError` if none answers by `deadline`, a time of the event loop's clock; as soon as there is
+        no right server at any address, `WrongServerError` if something else has answered, `SilentServerError` if
+        nothing has.
         """
         loop = asyncio.get_running_loop()
         failures = wrong = 0
@@ -63,9 +84,14 @@ class NameServers:
             attempt_deadline = min(deadline, loop.time() + attempt_seconds)
             try:
                 connection = await self._pool.get(address, attempt_deadline)
-                return await connection.call(command, attempt_deadline)
+                if address in self._answered or attempt_seconds > ATTEMPT_SECONDS:  # the latter may be held
+                    response = await connection.call(command, attempt_deadline)
+                else:
+                    response = await self._first_call(connection, command, attempt_deadline)
+                self._answered.add(address)
+                return response
             except ClientError as error:
-                wrong = wrong + 1 if isinstance(error, WrongServerError) else 0
+                wrong = wrong + 1 if isinstance(error, WrongServerError | SilentServerError) else 0
                 if wrong == len(self.addresses) or not (error.retryable or wrong):
                     raise
                 if self._current == index:
@@ -75,6 +101,23 @@ class NameServers:
                 if loop.time() + pause >= deadline:
                     raise NoNameServerError(self.addresses, error) from error
                 await asyncio.sleep(pause)
+
+    async def _first_call(self, connection: Connection, command: RemotingCommand, deadline: float) -> RemotingCommand:
+        """The answer of a server that has given none before."""
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + FIRST_ANSWER_SECONDS
+        last_words = loop.call_at(limit - _LAST_WORDS_SECONDS, connection.end_writing)
+        try:
+            return await connection.call(command, min(deadline, limit))
+        except (ConnectError, ConnectionLostError, RequestTimeoutError) as error:
+            if connection.speaker is Speaker.OTHER:
+                raise WrongServerError(connection.address, Speaker.OTHER) from error
+            if connection.speaker is None and loop.time() >= last_words.when():
+                connection.close()
+                raise SilentServerError(connection.address, FIRST_ANSWER_SECONDS) from error
+            raise
+        finally:
+            last_words.cancel()
 
     async def check(self, deadline: float) -> None:
         """Return once a name server has answered. Raises what `call` raises, and `WrongServerError` for a broker."""

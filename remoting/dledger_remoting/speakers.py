@@ -8,7 +8,7 @@ address at once. Both directions are recognised: what a server answers, and with
 |---|---|
 | a frame of this protocol, see `frame`, with a JSON header or one of at least 21 bytes in binary | `REMOTING` |
 | a frame of type 1 without a body, its header a MessagePack array of a number and 32 bytes | `PEER`: a greeting |
-| `HTTP/`, or a method and a blank | `HTTP` |
+| `HTTP/`, or a method and a blank, or a page of HTML, as some answer what is no request | `HTTP` |
 | a SETTINGS frame, or `PRI * HTTP/2` | `HTTP2`, which gRPC uses |
 | a record of type 20 to 23, version 3.x | `TLS` |
 | `SSH-` | `SSH` |
@@ -53,6 +53,7 @@ class Speaker(Enum):
 _BEGINNINGS: Final = (
     (b"HTTP/", Speaker.HTTP),
     *((f"{method} ".encode(), Speaker.HTTP) for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "PATCH")),
+    *((beginning, Speaker.HTTP) for beginning in (b"<!DOCTYPE", b"<html")),
     (b"PRI * HTTP/2", Speaker.HTTP2),
     (b"SSH-", Speaker.SSH),
 )

@@ -6,12 +6,23 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from client_fakes import fake_cluster
+from client_fakes import HandClock, fake_cluster
 
-from dledger_client import Admin, NoNameServerError, PushConsumer, WrongServerError
+from dledger_client import (
+    Admin,
+    NoNameServerError,
+    Producer,
+    PushConsumer,
+    SendError,
+    SilentServerError,
+    WrongServerError,
+)
+from dledger_client.nameservers import FIRST_ANSWER_SECONDS
+from dledger_remoting.codes import RequestCode
 
 HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\n"
 ALERT = bytes.fromhex("15030300020246")
+OTHER = b"-ERR unknown command\r\n"
 GREETING = bytes.fromhex("000000280100002492 01c420") + bytes(32)
 
 
@@ -32,7 +43,13 @@ async def answering(first: bytes, *, speaks_first: bool = False):
 
 @pytest.mark.parametrize("speaks_first", [False, True])
 @pytest.mark.parametrize(
-    ("first", "named"), [(HTTP, "an HTTP server"), (ALERT, "a TLS server"), (GREETING, "the peer port of a node")]
+    ("first", "named"),
+    [
+        (HTTP, "an HTTP server"),
+        (ALERT, "a TLS server"),
+        (GREETING, "the peer port of a node"),
+        (OTHER, "a server of another protocol"),
+    ],
 )
 async def test_what_answers_instead_of_a_name_server_is_named_at_once(first, named, speaks_first, caplog):
     async with answering(first, speaks_first=speaks_first) as address, asyncio.timeout(5):
@@ -43,7 +60,8 @@ async def test_what_answers_instead_of_a_name_server_is_named_at_once(first, nam
             with pytest.raises(WrongServerError, match=named) as failure:
                 await admin.topics()
         assert (failure.value.outcome, failure.value.retryable) == ("not_sent", False)
-    assert not [record for record in caplog.records if record.levelname != "DEBUG"], "who asks is told, once"
+    if first is not OTHER:
+        assert not [record for record in caplog.records if record.levelname != "DEBUG"], "who asks is told, once"
 
 
 async def test_one_wrong_name_server_of_two_is_passed_over():
@@ -67,3 +85,98 @@ async def test_a_consumer_without_a_name_server_fails_within_its_deadline_and_le
     with pytest.raises(NoNameServerError):
         await consumer.start()
     assert asyncio.all_tasks() <= before
+
+
+@asynccontextmanager
+async def silent(*, last_words: bytes = b""):
+    """Reads to the end without a word, and says something then if it has anything to say. Yields address and bytes."""
+    got = bytearray()
+
+    async def serve(reader, writer):
+        while data := await reader.read(1000):
+            got.extend(data)
+        writer.write(last_words)
+        if last_words:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()
+        yield f"{host}:{port}", got
+
+
+async def started_against(silent_server, clock, work):
+    """What `work` does once its request has come to a server that says nothing."""
+    _, got = silent_server
+    task = asyncio.create_task(work)
+    await clock.until(lambda: got)
+    return task
+
+
+async def test_a_port_that_takes_connections_and_says_nothing_fails_before_two_seconds_are_over():
+    assert FIRST_ANSWER_SECONDS < 2
+    async with silent() as server:
+        address = server[0]
+        with HandClock() as clock:
+            consumer = PushConsumer(address, "CG", "T")
+            task = await started_against(server, clock, consumer.start())
+            clock.advance(FIRST_ANSWER_SECONDS - 0.01)
+            await asyncio.sleep(0)
+            assert not task.done()
+            clock.advance(0.02)
+            await clock.until(task.done)
+            with pytest.raises(
+                SilentServerError, match=f"^{address} takes connections and says nothing: no answer"
+            ) as it:
+                task.result()
+        assert (it.value.outcome, it.value.retryable) == ("not_sent", True)
+
+
+async def test_a_send_for_which_there_is_only_a_silent_name_server_is_not_sent():
+    async with silent() as server, Producer(server[0]) as producer:
+        with HandClock() as clock:
+            task = await started_against(server, clock, producer.send("T", b"x"))
+            clock.advance(FIRST_ANSWER_SECONDS)
+            await clock.until(task.done)
+        with pytest.raises(SendError, match="takes connections and says nothing") as failure:
+            task.result()
+        assert failure.value.outcome == "not_sent"
+
+
+async def test_a_server_that_waits_for_the_end_of_a_line_is_named_all_the_same():
+    async with silent(last_words=HTTP) as server, Admin(server[0]) as admin:
+        with HandClock() as clock:
+            task = await started_against(server, clock, admin.topics())
+            clock.advance(FIRST_ANSWER_SECONDS - 0.1)
+            await clock.until(task.done)
+        with pytest.raises(WrongServerError, match="an HTTP server answered there"):
+            task.result()
+
+
+async def test_a_silent_name_server_of_two_is_passed_over():
+    async with silent() as server, fake_cluster() as cluster:
+        async with Admin([server[0], cluster.namesrv]) as admin:
+            with HandClock() as clock:
+                task = await started_against(server, clock, admin.topics())
+                clock.advance(FIRST_ANSWER_SECONDS)
+                await clock.until(task.done)
+            assert "T" in task.result()
+
+
+async def test_a_name_server_that_has_answered_before_is_waited_for():
+    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
+        await admin.topics()
+        for writer in cluster.name_server.writers:
+            writer.transport.abort()
+        asked = []
+        cluster.name_server.on[RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER] = asked.append
+        with HandClock() as clock:
+            task = asyncio.create_task(admin.topics())
+            await clock.until(lambda: asked or clock.advance(0.01))
+            for _ in range(4):
+                clock.advance(FIRST_ANSWER_SECONDS)
+                await asyncio.sleep(0)
+                assert not task.done()
+            cluster.name_server.on.clear()
+            await clock.until(lambda: task.done() or clock.advance(0.01))
+        assert "T" in task.result()

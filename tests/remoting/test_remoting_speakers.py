@@ -38,6 +38,7 @@ REQUEST = RemotingCommand(RequestCode.HEART_BEAT, opaque=1)
     ("first", "speaker"),
     [
         (b"HTTP/1.0 400 Bad Request\r\n", Speaker.HTTP),
+        (b"<!DOCTYPE HTML>\n<html", Speaker.HTTP),
         (b"GET / HTTP/1.1\r\n", Speaker.HTTP),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Speaker.HTTP2),
         (bytes.fromhex("000006040000000000000400400000"), Speaker.HTTP2),
