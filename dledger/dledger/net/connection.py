@@ -15,6 +15,7 @@ from dledger.net.errors import AuthenticationError, HelloRejectedError, PeerProt
 from dledger.net.frames import MAX_FRAME_BYTES, PREFIX_BYTES, Frame, FrameReader
 from dledger.net.handshake import MAX_HANDSHAKE_FRAME_BYTES, Handshake, Hello
 from dledger.net.settings import LinkCounters
+from dledger.net.strangers import QUESTION, TELLING_BYTES, protocol_of
 from dledger.net.transport import Buffer
 from dledger.types import ReplicaId
 
@@ -54,6 +55,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._ended = False
         self._error: Exception | None = None
+        self._heard = False
 
     @property
     def is_open(self) -> bool:
@@ -88,6 +90,13 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def ask_stranger(self) -> bool:
+        """Ask whoever has said nothing who it is, before it is given up; False if there is nobody to ask."""
+        if self._heard or self._ended or self._transport is None:
+            return False
+        self._write(QUESTION)
+        return True
+
     async def wait_closed(self) -> None:
         """Until `on_closed` was called; at once if there never was a connection."""
         if self._transport is not None:
@@ -115,6 +124,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
+        self._heard = True
         self._reader.received(nbytes)
         try:
             while not self._ended and (frame := self._reader.next_frame()) is not None:
@@ -126,14 +136,14 @@ class PeerConnection(asyncio.BufferedProtocol):
                     self._owner.on_frame(self, frame)
         except PeerProtocolError as error:
             self._counters.protocol_errors += 1
-            self.end(error)
+            self.end(self._stranger() or error)
 
     def eof_received(self) -> None:
         """See `asyncio.BufferedProtocol`: half-closed connections are of no use here."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
-        error = self._error or exc
+        error = self._error or self._stranger() or exc
         self._ended = True
         if not self._closed.done():
             self._closed.set_result(None)
@@ -158,6 +168,13 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.peer = ReplicaId(hello.node_id, hello.incarnation)
             self._reader.max_frame_bytes = MAX_FRAME_BYTES
             self._owner.on_open(self)
+
+    def _stranger(self) -> PeerProtocolError | None:
+        """What tells, before any frame was read, that no node is at the other end."""
+        if self.hello is not None or self._handshake.has_begun:
+            return None
+        protocol = protocol_of(self._reader.unread(TELLING_BYTES))
+        return None if protocol is None else PeerProtocolError(f"it speaks {protocol}, which no peer does")
 
     def _write(self, data: bytes) -> None:
         if data and self._transport is not None and not self._transport.is_closing():

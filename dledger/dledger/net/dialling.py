@@ -19,6 +19,8 @@ from dledger.net.transport import Buffer, Lane
 from dledger.supervision import supervise
 from dledger.types import ReplicaId
 
+_LAST_WORDS_S = 0.25
+"""How long a stranger has to say who it is."""
 _READY = encode_head(FrameKind.READY, b"")
 
 
@@ -65,6 +67,8 @@ class DialledPeer:
         self._opening: asyncio.Future[Exception | None] | None = None
         self._redial_s = context.limits.redial_min_s
         self._was_reachable = False
+        self._found: Exception | None = None
+        """What answers at this address instead of a peer, or that nothing does; it is asked once."""
         self._lost = asyncio.Event()
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -103,6 +107,7 @@ class DialledPeer:
         if address == self.address:
             return
         self.address = address
+        self._found = None
         self._drop()
         if self._task is not None:
             self._task.cancel()
@@ -182,7 +187,7 @@ class DialledPeer:
                 for lane in Lane:
                     await self._dial(lane, address)
         except TimeoutError as error:
-            raise TimeoutError(f"no answer within {timeout_s:g} s") from error
+            raise await self._find_stranger(timeout_s) from error
         control, bulk = self._lanes
         if control.peer is None or control.peer != bulk.peer:
             raise ConnectionResetError(f"it changed from {control.peer} to {bulk.peer} between two connections")
@@ -192,7 +197,25 @@ class DialledPeer:
         self._context.counters.connects += 1
         self._context.counters.reconnects += self._was_reachable
         self._was_reachable = True
+        self._found = None
         self._listener.on_reachable(self.peer)
+
+    async def _find_stranger(self, timeout_s: float) -> Exception:
+        """Why nobody has answered in time: a stranger says who it is if it is asked, and a peer has no need to be."""
+        silent = TimeoutError(f"no answer within {timeout_s:g} s")
+        if self._found is None and not self._was_reachable and self._lanes and self._lanes[-1].ask_stranger():
+            self._opening = asyncio.get_running_loop().create_future()
+            self._found = TimeoutError(f"it takes connections and says nothing: {silent}")
+            try:
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    self._found = await self._opening or silent
+            except TimeoutError:
+                pass
+            if isinstance(self._found, ConnectionError):
+                self._found = ConnectionResetError(
+                    "it says nothing, and closes the connection when it is spoken to, as a TLS port does"
+                )
+        return self._found or silent
 
     async def _dial(self, lane: Lane, address: Address) -> None:
         context = self._context

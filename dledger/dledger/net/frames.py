@@ -112,6 +112,10 @@ class FrameReader:
         self._end += size
         invariant(self._end <= len(self._buffer), "no more is received than there was room for", size=size)
 
+    def unread(self, limit: int) -> bytes:
+        """The first bytes that belong to no frame handed out, at most `limit`."""
+        return bytes(self._buffer[self._start : min(self._end, self._start + limit)])
+
     def next_frame(self) -> Frame | None:
         """The next whole frame, or None if more bytes are needed.
 

@@ -155,6 +155,11 @@ class Handshake:
         """The side that listens; `hello.lane` is ignored."""
         return cls(hello, secret, nonce, dialler=False, expected_node_id=None)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the other end has said something that belongs here."""
+        return bool(self._their_nonce)
+
     def start(self) -> bytes:
         """What to send before anything is received."""
         if self._dialler:
