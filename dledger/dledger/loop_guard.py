@@ -82,7 +82,7 @@ def disk_work(operation: str, path: str) -> None:
 
 def refuse_on_loop(operation: str, path: str) -> None:
     """As `disk_work`, whether loops are watched or not."""
-    if operation in NEVER_BLOCK or _get_running_loop() is None or _thread.excepted:
+    if operation in NEVER_BLOCK or not is_on_loop():
         return
     if operation == "pwrite" and path.startswith(OWN_WRITES):
         return
@@ -91,6 +91,11 @@ def refuse_on_loop(operation: str, path: str) -> None:
         return
     violations.append(f"{operation} of {path}")
     raise DiskWorkOnLoopError(f"{operation} of {path} on an event loop: give it to a worker (`run_blocking`)")
+
+
+def is_on_loop() -> bool:
+    """Whether the calling thread runs an event loop, and no reason is given why it may work on files there."""
+    return _get_running_loop() is not None and not _thread.excepted
 
 
 def _is_not_mended(caller: FrameType) -> bool:

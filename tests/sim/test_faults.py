@@ -202,7 +202,7 @@ def test_clients_go_on_until_the_longest_pause_is_over() -> None:
     assert outcome.violation is None
     assert outcome.seconds > 23.0 + AWAKE_S
     short = judge(Case("broker", 1, 5.0, strikes=()), LAB)
-    assert outcome.counts["ok"] > 2 * short.counts["ok"]
+    assert outcome.counts["ok"] > 1.5 * short.counts["ok"]
 
 
 def test_a_wall_clock_that_drifts_is_set_right_again(group: SimGroup) -> None:

@@ -13,6 +13,9 @@ SECONDS = 20.0
 SEEDS_TRIED = 20
 # Seeds that catch what the first ones do not; if the code has changed since, others are tried.
 KNOWN_SEEDS = {
+    "filling-not-waited-for": 3,
+    "index-read-without-lock": 3,
+    "spare-replaced-while-filled": 3,
     "batch-torn": 2,
     "busy-commit-dropped": 8,
     "busy-for-ever": 6,

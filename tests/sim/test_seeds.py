@@ -18,7 +18,8 @@ LAB = "dledger_broker.sim.lab"
 SECONDS = 10.0
 FRESH = {
     "log": range(500, 530),
-    "modes": range(500, 530),
+    "modes": range(500, 525),
+    "threads": range(500, 510),
     "broker": range(500, 540),
     "repeats": range(500, 510),
     "races": range(500, 520),
@@ -106,6 +107,7 @@ RAREST = (
 HAPPENINGS = {
     "log": LOG_HAPPENINGS,
     "modes": (*LOG_HAPPENINGS, *MODE_HAPPENINGS),
+    "threads": ("thread switched", "log trimmed"),
     "broker": (*LOG_HAPPENINGS, *BROKER_HAPPENINGS),
     "repeats": REPEAT_HAPPENINGS,
     "races": RACE_HAPPENINGS,

@@ -18,6 +18,7 @@ import posixpath
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from dledger.loop_guard import refuse_on_loop
 from dledger.sim.inodes import Change, Inode, Keep, Tree, grow, normal, overwrite, parent
@@ -68,9 +69,13 @@ class SimFile:
         self._write_through = write_through
 
     def _begin(self, operation: str, *, waits: bool = True) -> None:
+        self._require_open(operation)
+        self._disk.begin(operation, self._path, waits=waits)
+        self._require_open(operation)  # something else may have run meanwhile
+
+    def _require_open(self, operation: str) -> None:
         if not self._open or self._epoch != self._disk.epoch:
             raise OSError(errno.EBADF, f"{operation} on a closed file", self._path)
-        self._disk.begin(operation, self._path, waits=waits)
 
     def pread(self, size: int, offset: int) -> bytes:
         """See `File.pread`."""
@@ -94,8 +99,7 @@ class SimFile:
             self._put(content[: len(content) // 2], offset)
             raise
         self._put(content, offset)
-        if self._disk.written is not None:
-            self._disk.written(self._path)
+        self._disk.judge_write(self._path)
 
     def _put(self, content: bytes, offset: int) -> None:
         self._disk.allocate(self._inode, self._path, offset, len(content))
@@ -108,14 +112,15 @@ class SimFile:
             self._inode.pending.append((offset, content))
 
     def datasync(self) -> None:
-        """See `File.datasync`."""
+        """See `File.datasync`; what is written while it goes on need not be covered."""
+        covered = len(self._inode.pending)
         try:
             self._begin("datasync")
         except OSError as error:
             if error.errno not in (errno.EBADF, POWER_GONE):
                 self._inode.pending.clear()
             raise
-        self._inode.settle()
+        self._inode.settle(covered)
 
     def reserve(self, offset: int, size: int) -> None:
         """See `File.reserve`."""
@@ -170,8 +175,11 @@ class SimDisk:
         """Called at the beginning of an operation with its name and path, whoever's it is."""
         self.written: Callable[[str], None] | None = None
         """Called when a file was written to, with its path."""
+        self.at_call: Callable[[], None] | None = None
+        """Called before an operation: a point at which something else may run."""
         self.now_ms = now_ms
         self._rng = rng
+        self._judged = False
         self._cache_miss_share = cache_miss_share
         self._crowded = False
         self._tree = Tree()
@@ -286,10 +294,25 @@ class SimDisk:
         """
         if waits:
             refuse_on_loop(operation, path)
+        if self.at_call is not None and not self._judged:
+            self.at_call()
         if self.entered is not None:
-            self.entered(operation, path)
+            self._judge(partial(self.entered, operation, path))
         if self.faults:
             self._check_faults(operation, path)
+
+    def judge_write(self, path: str) -> None:
+        """A file was written to."""
+        if self.written is not None:
+            self._judge(partial(self.written, path))
+
+    def _judge(self, look: Callable[[], None]) -> None:
+        """What a judge reads is no operation of the node's."""
+        before, self._judged = self._judged, True
+        try:
+            look()
+        finally:
+            self._judged = before
 
     def _check_faults(self, operation: str, path: str) -> None:
         for fault in self.faults:
@@ -357,6 +380,8 @@ class SimDisk:
         """See `Disk.mkdir`."""
         path = normal(path)
         refuse_on_loop("mkdir", path)
+        if self.at_call is not None:
+            self.at_call()
         if path not in self._tree.directories:
             self.mkdir(parent(path))
             self._change(Change("mkdir", path))

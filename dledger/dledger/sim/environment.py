@@ -8,18 +8,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dledger.environment import FLUSH, HARD_STATE
 from dledger.loop_guard import as_worker
 from dledger.sim.event_loop import SimEventLoop
 from dledger.sim.scheduler import Scheduler, Timer
+from dledger.sim.threads import Job, Threads
 
 T = TypeVar("T")
 
 CACHED_SHARE = 0.9
 CACHED_READ_S = 0.002
 """Most reads of the cold lane are served by the page cache."""
+STEP_S = 0.0005
+"""Until a job goes on whose time has run out."""
+STALL_SHARE = 0.05
+STALL_S = 0.5
+"""Now and then a thread stands still for so long, at most."""
 WALL_EPOCH_MS = 1_700_000_000_000
 
 
@@ -29,8 +35,9 @@ class SimEnvironment:
     The node's monotonic clock runs at `clock_rate` seconds a second from `clock_offset_s` on; `call_cost_s` passes at
     every look at it, so that work in slices really comes in slices.  A pause (SIGSTOP) delays whatever falls into it to
     its end; the clock goes on.  Blocking work takes effect at a random moment between its start and its end, on lanes
-    of one thread in order.  `after_event` is called after everything that happened on the node's event loop,
-    `escaped` with an exception that nobody caught there.
+    of one thread in order; with `threads` it is a job of `owner`, and comes to its end in several steps.
+    `after_event` is called after everything that happened on the node's event loop, `escaped` with an exception that
+    nobody caught there.
     """
 
     def __init__(
@@ -43,6 +50,8 @@ class SimEnvironment:
         clock_rate: float = 1.0,
         clock_offset_s: float = 0.0,
         call_cost_s: float = 0.0,
+        threads: Threads | None = None,
+        owner: str = "",
     ) -> None:
         self._scheduler = scheduler
         self._random = random
@@ -51,6 +60,8 @@ class SimEnvironment:
         self._clock_rate = clock_rate
         self._clock_offset_s = clock_offset_s
         self._call_cost_s = call_cost_s
+        self._threads = threads
+        self._owner = owner
         self._clock = 0.0
         self._queues: dict[str, deque[Callable[[], None]]] = {FLUSH: deque(), HARD_STATE: deque()}
         self._busy: dict[str, bool] = {FLUSH: False, HARD_STATE: False}
@@ -77,10 +88,14 @@ class SimEnvironment:
     def kill(self) -> None:
         """The process is gone."""
         self.alive = False
+        if self._threads is not None:
+            self._threads.kill(self._owner)
 
     def close(self) -> None:
         """An orderly end: what was submitted to threads still takes effect, but nothing is told of it."""
-        self.kill()
+        self.alive = False
+        if self._threads is not None:
+            self._threads.finish(self._owner)
         for work in self._unfinished.values():
             with as_worker(), suppress(Exception):  # as on a thread: nobody is there any more to be told
                 work()
@@ -179,22 +194,24 @@ class SimEnvironment:
             start = self._scheduler.now
             end = start + total
 
+            def finish(result: T | BaseException) -> None:
+                if not unordered:
+                    self._busy[lane] = False
+                    self._next(lane)
+                done(result)
+
             def act() -> None:
                 result: T | BaseException
                 del self._unfinished[number]
+                if self._threads is not None:
+                    self._turn(self._threads.begin(self._owner, work), end, finish)
+                    return
                 try:
                     with as_worker():
                         result = work()
                 except Exception as error:
                     result = error
-
-                def finish() -> None:
-                    if not unordered:
-                        self._busy[lane] = False
-                        self._next(lane)
-                    done(result)
-
-                self.call_at(end, finish)
+                self.call_at(end, partial(finish, result))
 
             self.call_at(start + self._random.random() * total, act)
 
@@ -203,6 +220,17 @@ class SimEnvironment:
         else:
             self._queues[lane].append(begin)
             self._next(lane)
+
+    def _turn(self, job: Job, end: float, finish: Callable[[Any], None]) -> None:
+        """A job goes on for a step, and then again some time before its end, or soon if that has passed."""
+        if not job.has_ended:
+            job.step()
+        now = self._scheduler.now
+        if job.has_ended:
+            self.call_at(end, partial(finish, job.outcome))
+        else:
+            longest = STALL_S if self._random.random() < STALL_SHARE else max(end - now, STEP_S)
+            self.call_at(now + self._random.random() * longest, partial(self._turn, job, end, finish))
 
     def _next(self, lane: str) -> None:
         if not self._busy[lane] and self._queues[lane]:

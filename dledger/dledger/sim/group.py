@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Literal
 
@@ -32,6 +33,7 @@ from dledger.sim.network import Network, SimTransport
 from dledger.sim.platter import Platter
 from dledger.sim.scheduler import Scheduler
 from dledger.sim.service import Service
+from dledger.sim.threads import Threads
 from dledger.store.identity import Identity, read_identity, write_identity
 from dledger.types import Membership, ReplicaId, SnapshotMeta
 
@@ -63,6 +65,8 @@ class GroupSettings:
     call_cost_s: float = 0.0
     clock_drift: float = 0.01
     """Clocks run at rates of 1 ± this."""
+    switch_share: float = 0.0
+    """How often a disk call of blocking work lets something else run; 0: such work is done in one step."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -100,6 +104,9 @@ class SimGroup:
         """The rolling restart that goes on."""
         self.witness = Witness()
         self.witness.sync = settings.flush == "sync"
+        self.threads: Threads | None = None
+        if settings.switch_share:
+            self.threads = Threads(Random(random.getrandbits(64)), settings.switch_share)
         self.network = Network(scheduler, Random(random.getrandbits(64)), settings.names)
         self.nodes = {name: self._make_node(name) for name in settings.names}
         self.trace: Callable[[str], None] | None = None
@@ -122,10 +129,15 @@ class SimGroup:
         # Below what a configuration may say: what is small here is reached often.
         object.__setattr__(config, "max_uncommitted_bytes", settings.max_uncommitted_bytes)
         drift = settings.clock_drift
-        return SimNode(name, self._new_disk(), config, random.uniform(1 - drift, 1 + drift), random.uniform(0, 1000))
+        return SimNode(
+            name, self._new_disk(name), config, random.uniform(1 - drift, 1 + drift), random.uniform(0, 1000)
+        )
 
-    def _new_disk(self) -> SimDisk:
-        return SimDisk(Random(self.random.getrandbits(64)))
+    def _new_disk(self, name: str) -> SimDisk:
+        disk = SimDisk(Random(self.random.getrandbits(64)))
+        if self.threads is not None:
+            disk.at_call = partial(self.threads.at_disk, name)
+        return disk
 
     def _mint(self) -> str:
         return f"{self.random.getrandbits(128):032x}"
@@ -276,6 +288,8 @@ class SimGroup:
             clock_rate=node.clock_rate,
             clock_offset_s=node.clock_offset_s,
             call_cost_s=self.settings.call_cost_s,
+            threads=self.threads,
+            owner=node.name,
         )
         environment.wall_offset_ms = lambda: node.wall_wrong_by(self.scheduler.now)
         environment.sync_delay_s = lambda _lane: node.sync_delay_s * (0.2 + environment.random().random() * 1.8)
@@ -388,7 +402,7 @@ class SimGroup:
         self._end(name)
         node = self.nodes[name]
         self.witness.amnesia(name)
-        node.disk = self._new_disk()
+        node.disk = self._new_disk(name)
         node.rotten = False
 
     def stop(self, name: str) -> None:

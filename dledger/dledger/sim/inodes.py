@@ -38,11 +38,11 @@ class Inode:
         self.blocks: set[int] = set()
         self.mtime_ms = 0
 
-    def settle(self) -> None:
-        """All pending writes reach the platter."""
-        for offset, data in self.pending:
+    def settle(self, count: int) -> None:
+        """The first so many pending writes reach the platter, and the length."""
+        for offset, data in self.pending[:count]:
             overwrite(self.durable, offset, data)
-        self.pending.clear()
+        del self.pending[:count]
         grow(self.durable, len(self.cached))
 
     def crash(self, rng: random.Random, keep: Keep) -> None:

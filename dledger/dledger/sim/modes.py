@@ -6,6 +6,7 @@ The seeds of the older scenarios keep their meaning; those of `modes` draw from 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
@@ -66,3 +67,9 @@ def draw_mode_plan(random: Random, kinds: Collection[str] | None = None) -> Plan
         trim_s=random.choice((0.1, 0.3, 1.0)),
         sync_s=random.choice((0.0003, 0.002, 0.01, 0.06)),
     )
+
+
+def draw_thread_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
+    """A seed's mode, in which blocking work is interrupted at its disk calls."""
+    plan = draw_mode_plan(random, kinds)
+    return replace(plan, group=replace(plan.group, switch_share=random.choice((0.1, 0.4, 0.9))))

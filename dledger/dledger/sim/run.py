@@ -6,7 +6,7 @@ import logging
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from random import Random
 
@@ -77,7 +77,7 @@ def simulate(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | N
         node.sync_delay_s = plan.sync_s
     group.say(f"{plan}")
     try:
-        with _errors_judged(group):
+        with _errors_judged(group), nullcontext() if group.threads is None else group.threads.installed():
             _run(group, trial, nemesis, case.seconds)
     except Violation as violation:
         outcome.violation = violation
@@ -86,6 +86,8 @@ def simulate(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | N
     except Exception as error:
         outcome.violation = Violation("nothing but a broken promise ends a run", repr(error))
         outcome.place = traceback.format_exc()
+    if group.threads is not None:
+        group.witness.happened["thread switched"] = group.threads.switches
     outcome.seconds = scheduler.now
     outcome.events = scheduler.events
     outcome.committed = len(group.witness.committed)

@@ -1,14 +1,15 @@
 """Known bugs, to be switched on one by one: a simulator that does not catch them proves nothing.
 
 Each replaces one or two small functions of the real code from outside, and puts them back afterwards.  `core`,
-`members`, `replica`, `answers`, `store` and `durability` list those of the log; `apply` puts one into a real process.
+`members`, `replica`, `answers`, `store`, `durability` and `threads` list those of the log; `apply` puts one into a real
+process.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dledger.sim.mutants import answers, core, durability, members, replica, store
+from dledger.sim.mutants import answers, core, durability, members, replica, store, threads
 from dledger.sim.mutants.catalogue import Mutant
 
 MUTANTS: Final[dict[str, Mutant]] = {
@@ -18,6 +19,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     **answers.CATALOGUE,
     **store.CATALOGUE,
     **durability.CATALOGUE,
+    **threads.CATALOGUE,
 }
 
 

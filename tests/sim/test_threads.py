@@ -1,0 +1,154 @@
+"""Worker threads of simulated nodes: a job is interrupted at its disk calls, and its process's end is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from dledger.environment import BACKGROUND
+from dledger.sim.campaign import judge
+from dledger.sim.cases import Case
+from dledger.sim.disk import SimDisk
+from dledger.sim.environment import SimEnvironment
+from dledger.sim.mutants import MUTANTS
+from dledger.sim.mutants.threads import CATALOGUE
+from dledger.sim.scheduler import Scheduler
+from dledger.sim.threads import Threads
+from dledger.sim.violation import Violation
+from dledger.store import mark
+
+CATCHING_SEEDS = {"filling-not-waited-for": 3, "index-read-without-lock": 3, "spare-replaced-while-filled": 3}
+
+
+class Host:
+    """A process without a replica: an event loop, threads and a disk."""
+
+    def __init__(self, threads: Threads) -> None:
+        self.scheduler = Scheduler()
+        self.threads = threads
+        self.disk = SimDisk()
+        self.disk.at_call = partial(threads.at_disk, "n0")
+        self.environment = SimEnvironment(self.scheduler, Random(1), lambda: None, _raise, threads=threads, owner="n0")
+        self.environment.sync_delay_s = lambda _lane: 0.1
+        self.happened: list[object] = []
+
+    def submit(self, work: Callable[[], object]) -> None:
+        self.environment.run_blocking(BACKGROUND, work, self.happened.append)
+
+    def write(self, path: str, count: int) -> Callable[[], str]:
+        """Work of several disk calls, each of which is noted."""
+
+        def work() -> str:
+            file = self.disk.open(path, create=True)
+            for number in range(count):
+                file.pwrite(b"x", number)
+                self.happened.append((path, number))
+            return path
+
+        return work
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    threads = Threads(Random(5), 1.0)
+    with threads.installed():
+        yield Host(threads)
+
+
+def test_two_jobs_take_turns_at_their_disk_calls(host: Host) -> None:
+    host.submit(host.write("a", 40))
+    host.submit(host.write("b", 40))
+    host.scheduler.run_until(30.0)
+    steps = [step[0] for step in host.happened if isinstance(step, tuple)]
+    assert sorted(steps) == sorted("ab" * 40)
+    turns = sum(step != following for step, following in pairwise(steps))
+    assert turns > 3
+    assert {"a", "b"} <= {one for one in host.happened if isinstance(one, str)}
+
+
+def test_a_turn_of_the_event_loop_may_come_between(host: Host) -> None:
+    host.submit(host.write("a", 5))
+    for tenth in range(1, 300):
+        host.environment.call_at(tenth / 1000, lambda: host.happened.append("loop"))
+    host.scheduler.run_until(30.0)
+    first, last = host.happened.index(("a", 0)), host.happened.index(("a", 4))
+    assert "loop" in host.happened[first:last]
+
+
+def test_nothing_of_a_job_takes_effect_once_its_process_is_gone(host: Host) -> None:
+    host.submit(host.write("a", 50))
+    while ("a", 2) not in host.happened:
+        host.scheduler.run_until(host.scheduler.now + 0.001)
+    host.environment.kill()
+    reached = list(host.happened)
+    size = host.disk.size("a")
+    host.scheduler.run_until(30.0)
+    assert host.happened == reached
+    assert host.disk.size("a") == size
+    assert not host.threads.under_way["n0"]
+
+
+def test_a_process_that_stops_waits_for_its_threads(host: Host) -> None:
+    host.submit(host.write("a", 50))
+    while ("a", 2) not in host.happened:
+        host.scheduler.run_until(host.scheduler.now + 0.001)
+    host.environment.close()
+    assert ("a", 49) in host.happened
+
+
+def test_an_event_loop_that_waits_for_a_lock_lets_its_holder_go_on(host: Host) -> None:
+    lock = mark.Lock()  # type: ignore[attr-defined]
+    write = host.write("a", 5)
+
+    def work() -> object:
+        with lock:
+            return write()
+
+    def on_loop() -> None:
+        with lock:
+            host.happened.append("loop")
+
+    host.submit(work)
+    while ("a", 0) not in host.happened:
+        host.scheduler.run_until(host.scheduler.now + 0.001)
+    host.environment.call_soon(on_loop)
+    host.scheduler.run_until(30.0)
+    assert host.happened.index("loop") > host.happened.index(("a", 4))
+
+
+def test_a_lock_that_its_own_holder_waits_for_is_a_violation(host: Host) -> None:
+    lock = host.threads.make_lock()
+    lock.acquire()
+    with pytest.raises(Violation, match="nobody waits for a lock that it holds"):
+        lock.acquire()
+
+
+def test_a_broken_promise_in_a_thread_ends_the_run(host: Host) -> None:
+    def broken() -> None:
+        raise Violation("a promise", "of a thread")
+
+    host.submit(broken)
+    with pytest.raises(Violation, match="a promise"):
+        host.scheduler.run_until(1.0)
+
+
+def test_three_bugs_at_least_are_of_threads_alone() -> None:
+    assert set(CATCHING_SEEDS) == set(CATALOGUE)
+    assert len(CATALOGUE) >= 3
+
+
+@pytest.mark.parametrize("name", sorted(CATCHING_SEEDS))
+def test_what_threads_catch_is_not_caught_without_them(name: str) -> None:
+    """The same group with the same faults, in one step and in several."""
+    seed = CATCHING_SEEDS[name]
+    assert judge(Case("modes", seed, 20.0), "dledger.sim.lab", name).violation is None
+    assert judge(Case("threads", seed, 20.0), "dledger.sim.lab", name).violation is not None
+    assert MUTANTS[name].scenario == "threads"
