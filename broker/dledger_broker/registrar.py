@@ -39,10 +39,13 @@ from dledger_remoting.registration import (
     encode_compressed_registration,
     encode_registration,
 )
+from dledger_remoting.speakers import Speaker, speaker_of
 
 _logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S: Final = 3.0
+SILENT_S: Final = 1.75
+"""A name server that does not answer is complained of after so long, though its answer is waited for."""
 RECONNECT_S: Final = 0.25
 """Pause before a name server is tried again, doubled each time up to `MAX_RECONNECT_S`."""
 MAX_RECONNECT_S: Final = 2.0
@@ -179,6 +182,9 @@ class _Link:
         self._wire: _Wire | None = None
         self._pause_s = COALESCE_S
         self._complained = False
+        self._said = False
+        self._silence: asyncio.TimerHandle | None = None
+        """Until the connection brings its first answer."""
         self._announced_id: int | None = None
         self.told: tuple[int, DataVersion] | None = None
         self.introduced_in: int | None = None
@@ -225,6 +231,7 @@ class _Link:
             try:
                 self._announced_id = None
                 self._wire = await _Wire.open(self._address, partial(self.wake, urgent=True))
+                self._watch_silence()
                 await self._register()
                 pause_s = RECONNECT_S
                 await self._stay_registered()
@@ -235,6 +242,7 @@ class _Link:
                 raise
             finally:
                 self.told = self.introduced_in = None
+                self._end_silence()
                 if self._task is not None and self._wire is not None:
                     self._wire.close()
                     self._wire = None
@@ -242,12 +250,24 @@ class _Link:
             pause_s = min(pause_s * 2, MAX_RECONNECT_S)
 
     def _complain(self, error: Exception) -> None:
+        self._complained = True
+        self._say(str(error) or type(error).__name__)
+
+    def _say(self, what: str) -> None:
         """Once per outage."""
-        if not self._complained:
-            self._complained = True
-            _logger.warning(
-                "event=namesrv_unreachable namesrv=%s error=%r", self._address, str(error) or type(error).__name__
-            )
+        if not self._said:
+            self._said = True
+            _logger.warning("event=namesrv_unreachable namesrv=%s error=%r", self._address, what)
+
+    def _watch_silence(self) -> None:
+        """Tell an operator of a wrong port soon; a right one may take longer to read a large table."""
+        loop = asyncio.get_running_loop()
+        self._silence = loop.call_later(SILENT_S, self._say, "it takes connections and says nothing")
+
+    def _end_silence(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
 
     async def _stay_registered(self) -> None:
         while True:
@@ -285,6 +305,8 @@ class _Link:
         response = await self._call(self._registrar.registration(identity))
         took_s = asyncio.get_running_loop().time() - started
         self._pause_s = min(max(COALESCE_S, 10 * took_s), MAX_COALESCE_S)
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise ProtocolError(f"{Speaker.BROKER.value} answered there, which is no name server")
         if response.code != ResponseCode.SUCCESS:
             raise error_from_response(response.code, response.remark, response.ext)
         if self.told is None or self.told[0] != identity[0] or self._complained:
@@ -294,7 +316,7 @@ class _Link:
                 identity[0],
                 identity[1].state_version,
             )
-        self._complained = False
+        self._complained = self._said = False
         self.told = identity
         if is_complete:
             self.introduced_in = identity[1].state_version
@@ -302,7 +324,9 @@ class _Link:
     async def _call(self, request: RemotingCommand) -> RemotingCommand:
         if self._wire is None:
             raise ConnectionResetError("the connection is closed")
-        return await self._wire.call(request)
+        response = await self._wire.call(request)
+        self._end_silence()
+        return response
 
 
 class _Wire:
@@ -319,8 +343,11 @@ class _Wire:
 
     @classmethod
     async def open(cls, address: Address, on_lost: Callable[[], None]) -> _Wire:
-        async with asyncio.timeout(REQUEST_TIMEOUT_S):
-            return cls(*await asyncio.open_connection(address.host, address.port), on_lost)
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                return cls(*await asyncio.open_connection(address.host, address.port), on_lost)
+        except TimeoutError as error:
+            raise TimeoutError(f"no connection within {REQUEST_TIMEOUT_S:g} s") from error
 
     async def call(self, request: RemotingCommand) -> RemotingCommand:
         """Send a request and wait for its answer. Raises OSError, TimeoutError, `ProtocolError`."""
@@ -329,15 +356,23 @@ class _Wire:
         self._opaque += 1
         request.opaque = self._opaque
         self._answer = asyncio.get_running_loop().create_future()
-        async with asyncio.timeout(REQUEST_TIMEOUT_S):
-            self._writer.write(encode_command(request))
-            await self._writer.drain()
-            return await self._answer
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                self._writer.write(encode_command(request))
+                await self._writer.drain()
+                return await self._answer
+        except TimeoutError as error:
+            raise TimeoutError(f"no answer within {REQUEST_TIMEOUT_S:g} s") from error
 
     async def _receive(self) -> None:
         decoder = FrameDecoder()
+        first: bytes | None = b""
         try:
             while data := await self._reader.read(READ_BYTES):
+                if first is not None and (speaker := speaker_of(first := first + data)) is not None:
+                    if speaker is not Speaker.REMOTING:
+                        raise ProtocolError(f"{speaker.value} answered there, which is no name server")
+                    first = None
                 decoder.receive_data(data)
                 while (frame := decoder.next_frame()) is not None:
                     self._take(decode_command(frame))

@@ -1,0 +1,88 @@
+"""What a broker finds at the address of a name server, and is none, stands in its log in one line."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from test_registrar import FakeNameServer, Setup
+
+from dledger_broker import registrar
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.command import decode_command, encode_command, make_response
+from dledger_remoting.frame import FrameDecoder
+
+
+@asynccontextmanager
+async def listening(answer):
+    async def serve(reader, writer):
+        while data := await reader.read(1 << 16):
+            writer.write(answer(data))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        stranger = FakeNameServer()
+        stranger.port = server.sockets[0].getsockname()[1]
+        yield stranger
+
+
+def refusal(data):
+    decoder = FrameDecoder()
+    decoder.receive_data(data)
+    request = decode_command(decoder.next_frame())
+    return encode_command(make_response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported"))
+
+
+def complaints(caplog):
+    return [record.message for record in caplog.records if "namesrv_unreachable" in record.message]
+
+
+async def first_complaint(caplog):
+    async with asyncio.timeout(10):
+        while not complaints(caplog):  # noqa: ASYNC110 - a log has no event
+            await asyncio.sleep(0.001)
+    return complaints(caplog)[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        (lambda _: b"HTTP/1.0 400 Bad Request\r\n\r\n", "an HTTP server answered there"),
+        (lambda _: bytes.fromhex("15030300020246"), "a TLS server answered there"),
+        (lambda _: bytes.fromhex("000000280100002492 01c420") + bytes(32), "the peer port of a node"),
+        (lambda _: b"-ERR unknown command\r\n", "a server of another protocol answered there"),
+        (refusal, "a broker answered there, which is no name server"),
+    ],
+)
+async def test_what_answers_instead_of_a_name_server_is_named_once(answer, named, caplog, monkeypatch):
+    monkeypatch.setattr(registrar, "RECONNECT_S", 0.001)
+    async with listening(answer) as stranger:
+        setup = Setup([stranger])
+        assert named in await first_complaint(caplog)
+        await asyncio.sleep(0.05)
+        await setup.registrar.stop()
+    assert len(complaints(caplog)) == 1
+
+
+async def test_a_port_that_says_nothing_is_told_of_before_two_seconds_are_over_and_waited_for(caplog, monkeypatch):
+    assert registrar.SILENT_S < 2
+    monkeypatch.setattr(registrar, "SILENT_S", 0.01)
+    monkeypatch.setattr(registrar, "REQUEST_TIMEOUT_S", 3_600.0)
+    server = FakeNameServer()
+    server.answers.clear()
+    await server.start()
+    setup = Setup([server])
+    assert "it takes connections and says nothing" in await first_complaint(caplog)
+    assert not setup.registrar.introduced
+    server.answers.set()
+    await server.registration()
+    async with asyncio.timeout(10):
+        while not setup.registrar.registered:  # noqa: ASYNC110 - the registration that was waited for is taken
+            await asyncio.sleep(0.001)
+    assert len(complaints(caplog)) == 1
+    caplog.clear()
+    await server.stop()
+    assert "closed the connection" in await first_complaint(caplog), "the next outage is told of too"
+    await setup.registrar.stop()
