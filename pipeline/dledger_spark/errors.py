@@ -26,6 +26,10 @@ class WireError(SourceError):
     """A connection was lost, was silent for too long, or carried what is not RocketMQ's protocol."""
 
 
+class WrongServerError(WireError):
+    """Something else is at the address of a broker or name server: it has answered, or has never said anything."""
+
+
 class NoNameServerError(SourceError):
     """No name server could be reached."""
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
 
-from .errors import NoNameServerError, NoReplicaError, RefusedError, WireError
+from .errors import NoNameServerError, NoReplicaError, RefusedError, WireError, WrongServerError
 from .throttle import Throttle
 from .wire import Connection, Response
 
@@ -37,11 +37,13 @@ class NameServers:
 
     Broker groups that are away belong to the answers, so that no message is left out unnoticed.
 
-    Raises `NoNameServerError` if none does, `RefusedError` for another answer than success.
+    Raises `NoNameServerError` if none does, `RefusedError` for another answer than success. Wrong addresses, where
+    something else answers or, unless they are `known` to be right, nothing does, are not asked again.
     """
 
-    def __init__(self, addresses: tuple[str, ...]) -> None:
+    def __init__(self, addresses: tuple[str, ...], *, known: bool = False) -> None:
         self._addresses = addresses
+        self._known = set(addresses) if known else set()
         self._connection: Connection | None = None
 
     def __enter__(self) -> Self:
@@ -98,15 +100,20 @@ class NameServers:
         give_up = time.monotonic() + NAME_SERVER_TIMEOUT_S
         while True:
             failures: dict[str, None] = {}
+            wrong = 0
             for address in self._addresses:
                 try:
                     if self._connection is None:
-                        self._connection = Connection(address, NAME_SERVER_TIMEOUT_S)
-                    return self._connection.request(code, ext)
+                        is_known = address in self._known
+                        self._connection = Connection(address, NAME_SERVER_TIMEOUT_S, is_known=is_known)
+                    response = self._connection.request(code, ext)
+                    self._known.add(self._connection.address)
+                    return response
                 except WireError as error:
+                    wrong += isinstance(error, WrongServerError)
                     self.close()
                     failures[str(error)] = None
-            if time.monotonic() >= give_up:
+            if wrong == len(self._addresses) or time.monotonic() >= give_up:
                 raise NoNameServerError(f"no name server answered: {'; '.join(failures)}")
             time.sleep(_PAUSE_S)
 

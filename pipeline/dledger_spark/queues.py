@@ -50,7 +50,7 @@ def read_range(part: QueueRange) -> Iterator[pa.RecordBatch]:
     wanted = TopicRange(part.queue.topic, {part.queue.queue_id: (part.start, part.end)}, part.first_position)
     collector = BatchCollector(source, [wanted], has_entries=False)
     with (
-        NameServers(source.namesrv) as name_servers,
+        NameServers(source.namesrv, known=True) as name_servers,
         replica_reader(name_servers, source, part.preference) as replicas,
     ):
         for bodies in _gathered(_RangeReader(part, replicas)):

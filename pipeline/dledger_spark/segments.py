@@ -31,7 +31,7 @@ def read_slice(part: LogSlice) -> Iterator[pa.RecordBatch]:
     source = part.source
     collector = BatchCollector(source, part.topics, has_entries=True)
     with (
-        NameServers(source.namesrv) as name_servers,
+        NameServers(source.namesrv, known=True) as name_servers,
         replica_reader(name_servers, source, part.preference) as replicas,
     ):
         for data, entries in _SliceReader(part, replicas):

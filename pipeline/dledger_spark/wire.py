@@ -11,13 +11,21 @@ import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
-from .errors import RefusedError, WireError
+from .errors import RefusedError, WireError, WrongServerError
 
 MAX_FRAME_BYTES: Final = 16 << 20
 """No broker sends more in one frame."""
 
+FIRST_ANSWER_S: Final = 1.5
+"""How long an address that nobody has heard of before has for its first answer."""
+
+_LAST_WORDS_S: Final = 0.25
+"""How much longer, once it is told that no more will be asked: who reads lines answers then what it has got."""
+
+_TELLING_BYTES: Final = 64
 _VERSION: Final = 479
 """The protocol version that requests state: RocketMQ 5.3.3, as `dledger_remoting.codes` has it."""
 _PREFIX: Final = struct.Struct(">II")
@@ -44,11 +52,15 @@ class Connection:
 
     `timeout_s` bounds connecting, and how long the other side may be silent while an answer is awaited. An answer that
     takes longer has to come at `min_bytes_per_second`. Whatever goes wrong raises `WireError`, and the connection is
-    then of no further use.
+    then of no further use; `WrongServerError` if something else is there, such as, unless `is_known`, who says nothing
+    for `FIRST_ANSWER_S`.
     """
 
-    def __init__(self, address: str, timeout_s: float, min_bytes_per_second: int = 0) -> None:
+    def __init__(self, address: str, timeout_s: float, min_bytes_per_second: int = 0, *, is_known: bool = True) -> None:
         self.address = address
+        self._timeout_s = timeout_s
+        self._is_known = is_known
+        self._first = b""
         self._min_bytes_per_second = min_bytes_per_second
         self._opaque = 0
         self._early: dict[int, Response] = {}
@@ -57,9 +69,8 @@ class Connection:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
             # A receive with MSG_WAITALL that the kernel bounds: no poll per fragment, no second copy of a body.
             self._socket.settimeout(None)
-            limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            self._limit_receive(timeout_s if is_known else min(timeout_s, FIRST_ANSWER_S))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _seconds(timeout_s))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, ValueError) as error:
             raise WireError(f"{address}: {error}") from error
@@ -117,9 +128,12 @@ class Connection:
         total, word = _PREFIX.unpack(self._exactly(_PREFIX.size))
         header_bytes = word & 0xFFFFFF
         if total > MAX_FRAME_BYTES or word >> 24 or header_bytes > total - 4:
-            raise WireError(f"{self.address}: a frame of {total} bytes with the header word {word:08x}")
+            raise self._breach(f"a frame of {total} bytes with the header word {word:08x}")
         header = self._exactly(header_bytes)
         body = self._exactly(total - 4 - header_bytes)
+        if not self._is_known:
+            self._is_known = True
+            self._limit_receive(self._timeout_s)
         try:
             fields = json.loads(header)
             number = int(fields["opaque"]) if int(fields["flag"]) & _RESPONSE else None
@@ -151,9 +165,42 @@ class Connection:
         try:
             data = self._socket.recv(size, socket.MSG_WAITALL)
         except BlockingIOError as error:
+            if not (self._is_known or self._first):
+                raise self._silence() from error
             raise WireError(f"{self.address}: silent for too long") from error
         except OSError as error:
             raise WireError(f"{self.address}: {error}") from error
         if not data:
-            raise WireError(f"{self.address}: closed the connection")
+            raise self._breach("closed the connection")
+        if len(self._first) < _TELLING_BYTES:
+            self._first += data[:_TELLING_BYTES]
         return data
+
+    def _limit_receive(self, seconds: float) -> None:
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(seconds))
+
+    def _silence(self) -> WireError:
+        """Why nothing has come, which a server that waits for the end of a line tells when nothing more will come."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+            self._limit_receive(_LAST_WORDS_S)
+            self._first = self._socket.recv(_TELLING_BYTES)
+        silence = f"takes connections and says nothing: no answer within {FIRST_ANSWER_S + _LAST_WORDS_S:g} s"
+        return self._breach(silence) if self._first else WrongServerError(f"{self.address}: {silence}")
+
+    def _breach(self, what: str) -> WireError:
+        """The error for what is no answer: who sent it, if that is told by the first bytes of the connection."""
+        with suppress(OSError):
+            self._first += self._socket.recv(_TELLING_BYTES, socket.MSG_DONTWAIT)
+        try:
+            from dledger_remoting.speakers import Speaker, speaker_of  # what it needs is not on every executor
+        except ImportError:
+            return WireError(f"{self.address}: {what}")
+        speaker = speaker_of(self._first)
+        if speaker is None or speaker is Speaker.REMOTING:
+            return WireError(f"{self.address}: {what}")
+        return WrongServerError(f"{self.address}: {speaker.value} answered there, no name server and no broker")
+
+
+def _seconds(seconds: float) -> bytes:
+    return struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))

@@ -29,7 +29,7 @@ class Network:
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def _connect(self, address: str, _: float) -> Network:
+    def _connect(self, address: str, _: float, **__: bool) -> Network:
         return self.dial(address)
 
     def dial(self, address: str) -> Network:

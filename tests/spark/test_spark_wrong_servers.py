@@ -1,0 +1,137 @@
+"""A wrong port given to the data source is named at once: what answers there, or that nothing does."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.command import decode_command, encode_command, make_response
+from dledger_remoting.frame import FrameDecoder
+from dledger_spark import nodes, wire
+from dledger_spark.errors import NoNameServerError
+from dledger_spark.nodes import NameServers
+from dledger_spark.wire import FIRST_ANSWER_S, Connection
+
+HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\n"
+ALERT = bytes.fromhex("15030300020246")
+GREETING = bytes.fromhex("000000280100002492 01c420") + bytes(32)
+
+
+@contextmanager
+def listening(answer, *, closes: bool = True):
+    """A server that says `answer(what it has got, whether that is all)`; yields its address and its connections."""
+    server = socket.create_server(("127.0.0.1", 0))
+    connections = []
+
+    def serve(connection):
+        got = b""
+        with connection:
+            while True:
+                data = connection.recv(1000)
+                got += data
+                reply = answer(got, not data)
+                if reply:
+                    connection.sendall(reply)
+                if not data or (reply and closes):
+                    return
+
+    def accept():
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            connections.append(connection)
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    accepting = threading.Thread(target=accept, daemon=True)
+    accepting.start()
+    try:
+        host, port = server.getsockname()
+        yield f"{host}:{port}", connections
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        accepting.join(10)
+
+
+@pytest.mark.parametrize(
+    ("first", "named"),
+    [
+        (HTTP, "an HTTP server answered there"),
+        (ALERT, "a TLS server answered there"),
+        (GREETING, "the peer port of a node, whose client port is one lower answered there"),
+        (b"-ERR unknown command\r\n", "a server of another protocol answered there"),
+    ],
+)
+def test_what_answers_instead_of_a_name_server_is_named_and_not_asked_again(first, named):
+    with listening(lambda _got, _over: first) as (address, connections), NameServers((address,)) as name_servers:
+        with pytest.raises(NoNameServerError, match=f"^no name server answered: {address}: {named}"):
+            name_servers.topics()
+        assert len(connections) == 1
+
+
+def test_a_port_that_says_nothing_is_told_of_and_not_asked_again(monkeypatch):
+    assert FIRST_ANSWER_S + wire._LAST_WORDS_S < 2
+    monkeypatch.setattr(wire, "FIRST_ANSWER_S", 0.05)
+    monkeypatch.setattr(wire, "_LAST_WORDS_S", 0.01)
+    with listening(lambda _got, _over: b"") as (address, connections), NameServers((address,)) as name_servers:
+        with pytest.raises(NoNameServerError, match=f"{address}: takes connections and says nothing: no answer within"):
+            name_servers.topics()
+        assert len(connections) == 1
+
+
+def test_a_server_that_waits_for_the_end_of_a_line_is_named_all_the_same(monkeypatch):
+    monkeypatch.setattr(wire, "FIRST_ANSWER_S", 0.05)
+    with listening(lambda _got, over: HTTP if over else b"") as (address, _), NameServers((address,)) as name_servers:
+        with pytest.raises(NoNameServerError, match=f"{address}: an HTTP server answered there"):
+            name_servers.topics()
+
+
+def test_one_wrong_name_server_of_two_is_passed_over(monkeypatch):
+    monkeypatch.setattr(wire, "FIRST_ANSWER_S", 0.05)
+
+    def right(got, _over):
+        decoder = FrameDecoder()
+        decoder.receive_data(got)
+        frame = decoder.next_frame()
+        if frame is None:
+            return b""
+        return encode_command(make_response(decode_command(frame), ResponseCode.SUCCESS, body=b'{"topicList":["T"]}'))
+
+    with listening(lambda _got, _over: b"") as (silent, _), listening(right) as (address, _):
+        with NameServers((silent, address)) as name_servers:
+            assert name_servers.topics() == ["T"]
+
+
+def test_a_name_server_that_is_known_may_be_silent_for_longer(monkeypatch):
+    monkeypatch.setattr(wire, "FIRST_ANSWER_S", 0.01)
+    monkeypatch.setattr(nodes, "NAME_SERVER_TIMEOUT_S", 0.1)
+    with listening(lambda _got, _over: b"") as (address, _), NameServers((address,), known=True) as name_servers:
+        with pytest.raises(NoNameServerError, match="silent for too long"):
+            name_servers.topics()
+
+
+def test_a_server_that_has_answered_once_may_take_longer_afterwards(monkeypatch):
+    monkeypatch.setattr(wire, "FIRST_ANSWER_S", 0.01)
+
+    def slower_and_slower(got, _over):
+        decoder = FrameDecoder()
+        decoder.receive_data(got)
+        frames = []
+        while (frame := decoder.next_frame()) is not None:
+            frames.append(frame)
+        if not frames:
+            return b""
+        time.sleep(0.1 * (len(frames) - 1))
+        return encode_command(make_response(decode_command(frames[-1]), ResponseCode.SUCCESS))
+
+    with listening(slower_and_slower, closes=False) as (address, _):
+        with Connection(address, 20, is_known=False) as connection:
+            assert connection.request(206, {}).code == ResponseCode.SUCCESS
+            assert connection.request(206, {}).code == ResponseCode.SUCCESS
