@@ -35,7 +35,6 @@ NOT_MENDED: Final = frozenset(
         "dledger.replica.housekeeping.Housekeeping._record",
         "dledger.replica.repair.Repairer._begin",
         "dledger.replica.repair.Repairer._drop",
-        "dledger.replica.snapshotter.Snapshotter._maybe_trim",
         "dledger.store.log.LogStore._roll",
         "dledger.store.log.LogStore.ensure_space_for",
         "dledger.store.log.LogStore.ensure_space_to",
@@ -44,7 +43,6 @@ NOT_MENDED: Final = frozenset(
         "dledger.store.reader.LogReader._unit",
         "dledger.store.reader.LogReader.disk_ratio",
         "dledger.store.reader.LogReader.segments",
-        "dledger.store.segments.Segment.release",
         "dledger_broker.views.unitfiles.OpenFiles.forget",
         "dledger_broker.views.unitfiles.OpenFiles.get",
     )

@@ -1,8 +1,10 @@
-"""One sync at a time; the next covers everything written meanwhile (group commit)."""
+"""One sync at a time; the next covers everything written meanwhile (group commit).  Other work goes between them."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from dledger.environment import FLUSH, Environment
 from dledger.errors import StorageError
@@ -42,6 +44,8 @@ class Flusher:
         self._durable = durable
         self._failed = failed
         self._running = False
+        self._syncing = False
+        self._between: deque[tuple[Callable[[], object], Callable[[object], None]]] = deque()
         self._reporting = False
         self._began_at = 0.0
         self._synced_to = store.end_position
@@ -54,7 +58,32 @@ class Flusher:
     @property
     def outstanding_s(self) -> float:
         """How long the running sync has taken so far; 0 if none runs."""
-        return self._environment.now() - self._began_at if self._running else 0.0
+        return self._environment.now() - self._began_at if self._syncing else 0.0
+
+    def between(self, work: Callable[[], object], done: Callable[[object], None]) -> None:
+        """Run `work` on the flush thread and then `done(result or exception)`: no sync is under way until that ends.
+
+        So `work` may sync or lower the durable mark, which a finished sync writes on the event loop, and may change
+        what a sync would look at.  A replica that stops does not call `done`.
+        """
+        self._between.append((work, done))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Begin what waits for its turn; new syncs come behind it."""
+        if self._between and not self._running and not self._stopped:
+            work, done = self._between.popleft()
+            self._running = True
+            self._environment.run_blocking(FLUSH, work, partial(self._done_between, done))
+
+    def _done_between(self, done: Callable[[object], None], result: object) -> None:
+        if self._stopped:
+            return
+        done(result)
+        self._running = False
+        self._go_on()
+        if self._sync:
+            self._start()
 
     def written(self) -> None:
         """Entries were written; see to their sync."""
@@ -97,12 +126,12 @@ class Flusher:
         self._run(ticket.run, done)
 
     def _run(self, work: Callable[[], None], done: Callable[[object], None]) -> None:
-        self._running = True
+        self._running = self._syncing = True
         self._began_at = self._environment.now()
         self._environment.run_blocking(FLUSH, work, done)
 
     def _finished(self, result: object) -> bool:
-        self._running = False
+        self._running = self._syncing = False
         now = self._environment.now()
         self._last_sync_at = now
         if self._stopped:
@@ -121,7 +150,8 @@ class Flusher:
         self._mark_behind = True
         self._synced_to = self._store.end_position
         generation, index = ticket.token
-        if self._environment.now() - self._mark_synced_at >= MARK_SYNC_INTERVAL_S:
+        self._go_on()
+        if not self._running and self._environment.now() - self._mark_synced_at >= MARK_SYNC_INTERVAL_S:
             self._sync_mark()
         elif self._sync:
             self._start()
@@ -134,5 +164,7 @@ class Flusher:
         self._run(self._store.sync_mark, self._mark_synced)
 
     def _mark_synced(self, result: object) -> None:
-        if self._finished(result) and self._sync:
-            self._start()
+        if self._finished(result):
+            self._go_on()
+            if self._sync:
+                self._start()

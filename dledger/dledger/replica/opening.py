@@ -25,7 +25,7 @@ from dledger.store.identity import Identity, check_identity, read_identity, scru
 from dledger.store.log import LogStore
 from dledger.store.mark import PATH as MARK_PATH
 from dledger.store.mark import DurableMark
-from dledger.store.recovery import Recovery
+from dledger.store.recovered import Recovery
 from dledger.store.segments import DIRECTORY as SEGMENTS
 from dledger.store.segments import list_positions
 from dledger.store.snapshots import SnapshotStore

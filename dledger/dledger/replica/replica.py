@@ -164,7 +164,7 @@ class Replica:
             self._recent,
             lambda: self.engine,
             pump=self._pump,
-            corrupt=self._suspect,
+            corrupt=lambda index: self.repairer.suspect(index),  # noqa: PLW0108 - it is made from the outbox
             hand_over=lambda: self._guarded(self._hand_over),
             failed=self.fail,
         )
@@ -244,7 +244,7 @@ class Replica:
             deliver=self._feed.deliver,
             log_commands=self._marks.on_commands,
             progressed=self._progressed,
-            corrupt=self._suspect,
+            corrupt=self.repairer.suspect,
             failed=self.fail,
         )
 
@@ -256,6 +256,7 @@ class Replica:
             self.transport,
             self._outbox.connected,
             self.repairer,
+            self.flusher,
             self.engine,
             applied_position=lambda: self.applied_position,
             confirm=self.read_index,
@@ -573,13 +574,10 @@ class Replica:
     def _serve_reads(self) -> None:
         self._reads.applied(self._applier.applied_index)
 
-    def _suspect(self, index: int) -> None:
-        self.repairer.suspect(index)
-
     def read_failed(self, position: int) -> None:
         """A read from `position` on did not succeed: find out what is corrupt there."""
         try:
-            self._suspect(self.store.index_at(position))
+            self.repairer.suspect(self.store.index_at(position))
         except (CorruptionError, TrimmedError):
             pass  # the index rotted, too, which the scrub finds, or the group has trimmed it
 
@@ -590,6 +588,7 @@ class Replica:
         self._applier.retry()
 
     def _trimmed(self, base: SnapshotMeta) -> None:
+        self.upkeep.removal.tick()
         self.engine.trimmed(base.last_index, base.last_term)
         for hook in self.on_trimmed:
             hook(base.position)

@@ -143,9 +143,7 @@ class Snapshotter:
             self._verify(base)
             return
         self._store.trim(base.position)
-        for meta in self._snapshots.list():
-            if meta.position < base.position:
-                self._snapshots.delete(meta.position)
+        self._store.leftovers.drop_snapshots(base.position)
         self._trimmed(base)
 
     def _verify(self, base: SnapshotMeta) -> None:

@@ -8,7 +8,9 @@ from dledger.config import ReplicaConfig
 from dledger.engines import Engine
 from dledger.environment import Environment
 from dledger.net.transport import Transport
+from dledger.replica.flusher import Flusher
 from dledger.replica.opening import Opened
+from dledger.replica.removal import Remover
 from dledger.replica.repair import REPAIR_CHANNEL, Repairer
 from dledger.replica.returning import RETURNING_CHANNEL, Standing, StandingDesk
 from dledger.replica.scrub import PromiseScrub
@@ -19,7 +21,7 @@ CHANNELS = frozenset((REPAIR_CHANNEL, SNAPSHOT_COPY_CHANNEL, RETURNING_CHANNEL))
 
 
 class Upkeep:
-    """The repair of the log, the scrubs of everything else, and answers to nodes that want to come back.
+    """Repair of the log, scrubs of everything else, removal of what was trimmed, and answers to nodes that come back.
 
     `connected` maps node ids to the incarnation that can be sent to.  `confirm(callback)` calls back with None once a
     majority has confirmed that this replica leads, or with an error.  `snapshot_replaced()` is called when one that had
@@ -34,6 +36,7 @@ class Upkeep:
         transport: Transport,
         connected: Mapping[str, ReplicaId],
         repairer: Repairer,
+        flusher: Flusher,
         engine: Engine,
         *,
         applied_position: Callable[[], int],
@@ -64,6 +67,7 @@ class Upkeep:
             replaced=snapshot_replaced,
             failed=failed,
         )
+        self.removal = Remover(environment, opened.store, flusher, failed=failed)
         self._desk = StandingDesk(transport, self._standing, confirm)
 
     def tick(self) -> None:
@@ -71,6 +75,7 @@ class Upkeep:
         self.repairer.tick()
         self.promises.tick()
         self.snapshots.tick()
+        self.removal.tick()
 
     def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
         """Bytes of one of `CHANNELS` arrived."""

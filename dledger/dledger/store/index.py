@@ -179,9 +179,9 @@ class IndexFiles:
         with self._lock:
             self._reserved.pop(segment_start, None)
             file = self._open.pop(segment_start, None)
-            if file is not None:
-                file.close()
-            self._disk.unlink(f"{DIRECTORY}/{segment_name(segment_start)}")
+        self._disk.unlink(f"{DIRECTORY}/{segment_name(segment_start)}")
+        if file is not None:
+            file.close()
 
     def close(self) -> None:
         """Close all files; syncs nothing."""

@@ -19,9 +19,11 @@ from dledger.store.disk import FULL, Buffer, Disk
 from dledger.store.erase import erase
 from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
 from dledger.store.index import IndexFiles
+from dledger.store.leftovers import Leftovers
 from dledger.store.mark import DurableMark, MarkValue
 from dledger.store.reader import LogReader, Pin, SegmentInfo
-from dledger.store.recovery import Recovered, Recovery, recover
+from dledger.store.recovered import Recovered, Recovery
+from dledger.store.recovery import recover
 from dledger.store.repair import Repaired, Scrubber, Spool, repair
 from dledger.store.reset import announce_reset, pending_reset, perform_reset, prepare_reset
 from dledger.store.scan import Cursor
@@ -75,6 +77,7 @@ class LogStore(LogReader):
         self._mark = mark
         self._commit = commit
         self._space = Space(disk, segment_bytes, keep_spare=keep_spare)
+        self.leftovers = Leftovers(disk, index, self._space, snapshots)
         self._failed = False
         self._units_reserved = 0
         self.generation = mark.value.generation
@@ -140,6 +143,9 @@ class LogStore(LogReader):
                 recovered,
                 keep_spare=keep.bytes > 0,
             )
+            if recovered.trim_interrupted:
+                log.leftovers.trimmed((), found.first_position)
+                log.leftovers.remove()
         except OSError as error:
             raise StorageError(f"opening the log failed: {error}") from error
         return log, found
@@ -383,7 +389,7 @@ class LogStore(LogReader):
         last = self._table.overlapping(end, end)[0]
         units = self._last_index_of(last) + 1 - last.first_index
         for segment in self._take_off(last):
-            segment.retire()
+            segment.discard()
             self._disk.unlink(segment_path(segment.start))
             self._index.delete(segment.start)
         kept = erase(last.file, end - last.start, min(self.end_position - last.start, self.segment_bytes))
@@ -408,7 +414,7 @@ class LogStore(LogReader):
         units = self._last_index_of(behind) + 1 - behind.first_index
         removed = self._table.remove_above(last.start)
         if self._space.reclaim(behind, min(self.end_position - end, self.segment_bytes)):
-            behind.retire()
+            behind.discard()
             self._index.erase(end, 0, units)
             removed.pop()
         return removed
@@ -425,13 +431,14 @@ class LogStore(LogReader):
             raise StorageError("an earlier write or sync of the log failed")
         if self.durable == self.last_index and not (whole_index and self._unindexed):
             return None
-        start = self._durable_end
-        if whole_index and self._unindexed:
-            start = min(start, self._unindexed[0].position)
-        segments = self._table.overlapping(start, self.end_position)
+        segments = self._table.overlapping(self._durable_end, self.end_position)
         metas: list[EntryMeta] = []
-        if whole_index or len(segments) > 1 or len(self._unindexed) >= INDEX_BATCH_ENTRIES:
-            metas, self._unindexed = self._unindexed, []
+        held = self._unindexed
+        behind = bool(held) and held[0].position < segments[0].start  # a truncation ended where a segment ends
+        if whole_index or behind or len(segments) > 1 or len(held) >= INDEX_BATCH_ENTRIES:
+            metas, self._unindexed = held, []
+        if metas:
+            segments = self._table.overlapping(min(self._durable_end, metas[0].position), self.end_position)
         directories, self._directories_dirty = self._directories_dirty, False
         return SyncTicket(
             self._disk,
@@ -491,37 +498,29 @@ class LogStore(LogReader):
     def trim(self, before_position: int) -> None:
         """Drop whole segments below a segment start, but never above the newest durable snapshot at or below it.
 
-        Snapshots below the first kept segment go, too; that segment's stays.  Raises `StorageError`.
+        Snapshots below the first kept segment go, too; that segment's stays.  Memory only: `remove_trimmed` is then
+        due, and a crash before it is done leaves the log as it was, or what the next start removes.
         """
         base = self.snapshots.at_or_below(min(before_position, self._mark.value.position))
-        if base is None or base.position <= self.first_position:
+        if base is None or base.position <= self.first_position or not self._table.segments:
             return
-        # Recovery starts at a snapshot at or below the mark: the mark must be above P before anything below P goes.
-        self.sync_mark()
         removed = self._table.remove_below(base.position)
-        for segment in removed:
-            segment.retire()
         first = self._table.first
-        try:
-            # Index files first, durably: one that is there without its segment says that the segment was lost.
-            for start in list_positions(self._disk, INDEX_DIRECTORY):
-                if start < first.start:
-                    self._index.delete(start)
-            self._disk.sync_dir(INDEX_DIRECTORY)
-            for segment in removed:
-                if not self._space.recycle(segment):
-                    self._disk.unlink(segment_path(segment.start))
-            for start in list_positions(self._disk, DIRECTORY):
-                if start < first.start:
-                    self._disk.unlink(segment_path(start))
-            for meta in self.snapshots.list():
-                if meta.position < first.start:
-                    self.snapshots.delete(meta.position)
-        except OSError as error:
-            raise self._failure(f"trimming below {base.position}", error) from error
+        # The first index rises before the terms go, so that a reader on another thread can tell (see `term_at`).
         self.first_position, self.first_index = first.start, first.first_index
+        self.leftovers.trimmed(removed, first.start)
         self._terms.trim(self.first_index)
         self._damage.keep_from(self.first_position)
+
+    def remove_trimmed(self) -> None:
+        """Remove the files of what left the log.  Blocks; for a worker, one at a time, after a `sync_mark`.
+
+        Raises `StorageError`.
+        """
+        try:
+            self.leftovers.remove()
+        except OSError as error:
+            raise self._failure(f"removing what was trimmed below {self.first_position}", error) from error
 
     def prepare_reset(self, base: SnapshotMeta) -> None:
         """Take the space that `reset` to this snapshot needs; changes nothing else.  Blocks; may run on any thread.
@@ -543,7 +542,7 @@ class LogStore(LogReader):
             announce_reset(self._disk, base)
             self._space.close()  # first: another thread may be reserving space in a segment's file
             for segment in self._table.clear():
-                segment.retire()
+                segment.discard()
             self._index.close()
             perform_reset(self._disk, self.snapshots, self._mark, self._commit, base)
             self.generation = self._mark.value.generation
@@ -678,7 +677,8 @@ class LogStore(LogReader):
             except OSError as error:
                 raise self._failure("closing the log", error) from error
         for segment in self._table.clear():
-            segment.retire()
+            segment.discard()
+        self.leftovers.abandon()
         self._space.close()
         self._index.close()
         self._mark.close()

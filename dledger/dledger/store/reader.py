@@ -89,6 +89,13 @@ class LogReader:
         held = self._recent.get(index)
         if held is not None:
             return held
+        try:
+            return self._read_meta(index)
+        except CorruptionError:
+            self._require_kept(index)
+            raise
+
+    def _read_meta(self, index: int) -> EntryMeta:
         segment, unit = self._unit(index)
         file = segment.acquire()
         try:
@@ -108,18 +115,27 @@ class LogReader:
     def term_at(self, index: int) -> int:
         """The term of a kept entry, from memory.  Raises `TrimmedError` below the first."""
         self._check_kept(index)
-        return self._terms.term_at(index)
+        term = self._terms.term_at(index)
+        self._check_kept(index)
+        return term
 
     def position_at(self, index: int) -> int:
         """Where a kept entry starts; where the next one is to be expected behind the last.  Raises as `meta`."""
-        if index == self.last_index + 1:
+        last_index = self.last_index  # looked at once: the end of the log may be cut off meanwhile
+        if index == last_index + 1:
             return self.end_position
-        self._check_kept(index)
+        self._check_kept(index, last_index)
         damaged = self._damage.holding(index)
         if damaged is not None and index == damaged.first_index:
             return damaged.start
         held = self._recent.get(index)
-        return held.position if held is not None else self._unit(index)[1].position
+        if held is not None:
+            return held.position
+        try:
+            return self._unit(index)[1].position
+        except CorruptionError:
+            self._require_kept(index)
+            raise
 
     def index_at(self, position: int) -> int:
         """The index of the last entry that starts at or before `position`: it holds that byte, or a blank does.
@@ -161,10 +177,17 @@ class LogReader:
         following = (other.first_index for other in self._table.segments if other.start > segment.start)
         return next(following, self.last_index + 1) - 1
 
-    def _check_kept(self, index: int) -> None:
+    def _check_kept(self, index: int, last_index: int | None = None) -> None:
         if index < self.first_index:
             raise TrimmedError(f"index {index} is below the first kept index {self.first_index}")
-        invariant(index <= self.last_index, "an entry is in the log", index=index, last_index=self.last_index)
+        last_index = self.last_index if last_index is None else last_index
+        invariant(index <= last_index, "an entry is in the log", index=index, last_index=last_index)
+
+    def _require_kept(self, index: int) -> None:
+        """Raise `TrimmedError` if what was read about an entry was wrong because the entry left the log meanwhile."""
+        if index < self.first_index:
+            raise TrimmedError(f"index {index} was trimmed while it was read; the first kept one is {self.first_index}")
+        self._table.of_index(index)
 
     def _unit(self, index: int) -> tuple[Segment, IndexUnit]:
         self._damage.refuse_index(index)
@@ -198,7 +221,13 @@ class LogReader:
     def read_nowait(self, position: int, size: int) -> bytes | None:
         """As `read`, but None if that would block.  On the event loop only."""
         segment = self._readable(position, size)
-        return segment.file.pread_nowait(size, position - segment.start)
+        file = segment.acquire_open()
+        if file is None:
+            return None
+        try:
+            return file.pread_nowait(size, position - segment.start)
+        finally:
+            segment.release()
 
     def _readable(self, position: int, size: int) -> Segment:
         if self._damage.ranges:
@@ -218,6 +247,13 @@ class LogReader:
         At most `max_bytes`, but at least one entry.  With `verify` bodies and chain are checked (not the first link).
         Raises as `read`.
         """
+        try:
+            return self._read_run(first_index, max_bytes, verify=verify)
+        except CorruptionError:
+            self._require_kept(first_index)
+            raise
+
+    def _read_run(self, first_index: int, max_bytes: int, *, verify: bool) -> tuple[list[EntryMeta], bytes]:
         held = self._recent.get(first_index)
         if held is not None:
             max_bytes = min(max_bytes, self.segment_bytes - held.position % self.segment_bytes)

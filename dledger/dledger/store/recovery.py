@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from dledger.errors import CorruptionError, IdentityError
@@ -32,6 +31,7 @@ from dledger.store.erase import shorten
 from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
 from dledger.store.index import UNIT_BYTES, IndexFiles, IndexUnit, no_membership_entries
 from dledger.store.mark import MarkValue
+from dledger.store.recovered import Recovered, Recovery
 from dledger.store.scan import BLOCK_BYTES, Collected, Cursor, Fault, header_at, scan_segment
 from dledger.store.segments import DIRECTORY, Segment, list_positions, segment_path
 from dledger.store.snapshots import SnapshotStore
@@ -40,45 +40,6 @@ from dledger.types import EntryMeta, SnapshotMeta
 
 RECENT_ENTRIES = 65_536
 """Entries whose metas stay in memory, at least."""
-
-
-@dataclass(slots=True)
-class Recovery:
-    """What a log consists of after recovery; everything in it is durable."""
-
-    base: SnapshotMeta | None
-    """The snapshot that verification started from; None: from the first entry."""
-    term_runs: list[tuple[int, int]]
-    """(first index, term) of each run of entries of one term, from the first kept entry on."""
-    memberships: list[EntryMeta]
-    """The membership entries above `base`, of those that can be read."""
-    unread: list[tuple[int, int]]
-    """(first index, index behind) of ranges above `base` that cannot be read and may hold membership entries."""
-    first_index: int
-    last_index: int
-    last_term: int
-    last_chain: int
-    first_position: int
-    end_position: int
-    durable_index: int
-    corrupt_ranges: list[CorruptRange]
-    notes: list[str]
-    """A line for each thing that did not verify, with what was found."""
-    mark_valid: bool
-    """False: no copy of the durable mark was valid, so torn and corrupt entries cannot be told apart."""
-    clean: bool
-    """Whether the log was closed in an orderly way."""
-    saved_commit: int
-    """The commit index saved last, -1 if none; may lag."""
-
-
-@dataclass(slots=True)
-class Recovered:
-    """The recovered log with its open parts, for `LogStore`."""
-
-    segments: list[Segment]
-    recent: list[EntryMeta]
-    recovery: Recovery
 
 
 def recover(
@@ -124,6 +85,7 @@ class _Recoverer:
         self.corrupt: list[CorruptRange] = []
         self.unread: list[tuple[int, int]] = []
         self.notes: list[str] = []
+        self.trim_interrupted = False
 
     def run(self) -> Recovered:
         for start in self.starts:
@@ -161,7 +123,7 @@ class _Recoverer:
             clean=self.mark.clean,
             saved_commit=-1,
         )
-        return Recovered(self.segments, self.recent_metas(), recovery)
+        return Recovered(self.segments, self.recent_metas(), recovery, self.trim_interrupted)
 
     # Where verification starts
 
@@ -200,7 +162,7 @@ class _Recoverer:
             first = header_at(segment.file, meta.position, meta.position)
             header = segment.file.pread(HEADER_BYTES, 0)
         finally:
-            segment.retire()
+            segment.discard()
         return first is not None and (
             first.index != meta.last_index + 1 or link(header, 0, meta.chain_crc) != first.chain_crc
         )
@@ -226,7 +188,7 @@ class _Recoverer:
             try:
                 meta = header_at(segment.file, start, start)
             finally:
-                segment.retire()
+                segment.discard()
             if meta is not None:
                 return IndexUnit(meta.kind, meta.position, meta.size, meta.index, meta.term)
         unit = self.index.read(start, 0)
@@ -340,7 +302,8 @@ class _Recoverer:
         older.reverse()
         while older and not self.has_known_base(older[0]):
             # A trim was interrupted: what it left below its snapshot is no log of its own.
-            older.pop(0).retire()
+            self.trim_interrupted = True
+            older.pop(0).discard()
         self.segments[:0] = older
         runs: list[tuple[int, int]] = []
         for segment, following in zip(older, self.segments[1:], strict=False):
@@ -372,7 +335,7 @@ class _Recoverer:
             self.notes.append(str(error))
             rebuilt = self.rebuilt(start, next_index)
             if rebuilt is not None:
-                segment.retire()
+                segment.discard()
                 return rebuilt
         return segment
 
@@ -409,7 +372,7 @@ class _Recoverer:
         if fault is not None or cursor.index != next_index:
             reason = fault.reason if fault is not None else f"it ends at index {cursor.index - 1}"
             self.notes.append(f"{segment_path(start)}: {reason}, and it has no whole index: not served")
-            segment.retire()
+            segment.discard()
             return None
         self.index.write(segment, 0, b"".join(into.units))
         self.index.sync(start)
@@ -455,7 +418,7 @@ class _Recoverer:
         """Remove everything behind the end of the log, so that no leftover can ever be taken for an entry of it."""
         while len(self.segments) > 1 and self.segments[-1].start > end:
             # A blank led here, but no entry: the next entry may yet fit before the blank.
-            self.segments.pop().retire()
+            self.segments.pop().discard()
         last = self.segments[-1]
         following = last.start + self.segment_bytes
         for start in reversed(self.starts):

@@ -35,12 +35,12 @@ def list_positions(disk: Disk, directory: str) -> list[int]:
 
 
 class Segment:
-    """One segment file, opened when first used and closed when it is retired and nobody holds it.
+    """One segment file, opened when first used.  Retired, it is closed by a worker (`close`) once nobody holds it.
 
     `first_index` is the index of the first entry that starts in it (or would).
     """
 
-    __slots__ = ("_disk", "_file", "_holders", "_lock", "_retired", "first_index", "start")
+    __slots__ = ("_discarded", "_disk", "_file", "_holders", "_lock", "_retired", "first_index", "start")
 
     def __init__(self, disk: Disk, start: int, first_index: int, file: File | None = None) -> None:
         self.start = start
@@ -49,6 +49,7 @@ class Segment:
         self._file = file
         self._holders = 0
         self._retired = False
+        self._discarded = False
         self._lock = Lock()
 
     @property
@@ -84,16 +85,35 @@ class Segment:
             self._holders += 1
             return file
 
+    def acquire_open(self) -> File | None:
+        """As `acquire`, but None if the file would have to be opened first.  Never blocks."""
+        with self._lock:
+            if self._file is None or self._retired:
+                return None
+            self._holders += 1
+            return self._file
+
     def release(self) -> None:
         """Undo one `acquire`."""
         with self._lock:
             self._holders -= 1
-            self._close_if_unused()
+            if self._discarded:
+                self._close_if_unused()
 
     def retire(self) -> None:
-        """The segment left the log: close the file as soon as nobody holds it."""
+        """The segment left the log: nobody new can read it once nobody holds it."""
+        self._retired = True
+
+    def close(self) -> bool:
+        """Close a retired segment's file; False if somebody holds it.  Blocks: the last one gives its space back."""
         with self._lock:
-            self._retired = True
+            self._close_if_unused()
+            return self._file is None
+
+    def discard(self) -> None:
+        """The log is closed: retire the segment, and close the file now or with the last `release`.  Blocks."""
+        with self._lock:
+            self._retired = self._discarded = True
             self._close_if_unused()
 
     def _close_if_unused(self) -> None:

@@ -268,6 +268,12 @@ class SnapshotStore:
         self.rotten.pop(position, None)
         self._disk.unlink(_path(position))
 
+    def remove_below(self, position: int) -> None:
+        """Remove the files of all snapshots below a position, listed or not.  Blocks; raises `OSError`."""
+        for start in list_positions(self._disk, DIRECTORY):
+            if start < position:
+                self.delete(start)
+
     def read_file(self, position: int, offset: int, size: int) -> tuple[bytes, int]:
         """Bytes of a listed snapshot's file, unverified, and the size of that file.
 

@@ -152,19 +152,25 @@ class Space:
             return spare.file, spare.reserved, spare.filled
 
     def recycle(self, segment: Segment) -> bool:
-        """Make a trimmed segment the spare, if it is whole, unused and the spare is not ready; else do nothing."""
+        """Make a trimmed segment the spare, if it is whole, unused and the spare is not ready; else do nothing.
+
+        Blocks.  What the spare held before is given back without the lock, for which the event loop may be waiting.
+        """
+        file = self._disk.open(segment_path(segment.start))
         with self._lock:
-            if segment.held or (self._spare is not None and self._spare.filled >= self._segment_bytes):
-                return False
-            file = self._disk.open(segment_path(segment.start))
-            if file.size() != self._segment_bytes:
-                file.close()
-                return False
-            self._drop_spare()
-            self._disk.rename(segment_path(segment.start), SPARE_PATH)
-            self._spare = _Spare(file, self._segment_bytes, self._segment_bytes)
-            self._count()
-            return True
+            before = self._spare
+            ready = before is not None and before.filled >= self._segment_bytes
+            used = not (segment.held or ready or file.size() != self._segment_bytes)
+            if used:
+                self._disk.rename(segment_path(segment.start), SPARE_PATH)
+                self._spare = _Spare(file, self._segment_bytes, self._segment_bytes)
+                self._count()
+        if not used:
+            file.close()
+        elif before is not None:
+            before.close_filler()
+            before.file.close()
+        return used
 
     def reclaim(self, segment: Segment, written: int) -> bool:
         """Make a segment that a truncation takes off the log the spare, erased, unless there is a larger one.

@@ -8,7 +8,7 @@ from dledger.format import BLANK_BYTES, HEADER_BYTES, blank, encode_membership, 
 from dledger.store.disk import Disk
 from dledger.store.identity import FORMAT, Identity, write_identity
 from dledger.store.log import LogStore
-from dledger.store.recovery import Recovery
+from dledger.store.recovered import Recovery
 from dledger.store.snapshots import SnapshotStore
 from dledger.types import EntryKind, EntryMeta, Membership, ReplicaId, SnapshotMeta
 
@@ -74,6 +74,12 @@ class LoggedModel:
     def truncate(self, first_index: int) -> None:
         self.log.truncate(first_index)
         self.forget_from(first_index)
+
+    def trim(self, position: int) -> None:
+        """A trim with all that follows from it."""
+        self.log.trim(position)
+        self.log.sync_mark()
+        self.log.remove_trimmed()
 
     def replacements(self, first_index: int, bodies: list[bytes], term: int) -> list[tuple[EntryMeta, bytes]]:
         """Entries of another leader, the first of them in the place of `first_index`."""

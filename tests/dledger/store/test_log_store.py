@@ -204,7 +204,7 @@ def trim_first_segments(model: LoggedModel) -> int:
     model.sync()
     position = 3 * SEGMENT_BYTES
     model.snapshot(position)
-    model.log.trim(position)
+    model.trim(position)
     return position
 
 
@@ -213,7 +213,7 @@ def test_trimming_drops_whole_segments_their_index_and_older_snapshots(model: Lo
     model.sync()
     model.snapshot(SEGMENT_BYTES)
     model.snapshot(3 * SEGMENT_BYTES)
-    model.log.trim(3 * SEGMENT_BYTES + 10)
+    model.trim(3 * SEGMENT_BYTES + 10)
     assert model.log.first_position == 3 * SEGMENT_BYTES
     assert [meta.position for meta in model.snapshots.list()] == [3 * SEGMENT_BYTES]
     names = {name for name in model.disk.listdir("commitlog") if name != "spare"}
@@ -230,10 +230,10 @@ def test_trimming_drops_whole_segments_their_index_and_older_snapshots(model: Lo
 def test_nothing_is_trimmed_above_the_newest_snapshot(model: LoggedModel):
     model.fill(random.Random(6), 60)
     model.sync()
-    model.log.trim(3 * SEGMENT_BYTES)
+    model.trim(3 * SEGMENT_BYTES)
     assert model.log.first_position == 0
     model.snapshot(SEGMENT_BYTES)
-    model.log.trim(3 * SEGMENT_BYTES)
+    model.trim(3 * SEGMENT_BYTES)
     assert model.log.first_position == SEGMENT_BYTES
 
 
@@ -243,7 +243,7 @@ def test_a_pinned_segment_stays_readable_when_it_is_trimmed(model: LoggedModel):
     with model.log.pin(0) as pin:
         first = model.entries[0]
         model.snapshot(2 * SEGMENT_BYTES)
-        model.log.trim(2 * SEGMENT_BYTES)
+        model.trim(2 * SEGMENT_BYTES)
         while model.log.prepare_ahead(1 << 20):
             pass
         model.fill(random.Random(7), 60)

@@ -77,7 +77,7 @@ def test_a_plan_may_start_anywhere_and_begins_with_the_entry_there(filled: Logge
 def test_a_trimmed_log_is_cut_from_its_first_entry_whose_chain_a_snapshot_knows(filled: LoggedModel):
     filled.sync()
     filled.snapshot(2 * SEGMENT_BYTES)
-    filled.log.trim(2 * SEGMENT_BYTES)
+    filled.trim(2 * SEGMENT_BYTES)
     cuts = find_cuts(filled.log, 0, filled.log.end_position, 1 << 20)
     assert cuts[0].position == 2 * SEGMENT_BYTES
     before = next(meta for meta, _ in reversed(filled.entries) if meta.end <= 2 * SEGMENT_BYTES)

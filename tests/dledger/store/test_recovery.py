@@ -6,7 +6,7 @@ from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, body_leaving, make_
 from dledger.errors import CorruptionError
 from dledger.sim.disk import SimDisk
 from dledger.store.mark import DurableMark, MarkValue
-from dledger.store.recovery import Recovery
+from dledger.store.recovered import Recovery
 from dledger.types import EntryKind, EntryMeta, SnapshotMeta
 
 
@@ -275,7 +275,7 @@ def test_what_an_interrupted_trim_left_is_no_part_of_the_log(sim_disk: SimDisk):
     assert recovery.first_position == 4 * SEGMENT_BYTES
     model.check(first_index=recovery.first_index)
     model.snapshot(5 * SEGMENT_BYTES)
-    model.log.trim(5 * SEGMENT_BYTES)
+    model.trim(5 * SEGMENT_BYTES)
     names = [name for name in sim_disk.listdir("commitlog") if name != "spare"]
     assert min(names) == f"{5 * SEGMENT_BYTES:020d}"
 

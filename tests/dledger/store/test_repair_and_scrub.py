@@ -187,7 +187,7 @@ def test_scrubbing_goes_on_while_the_log_is_trimmed():
     model.open()
     model.log.scrub_step(1000)
     model.snapshot(3 * SEGMENT_BYTES)
-    model.log.trim(3 * SEGMENT_BYTES)
+    model.trim(3 * SEGMENT_BYTES)
     assert scrub_round(model) == []
     model.check(first_index=model.log.first_index)
 
@@ -201,7 +201,7 @@ def test_a_segment_that_is_trimmed_while_it_is_verified_does_not_look_lost(monke
 
     def scan_and_trim(*arguments: Any, **options: Any) -> Any:
         fault = scan(*arguments, **options)
-        model.log.trim(SEGMENT_BYTES)
+        model.trim(SEGMENT_BYTES)
         return fault
 
     monkeypatch.setattr(repair, "scan_segment", scan_and_trim)

@@ -69,7 +69,7 @@ def test_a_trim_waits_until_the_log_is_durable_up_to_its_snapshot() -> None:
     model.fill(random.Random(6), 20)
     model.sync()
     model.snapshot(SEGMENT_BYTES)
-    model.log.trim(SEGMENT_BYTES)
+    model.trim(SEGMENT_BYTES)
     model.fill(random.Random(7), 60)
     model.snapshot(4 * SEGMENT_BYTES)
     assert model.log.durable_position < 4 * SEGMENT_BYTES

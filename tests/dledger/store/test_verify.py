@@ -49,7 +49,7 @@ def test_a_trimmed_log_is_verified_from_its_snapshot():
     model = closed_log()
     model.open()
     model.snapshot(2 * SEGMENT_BYTES)
-    model.log.trim(2 * SEGMENT_BYTES)
+    model.trim(2 * SEGMENT_BYTES)
     model.log.close()
     report = verify("n0", disk=model.disk)
     end = model.entries[34][0].end
@@ -66,7 +66,7 @@ def test_a_snapshot_that_a_trim_had_deleted_means_nothing_when_it_comes_back():
     path = f"snapshots/{SEGMENT_BYTES:020d}"
     source = model.disk.open(path)
     stale = source.pread(source.size(), 0)
-    model.log.trim(2 * SEGMENT_BYTES)
+    model.trim(2 * SEGMENT_BYTES)
     model.log.close()
     model.disk.open(path, create=True).pwrite(stale, 0)
     report = verify("n0", disk=model.disk)
@@ -79,7 +79,7 @@ def test_the_loss_of_the_oldest_segment_is_a_problem():
     model.open()
     model.snapshot(SEGMENT_BYTES)
     model.snapshot(2 * SEGMENT_BYTES)
-    model.log.trim(SEGMENT_BYTES)
+    model.trim(SEGMENT_BYTES)
     model.log.close()
     model.disk.unlink(f"commitlog/{SEGMENT_BYTES:020d}")
     (problem,) = verify("n0", disk=model.disk).problems

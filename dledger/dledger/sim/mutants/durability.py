@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from dledger.checksum import crc32
+from dledger.replica.removal import Remover
 from dledger.sim.mutants.catalogue import Catalogue
 from dledger.store import hardstate, reset
 from dledger.store import log as log_module
@@ -124,20 +125,16 @@ CATALOGUE.add(
 )
 
 
-def _trim_at_once(self: LogStore, before_position: int) -> None:
-    setattr(self, "sync_mark", lambda: None)  # noqa: B010 - a method is replaced for a moment
-    try:
-        _real_trim(self, before_position)
-    finally:
-        del self.sync_mark
+def _remove_at_once(self: Remover) -> None:
+    if not self._running and self._store.leftovers.due:
+        self._running = True
+        self._mark_synced(None)
 
-
-_real_trim = LogStore.trim
 
 CATALOGUE.add(
     "trim-before-mark-synced",
     "the durable mark lies behind what a trim removes",
-    (LogStore, "trim", _trim_at_once),
+    (Remover, "tick", _remove_at_once),
 )
 
 # ---------------------------------------------------------------- resets and recovery

@@ -1,0 +1,97 @@
+"""Files of what left the log: a worker removes them, for to unlink a segment takes as long as the file system wants.
+
+A trim takes segments out of memory at once; their files go later, in this order (`Leftovers.remove`):
+
+1. The durable mark is on the disk (the caller has seen to it): recovery starts at a snapshot at or below the mark, so
+   the mark must be above P before anything below P goes.
+2. Index files, durably: one that is there without its segment says that the segment was lost.
+3. Segments, oldest first; one of them may become the spare.
+4. Snapshots below them.
+
+A crash between two of these steps leaves segments below a snapshot that no older snapshot stands before: the next start
+takes them for no log of its own, and removes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from threading import Lock
+
+from dledger.store.disk import Disk
+from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
+from dledger.store.index import IndexFiles
+from dledger.store.segments import DIRECTORY, Segment, list_positions, segment_path
+from dledger.store.snapshots import SnapshotStore
+from dledger.store.space import Space
+
+
+class Leftovers:
+    """What is to be removed: `trimmed`, `retired` and `drop_snapshots` are called on the event loop, `remove` on a
+    worker, one at a time.
+    """
+
+    def __init__(self, disk: Disk, index: IndexFiles, space: Space, snapshots: SnapshotStore) -> None:
+        self.removing = Lock()
+        """Held while files go.  Who replaces the log takes it first: what is removed then is no longer there."""
+        self._disk = disk
+        self._index = index
+        self._space = space
+        self._snapshots = snapshots
+        self._segments: list[Segment] = []
+        self._below = 0
+        self._snapshots_below = 0
+        self._done = True
+        self._lock = Lock()
+
+    @property
+    def due(self) -> bool:
+        """Whether there is something to remove, or to close, that nobody holds any more."""
+        return not self._done or any(not segment.held for segment in self._segments)
+
+    def trimmed(self, segments: Iterable[Segment], below: int) -> None:
+        """The log begins at position `below`: these segments left it, and nothing that stands there is needed."""
+        self.retired(segments)
+        self._below = max(self._below, below)
+        self.drop_snapshots(below)
+
+    def retired(self, segments: Iterable[Segment]) -> None:
+        """Segments left the log whose files are gone, or go with a trim: they are to be closed."""
+        segments = tuple(segments)
+        for segment in segments:
+            segment.retire()
+        with self._lock:
+            self._segments = [*self._segments, *segments]
+        self._done = False
+
+    def drop_snapshots(self, below: int) -> None:
+        """Snapshots below a position are of no use any more."""
+        for meta in self._snapshots.list():
+            if meta.position < below:
+                self._snapshots.forget(meta.position)
+        self._snapshots_below = max(self._snapshots_below, below)
+        self._done = False
+
+    def remove(self) -> None:
+        """Remove the files, and close what nobody holds.  Blocks; for a worker thread.  Raises `OSError`."""
+        with self.removing:
+            self._done = True
+            below, snapshots_below, segments = self._below, self._snapshots_below, self._segments
+            for start in list_positions(self._disk, INDEX_DIRECTORY):
+                if start < below:
+                    self._index.delete(start)
+            self._disk.sync_dir(INDEX_DIRECTORY)
+            known = {segment.start: segment for segment in segments}
+            for start in list_positions(self._disk, DIRECTORY):
+                if start < below and not (start in known and self._space.recycle(known[start])):
+                    self._disk.unlink(segment_path(start))
+            self._disk.sync_dir(DIRECTORY)
+            self._snapshots.remove_below(snapshots_below)
+            closed = {segment for segment in segments if segment.close()}
+            with self._lock:
+                self._segments = [segment for segment in self._segments if segment not in closed]
+
+    def abandon(self) -> None:
+        """The log is closed: nothing more is removed, and what is held is closed by who holds it last."""
+        for segment in self._segments:
+            segment.discard()
+        self._segments = []
