@@ -262,6 +262,9 @@ class Broker:
             config.node_id, config, self.counter, parts.requests.on_reads, parts.presence.local.channel_lost
         )
         self.registrar = Registrar(machine, group, config)
+        parts.announcements.attach(self.registrar.told_version, self.registrar.hurry)
+        self.registrar.on_told = parts.announcements.check
+        group.listeners.append(parts.announcements.check)
 
     async def _start_http(self) -> None:
         try:

@@ -2,8 +2,9 @@
 
 Each name server has a connection and a task of its own, so that one that hangs delays nobody. A registration (103) with
 the whole table goes out when the connection is made, when this node becomes or ceases to be the leader, and when topics
-change; in between a comparison of data versions (322) every few seconds shows that the node lives and whether the name
-server lost its table. Only a ready leader registers id 0; the state version is the term, so that an older leader loses.
+change; a name server of ours gets only what has changed of them (20005). In between a comparison of data versions (322)
+every few seconds shows that the node lives and whether the name server lost its table. Only a ready leader registers
+id 0; the state version is the term, so that an older leader loses.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from dledger.supervision import supervise
 from dledger_broker.config import Address, BrokerConfig
@@ -29,16 +31,19 @@ from dledger_remoting.headers import (
     BrokerNodeHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerHeader,
+    RegisterBrokerResponseHeader,
     decode_ext,
     encode_ext,
 )
 from dledger_remoting.registration import (
     DataVersion,
     RegisterBrokerBody,
+    TopicChangesBody,
     TopicConfigSerializeWrapper,
     encode_compressed_registration,
     encode_registration,
 )
+from dledger_remoting.route import MASTER_ID
 from dledger_remoting.speakers import Speaker, speaker_of
 
 _logger = logging.getLogger(__name__)
@@ -52,12 +57,19 @@ MAX_RECONNECT_S: Final = 2.0
 COALESCE_S: Final = 0.02
 """Changes of topics are collected for at least so long, and for ten times as long as the last registration took.
 
-Not so the change that completes the topics for which clients of a new leader look.
+Not so the change that completes the topics for which clients of a new leader look, and none that somebody waits for
+where it is told by itself.
 """
 MAX_COALESCE_S: Final = 1.0
 READ_BYTES: Final = 64 << 10
 MAX_PLAIN_BYTES: Final = 8 << 20
 """Tables of topics that take more are compressed: a frame holds 16 MiB."""
+MAX_CHANGES: Final = 1_000
+"""More topics that have changed are told with all others."""
+
+
+Identity: TypeAlias = tuple[int, DataVersion]
+"""A broker id and the version of the topics."""
 
 
 class Registrar:
@@ -72,9 +84,27 @@ class Registrar:
         self._system_topics = frozenset(topic.topic_name for topic in system_topics(config))
         self.restarts = 0
         """How often a registration went on after an unexpected exception."""
+        self.on_told: Callable[[], None] = lambda: None
+        """Called when `told_version` may have grown."""
         self._links = [_Link(self, address) for address in config.namesrv]
         machine.on_topics_changed.append(lambda: self._wake(urgent=self.is_complete and not self.introduced))
         group.listeners.append(lambda: self._wake(urgent=True))
+
+    def told_version(self) -> float:
+        """The version of this leader's topics that every name server knows which can be reached.
+
+        Infinite if this node does not lead, or none can be reached: then nothing is to be waited for.
+        """
+        if self._left or not self._group.ready:
+            return math.inf
+        term = self._group.term
+        return min((link.told_as_leader(term) for link in self._links if not link.is_unreachable), default=math.inf)
+
+    def hurry(self) -> None:
+        """Somebody waits for what has changed: tell it at once where that costs little."""
+        for link in self._links:
+            if link.accepts_changes:
+                link.wake(urgent=True)
 
     def start(self) -> None:
         """Begin to register."""
@@ -84,11 +114,13 @@ class Registrar:
     async def leave(self) -> None:
         """Unregister everywhere and stay away; name servers that do not answer drop this node by themselves."""
         self._left = True
+        self.on_told()
         await asyncio.gather(*(link.leave() for link in self._links))
 
     async def stop(self) -> None:
         """Close all connections, which name servers take as a leave too."""
         self._left = True
+        self.on_told()
         await asyncio.gather(*(link.stop() for link in self._links))
 
     @property
@@ -113,7 +145,7 @@ class Registrar:
         return self._group.ready and self._machine.state.topics.keys() >= self._system_topics
 
     @property
-    def identity(self) -> tuple[int, DataVersion]:
+    def identity(self) -> Identity:
         """The broker id of this node and the version of its topics."""
         broker_id = 0 if self._group.ready else self._config.broker_id_when_follower
         version = DataVersion(state_version=self._group.term, counter=self._machine.state.topic_version)
@@ -124,7 +156,7 @@ class Registrar:
         """Pause between two signs of life."""
         return self._config.register_period_ms / 1000
 
-    def registration(self, identity: tuple[int, DataVersion]) -> RemotingCommand:
+    def registration(self, identity: Identity) -> RemotingCommand:
         """Request 103."""
         broker_id, version = identity
         if self._body is None or self._body[0] != version:
@@ -145,7 +177,21 @@ class Registrar:
         )
         return RemotingCommand(RequestCode.REGISTER_BROKER, ext=encode_ext(header), body=self._body[1])
 
-    def comparison(self, identity: tuple[int, DataVersion]) -> RemotingCommand:
+    def changes(self, told: Identity | None, identity: Identity) -> RemotingCommand | None:
+        """Request 20005, for a name server that was told of an older version; None if it needs to be told all."""
+        if told is None or (told[0], told[1].state_version) != (identity[0], identity[1].state_version):
+            return None
+        state = self._machine.state
+        names = state.topic_changes.since(told[1].counter)
+        if names is None or len(names) > MAX_CHANGES:
+            return None
+        table = {name: state.topics[name].config for name in sorted(names) if name in state.topics}
+        body = TopicChangesBody(told[1], identity[1], table, sorted(names - table.keys()))
+        return RemotingCommand(
+            RequestCode.DLEDGER_TOPIC_CHANGES, ext=encode_ext(self._node(identity[0])), body=encode_body(body)
+        )
+
+    def comparison(self, identity: Identity) -> RemotingCommand:
         """Request 322."""
         return RemotingCommand(
             RequestCode.QUERY_DATA_VERSION, ext=encode_ext(self._node(identity[0])), body=encode_body(identity[1])
@@ -186,7 +232,9 @@ class _Link:
         self._silence: asyncio.TimerHandle | None = None
         """Until the connection brings its first answer."""
         self._announced_id: int | None = None
-        self.told: tuple[int, DataVersion] | None = None
+        self.told: Identity | None = None
+        self.accepts_changes = False
+        """Whether the name server has said so since the connection was made."""
         self.introduced_in: int | None = None
         """The term in which the name server took a registration as leader with all system topics."""
 
@@ -194,6 +242,12 @@ class _Link:
     def is_unreachable(self) -> bool:
         """True from a failed attempt until a registration is taken."""
         return self._complained
+
+    def told_as_leader(self, term: int) -> int:
+        """The version of the topics that the name server took from this node as the leader in a term, else -1."""
+        if self.told is None or self.told[0] != MASTER_ID or self.told[1].state_version != term:
+            return -1
+        return self.told[1].counter
 
     def start(self) -> None:
         run = supervise(self._run, f"register with {self._address}", self._registrar.count_restart)
@@ -243,6 +297,7 @@ class _Link:
             finally:
                 self.told = self.introduced_in = None
                 self._end_silence()
+                self.accepts_changes = False
                 if self._task is not None and self._wire is not None:
                     self._wire.close()
                     self._wire = None
@@ -252,6 +307,7 @@ class _Link:
     def _complain(self, error: Exception) -> None:
         self._complained = True
         self._say(str(error) or type(error).__name__)
+        self._registrar.on_told()
 
     def _say(self, what: str) -> None:
         """Once per outage."""
@@ -275,7 +331,10 @@ class _Link:
             if self._changed.is_set():
                 await self._wait(self._urgent, self._pause_s)
             self._seen()
-            if self.told != self._registrar.identity or await self._is_unknown():
+            if self.told != self._registrar.identity:
+                await self._register()
+            elif await self._is_unknown():
+                self.told = None
                 await self._register()
 
     def _seen(self) -> None:
@@ -302,13 +361,10 @@ class _Link:
         is_complete = self._registrar.is_complete
         self._announced_id = identity[0]
         started = asyncio.get_running_loop().time()
-        response = await self._call(self._registrar.registration(identity))
+        if not await self._tell_changes(identity):
+            await self._tell_all(identity)
         took_s = asyncio.get_running_loop().time() - started
         self._pause_s = min(max(COALESCE_S, 10 * took_s), MAX_COALESCE_S)
-        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise ProtocolError(f"{Speaker.BROKER.value} answered there, which is no name server")
-        if response.code != ResponseCode.SUCCESS:
-            raise error_from_response(response.code, response.remark, response.ext)
         if self.told is None or self.told[0] != identity[0] or self._complained:
             _logger.info(
                 "event=registered namesrv=%s broker_id=%d term=%d",
@@ -320,6 +376,21 @@ class _Link:
         self.told = identity
         if is_complete:
             self.introduced_in = identity[1].state_version
+        self._registrar.on_told()
+
+    async def _tell_changes(self, identity: Identity) -> bool:
+        """Tell what has changed; False if the name server is to be told all."""
+        request = self._registrar.changes(self.told, identity) if self.accepts_changes else None
+        return request is not None and (await self._call(request)).code == ResponseCode.SUCCESS
+
+    async def _tell_all(self, identity: Identity) -> None:
+        response = await self._call(self._registrar.registration(identity))
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise ProtocolError(f"{Speaker.BROKER.value} answered there, which is no name server")
+        if response.code != ResponseCode.SUCCESS:
+            raise error_from_response(response.code, response.remark, response.ext)
+        header = decode_ext(RegisterBrokerResponseHeader, response.ext)
+        self.accepts_changes = header.accepts_topic_changes or False
 
     async def _call(self, request: RemotingCommand) -> RemotingCommand:
         if self._wire is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -20,13 +21,16 @@ from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.errors import BodyError
 
 from .files import replace_file
-from .table import KnownGroup, RouteTable
+from .records import KnownGroup
+from .table import RouteTable
 
 log = logging.getLogger("dledger.namesrv")
 
 FILE_NAME: Final = "knownGroups.json"
 SAVE_INTERVAL_S: Final = 0.5
-"""How long a change may stay in memory only."""
+"""How long a change may stay in memory only, with topics that are written quickly."""
+PAUSES_PER_SAVE: Final = 20
+"""How many times as long as saving took is the pause after it at least."""
 
 
 class _Stored(msgspec.Struct, rename="camel"):
@@ -78,8 +82,12 @@ class KnownGroupsFile:
     async def keep(self, table: RouteTable) -> None:
         """Save what a table knows after every change, for ever."""
         saved = -1
+        pause_s = SAVE_INTERVAL_S
         while True:
-            await asyncio.sleep(SAVE_INTERVAL_S)
+            await asyncio.sleep(pause_s)
             if self._failing or table.version != saved:
                 saved = table.version
+                began = time.monotonic()
                 await asyncio.to_thread(self.save, table.known_groups())
+                # All topics are written, however few have changed: with very many that must not be all that is done.
+                pause_s = max(SAVE_INTERVAL_S, PAUSES_PER_SAVE * (time.monotonic() - began))

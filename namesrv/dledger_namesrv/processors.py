@@ -43,7 +43,7 @@ from dledger_remoting.headers import (
     decode_ext,
     encode_ext,
 )
-from dledger_remoting.registration import DataVersion, decode_registration, registration_crc
+from dledger_remoting.registration import DataVersion, TopicChangesBody, decode_registration, registration_crc
 from dledger_remoting.route import (
     BrokerMemberGroup,
     BrokerMemberGroupBody,
@@ -121,6 +121,7 @@ class Processors:
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
             RequestCode.GET_NAMESRV_CONFIG: self._get_config,
             RequestCode.DLEDGER_FORGET_GROUP: self._forget_group,
+            RequestCode.DLEDGER_TOPIC_CHANGES: self._change_topics,
         }
         self._waiting: dict[int, _WaitingProcessor] = {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
@@ -167,9 +168,19 @@ class Processors:
                 body.topic_config_serialize_wrapper.data_version.state_version,
                 len(body.topic_config_serialize_wrapper.topic_config_table),
             )  # fmt: skip
-        ext = encode_ext(RegisterBrokerResponseHeader(result.ha_address, result.master_address))
+        ext = encode_ext(
+            RegisterBrokerResponseHeader(result.ha_address, result.master_address, accepts_topic_changes=True)
+        )
         order = self._kv.namespace(ORDER_TOPIC_NAMESPACE) if self.config.return_order_topic_config_to_broker else {}
         return _success(request, encode_body(KVTable(order)) if order else b"", ext)
+
+    def _change_topics(self, request: RemotingCommand) -> RemotingCommand:
+        node = decode_ext(BrokerNodeHeader, request.ext)
+        if self._table.change_topics(node, decode_body(TopicChangesBody, request.body), now_ms=self._now_ms()):
+            self.counters.registrations += 1
+            return _success(request)
+        remark = f"{node.broker_addr} of group {node.broker_name} did not register what the changes begin with"
+        return make_response(request, ResponseCode.BROKER_NOT_EXIST, remark)
 
     def _unregister_broker(self, request: RemotingCommand) -> RemotingCommand:
         node = decode_ext(BrokerNodeHeader, request.ext)

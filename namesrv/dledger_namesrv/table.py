@@ -9,12 +9,12 @@ Beyond it, a group whose last node has gone is *absent*: what it held is remembe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from dledger_remoting.headers import RegisterBrokerHeader
-from dledger_remoting.registration import DataVersion, RegisterBrokerBody
+from dledger_remoting.headers import BrokerNodeHeader, RegisterBrokerHeader
+from dledger_remoting.registration import DataVersion, RegisterBrokerBody, TopicChangesBody
 from dledger_remoting.route import (
     MASTER_ID,
     BrokerData,
@@ -25,71 +25,11 @@ from dledger_remoting.route import (
 )
 from dledger_remoting.topics import PERM_READ_WRITE, PERM_WRITE, TopicConfig
 
+from .records import CachedRoute, Group, KnownGroup, Node, NodeKey, Registered
+
 DEFAULT_NODE_TIMEOUT_MS: Final = 120_000
 MAX_ABSENT_GROUPS: Final = 256
 """Beyond it the group that has been away longest is forgotten: whoever can connect can register groups."""
-
-
-class NodeKey(NamedTuple):
-    """What identifies a node: brokers of different clusters may not share an address, but stale data may."""
-
-    cluster: str
-    address: str
-
-
-class Registered(msgspec.Struct, frozen=True):
-    """The outcome of a registration. `refusal` is empty if it took effect; the others are known to followers only."""
-
-    refusal: str = ""
-    master_address: str | None = None
-    ha_address: str | None = None
-
-
-class KnownGroup(msgspec.Struct, frozen=True, rename="camel"):
-    """A broker group's cluster, and its queues by topic."""
-
-    cluster: str
-    queues: dict[str, QueueData]
-
-
-class _Node(msgspec.Struct):
-    """A live node: what its last registration said, and when and on which connection it came."""
-
-    broker_name: str
-    broker_id: int
-    data_version: DataVersion
-    ha_address: str
-    connection: int
-    last_seen_ms: int
-    timeout_ms: int
-
-
-class _Group(msgspec.Struct):
-    """A broker group. `leader_term` is the highest term in which an id 0 registered since the group appeared.
-
-    `nodes` is empty only before the first one is put there; no address occurs in it twice.
-    """
-
-    nodes: dict[int, NodeKey]
-    version: int
-    enable_acting_master: bool = False
-    leader_term: int = 0
-    topics_version: DataVersion | None = None
-
-    @property
-    def cluster(self) -> str:
-        """A group is in one cluster, whatever its nodes say: in the leader's, or in that of the lowest id."""
-        return self.nodes[min(self.nodes)].cluster
-
-    @property
-    def addresses(self) -> dict[int, str]:
-        """Where the nodes are, sorted by id."""
-        return {broker_id: key.address for broker_id, key in sorted(self.nodes.items())}
-
-
-class _CachedRoute(NamedTuple):
-    version: int
-    body: bytes
 
 
 class RouteTable:
@@ -111,11 +51,11 @@ class RouteTable:
         self._last_removal = first_version
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._topic_versions: dict[str, int] = {}
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, Group] = {}
         self._absent: dict[str, KnownGroup] = dict(absent or {})
         """In the order in which they went. A group stays here until its leader has registered what it holds now."""
-        self._nodes: dict[NodeKey, _Node] = {}
-        self._encoded: dict[tuple[str, bool], _CachedRoute] = {}
+        self._nodes: dict[NodeKey, Node] = {}
+        self._encoded: dict[tuple[str, bool], CachedRoute] = {}
 
     @property
     def version(self) -> int:
@@ -169,7 +109,7 @@ class RouteTable:
         if refusal:
             return Registered(refusal)
         if group is None:
-            group = self._groups[header.broker_name] = _Group({}, self._next_version())
+            group = self._groups[header.broker_name] = Group({}, self._next_version())
         key = NodeKey(header.cluster_name, header.broker_addr)
         former = self._nodes.get(key)
         if former is not None and former.broker_name != header.broker_name:
@@ -177,7 +117,7 @@ class RouteTable:
         self._set_node(group, key, header)
         if header.broker_id == MASTER_ID:
             group.leader_term = term
-        self._nodes[key] = _Node(
+        self._nodes[key] = Node(
             header.broker_name,
             header.broker_id,
             wrapper.data_version,
@@ -187,10 +127,35 @@ class RouteTable:
             header.heartbeat_timeout_millis or DEFAULT_NODE_TIMEOUT_MS,
         )
         if _is_topic_source(group, header.broker_id) and _is_news(group, header, wrapper.data_version):
-            group.topics_version = wrapper.data_version
+            group.topics_version, group.edited = wrapper.data_version, False
             complete = header.topics_complete or self.delete_missing_topics
             self._set_topics(header.broker_name, wrapper.topic_config_table, complete=complete)
         return self._answer(group, header)
+
+    def change_topics(self, sender: BrokerNodeHeader, changes: TopicChangesBody, *, now_ms: int) -> bool:
+        """Take what has changed of a node's topics, which costs no more than that; counts as its heartbeat.
+
+        False, and nothing is changed, unless the node stands here under the same id, as of the version that the changes
+        begin with, and of the same term: it is to register as a whole then, which is fenced.
+        """
+        if changes.data_version.state_version != changes.base.state_version:
+            return False
+        key = NodeKey(sender.cluster_name, sender.broker_addr)
+        node, group = self._nodes.get(key), self._groups.get(sender.broker_name)
+        if node is None or group is None or group.nodes.get(sender.broker_id) != key:
+            return False
+        source = _is_topic_source(group, sender.broker_id)
+        if node.data_version != changes.base or (source and (group.edited or group.topics_version != changes.base)):
+            return False
+        node.data_version, node.last_seen_ms = changes.data_version, now_ms
+        if source:
+            group.topics_version = changes.data_version
+            for config in changes.topic_config_table.values():
+                self._set_queues(config.topic_name, _queue_data(sender.broker_name, config))
+            for topic in changes.deleted:
+                if sender.broker_name in self._topics.get(topic, {}):
+                    self._remove_queues(topic, sender.broker_name)
+        return True
 
     def unregister(self, broker_name: str, cluster: str, address: str, broker_id: int, term: int | None = None) -> bool:
         """Remove a node that says goodbye; True if it was there under this id.
@@ -245,6 +210,7 @@ class RouteTable:
         doomed = [name for name in queues if cluster is None or self._groups[name].cluster == cluster]
         for name in doomed:
             self._remove_queues(topic, name)
+            self._groups[name].edited = True
         away = [name for name in self._absent_with(topic) if cluster is None or self._absent[name].cluster == cluster]
         for name in away:
             group = self._absent[name]
@@ -256,7 +222,7 @@ class RouteTable:
     def set_write_permission(self, broker_name: str, *, writable: bool) -> int:
         """Take the write bit from all topics of a broker group, or set their permission to 6; how many there are.
 
-        It holds until the group registers a changed data version.
+        It holds until the group registers a changed data version, for which it is asked to name all its topics.
         """
         count = 0
         for topic, queues in self._topics.items():
@@ -265,6 +231,7 @@ class RouteTable:
                 count += 1
                 perm = PERM_READ_WRITE if writable else queue.perm & ~PERM_WRITE
                 self._set_queues(topic, msgspec.structs.replace(queue, perm=perm))
+                self._groups[broker_name].edited = True
         return count
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
@@ -314,7 +281,7 @@ class RouteTable:
         if route is None:
             return None
         body = encode_route(route, standard)
-        self._encoded[topic, standard] = _CachedRoute(version, body)
+        self._encoded[topic, standard] = CachedRoute(version, body)
         return body
 
     def route_version(self, topic: str) -> int:
@@ -344,7 +311,7 @@ class RouteTable:
 
     # Steps of the above
 
-    def _refusal(self, group: _Group | None, header: RegisterBrokerHeader, term: int, topic_count: int) -> str:
+    def _refusal(self, group: Group | None, header: RegisterBrokerHeader, term: int, topic_count: int) -> str:
         """Why a registration must not take effect, empty if it may."""
         if group is None:
             known: Mapping[int, str] = {}
@@ -362,7 +329,7 @@ class RouteTable:
             return f"{header.broker_addr} sent a single topic before its first full registration"
         return ""
 
-    def _set_node(self, group: _Group, key: NodeKey, header: RegisterBrokerHeader) -> None:
+    def _set_node(self, group: Group, key: NodeKey, header: RegisterBrokerHeader) -> None:
         """Let the id point to the node, and no other id.
 
         A former holder of the id is no longer a node, nor is what the same address registered as before: under another
@@ -385,12 +352,7 @@ class RouteTable:
         for topic in former.queues if former is not None else ():
             self._mark_changed(topic)
         for topic, config in configs.items():
-            self._set_queues(
-                topic,
-                QueueData(
-                    broker_name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag
-                ),
-            )
+            self._set_queues(topic, _queue_data(broker_name, config))
         if complete:
             for topic in self._topics_of_group(broker_name):
                 if topic not in configs:
@@ -418,7 +380,7 @@ class RouteTable:
             self._remove_node(key, self._nodes[key])
         return doomed
 
-    def _remove_node(self, key: NodeKey, node: _Node) -> None:
+    def _remove_node(self, key: NodeKey, node: Node) -> None:
         del self._nodes[key]
         group = self._groups.get(node.broker_name)
         if group is None or group.nodes.get(node.broker_id) != key:
@@ -440,7 +402,7 @@ class RouteTable:
         if len(self._absent) > MAX_ABSENT_GROUPS:
             self.forget_group(next(iter(self._absent)))
 
-    def _answer(self, group: _Group, header: RegisterBrokerHeader) -> Registered:
+    def _answer(self, group: Group, header: RegisterBrokerHeader) -> Registered:
         master = group.nodes.get(MASTER_ID)
         if header.broker_id == MASTER_ID or master is None:
             return Registered()
@@ -472,12 +434,16 @@ class RouteTable:
         return self._version
 
 
-def _is_topic_source(group: _Group, broker_id: int) -> bool:
+def _is_topic_source(group: Group, broker_id: int) -> bool:
     """Topics come from the leader, or from the lowest follower where acting masters are on."""
     return broker_id == MASTER_ID or (group.enable_acting_master and broker_id == min(group.nodes))
 
 
-def _is_news(group: _Group, header: RegisterBrokerHeader, version: DataVersion) -> bool:
+def _queue_data(broker_name: str, config: TopicConfig) -> QueueData:
+    return QueueData(broker_name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag)
+
+
+def _is_news(group: Group, header: RegisterBrokerHeader, version: DataVersion) -> bool:
     """Whether topics of this version take the place of those known; complete ones only if they are younger."""
     known = group.topics_version
     if known is None or not header.topics_complete:

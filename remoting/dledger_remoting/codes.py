@@ -165,6 +165,9 @@ class RequestCode(IntEnum):
     """A broker group that has no node any more is gone for good: `BrokerNameHeader`, to each name server."""
     DLEDGER_QUEUE_READERS = 20004
     """Who reads a group's queues from this node: `ConsumerGroupHeader`; the answer's body is `QueueReaders`."""
+    DLEDGER_TOPIC_CHANGES = 20005
+    """What has changed of a registered node's topics: `BrokerNodeHeader`, to a name server whose answer to 103 says
+    `acceptsTopicChanges`; the body is `TopicChangesBody`. Any answer but success asks for a whole registration."""
     READ_PLAN = 20010
     """What of a group's log can be read, and where to cut it: `ReadPlanHeader`; the answer's body is a `ReadPlan`."""
     READ_RANGE = 20011

@@ -1,4 +1,4 @@
-"""Headers of requests to a name server: codes 100-106, 205, 216, 219, 224, 322, 327, 901, 904, route watch."""
+"""Headers of requests to a name server: codes 100-106, 205, 216, 219, 224, 322, 327, 901, 904, ours from 20001 on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .integers import Int32, Int64
 
 
 class BrokerNodeHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """One node of a broker group: unregisters it (104) or compares its data version (322).
+    """One node of a broker group: unregisters it (104), compares its data version (322) or changes its topics (20005).
 
     `state_version` is an addition of ours: the Raft term in which the node speaks, so that a late unregistration cannot
     remove what the node registered in a newer term.
@@ -41,10 +41,13 @@ class RegisterBrokerHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"
 
 
 class RegisterBrokerResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Tells a follower who leads its group."""
+    """Tells a follower who leads its group. `accepts_topic_changes` is our own: later changes may come by themselves,
+    by 20005.
+    """
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
+    accepts_topic_changes: bool | None = None
 
 
 class BrokerHeartbeatHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -48,6 +48,17 @@ class RegisterBrokerBody(msgspec.Struct, frozen=True, rename="camel"):
     filter_server_list: list[str] = []
 
 
+class TopicChangesBody(msgspec.Struct, frozen=True, rename="camel"):
+    """What has changed of a node's topics since it registered them as of `base` (20005): those that are new or other
+    now, and the names of those that are gone. Together they are as of `data_version`.
+    """
+
+    base: DataVersion
+    data_version: DataVersion
+    topic_config_table: dict[str, TopicConfig] = {}
+    deleted: list[str] = []
+
+
 def encode_registration(body: RegisterBrokerBody) -> bytes:
     """The plain JSON form, which keeps everything."""
     return encode_body(body)

@@ -13,8 +13,8 @@ from served_names import PATIENCE_S, A, B, connected, serving
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.known import KnownGroupsError, KnownGroupsFile
 from dledger_namesrv.kv import MAX_BYTES, KVStoreError
+from dledger_namesrv.records import KnownGroup
 from dledger_namesrv.server import NameServer, StartError
-from dledger_namesrv.table import KnownGroup
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command, make_response
 from dledger_remoting.headers import (
     BrokerHeartbeatHeader,
@@ -162,7 +162,7 @@ async def test_a_broker_that_says_goodbye_is_gone(client):
 async def test_a_follower_is_told_its_leader(client):
     await client.register()
     answer = await client.register(2, B)
-    assert answer.ext == {"masterAddr": A, "haServerAddr": f"{A}-ha"}
+    assert answer.ext == {"masterAddr": A, "haServerAddr": f"{A}-ha", "acceptsTopicChanges": "true"}
 
 
 async def test_a_refused_registration_says_why(client):

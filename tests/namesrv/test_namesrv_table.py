@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dledger_namesrv.table import MAX_ABSENT_GROUPS, NodeKey, Registered, RouteTable
+from dledger_namesrv.records import NodeKey, Registered
+from dledger_namesrv.table import MAX_ABSENT_GROUPS, RouteTable
 from dledger_remoting.headers import RegisterBrokerHeader
 from dledger_remoting.registration import DataVersion, RegisterBrokerBody, TopicConfigSerializeWrapper
 from dledger_remoting.route import decode_route

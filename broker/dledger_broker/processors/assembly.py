@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dledger.environment import Environment
+from dledger_broker.announcements import Announcements
 from dledger_broker.config import BrokerConfig
 from dledger_broker.forward import Forwarder
 from dledger_broker.group import Group
@@ -51,6 +52,7 @@ class Processors:
     pulls: PullProcessor
     offsets: OffsetProcessor
     runtime: RuntimeProcessor
+    announcements: Announcements
 
 
 def assemble(
@@ -77,7 +79,8 @@ def assemble(
         holds_pulls=lambda: len(pulls.held) > 0,
     )
     keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
-    targets = SendTargets(machine, group, config, requests.resume)
+    announcements = Announcements(env, lambda: machine.state.topic_version)
+    targets = SendTargets(machine, group, config, announcements, requests.resume)
     idempotent = IdempotentSends(
         machine, log, env, config, counters, resume=requests.resume, spawn=requests.spawn, fail=requests.fail
     )
@@ -91,7 +94,7 @@ def assemble(
     consumers = ConsumerProcessor(
         machine, env, group, presence, pulls.readers, requests, config.broker_group, forwarder.pass_on
     )
-    topics = TopicProcessor(machine, group, requests)
+    topics = TopicProcessor(machine, group, announcements, requests)
     queries = QueryProcessor(machine, requests)
     pins = PinProcessor(machine, env, group, requests, forwarder.pass_on)
     pace = RangePace(env, lambda: machine.applied_position, config.busy_range_bytes_per_s)
@@ -99,4 +102,4 @@ def assemble(
     runtime = RuntimeProcessor(machine, log, env, group, config, counters)
     handlers = routes(sends, pulls, offsets, membership, consumers, topics, queries, ranges, pins, runtime)
     requests.connect(forwarder, sends, pulls, handlers)
-    return Processors(requests, forwarder, presence, sends, pulls, offsets, runtime)
+    return Processors(requests, forwarder, presence, sends, pulls, offsets, runtime, announcements)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+from dledger.errors import LogError
+from dledger_broker.announcements import Announcements
 from dledger_broker.config import BrokerConfig
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
@@ -117,10 +120,12 @@ class SendTargets:
         machine: BrokerMachine,
         group: Group,
         config: BrokerConfig,
+        announcements: Announcements,
         resume: Callable[[Request, Exception | None], None],
     ) -> None:
         self._machine = machine
         self._config = config
+        self._announcements = announcements
         self._resume = resume
         self._targets: dict[str, SendTarget] = {}
         machine.on_topics_changed.append(self.forget)
@@ -159,6 +164,8 @@ class SendTargets:
         if state is None:
             self._create(request, fields)
             return None
+        if self._announcements.holds(name, partial(self._resume, request, None)):
+            return None
         if not is_writable(state.config.perm):
             raise NoPermission(f"topic {name} has perm {state.config.perm}, which does not allow writing")
         return SendTarget(state, name.removeprefix(RETRY_PREFIX) if is_retry_topic(name) else None)
@@ -187,7 +194,14 @@ class SendTargets:
             topic_filter_type=example.config.topic_filter_type,
             topic_sys_flag=example.config.topic_sys_flag,
         )
-        self._machine.proposals.ensure_topic(config, lambda error: self._resume(request, error))
+        self._machine.proposals.ensure_topic(config, partial(self._created, request, name))
+
+    def _created(self, request: Request, name: str, error: LogError | None) -> None:
+        """Go on with a send once its topic can be found by whoever learns that it has been stored."""
+        if error is None:
+            self._announcements.announce((name,), partial(self._resume, request, None))
+        else:
+            self._resume(request, error)
 
     def _create_retry(self, request: Request, group_name: str) -> None:
         group = self._machine.state.groups.get(group_name)

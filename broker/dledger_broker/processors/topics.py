@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from dledger.errors import LogError, OutcomeUnknownError
+from dledger_broker.announcements import Announcements
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.requests import Requests
@@ -60,9 +61,10 @@ class SubscriptionGroupTable(msgspec.Struct, frozen=True, rename="camel"):
 class TopicProcessor:
     """Creates, changes, deletes and lists topics and groups."""
 
-    def __init__(self, machine: BrokerMachine, group: Group, requests: Requests) -> None:
+    def __init__(self, machine: BrokerMachine, group: Group, announcements: Announcements, requests: Requests) -> None:
         self._machine = machine
         self._group = group
+        self._announcements = announcements
         self._requests = requests
 
     def data_version(self) -> DataVersion:
@@ -89,7 +91,7 @@ class TopicProcessor:
         _check_attributes(_changed({} if known is None else known.config.attributes, changes))
 
         refusals: list[InvalidParameter] = []
-        done = self._finish(request)
+        done = self._finish_topics(request, [header.topic])
 
         def make(known: TopicConfig | None) -> TopicConfig:
             attributes = _changed({} if known is None else known.attributes, changes)
@@ -112,7 +114,7 @@ class TopicProcessor:
         for config in configs:
             _check_topic(config)
         configs = list({config.topic_name: config for config in configs}.values())
-        done = self._finish(request)
+        done = self._finish_topics(request, [config.topic_name for config in configs])
         outcomes: list[LogError | None] = []
 
         def one_done(error: LogError | None) -> None:
@@ -134,7 +136,7 @@ class TopicProcessor:
         validate_topic(name)
         if is_system_topic(name):
             raise InvalidParameter(f"The topic[{name}] is conflict with system topic, it cannot be deleted")
-        self._machine.proposals.delete_topic(name, self._finish(request))
+        self._machine.proposals.delete_topic(name, self._finish_topics(request, []))
 
     def topic(self, request: Request) -> None:
         """351: one topic's configuration."""
@@ -183,6 +185,18 @@ class TopicProcessor:
         """201: the configuration of every group."""
         table = SubscriptionGroupTable(dict(self._machine.state.groups), data_version=self.data_version())
         self._requests.respond(request, encode_body(table))
+
+    def _finish_topics(self, request: Request, names: Sequence[str]) -> Callable[[Exception | None], None]:
+        """As `_finish`, once the name servers know of it too. Nothing is sent to those that are new before that."""
+        new = [name for name in names if name not in self._machine.state.topics]
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                self._announcements.announce(new, request.respond)
+            else:
+                self._requests.fail(request, error)
+
+        return done
 
     def _finish(self, request: Request) -> Callable[[Exception | None], None]:
         """Answers when a change is applied, or has failed."""

@@ -19,6 +19,7 @@ from dledger_broker.state.recent_commits import LATE_COMMIT_S, Remembered
 from dledger_broker.state.remembered import RememberedSends, Summary
 from dledger_broker.state.rows import Run
 from dledger_broker.state.tables import BrokerState, QueueState, TopicState
+from dledger_broker.state.topic_changes import TopicChanges
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 FORMAT: Final = 1
@@ -182,7 +183,7 @@ def decode_state(chunks: Iterable[bytes], now: float) -> BrokerState:
                 runs.append(Run(frame.families, frame.members, frame.positions))
             case _End():
                 ended = frame
-    state.topic_version = topic_version
+    state.topic_version, state.topic_changes = topic_version, TopicChanges(topic_version)
     if summary is not None:
         state.remembered = RememberedSends.restored(summary, runs)
     if ended is None:

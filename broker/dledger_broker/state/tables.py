@@ -12,6 +12,7 @@ from dledger_broker.state.offsets import OffsetTable
 from dledger_broker.state.pins import PinTable
 from dledger_broker.state.recent_commits import RecentCommits
 from dledger_broker.state.remembered import RememberedSends
+from dledger_broker.state.topic_changes import TopicChanges
 from dledger_broker.views.queueview import QueueView
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
@@ -120,6 +121,7 @@ class BrokerState:
         self.remembered = RememberedSends()
         self.ordinal: int | None = None
         self.topic_version = 0
+        self.topic_changes = TopicChanges()
         self.trimmed_before = 0
         self._sum = 0
         self._hash_due: list[QueueState] = []
@@ -133,7 +135,7 @@ class BrokerState:
             self.topics_by_bytes[config.topic_name.encode()] = topic
         else:
             topic.config = config
-        self.topic_version += 1
+        self._topic_changed(config.topic_name)
         contribution = item_hash("topic", msgspec.to_builtins(config), topic.created_position)
         self._replace(topic.contribution, contribution)
         topic.contribution = contribution
@@ -152,8 +154,12 @@ class BrokerState:
             self._replace(queue.contribution, 0)
         self._replace(topic.contribution, 0)
         self.offsets.remove_topic(name)
-        self.topic_version += 1
+        self._topic_changed(name)
         return topic
+
+    def _topic_changed(self, name: str) -> None:
+        self.topic_version += 1
+        self.topic_changes.note(self.topic_version, name)
 
     def put_group(self, config: SubscriptionGroupConfig) -> None:
         """Create or replace a consumer group."""

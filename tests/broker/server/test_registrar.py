@@ -14,13 +14,15 @@ from dledger_broker import registrar
 from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.group import Group
 from dledger_broker.registrar import Registrar
+from dledger_broker.state import topic_changes
 from dledger_broker.system_topics import system_topics
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
+from dledger_remoting.bodies import decode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.frame import FrameDecoder
-from dledger_remoting.registration import decode_registration
+from dledger_remoting.registration import TopicChangesBody, decode_registration
 from dledger_remoting.topics import TopicConfig
 
 
@@ -36,6 +38,8 @@ class FakeNameServer:
         self.requests: list[RemotingCommand] = []
         self.forgotten = False
         self.refuses = False
+        self.accepts_changes = False
+        self.refuses_changes = False
         self._arrived = asyncio.Condition()
         self._writers: list[asyncio.StreamWriter] = []
         self._server: asyncio.Server | None = None
@@ -63,11 +67,14 @@ class FakeNameServer:
                 if request.code == RequestCode.QUERY_DATA_VERSION:
                     ext = {"changed": "true" if self.forgotten else "false"}
                     self.forgotten = False
+                if request.code == RequestCode.REGISTER_BROKER and self.accepts_changes:
+                    ext = {"acceptsTopicChanges": "true"}
                 async with self._arrived:
                     self.requests.append(request)
                     self._arrived.notify_all()
                 await self.answers.wait()
-                code = 1 if self.refuses else 0
+                is_change = request.code == RequestCode.DLEDGER_TOPIC_CHANGES
+                code = 1 if self.refuses or (is_change and self.refuses_changes) else 0
                 writer.write(encode_command(make_response(request, code, "no" if code else None, ext)))
 
     async def seen(self, condition: Callable[[RemotingCommand], bool]) -> RemotingCommand:
@@ -79,6 +86,11 @@ class FakeNameServer:
                     if condition(request):
                         return request
                 await self._arrived.wait()
+
+    async def changes(self) -> TopicChangesBody:
+        """The next request that tells changes only."""
+        request = await self.seen(lambda request: request.code == RequestCode.DLEDGER_TOPIC_CHANGES)
+        return decode_body(TopicChangesBody, request.body)
 
     async def registration(self, **fields: str) -> RemotingCommand:
         """The next registration with these ext fields."""
@@ -352,4 +364,116 @@ async def test_an_answer_that_nobody_expected_ends_the_connection_and_not_the_re
     for _ in range(2):
         await servers[0].registration()
     assert setup.registrar.restarts == 1
+    await setup.registrar.stop()
+
+
+async def until_told(setup: Setup) -> None:
+    async with asyncio.timeout(10):
+        while setup.registrar.told_version() < setup.memory.machine.state.topic_version:  # noqa: ASYNC110 -- as above
+            await asyncio.sleep(0)
+
+
+async def leading(servers: list[FakeNameServer]) -> Setup:
+    """A leader whom all name servers know."""
+    setup = Setup(servers)
+    setup.memory.node.lead()
+    for server in servers:
+        await server.registration(brokerId="0")
+    await until_told(setup)
+    return setup
+
+
+async def test_a_name_server_that_takes_changes_is_told_those_and_another_one_everything(
+    servers: list[FakeNameServer],
+) -> None:
+    servers[0].accepts_changes = True
+    setup = await leading(servers)
+    before = setup.memory.machine.state.topic_version
+    setup.memory.create_topic("T1")
+    setup.registrar.hurry()
+    changes = await servers[0].changes()
+    assert list(changes.topic_config_table) == ["T1"]
+    assert (changes.base.counter, changes.data_version.counter) == (before, before + 1)
+    assert changes.base.state_version == setup.group.term
+    table = decode_registration((await servers[1].registration()).body).topic_config_serialize_wrapper
+    assert "T1" in table.topic_config_table
+    await until_told(setup)
+    setup.memory.machine.proposals.delete_topic("T1", lambda _: None)
+    setup.memory.env.run_ready()
+    setup.registrar.hurry()
+    changes = await servers[0].changes()
+    assert (changes.topic_config_table, changes.deleted) == ({}, ["T1"])
+    await setup.registrar.stop()
+
+
+async def test_who_refuses_changes_is_told_everything_in_the_same_moment(servers: list[FakeNameServer]) -> None:
+    servers[0].accepts_changes = True
+    setup = await leading(servers[:1])
+    servers[0].refuses_changes = True
+    setup.memory.create_topic("T1")
+    setup.registrar.hurry()
+    await servers[0].changes()
+    table = decode_registration((await servers[0].registration()).body).topic_config_serialize_wrapper
+    assert "T1" in table.topic_config_table
+    await until_told(setup)
+    await setup.registrar.stop()
+
+
+@pytest.mark.parametrize("bound", ["MAX_CHANGES", "MAX_REMEMBERED"])
+async def test_too_many_changes_are_told_with_everything(
+    servers: list[FakeNameServer], monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    servers[0].accepts_changes = True
+    setup = await leading(servers[:1])
+    monkeypatch.setattr(registrar if bound == "MAX_CHANGES" else topic_changes, bound, 2)
+    for number in range(3):
+        setup.memory.create_topic(f"T{number}")
+    request = await servers[0].seen(lambda request: request.code != RequestCode.QUERY_DATA_VERSION)
+    assert request.code == RequestCode.REGISTER_BROKER
+    await setup.registrar.stop()
+
+
+async def test_a_new_term_or_another_role_is_told_with_everything(servers: list[FakeNameServer]) -> None:
+    servers[0].accepts_changes = True
+    setup = await leading(servers[:1])
+    term = setup.group.term
+    setup.group.on_leadership(Leadership(term + 1, None, is_leader=False, ready=False))
+    await servers[0].registration(brokerId="3")
+    setup.group.on_leadership(Leadership(term + 2, NODE_ID, is_leader=True, ready=True))
+    await servers[0].registration(brokerId="0")
+    await setup.registrar.stop()
+
+
+async def test_a_name_server_that_forgot_is_told_everything(servers: list[FakeNameServer]) -> None:
+    servers[0].accepts_changes = True
+    setup = Setup(servers[:1], register_period_ms=100)
+    setup.memory.node.lead()
+    await servers[0].registration(brokerId="0")
+    servers[0].forgotten = True
+    await servers[0].registration(brokerId="0")
+    await setup.registrar.stop()
+
+
+async def test_what_is_told_counts_those_name_servers_that_can_be_reached(servers: list[FakeNameServer]) -> None:
+    for server in servers:
+        server.accepts_changes = True
+    setup = await leading(servers)
+    servers[1].answers.clear()
+    version = setup.memory.machine.state.topic_version
+    setup.memory.create_topic("T1")
+    setup.registrar.hurry()
+    await servers[0].changes()
+    await servers[1].changes()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert setup.registrar.told_version() == version
+    told: list[float] = []
+    setup.registrar.on_told = lambda: told.append(setup.registrar.told_version())
+    await servers[1].stop()
+    servers[1].answers.set()
+    async with asyncio.timeout(10):
+        while version + 1 not in told:  # noqa: ASYNC110 -- as above
+            await asyncio.sleep(0)
+    setup.group.on_leadership(Leadership(setup.group.term + 1, None, is_leader=False, ready=False))
+    assert setup.registrar.told_version() == float("inf")
     await setup.registrar.stop()
