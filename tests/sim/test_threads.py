@@ -21,7 +21,7 @@ from dledger.sim.threads import Threads
 from dledger.sim.violation import Violation
 from dledger.store import mark
 
-CATCHING_SEEDS = {"filling-not-waited-for": 3, "index-read-without-lock": 3, "spare-replaced-while-filled": 3}
+CATCHING_SEEDS = {"filling-not-waited-for": 3, "index-read-without-lock": 15, "spare-replaced-while-filled": 3}
 
 
 class Host:
@@ -122,6 +122,27 @@ def test_an_event_loop_that_waits_for_a_lock_lets_its_holder_go_on(host: Host) -
     host.environment.call_soon(on_loop)
     host.scheduler.run_until(30.0)
     assert host.happened.index("loop") > host.happened.index(("a", 4))
+
+
+def test_a_process_that_stops_waits_also_for_who_waits_for_a_lock(host: Host) -> None:
+    lock = mark.Lock()  # type: ignore[attr-defined]
+
+    def locked(path: str) -> Callable[[], object]:
+        write = host.write(path, 20)
+
+        def work() -> object:
+            with lock:
+                return write()
+
+        return work
+
+    for path in "abc":
+        host.submit(locked(path))
+    while len(host.happened) < 3 or len(host.threads.under_way["n0"]) < 3:
+        host.scheduler.run_until(host.scheduler.now + 0.0001)
+    host.environment.close()
+    assert [step for step in host.happened if step in [(path, 19) for path in "abc"]]
+    assert len([step for step in host.happened if isinstance(step, tuple) and step[1] == 19]) == 3
 
 
 def test_a_lock_that_its_own_holder_waits_for_is_a_violation(host: Host) -> None:

@@ -21,7 +21,7 @@ from dledger.errors import (
     StorageError,
 )
 from dledger.loop_guard import excepted
-from dledger.replica.boot import accept_loss, is_loss_accepted
+from dledger.replica.boot import accept_loss
 from dledger.replica.opening import IDENTITY_FORMAT, Opened, identity_to_leave, open_directory, set_aside
 from dledger.replica.replica import Replica
 from dledger.sim.disk import SimDisk
@@ -196,7 +196,6 @@ class SimGroup:
         )
         node.disk.entered, node.disk.written = platter.entered, platter.written
         before = _identity_that_can_be_read(node)
-        accepted = is_loss_accepted(node.disk)
         opened: Opened | None = None
         try:
             opened = open_directory(node.disk, node.config, self._mint, boot_id=f"boot-{node.boots}", name=name)
@@ -218,7 +217,8 @@ class SimGroup:
         for note in opened.notes + opened.recovery.notes:
             self.say(f"{name} notes: {note}")
         self._judge_start(node, opened, before)
-        if accepted:
+        if node.loss_accepted:
+            node.loss_accepted = False
             self.witness.loss_accepted(life, opened.recovery.last_index)
         self._join(node, life, opened)
         return True
@@ -228,6 +228,7 @@ class SimGroup:
         self.say(f"the loss of {name} is accepted")
         self.kill(name)
         accept_loss(self.nodes[name].disk)
+        self.nodes[name].loss_accepted = True
         self.start(name)
 
     def _come_back(self, node: SimNode, lost: LostDirectoryError) -> bool:

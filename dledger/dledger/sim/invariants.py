@@ -209,12 +209,16 @@ class Witness:
                 before=life.commit_seen,
             )
             self._check_commits(life, life.commit_seen + 1, commit)
+            self.memberships.check_leaves(life)
             life.commit_seen = commit
         first = store.first_index
         if first != life.first_seen:
             self.happened["log replaced" if first > life.last_seen + 1 else "log trimmed"] += 1
             life.first_seen = first
         life.last_seen = store.last_index
+        if engine.table.membership_index != life.membership_known or first != life.membership_from:
+            life.membership_known, life.membership_from = engine.table.membership_index, first
+            self.memberships.check_replica(life, len(self.committed) - 1)
         if engine.role is _LEADER and engine.table.membership_index != life.membership_seen:
             life.membership_seen = engine.table.membership_index
             self.memberships.check_leader(life, len(self.committed) - 1)
@@ -382,6 +386,8 @@ class Witness:
                 self._check_vote(life, message.term, life.replica_id)
         elif isinstance(message, VoteReply):
             life.hearing.sending(to, message)
+            doubtful = message.granted and self.losses.is_in_doubt(life.replica_id)
+            require(not doubtful, "who is in doubt votes for nobody", node=life.node.name, candidate=to, reply=message)
             if message.pre:
                 promised = 0
                 if message.granted:

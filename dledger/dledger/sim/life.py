@@ -39,6 +39,8 @@ class SimNode:
     """What it had promised was deleted, and not who it is: it must come back as another member."""
     boots: int = 0
     """How often its host went down."""
+    loss_accepted: bool = False
+    """An operator lets its next start vote, whatever it has lost."""
     failing_disk: bool = False
     """An injected error has struck: it may end this life, or keep the next one from beginning."""
     sync_delay_s: float = 0.001
@@ -86,6 +88,8 @@ class Life:
         self.led_term = 0
         self.match_checked = (-1, -1)
         self.membership_seen = -2
+        self.membership_known = -2
+        self.membership_from = -1
         self.term_durable = 0
         self.astray = False
         """It holds as committed what an operator has accepted to lose."""

@@ -42,6 +42,10 @@ class Losses:
         self._accepted[member] = min(last_index, self._accepted.get(member, last_index))
         self._floor = last_index + 1 if self._floor is None else min(self._floor, last_index + 1)
 
+    def is_in_doubt(self, member: ReplicaId) -> bool:
+        """Whether a member may lack what it acknowledged, and no leader has made that good."""
+        return member in self._owed
+
     def made_good(self, member: ReplicaId) -> int | None:
         """A member votes again; returns up to where its log must hold what is committed, None if it was in no doubt."""
         return self._owed.pop(member, None)

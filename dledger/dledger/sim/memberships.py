@@ -58,6 +58,36 @@ class CommittedMemberships:
             right=self.at(meta.last_index),
         )
 
+    def check_replica(self, life: Life, last_committed: int) -> None:
+        """What a replica takes for the membership in force at its commit index is what the log says.
+
+        But for who has all entries and is no founder: it learns the first membership only when that changes.
+        """
+        engine = life.replica.engine
+        index = min(engine.commit_index, last_committed)
+        found = engine.table.membership_at(index)
+        if life.astray or life.node.rotten or found[0] < 0 or not engine.table.membership_is_known:
+            return
+        require(
+            found == self.at(index),
+            "a replica goes by the membership that the log says",
+            node=life.node.name,
+            index=index,
+            found=found,
+            right=self.at(index),
+        )
+
+    @staticmethod
+    def check_leaves(life: Life) -> None:
+        """A replica has committed something: it does not lead if that took it out."""
+        engine = life.replica.engine
+        require(
+            engine.is_voter or not engine.is_leader or engine.table.membership_index > engine.commit_index,
+            "a leader that is out leads no more once that is committed",
+            node=life.node.name,
+            membership=engine.table.membership,
+        )
+
     def check_leader(self, life: Life, last_committed: int) -> None:
         """A leader goes by another membership than before."""
         table = life.replica.engine.table

@@ -16,6 +16,8 @@ from dledger.sim.plan import Plan
 
 MANY = frozenset(("crash-many", "kill-many", "pause-many"))
 """Kinds that strike two nodes at least."""
+LOSING = ("crash", "crash-all", "stop")
+"""Kinds that show what is lost where acknowledgements do not wait for the disk."""
 
 
 class Shape(NamedTuple):
@@ -58,7 +60,8 @@ def draw_mode_plan(random: Random, kinds: Collection[str] | None = None) -> Plan
     usual = [kind for kind in sorted(DRAWS if kinds is None else kinds) if shape.nodes > 1 or kind not in MANY]
     chosen = random.sample(usual, min(len(usual), random.randint(2, 8)))
     if kinds is None:
-        chosen += [kind for kind in MODE_KINDS if kind not in chosen and random.random() < 0.5]
+        more = (*MODE_KINDS, *(LOSING if group.flush == "async" else ()))
+        chosen += [kind for kind in more if kind not in chosen and random.random() < 0.5]
     return Plan(
         group,
         {kind: random.uniform(0.2, 1.0) * RARE.get(kind, 1.0) for kind in chosen},

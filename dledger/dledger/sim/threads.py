@@ -66,7 +66,7 @@ class Job:
         """Run it to its end."""
         self.goes_straight = True
         while not self.has_ended:
-            if self.waits_for is not None:
+            if self.waits_for is not None and self.waits_for.is_locked:
                 self.waits_for.press()
             self.step()
 

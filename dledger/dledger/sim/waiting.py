@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dledger.errors import LogError
+from dledger.loop_guard import excepted
 from dledger.sim.violation import require
 
 if TYPE_CHECKING:
@@ -31,19 +33,17 @@ class Waiting:
         """It was not: nothing is to come of it."""
         self._operations.discard(operation)
 
-    def require_busy(self) -> None:
-        """An operation was refused because too much waits for a majority: so much does."""
+    def is_too_much(self) -> bool | None:
+        """Whether what waits for a majority is more than a leader is to take; None if that cannot be read."""
         replica, limit = self._life.replica, self._life.node.config.max_uncommitted_bytes
         committed = replica.engine.commit_index
         known = committed >= replica.store.first_index
-        end = replica.store.meta(committed).end if known else replica.store.first_position
-        require(
-            replica.store.end_position - end > limit,
-            "an operation is refused as busy only while too much waits for a majority",
-            node=self._life.node.name,
-            waits=replica.store.end_position - end,
-            limit=limit,
-        )
+        try:
+            with excepted("the judge is no part of the node"):
+                end = replica.store.meta(committed).end if known else replica.store.first_position
+        except LogError:
+            return None
+        return replica.store.end_position - end > limit
 
     def settled(self, operation: int) -> None:
         """An operation was applied or dropped."""

@@ -98,6 +98,7 @@ class Workload:
 
         pending = Pending(operation, resolve)
         life.waiting.proposing(operation)
+        too_much = life.waiting.is_too_much()
         try:
             pending.position = life.replica.stage(len(unit), lambda _position: (unit,), b"", pending)
         except NotLeaderError as error:
@@ -110,7 +111,11 @@ class Workload:
             self.counts["fail"] += 1
             if isinstance(error, BusyError):
                 self.counts["busy"] += 1
-                life.waiting.require_busy()
+                require(
+                    too_much is not False,
+                    "an operation is refused as busy only while too much waits for a majority",
+                    node=life.node.name,
+                )
             witness.answered_fail(operation)
             done("fail", life.node.name)
         except StorageError:
@@ -118,6 +123,8 @@ class Workload:
             life.waiting.refused(operation)
             self.counts["info"] += 1
             done("info", None)
+        else:
+            require(not too_much, "a leader takes no more than may wait for a majority", node=life.node.name)
 
     def read(self, life: Life, key: int, done: Callable[[str, str | None], None]) -> None:
         """Read on the event loop of a node."""

@@ -1,15 +1,14 @@
 """Known bugs, to be switched on one by one: a simulator that does not catch them proves nothing.
 
-Each replaces one or two small functions of the real code from outside, and puts them back afterwards.  `core`,
-`members`, `replica`, `answers`, `store`, `durability` and `threads` list those of the log; `apply` puts one into a real
-process.
+Each replaces one or two small functions of the real code from outside, and puts them back afterwards.  The modules
+beside this one list those of the log; `apply` puts one into a real process.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dledger.sim.mutants import answers, core, durability, members, replica, store, threads
+from dledger.sim.mutants import answers, changes, core, durability, members, modes, replica, starts, store, threads
 from dledger.sim.mutants.catalogue import Mutant
 
 MUTANTS: Final[dict[str, Mutant]] = {
@@ -19,6 +18,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
     **answers.CATALOGUE,
     **store.CATALOGUE,
     **durability.CATALOGUE,
+    **starts.CATALOGUE,
+    **modes.CATALOGUE,
+    **changes.CATALOGUE,
     **threads.CATALOGUE,
 }
 

@@ -124,6 +124,40 @@ def conflict_at_the_compacted_base() -> None:
     assert group["b"].table.last_term == group["c"].table.last_term
 
 
+def install_inside_the_log() -> None:
+    """A snapshot whose last entry is in the log takes nothing from behind it, and says nothing of that.
+
+    A seed does not get there: a follower that lacks nothing is sent no snapshot, and one whose leader is made to send
+    one has committed all of it by then.
+
+    1. `b` leads, and appends entries 4 and 5 that nobody receives; it starts again, and knows of no commit.
+    2. `a` leads, commits another entry 4, and trims its log behind entry 3.
+    3. It sends `b` the snapshot of entry 3.
+    """
+    group = CoreGroup("a", "b", "c")
+    group.elect("b")
+    group.propose("b", 3)
+    group.pass_time(0.2)
+    group.isolate("b")
+    group.propose("b", 2)
+    group.sync("b")
+    group.crash("b")
+    assert (group["b"].table.last_index, group["b"].commit_index) == (5, -1)
+    group.elect("a")
+    group.pass_time(0.2)
+    group.compact("a", 3)
+    group.heal()
+    group.wire.clear()
+    group.hold(lambda envelope: envelope.sender == "b")
+    group.install("a", "b")
+    group.settle()
+    core = group["b"]
+    assert (core.commit_index, core.verified_index, core.table.last_index) == (3, 3, 5)
+    group.release()
+    group.pass_time(1.0)
+    assert core.table.last_index == group["a"].table.last_index == core.commit_index
+
+
 def snapshot_without_effect() -> None:
     """A snapshot goes out and nothing comes of it (its receiver's disk is full): it is sent again."""
     group = CoreGroup("a", "b", "c")
@@ -194,6 +228,24 @@ def leader_removes_itself() -> None:
     group.pass_time(5.0)
     assert not group["a"].is_leader
     assert group["b"].is_leader or group["c"].is_leader
+
+
+def leader_leaves_two() -> None:
+    """A leader of two takes itself out and stops before the other one has that: only it can be elected, to commit it.
+
+    Seeds find it, but only where nothing else brings that entry to the other one.
+    """
+    group = CoreGroup("a", "b")
+    group.elect("a")
+    group.pass_time(0.2)
+    group.isolate("a")
+    group.propose("a", membership=Membership((replica("b"),)))
+    group.sync("a")
+    group.crash("a")
+    group.heal()
+    group.pass_time(5.0)
+    assert group["b"].is_leader
+    assert not group["a"].is_leader
 
 
 def void_removal() -> None:
@@ -399,9 +451,11 @@ CORE_SCHEDULES = (
     stale_acknowledgement,
     overtaking_heartbeat,
     conflict_at_the_compacted_base,
+    install_inside_the_log,
     snapshot_without_effect,
     membership_change_before_own_commit,
     leader_removes_itself,
+    leader_leaves_two,
     void_removal,
     unread_membership,
     transfer_under_load,
