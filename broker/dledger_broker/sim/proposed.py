@@ -2,6 +2,8 @@
 
 - A commit of an offset waits in a buffer. A leader that was deposed meanwhile does not propose it later, when it leads
   again: others may have taken newer ones.
+- A leader that hands over, or that is told to stop, proposes first what it has collected: of a one-way commit that it
+  dropped nobody would ever hear, though no node was lost.
 - A trim waits while the first offset that each queue keeps is searched. Another leader may have taken pins meanwhile
   that the trim's position lies above.
 """
@@ -10,6 +12,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
+from dledger.errors import LogError, NotLeaderError
 from dledger.sim.invariants import require
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.retention import Retention
@@ -18,17 +24,35 @@ from dledger_broker.state.commands import Command, CommitOffsets, TrimQueues
 from dledger_broker.state.contexts import Done
 from dledger_broker.state.recent_commits import Committer
 
+LATE_S: Final = 0.1
+"""A timer may be so late."""
 
-def watch_proposals(machine: BrokerMachine, retention: Retention) -> None:
-    """Have one life of a node judged by what it proposes."""
-    _watch_commits(machine)
+
+def watch_proposals(machine: BrokerMachine, retention: Retention, awake_s: Callable[[], float]) -> Callable[[], None]:
+    """Have one life of a node judged by what it proposes; `awake_s` tells for how long it has not stood still.
+
+    The result is to be called now and then: it raises `Violation` if something waits too long to be proposed.
+    """
     _watch_trims(machine, retention)
+    return _watch_commits(machine, awake_s)
 
 
-def _watch_commits(machine: BrokerMachine) -> None:
+def nothing_is_collected(machine: BrokerMachine, refused_at: float | None) -> None:
+    """Raise `Violation` if a leader has commits that it did not try to propose at this moment."""
     buffer = machine.offset_buffer
-    commit, propose = buffer.commit, buffer._propose
+    require(
+        not buffer._offsets or refused_at == machine.env.now(),
+        "a leader that hands over, or stops, proposes first what it has collected",
+        collected=buffer._offsets,
+        leadership=machine.leadership,
+    )
+
+
+def _watch_commits(machine: BrokerMachine, awake_s: Callable[[], float]) -> Callable[[], None]:
+    buffer = machine.offset_buffer
+    commit, propose, discard = buffer.commit, buffer._propose, buffer.discard
     taken: dict[tuple[OffsetKey, int], int] = {}
+    refused_at: float | None = None
 
     def take(
         group: str, topic: str, queue_id: int, offset: int, done: Done | None = None, by: Committer | None = None
@@ -49,10 +73,36 @@ def _watch_commits(machine: BrokerMachine) -> None:
                     taken_in=term,
                     proposed_in=machine.leadership.term,
                 )
-        propose(command, done)
 
+        def proposed(error: LogError | None) -> None:
+            nonlocal refused_at
+            if error is not None:
+                refused_at = machine.env.now()
+            done(error)
+
+        propose(command, proposed)
+
+    def discarding(error: NotLeaderError) -> None:
+        if machine.leadership.is_leader:
+            nothing_is_collected(machine, refused_at)
+        discard(error)
+
+    def check() -> None:
+        for key, one in buffer._offsets.items():
+            since = one.at if refused_at is None else max(one.at, refused_at)
+            waits_s = min(machine.env.now() - since, awake_s())
+            require(
+                waits_s < buffer._delay_s + LATE_S,
+                "a commit that is collected is soon proposed, or again if the log was busy",
+                key=key,
+                offset=one.offset,
+                waits_s=waits_s,
+            )
+
+    buffer.discard = discarding  # type: ignore[method-assign]
     buffer.commit = take  # type: ignore[method-assign]
     buffer._propose = proposing
+    return check
 
 
 def _watch_trims(machine: BrokerMachine, retention: Retention) -> None:

@@ -13,8 +13,11 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 if TYPE_CHECKING:
     from dledger_broker.sim.trial import BrokerTrial
 
-ASKS_AFTER_S: Final = (0.0, 0.0, 0.3, 3.0)
-"""So long after a one-way commit its group asks: also when the leader has proposed what it collected."""
+ASKS_AFTER_S: Final = 3.0
+"""So long after a one-way commit its group asks at most: at once, when the leader proposes what it has collected, or
+when that is long done."""
+PROPOSAL_S: Final = 0.01
+"""A proposal is under way for about so long."""
 
 
 class Restarter(Client):
@@ -147,7 +150,9 @@ class Restarter(Client):
 
         ext = self._fields(*queue) | {"commitOffset": str(offset)}
         self.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, lambda _: None, oneway=True)
-        self.trial.group.scheduler.after(self.random.choice(ASKS_AFTER_S), partial(self._act, ask))
+        proposed_s = self.trial.brokers.offset_flush_ms / 1000 + self.random.random() * PROPOSAL_S
+        delay_s = self.random.choice((0.0, 0.0, proposed_s, ASKS_AFTER_S))
+        self.trial.group.scheduler.after(delay_s, partial(self._act, ask))
 
     def _has_messages(self, topic: str, queue_id: int, moment: float) -> bool:
         """Whether a queue is there for sure, even if its topic was given fewer queues."""

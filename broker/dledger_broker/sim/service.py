@@ -21,7 +21,7 @@ from dledger_broker.retention import RetentionPolicy
 from dledger_broker.service import BrokerService
 from dledger_broker.sim.connection import SimConnection
 from dledger_broker.sim.obstacles import BusyNode, Obstacles, slow_down_reads
-from dledger_broker.sim.proposed import watch_proposals
+from dledger_broker.sim.proposed import nothing_is_collected, watch_proposals
 from dledger_broker.sim.truth import Truth
 from dledger_broker.sim.waiting import Waiting
 from dledger_broker.sim.watched import WatchedMachine
@@ -78,6 +78,8 @@ class SimBroker:
             idempotent_window_ms=settings.idempotent_window_ms,
         )
         self._life = life
+        self._obstacles = obstacles
+        self._truth = truth
         self.counters = BrokerCounters()
         self.broker = BrokerMachine(
             "",
@@ -104,7 +106,11 @@ class SimBroker:
         self.service = BrokerService(config, self.broker, node, environment, group, self.counters, address, lambda: ())
         self.service.retention.policy = RetentionPolicy(max_age_ms=settings.retention_ms)
         self.waiting.watch(self.service.processors.pulls, group)
-        watch_proposals(self.broker, self.service.retention)
+        self.machine.checks.append(
+            watch_proposals(
+                self.broker, self.service.retention, lambda: scheduler.now - self._life.environment.paused_until
+            )
+        )
         self.reign = 0
         """A number of its own for each time that this node leads and is ready without a break; 0 while it is not."""
         self._reigns = 0
@@ -129,7 +135,10 @@ class SimBroker:
         """See `Service.stop`."""
 
         async def close() -> None:
+            leads = self.reign and not self._obstacles.busy_share and not self._truth.disks_filled
             await self.service.settle()
+            if leads and self.reign:
+                nothing_is_collected(self.broker, None)
             if self._life.replica.failure is None:
                 await self.broker.close()
             done()

@@ -166,8 +166,20 @@ class Steward(Client):
     def _delete(self) -> None:
         clean = self.random.random() < 0.6
         ext = {"groupName": self.group_name, "cleanOffset": "true" if clean else "false"}
-        if not self.call(RequestCode.DELETE_SUBSCRIPTION_GROUP, ext, lambda _: self.pause()):
+        if self.random.random() < 0.5:
+            self._commit_oneway()
+        done = self.call(RequestCode.DELETE_SUBSCRIPTION_GROUP, ext, lambda _: self.pause())
+        if self.random.random() < 0.5:
+            self._commit_oneway()
+        if not done:
             self.pause()
+
+    def _commit_oneway(self) -> None:
+        """Commit in the moment of a deletion, before or behind it."""
+        offset = self._next_number()
+        self.trial.truth.expected.attempt(("offset", self.group_name, self._topic, 0, offset))
+        ext = self._fields | {"commitOffset": str(offset)}
+        self.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, lambda _: None, oneway=True)
 
     def _commit(self) -> None:
         offset = self._next_number()

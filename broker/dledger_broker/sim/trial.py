@@ -70,7 +70,7 @@ class BrokerTrial:
         """What the end of a queue is at least, by (topic, queue id)."""
         self.stored_below = 0
         """What was acknowledged lies below this position of the log."""
-        self._brokers = brokers
+        self.brokers = brokers
         self.obstacles = obstacles or Obstacles()
         self._most_operations = operations
         self._operations = 0
@@ -91,7 +91,7 @@ class BrokerTrial:
 
     def serve(self, group: SimGroup, life: Life) -> SimBroker:
         """See `Trial.serve`."""
-        broker = SimBroker(life, group.scheduler, self._brokers, self.obstacles, self.truth)
+        broker = SimBroker(life, group.scheduler, self.brokers, self.obstacles, self.truth)
         watch(broker.service, self.counts)
         self._running.append(broker)
         life.on_ended.append(lambda: self._ended(broker))

@@ -48,6 +48,7 @@ from dledger_broker.state.rows import Run
 from dledger_broker.state.tables import BrokerState
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
+from dledger_remoting.topics import is_system_group
 
 if TYPE_CHECKING:
     from dledger.sim.group import SimGroup
@@ -326,6 +327,11 @@ class Truth:
             )
 
     @property
+    def disks_filled(self) -> bool:
+        """Whether a disk was full at any time."""
+        return self.group is not None and self.group.disks_filled
+
+    @property
     def _clocks_jumped(self) -> bool:
         return self.group is not None and self.group.clocks_jumped
 
@@ -354,6 +360,12 @@ class Truth:
             key=key,
             before=before,
             now=offset,
+        )
+        require(
+            self.expected.groups[key[0]].last is not None or is_system_group(key[0]),
+            "an offset is committed for a group that exists",
+            key=key,
+            offset=offset,
         )
         self.expected.see(("offset", *key, offset))
         self.committed[key] = offset

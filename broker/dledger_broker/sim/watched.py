@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -29,6 +29,8 @@ class WatchedMachine:
         self._life = life
         self._truth = truth
         self._waiting = waiting
+        self.checks: list[Callable[[], None]] = []
+        """What else is to be looked at after each batch of entries."""
         self._captures: deque[tuple[int, bytes, Iterator[bytes]]] = deque()
         self.rebuild = machine.rebuild
         self.dropped = machine.dropped
@@ -42,6 +44,8 @@ class WatchedMachine:
             self._truth.see(entry)
         self._truth.compare(self._life.node.name, self.index, self.machine.state)
         self._waiting.check()
+        for check in self.checks:
+            check()
         while self._captures and self._captures[0][0] <= self.index:
             self._check_capture()
 

@@ -63,6 +63,19 @@ CATALOGUE.add(
     (OffsetBuffer, "_landed", _keep_the_commits_only),
 )
 
+
+def _wait_for_the_next_commit(self: OffsetBuffer, flight: _Flight, error: LogError | None) -> None:
+    arm, self._timer_armed = self._timer_armed, True
+    _real_landed(self, flight, error)
+    self._timer_armed = arm
+
+
+CATALOGUE.add(
+    "busy-commit-not-proposed-again",
+    "a commit that the busy log did not take is proposed again by itself",
+    (OffsetBuffer, "_landed", _wait_for_the_next_commit),
+)
+
 # ---------------------------------------------------------------- changes
 
 

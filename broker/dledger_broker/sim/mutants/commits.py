@@ -8,8 +8,11 @@ from collections.abc import Mapping
 
 from dledger.errors import NotLeaderError
 from dledger.sim.mutants.catalogue import Catalogue
+from dledger.sim.node import SimulatedNode
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.offsets import OffsetProcessor
+from dledger_broker.service import BrokerService
+from dledger_broker.sim.schedules import commits
 from dledger_broker.state.contexts import Done
 from dledger_broker.state.offset_buffer import OffsetBuffer
 from dledger_broker.state.offsets import OffsetTable
@@ -60,6 +63,25 @@ CATALOGUE.add(
     (OffsetBuffer, "discard", _discard_without_a_word),
 )
 
+CATALOGUE.add(
+    "collected-commits-dropped-at-a-handover",
+    "a leader that hands over proposes first what it has collected",
+    (SimulatedNode, "on_handover", lambda _self, _hook: None),
+    schedule=commits.commit_that_a_handover_takes_along,
+)
+
+
+async def _leave_them(_self: BrokerService) -> None:
+    """Stop with what was collected."""
+
+
+CATALOGUE.add(
+    "collected-commits-dropped-at-a-stop",
+    "a leader that stops proposes first what it has collected",
+    (BrokerService, "_flush_offsets", _leave_them),
+    schedule=commits.commit_in_a_leader_that_stops,
+)
+
 # ---------------------------------------------------------------- commits that meet others
 
 
@@ -87,6 +109,23 @@ CATALOGUE.add(
     "question-passes-a-commit",
     "who commits and asks, over one connection, is told what it committed",
     (BrokerMachine, "flush_offsets", _ask_what_is_applied),
+)
+
+
+def _wait_for_what_is_collected(self: OffsetBuffer, done: Done, key: Key | None = None) -> None:
+    flights, self._flights = self._flights, []
+    try:
+        _real_flush(self, done, key)
+    finally:
+        self._flights = [*flights, *self._flights]
+
+
+_real_flush = OffsetBuffer.flush
+
+CATALOGUE.add(
+    "question-passes-a-commit-under-way",
+    "who commits and asks is told what it committed, also if that is proposed and not applied yet",
+    (OffsetBuffer, "flush", _wait_for_what_is_collected),
 )
 
 

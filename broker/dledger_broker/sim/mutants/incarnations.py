@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable
 
 from dledger.sim.mutants.catalogue import Catalogue
 from dledger_broker import machine
+from dledger_broker.machine import BrokerMachine
 from dledger_broker.sim.schedules import trims
-from dledger_broker.state.contexts import QueueRun
+from dledger_broker.state.contexts import Done, QueueRun
 from dledger_broker.state.offsets import OffsetTable
+from dledger_broker.state.proposals import Proposals
 from dledger_broker.state.tables import BrokerState, QueueState, TopicState
 from dledger_broker.views import dispatch
 from dledger_broker.views.queries import Queries
@@ -55,6 +57,30 @@ CATALOGUE.add(
     "deleted-topic-not-dropped",
     "who holds a queue learns that it is gone with its topic",
     (TopicState, "drop", lambda _self: None),
+)
+
+
+def _delete_group_only(self: Proposals, name: str, done: Done, *, clean_offsets: bool = False) -> None:
+    flush, self._flush_offsets = self._flush_offsets, lambda: None
+    try:
+        _real_delete_group(self, name, done, clean_offsets=clean_offsets)
+    finally:
+        self._flush_offsets = flush
+
+
+_real_delete_group = Proposals.delete_group
+
+CATALOGUE.add(
+    "commit-behind-a-group-deletion",
+    "what was committed before a consumer group is deleted is not proposed behind the deletion",
+    (Proposals, "delete_group", _delete_group_only),
+)
+
+
+CATALOGUE.add(
+    "group-deletion-not-waited-for",
+    "no offset is committed for a consumer group whose deletion is in flight",
+    (BrokerMachine, "has_group", lambda self, name: name in self.state.groups),
 )
 
 # ---------------------------------------------------------------- views
