@@ -101,6 +101,8 @@ class Expected:
         self.committers: Final[defaultdict[OffsetKey, History[_Commit | None]]] = defaultdict(lambda: History(None))
         self.trims: Final[History[int]] = History(0)
         """Below these positions the log need not be kept."""
+        self.topic_versions: Final[History[int]] = History(0)
+        """How often topics have changed."""
         self.pins: dict[str, Pin] = {}
         self.features: dict[str, tuple[int, ...]] = {}
         self._attempts: Counter[Change] = Counter()
@@ -153,11 +155,11 @@ class Expected:
         self._same(node, index, "offsets", offsets, _offsets_of(state))
         self._same(node, index, "pins", self.pins, {pin.name: pin for pin in state.pins})
         self._same(node, index, "features", self.features, state.features)
-        self.compare_trim(node, index, state)
+        self.compare_undigested(node, index, state)
 
     def compare_restored(self, node: str, index: int, state: BrokerState, now: float, moment: float) -> None:
         """What a snapshot of the entry at `index` holds beside what belongs to the digest; `now` is the node's time."""
-        self.compare_trim(node, index, state)
+        self.compare_undigested(node, index, state)
         offsets = {key: offset for key, history in self.offsets.items() if (offset := history.at(index)) is not None}
         self._same(node, index, "offsets", offsets, _offsets_of(state))
         for key, history in self.committers.items():
@@ -175,9 +177,10 @@ class Expected:
                 known=known,
             )
 
-    def compare_trim(self, node: str, index: int, state: BrokerState) -> None:
-        """What is trimmed belongs to the state, but not to its digest."""
+    def compare_undigested(self, node: str, index: int, state: BrokerState) -> None:
+        """What is trimmed, and how often topics have changed, belongs to the state, but not to its digest."""
         self._same(node, index, "trimmed_before", self.trims.at(index), state.trimmed_before)
+        self._same(node, index, "topic_version", self.topic_versions.at(index), state.topic_version)
 
     @staticmethod
     def _same(node: str, index: int, table: str, expected: object, found: object) -> None:

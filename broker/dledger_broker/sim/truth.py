@@ -296,11 +296,13 @@ class Truth:
                     expected.topics[name].put(index, moment, incarnation)
                 incarnation.config = config
                 expected.configs[name].put(index, moment, config)
+                expected.topic_versions.put(index, moment, expected.topic_versions.last + 1)
             case DeleteTopic(topic=name):
                 if self.topics.pop(name, None) is not None:
                     self.happened["topic deleted"] += 1
                     expected.topics[name].put(index, moment, None)
                     expected.configs[name].put(index, moment, None)
+                    expected.topic_versions.put(index, moment, expected.topic_versions.last + 1)
                 self._forget_offsets(key for key in self.committed if key[1] == name)
             case PutGroup(config=group_config):
                 expected.see(("group", group_config.group_name, group_config.retry_max_times))

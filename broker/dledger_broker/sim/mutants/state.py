@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dledger.errors import LogError
 from dledger.sim.mutants.catalogue import Catalogue
@@ -15,7 +15,7 @@ from dledger_broker.sim.schedules import requests as request_schedules
 from dledger_broker.state.contexts import Done
 from dledger_broker.state.pins import PinTable
 from dledger_broker.state.proposals import Proposals
-from dledger_broker.state.snapshot import encode_state
+from dledger_broker.state.snapshot import decode_state, encode_state
 from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_broker.views import recovery
 from dledger_broker.views.consumequeue import ConsumeQueues
@@ -151,6 +151,21 @@ CATALOGUE.add(
     "snapshot-forgets-the-trim",
     "a snapshot holds up to where the log is trimmed",
     (machine, "encode_state", _encode_without_the_trim),
+)
+
+
+def _count_anew(chunks: Iterable[bytes], now: float) -> BrokerState:
+    state = _real_decode_state(chunks, now)
+    state.topic_version = len(state.topics)
+    return state
+
+
+_real_decode_state = decode_state
+
+CATALOGUE.add(
+    "topic-version-counted-anew",
+    "a restart goes on counting the changes of topics, by which name servers know what is newer",
+    (machine, "decode_state", _count_anew),
 )
 
 
