@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dledger.sim.modes import draw_mode_plan, draw_thread_plan
+from dledger.sim.modes import draw_any_plan, draw_mode_plan, draw_thread_plan
 from dledger.sim.mutants import MUTANTS
-from dledger.sim.plan import draw_plan
 from dledger.sim.registers import RegisterScenario
 from dledger.sim.service import Scenario
 
 _LOGS: Final = (
-    RegisterScenario("log", draw_plan),
+    RegisterScenario("log", draw_any_plan),
     RegisterScenario("modes", draw_mode_plan, bursts=True),
     RegisterScenario("threads", draw_thread_plan, bursts=True),
 )

@@ -1,6 +1,6 @@
 """Modes of a group that most seeds of `plan` do not have: few voters, learners that stay, no wait for the disk.
 
-The seeds of the older scenarios keep their meaning; those of `modes` draw from all kinds of faults, and from some more.
+Seeds that are written down with their kinds of faults keep their meaning; those of `modes` draw from some kinds more.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from typing import NamedTuple
 
 from dledger.sim.group import GroupSettings
 from dledger.sim.kinds import DRAWS, MODE_KINDS, RARE
-from dledger.sim.plan import Plan
+from dledger.sim.plan import Plan, draw_plan
 
 MANY = frozenset(("crash-many", "kill-many", "pause-many"))
 """Kinds that strike two nodes at least."""
 LOSING = ("crash", "crash-all", "stop")
 """Kinds that show what is lost where acknowledgements do not wait for the disk."""
+
+
+USUAL_SHARE = 0.5
+THREADS_SHARE = 0.1
+"""Of the seeds that draw from everything."""
 
 
 class Shape(NamedTuple):
@@ -76,3 +81,16 @@ def draw_thread_plan(random: Random, kinds: Collection[str] | None = None) -> Pl
     """A seed's mode, in which blocking work is interrupted at its disk calls."""
     plan = draw_mode_plan(random, kinds)
     return replace(plan, group=replace(plan.group, switch_share=random.choice((0.1, 0.4, 0.9))))
+
+
+def draw_any_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
+    """One of all plans: half of the seeds have the usual group, the others a mode, some of these with threads.
+
+    Given `kinds`, and in the first half, a seed means what it meant before there were modes.
+    """
+    coin = Random()
+    coin.setstate(random.getstate())
+    drawn = coin.random()
+    if kinds is not None or drawn < USUAL_SHARE:
+        return draw_plan(random, kinds)
+    return draw_thread_plan(random) if drawn >= 1 - THREADS_SHARE else draw_mode_plan(random)
