@@ -93,14 +93,19 @@ class BrokerService:
         await self._flush_offsets()
 
     async def _flush_offsets(self) -> None:
-        """Put what is held back into the log: whoever leads next has it, and nobody asks for one-way commits again."""
-        if not self.group.ready:
-            return
-        flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self._env.call_later(FLUSH_AT_STOP_S, partial(_resolve, flushed, None))
-        self.machine.flush_offsets(partial(_resolve, flushed))
-        await flushed
-        timer.cancel()
+        """Put what is held back into the log: whoever leads next has it, and nobody asks for one-way commits again.
+
+        While that is under way more may come.
+        """
+        deadline = self._env.now() + FLUSH_AT_STOP_S
+        while self.group.ready and (left_s := deadline - self._env.now()) > 0:
+            flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            timer = self._env.call_later(left_s, partial(_resolve, flushed, None))
+            self.machine.flush_offsets(partial(_resolve, flushed))
+            await flushed
+            timer.cancel()
+            if not self.machine.offset_buffer.collected:
+                return
 
     def _on_leadership(self, leadership: Leadership) -> None:
         self.group.on_leadership(leadership)

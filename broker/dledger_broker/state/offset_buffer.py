@@ -58,6 +58,11 @@ class OffsetBuffer:
         batches = [flight.offsets for flight in self._flights]
         return tuple(batch[key] for batch in (*batches, self._offsets) if key in batch)
 
+    @property
+    def collected(self) -> int:
+        """Commits that are not proposed yet."""
+        return len(self._offsets)
+
     def flush(self, done: Done, key: Key | None = None) -> None:
         """Propose what is buffered now; `done` is told when everything taken before is applied.
 

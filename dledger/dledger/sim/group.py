@@ -13,7 +13,6 @@ from dledger.core.messages import Message
 from dledger.errors import (
     ContradictionError,
     CorruptionError,
-    IdentityError,
     LogError,
     LogFullError,
     LostDirectoryError,
@@ -34,7 +33,7 @@ from dledger.sim.platter import Platter
 from dledger.sim.scheduler import Scheduler
 from dledger.sim.service import Service
 from dledger.sim.threads import Threads
-from dledger.store.identity import Identity, read_identity, write_identity
+from dledger.store.identity import Identity, write_identity
 from dledger.types import Membership, ReplicaId, SnapshotMeta
 
 __all__ = ["DISK_ERRORS", "KEEPS", "GroupSettings", "Life", "SimGroup", "SimNode"]
@@ -195,7 +194,7 @@ class SimGroup:
             excused_to=lambda: self.witness.forgotten_to(name) if node.rotten else 0,
         )
         node.disk.entered, node.disk.written = platter.entered, platter.written
-        before = _identity_that_can_be_read(node)
+        before = node.identity
         opened: Opened | None = None
         try:
             opened = open_directory(node.disk, node.config, self._mint, boot_id=f"boot-{node.boots}", name=name)
@@ -245,7 +244,12 @@ class SimGroup:
             self.say(f"{node.name} waits for a leader: {lost}")
             return False
         self.say(f"{node.name} comes back as another incarnation: {lost}")
-        set_aside(node.disk, identity_to_leave(node.disk, node.config, self._mint), self._mint)
+        try:
+            set_aside(node.disk, identity_to_leave(node.disk, node.config, self._mint), self._mint)
+        except DISK_ERRORS as error:
+            require(node.disk.is_full or node.failing_disk, "a node comes back", node=node.name, error=error)
+            self.say(f"{node.name} cannot come back yet: {error}")
+            return False
         node.rotten = False
         return self.start(node.name)
 
@@ -489,10 +493,3 @@ class SimGroup:
 
 
 KEEPS: tuple[Keep, ...] = ("none", "random", "all")
-
-
-def _identity_that_can_be_read(node: SimNode) -> Identity | None:
-    try:
-        return read_identity(node.disk, node.name)
-    except IdentityError:
-        return None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dledger.config import ReplicaConfig
+from dledger.errors import IdentityError
 from dledger.net.links import ChannelListener
 from dledger.net.transport import Receiver
 from dledger.replica.replica import Replica
@@ -17,6 +18,7 @@ from dledger.sim.platter import Platter
 from dledger.sim.service import Service
 from dledger.sim.waiting import Waiting
 from dledger.statemachine import StateMachine
+from dledger.store.identity import Identity, read_identity
 from dledger.types import ReplicaId
 
 
@@ -59,6 +61,14 @@ class SimNode:
     def replica(self) -> Replica | None:
         """The running replica, or None."""
         return None if self.life is None else self.life.replica
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who its directory says it is, None if that cannot be read."""
+        try:
+            return read_identity(self.disk, self.name)
+        except IdentityError:
+            return None
 
 
 class Life:

@@ -62,11 +62,11 @@ class Brokers:
         connection.call(RemotingCommand(code, flag=flag, ext=ext), TIMEOUT_S, answers.append)
         return answers
 
-    def slow_down_disk(self, name: str) -> None:
-        """Syncs of a node take longer from now on than a leader waits for who is to succeed it."""
+    def slow_down_disk(self, name: str, sync_s: float = SLOW_SYNC_S) -> None:
+        """Syncs of a node take so long from now on: longer than a leader waits for who is to succeed it."""
         life = self.group.nodes[name].life
         assert life is not None
-        life.environment.sync_delay_s = lambda _lane: SLOW_SYNC_S
+        life.environment.sync_delay_s = lambda _lane: sync_s
 
     def fill_disk_for(self, seconds: float) -> None:
         """Let time pass in which the leader's log refuses everything, the small and rare commands too."""

@@ -312,6 +312,30 @@ def commit_in_a_leader_that_stops() -> None:
     assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
+def commit_that_comes_to_a_stopping_leader() -> None:
+    """A one-way commit that comes while a leader that stops waits for its earlier ones is not lost either.
+
+    1. A consumer commits 1 at the leader, and asks for no answer.
+    2. The leader is stopped (SIGINT). The disks of the others are slow: it waits until they have that commit.
+    3. The consumer commits 2 meanwhile.
+    """
+    brokers = Brokers()
+    leader = brokers.leader
+    at_leader = brokers.connect(leader)
+    brokers.found_group(at_leader)
+    for name in brokers.group.nodes:
+        if name != leader:
+            brokers.slow_down_disk(name, 0.3)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1), oneway=True)
+    brokers.run(0.05)
+    brokers.group.stop(leader)
+    brokers.run(0.2)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
+    brokers.run(4.0)
+    assert brokers.group.nodes[leader].life is None
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
 COMMIT_SCHEDULES: Final = (
     commit_that_was_overtaken,
     commit_that_missed_two_leaders,
@@ -325,4 +349,5 @@ COMMIT_SCHEDULES: Final = (
     commit_of_which_only_a_lower_one_is_left,
     commit_that_a_handover_takes_along,
     commit_in_a_leader_that_stops,
+    commit_that_comes_to_a_stopping_leader,
 )
