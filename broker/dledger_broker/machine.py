@@ -23,7 +23,7 @@ from typing import Protocol, cast
 
 import msgspec
 
-from dledger.environment import Environment
+from dledger.environment import Environment, called_back
 from dledger.errors import LogError, NotLeaderError
 from dledger.invariants import invariant
 from dledger.statemachine import CommittedEntry, Leadership, Restore
@@ -203,10 +203,7 @@ class BrokerMachine:
             self.checkpointer.close(checkpointed.set)
             await checkpointed.wait()
         self.queues.halt()
-        idle = asyncio.Event()
-        self._writer.when_idle(idle.set)
-        await idle.wait()
-        self.queues.close()
+        await called_back(self.queues.close)
 
     # ---------------------------------------------------------------- dledger.statemachine.StateMachine
 

@@ -43,8 +43,6 @@ NOT_MENDED: Final = frozenset(
         "dledger.store.reader.LogReader._unit",
         "dledger.store.reader.LogReader.disk_ratio",
         "dledger.store.reader.LogReader.segments",
-        "dledger_broker.views.unitfiles.OpenFiles.forget",
-        "dledger_broker.views.unitfiles.OpenFiles.get",
     )
 )
 """Functions (module and qualified name) that still do disk work on the loop; what they call may, too."""

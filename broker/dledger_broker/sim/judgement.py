@@ -11,7 +11,8 @@ from dledger_broker.sim.connection import Answer, SimConnection
 from dledger_broker.sim.expected import Stored
 from dledger_broker.sim.service import SimBroker, address_of
 from dledger_broker.state.tables import QueueState
-from dledger_broker.views.unitfiles import queue_directory, read_units
+from dledger_broker.views.unitfiles import queue_directory
+from dledger_broker.views.unitreader import read_units
 from dledger_broker.views.units import UNIT
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand

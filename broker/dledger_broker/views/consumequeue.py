@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from dledger.environment import COLD, Environment
+from dledger.environment import Environment
 from dledger.invariants import invariant
 from dledger.store.disk import Disk
 from dledger_broker.state.tables import QueueState
@@ -20,13 +20,12 @@ from dledger_broker.views.checkpoint import remove_checkpoint
 from dledger_broker.views.unitfiles import (
     DIRECTORY,
     FileLayout,
-    QueueFileReader,
     QueueFileWriter,
     UnitBatch,
     queue_directory,
-    read_units,
     topic_directory,
 )
+from dledger_broker.views.unitreader import QueueFileReader, close_all, read_units
 from dledger_broker.views.units import UNIT_BYTES, first_where
 from dledger_broker.views.writer import ViewWriter
 
@@ -50,7 +49,7 @@ class ConsumeQueues:
         self._writer = writer
         self.layout = layout
         self._flush_s = flush_ms / 1000
-        self._reader = QueueFileReader(disk, layout)
+        self._reader = QueueFileReader(disk, env, layout)
         self._files = QueueFileWriter(disk, layout)
         self._dirty: list[QueueState] = []
         self._resident: list[QueueState] = []
@@ -93,7 +92,7 @@ class ConsumeQueues:
             return
         count = min(count, view.tail_start - offset, self.layout.units_per_file)
         directory = queue_directory(queue.topic, queue.queue_id)
-        self._env.run_blocking(COLD, partial(read_units, self._disk, self.layout, directory, offset, count), done)
+        self._reader.read(directory, offset, count, done)
 
     def first_kept(self, queue: QueueState, position: int) -> Callable[[], int]:
         """Work for a worker: the first offset whose record lies at or above a log position."""
@@ -231,8 +230,7 @@ class ConsumeQueues:
         jobs = [
             (queue_directory(queue.topic, queue.queue_id), queue.view.start) for queue in queues if not queue.dropped
         ]
-        for directory, _ in jobs:
-            self._reader.forget(directory + "/")
+        self._reader.forget_in({directory for directory, _ in jobs})
 
         def work() -> None:
             for directory, start in jobs:
@@ -256,7 +254,12 @@ class ConsumeQueues:
         """Hand the worker nothing more by itself: what is appended from now on stays in memory."""
         self._halted = True
 
-    def close(self) -> None:
-        """Close the files; the writer is idle, and the queues have halted."""
-        self._reader.forget("")
-        self._files.close()
+    def close(self, done: Callable[[BaseException | None], None]) -> None:
+        """Have the worker close the files behind all that it was handed; the queues have halted."""
+        files = self._reader.close()
+
+        def work() -> None:
+            close_all(files)
+            self._files.close()
+
+        self._writer.submit(work, done)

@@ -1,4 +1,4 @@
-"""The files of consume queues; every call but `QueueFileReader.read_nowait` may block."""
+"""The files of consume queues: their names, and how they are written.  Every call that touches one blocks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import OrderedDict
 from hashlib import sha256
 from typing import NamedTuple
 
-from dledger.errors import CorruptionError
 from dledger.store.disk import Disk, File
 from dledger_broker.views.units import FILLER, UNIT_BYTES, UNITS_PER_FILE
 
@@ -99,58 +98,6 @@ class OpenFiles:
         """Close the files whose path starts with `prefix`."""
         for path in [path for path in self._files if path.startswith(prefix)]:
             self._files.pop(path).close()
-
-
-def read_units(disk: Disk, layout: FileLayout, directory: str, offset: int, count: int) -> bytes:
-    """Up to `count` units from `offset` on, across files.
-
-    Raises `CorruptionError` if a file lacks them: somebody removed or cut it while the broker was running.
-    """
-    parts: list[bytes] = []
-    while count > 0:
-        take = min(count, layout.room(offset))
-        path = f"{directory}/{layout.name(offset)}"
-        try:
-            file = disk.open(path)
-        except FileNotFoundError:
-            raise _missing(path, offset) from None
-        try:
-            data = file.pread(take * UNIT_BYTES, layout.place(offset))
-        finally:
-            file.close()
-        if len(data) != take * UNIT_BYTES:
-            raise _missing(path, offset)
-        parts.append(data)
-        offset += take
-        count -= take
-    return b"".join(parts)
-
-
-def _missing(path: str, offset: int) -> CorruptionError:
-    return CorruptionError(
-        f"{path} lacks the unit of queue offset {offset}; restart this node: it rebuilds the file from its log"
-    )
-
-
-class QueueFileReader:
-    """Reads units on the event loop as far as they are in the page cache."""
-
-    def __init__(self, disk: Disk, layout: FileLayout) -> None:
-        self._layout = layout
-        self._files = OpenFiles(disk)
-
-    def read_nowait(self, directory: str, offset: int, count: int) -> bytes | None:
-        """Up to `count` units from `offset` on, of one file; None if that needs the disk."""
-        take = min(count, self._layout.room(offset))
-        try:
-            file = self._files.get(f"{directory}/{self._layout.name(offset)}")
-        except FileNotFoundError:
-            return None
-        return file.pread_nowait(take * UNIT_BYTES, self._layout.place(offset))
-
-    def forget(self, directory: str) -> None:
-        """The files of a directory were removed or will be."""
-        self._files.forget(directory)
 
 
 class QueueFileWriter:

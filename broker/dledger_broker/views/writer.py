@@ -27,7 +27,6 @@ class ViewWriter:
         self._jobs: deque[Callable[[], None]] = deque()
         self._running = False
         self._abandoned = False
-        self._idle_callbacks: list[Callable[[], None]] = []
 
     def submit(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Run `work` after all jobs submitted before."""
@@ -37,27 +36,15 @@ class ViewWriter:
         if not self._running:
             self._next()
 
-    def when_idle(self, callback: Callable[[], None]) -> None:
-        """Call once nothing is running or waiting; at once if that is so now."""
-        if self._running:
-            self._idle_callbacks.append(callback)
-        else:
-            callback()
-
     def abandon(self) -> None:
         """Begin no job any more and report none; those that wait, or are submitted from now on, are dropped."""
         self._abandoned = True
         self._jobs.clear()
 
     def _next(self) -> None:
+        self._running = bool(self._jobs)
         if self._jobs:
-            self._running = True
             self._jobs.popleft()()
-            return
-        self._running = False
-        callbacks, self._idle_callbacks = self._idle_callbacks, []
-        for callback in callbacks:
-            callback()
 
     def _start(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         if self._abandoned:

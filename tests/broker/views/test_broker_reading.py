@@ -96,13 +96,14 @@ def test_units_outside_the_page_cache_are_read_by_a_worker(broker):
     broker.flush_views()
     broker.flush_views()
     assert len(queue.view.tail) == 0
-    warm = broker.machine.get_messages(queue, 10, 5, 1 << 20)
-    broker.machine.queues._reader.read_nowait = lambda *_: None
-    assert broker.machine.get_messages(queue, 10, 5, 1 << 20).cold
+    assert broker.machine.get_messages(queue, 10, 5, 1 << 20).cold, "nobody has opened the file"
     results = []
     broker.machine.get_messages_later(queue, 10, 5, 1 << 20, None, results.append)
     broker.env.run_ready()
-    assert results == [warm]
+    assert results == [broker.machine.get_messages(queue, 10, 5, 1 << 20)]
+    assert results[0].message_count == 5
+    broker.machine.queues._reader.read_nowait = lambda *_: None
+    assert broker.machine.get_messages(queue, 10, 5, 1 << 20).cold
     broker.machine.get_messages_later(queue, 40, 5, 1 << 20, None, results.append)
     assert results[1].status is ReadStatus.OFFSET_OVERFLOW_ONE
 

@@ -19,8 +19,8 @@ from dledger_broker.views.unitfiles import (
     UnitBatch,
     deleted_directory,
     queue_directory,
-    read_units,
 )
+from dledger_broker.views.unitreader import read_units
 from dledger_broker.views.units import FILLER, UNIT, UNIT_BYTES, UNITS_PER_FILE, first_where
 from dledger_remoting.tags import tag_code
 

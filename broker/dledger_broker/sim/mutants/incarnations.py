@@ -14,7 +14,7 @@ from dledger_broker.state.proposals import Proposals
 from dledger_broker.state.tables import BrokerState, QueueState, TopicState
 from dledger_broker.views import dispatch
 from dledger_broker.views.queries import Queries
-from dledger_broker.views.unitfiles import QueueFileReader
+from dledger_broker.views.unitreader import QueueFileReader
 from dledger_remoting.record import MessageRecord
 
 CATALOGUE = Catalogue("broker")
