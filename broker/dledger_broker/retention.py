@@ -58,7 +58,10 @@ class RetainedLog(Protocol):
         """The kept segments, oldest first."""
 
     def last_records(self, start: int, end: int) -> list[bytes]:
-        """The last records of each term in a range."""
+        """The last records of each term in a range.  Blocks."""
+
+    def segment_written_ms(self, start: int) -> int:
+        """When a segment's file was written last.  Blocks."""
 
     @property
     def first_position(self) -> int:

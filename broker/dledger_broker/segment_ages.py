@@ -31,6 +31,16 @@ class RecordLog(Protocol):
     def last_records(self, start: int, end: int) -> list[bytes]:
         """The last records of each term in a range.  Blocks."""
 
+    def segment_written_ms(self, start: int) -> int:
+        """When a segment's file was written last.  Blocks."""
+
+
+class SegmentTimes(NamedTuple):
+    """Store time of the newest message, None without one, and when the file was written last; ms since 1970."""
+
+    newest_ms: int | None
+    written_ms: int
+
 
 class Expired(NamedTuple):
     """Where the segments end that are too old (0: none is), and the one whose time must be read to know more."""
@@ -45,24 +55,24 @@ def newest_store_time(records: bytes) -> int:
 
 
 def find_expired(
-    segments: Sequence[SegmentInfo], newest_ms: Mapping[int, int | None], now_ms: int, max_age_ms: int
+    segments: Sequence[SegmentInfo], times: Mapping[int, SegmentTimes], now_ms: int, max_age_ms: int
 ) -> Expired:
     """The oldest segments, as far as their newest message is older than `max_age_ms`.
 
-    `newest_ms` has the newest store time by segment start, None for a segment without messages.  Such a segment, and
-    one with a time in the future, which says that a leader's clock was wrong, is as old as its file; if that is from
-    the future, too, it goes together with the next one.
+    `times` is by segment start.  A segment without messages, and one with a time in the future, which says that a
+    leader's clock was wrong, is as old as its file; if that is from the future, too, it goes with the next one.
     """
     before = 0
     for segment in segments:
-        if segment.start_position not in newest_ms:
+        found = times.get(segment.start_position)
+        if found is None:
             return Expired(before, segment)
-        written_ms = newest_ms[segment.start_position]
-        if written_ms is None or written_ms > now_ms:
-            written_ms = segment.mtime_ms
-        if written_ms > now_ms:
+        newest_ms = found.newest_ms
+        if newest_ms is None or newest_ms > now_ms:
+            newest_ms = found.written_ms
+        if newest_ms > now_ms:
             continue
-        if now_ms - written_ms <= max_age_ms:
+        if now_ms - newest_ms <= max_age_ms:
             break
         before = segment.end_position
     return Expired(before, None)
@@ -75,7 +85,7 @@ class SegmentAges:
         self._log = log
         self._env = env
         self._applied_position = applied_position
-        self._newest_ms: dict[int, int | None] = {}
+        self._times: dict[int, SegmentTimes] = {}
         self._reading = False
 
     def ask_expired(self, now_ms: int, max_age_ms: int, tell: Callable[[int], None]) -> None:
@@ -89,25 +99,26 @@ class SegmentAges:
         applied = self._applied_position()
         closed = [segment for segment in self._log.segments()[:-1] if segment.end_position <= applied]
         kept = {segment.start_position for segment in closed}
-        self._newest_ms = {start: newest for start, newest in self._newest_ms.items() if start in kept}
-        before, unread = find_expired(closed, self._newest_ms, now_ms, max_age_ms)
+        self._times = {start: times for start, times in self._times.items() if start in kept}
+        before, unread = find_expired(closed, self._times, now_ms, max_age_ms)
         if unread is None:
             tell(before)
             return
         start, end = unread.start_position, unread.end_position
 
-        def read() -> int | None:
-            return max(map(newest_store_time, self._log.last_records(start, end)), default=None)
+        def read() -> SegmentTimes:
+            newest_ms = max(map(newest_store_time, self._log.last_records(start, end)), default=None)
+            return SegmentTimes(newest_ms, self._log.segment_written_ms(start))
 
-        def on_read(newest_ms: int | BaseException | None) -> None:
+        def on_read(times: SegmentTimes | BaseException) -> None:
             self._reading = False
             if not self._log.is_ready:
                 return
-            if isinstance(newest_ms, BaseException):
-                _logger.warning("event=segment_age_unknown position=%d error=%r", start, str(newest_ms))
+            if isinstance(times, BaseException):
+                _logger.warning("event=segment_age_unknown position=%d error=%r", start, str(times))
                 tell(before)
                 return
-            self._newest_ms[start] = newest_ms
+            self._times[start] = times
             self.ask_expired(now_ms, max_age_ms, tell)
 
         self._reading = True

@@ -41,8 +41,6 @@ NOT_MENDED: Final = frozenset(
         "dledger.store.log.LogStore.reset",
         "dledger.store.log.LogStore.truncate",
         "dledger.store.reader.LogReader._unit",
-        "dledger.store.reader.LogReader.disk_ratio",
-        "dledger.store.reader.LogReader.segments",
     )
 )
 """Functions (module and qualified name) that still do disk work on the loop; what they call may, too."""

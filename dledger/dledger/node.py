@@ -328,6 +328,10 @@ class Node:
         """The last records of each term in a range, see `dledger.store.ranges`.  Blocks; for a worker thread."""
         return last_records(self.replica.store, start, end)
 
+    def segment_written_ms(self, start: int) -> int:
+        """When a segment's file was written last, see `dledger.store.reader`.  Blocks; for a worker thread."""
+        return self.replica.store.segment_written_ms(start)
+
     async def _read(self, position: int, work: Callable[[], T]) -> T:
         replica = self.replica
         try:
@@ -345,10 +349,6 @@ class Node:
 
     def segments(self) -> list[SegmentInfo]:
         return self.replica.store.segments()
-
-    def disk_ratio(self) -> float:
-        """How full the file system of the log is, 0 to 1."""
-        return self.replica.store.disk_ratio()
 
     def on_trimmed(self, hook: Callable[[int], None]) -> None:
         """`hook(position)` after every trim of this node's log."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from dledger import Node, NodeConfig
 from dledger.core.messages import DISK_FULL
 from dledger.errors import LogFullError
 from dledger.format import encode_command
+from dledger.replica import housekeeping
+from dledger.store.disk import OsDisk
 from dledger.store.log import LogStore
 from dledger.types import Role
 
@@ -94,6 +97,38 @@ async def test_a_leader_whose_followers_disks_are_full_refuses_instead_of_leavin
         await leader.append(b"after")
     finally:
         await group.stop()
+
+
+async def test_how_full_the_disk_is_is_looked_up_beside_the_event_loop_and_once_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A disk that hangs may hang there, too: the node goes on with what it knew."""
+    looks: list[bool] = []
+    hangs, may_go_on = threading.Event(), threading.Event()
+
+    def usage(_disk: OsDisk, _path: str) -> tuple[int, int]:
+        looks.append(threading.current_thread() is threading.main_thread())
+        if hangs.is_set():
+            may_go_on.wait(30)
+        return (50, 200) if may_go_on.is_set() else (20, 200)
+
+    monkeypatch.setattr(housekeeping, "LOOK_AT_DISK_S", 0.0)
+    async with Node(alone(tmp_path), Journal()) as node:
+        await until(lambda: node.is_ready, "a leader")
+        monkeypatch.setattr(OsDisk, "usage", usage)
+        await until(lambda: node.status().disk_used == 900, "a look")
+        hangs.set()
+        try:
+            seen = len(looks)
+            await until(lambda: len(looks) > seen, "a look that hangs")
+            seen = len(looks)
+            for _ in range(10):
+                await node.append(b"goes on")
+            assert (node.status().disk_used, len(looks)) == (900, seen)
+        finally:
+            may_go_on.set()
+        await until(lambda: node.status().disk_used == 750, "another look")
+    assert not any(looks)
 
 
 async def test_one_full_follower_does_not_stop_a_leader(tmp_path: Path, disk: FullDisk):

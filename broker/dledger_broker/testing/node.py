@@ -265,10 +265,14 @@ class FakeNode:
         """See `Node.segments`."""
         ends = [*self.log.segment_starts[1:], self.log.end]
         return [
-            SegmentInfo(start, end, end - start, written)
-            for start, end, written in zip(self.log.segment_starts, ends, self.log.segment_times, strict=True)
+            SegmentInfo(start, end)
+            for start, end in zip(self.log.segment_starts, ends, strict=True)
             if start >= self.log.first_position
         ]
+
+    def segment_written_ms(self, start: int) -> int:
+        """See `Node.segment_written_ms`."""
+        return self.log.segment_times[self.log.segment_starts.index(start)]
 
     def read_index(self, callback: Callable[[Exception | None], None]) -> None:
         """See `Node.read_index`; answers at the end of the turn."""

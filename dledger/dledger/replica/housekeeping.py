@@ -20,6 +20,9 @@ from dledger.types import ReplicaId
 PREPARE_STEP_BYTES = 16 << 20
 """Several times a second: zeros for about 60 MB/s of log.  One that grows much faster is not filled."""
 
+LOOK_AT_DISK_S = 1.0
+"""How often it is looked how full the file system is, by others' files, too."""
+
 
 class Housekeeping:
     """`saved_commit` is the commit index that the directory holds; `failed` is told what ends this replica.
@@ -57,12 +60,15 @@ class Housekeeping:
         self._failed = failed
         self._preparing = False
         self._prepared_end = -1
+        self._disk_ratio = 0.0
+        self._look_at = float("-inf")
 
     def run(self) -> None:
         """Do what is due."""
         engine, store = self._engine(), self._store
         has_room = store.has_room(store.end_position)
-        engine.disk_used = min(int(store.disk_ratio() * DISK_FULL), DISK_FULL - 1) if has_room else DISK_FULL
+        engine.disk_used = min(int(self._disk_ratio * DISK_FULL), DISK_FULL - 1) if has_room else DISK_FULL
+        self._look_at_disk()
         engine.wall_ms = self._environment.wall_ms()
         self._leading.admission.look(self._environment.now(), leads=self._is_ready())
         self._save_commit(engine.commit_index)
@@ -85,6 +91,21 @@ class Housekeeping:
                     self._leading.change_membership(membership)
                 except LogFullError:
                     pass  # it is due again in a moment
+
+    def _look_at_disk(self) -> None:
+        """See how full the file system is, off the event loop: a disk that hangs may not answer that either."""
+        if self._environment.now() < self._look_at:
+            return
+        self._look_at = float("inf")
+
+        def done(ratio: float | BaseException) -> None:
+            self._look_at = self._environment.now() + LOOK_AT_DISK_S
+            if isinstance(ratio, BaseException):
+                self._failed(StorageError(f"the free space of the disk cannot be told: {ratio}"))
+            else:
+                self._disk_ratio = ratio
+
+        self._environment.run_blocking(BACKGROUND, self._store.disk_ratio, done)
 
     def _record(self, start: Callable[[], None]) -> None:
         try:

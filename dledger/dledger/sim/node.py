@@ -108,6 +108,10 @@ class SimulatedNode:
         """See `Node.last_records`."""
         return last_records(self._life.replica.store, start, end)
 
+    def segment_written_ms(self, start: int) -> int:
+        """See `Node.segment_written_ms`."""
+        return self._life.replica.store.segment_written_ms(start)
+
     async def _cold(self, work: Callable[[], T]) -> T:
         return await called_back(lambda done: self._life.environment.run_blocking(COLD, work, done))
 

@@ -21,12 +21,10 @@ from dledger.types import EntryMeta
 
 
 class SegmentInfo(NamedTuple):
-    """One kept segment: log positions, bytes allocated on disk, time of its last write (ms since 1970)."""
+    """One kept segment, by log positions."""
 
     start_position: int
     end_position: int
-    size_on_disk: int
-    mtime_ms: int
 
 
 class Pin:
@@ -282,15 +280,21 @@ class LogReader:
     def segments(self) -> list[SegmentInfo]:
         """The kept segments, oldest first."""
         return [
-            SegmentInfo(
-                segment.start,
-                min(segment.start + self.segment_bytes, self.end_position),
-                *self._disk.stat(segment_path(segment.start)),
-            )
+            SegmentInfo(segment.start, min(segment.start + self.segment_bytes, self.end_position))
             for segment in self._table
         ]
 
+    def segment_written_ms(self, start: int) -> int:
+        """When the file of the segment that starts at a position was written last, ms since 1970.  Blocks.
+
+        Raises `TrimmedError` if it is gone.
+        """
+        try:
+            return self._disk.stat(segment_path(start)).mtime_ms
+        except FileNotFoundError:
+            raise TrimmedError(f"the segment at {start} was trimmed") from None
+
     def disk_ratio(self) -> float:
-        """The used share of the file system, 0 to 1."""
+        """The used share of the file system, 0 to 1.  Blocks; raises `OSError`."""
         free, total = self._disk.usage(DIRECTORY)
         return 1.0 - free / total if total else 1.0

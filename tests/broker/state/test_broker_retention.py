@@ -1,12 +1,12 @@
 import dataclasses
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from msgspec.structs import replace
 
 from dledger.errors import BusyError, LogError, LogFullError
 from dledger.replica.status import PeerStatus
-from dledger.store.log import SegmentInfo
 from dledger.types import EntryKind
 from dledger_broker.config import BrokerConfig
 from dledger_broker.founding import Founding
@@ -20,7 +20,7 @@ from dledger_broker.retention import (
     clocks_agree,
     fullest_disk_ratio,
 )
-from dledger_broker.segment_ages import find_expired
+from dledger_broker.segment_ages import SegmentTimes, find_expired
 from dledger_broker.state.commands import PutPin, TrimQueues, encode
 from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, Message
 
@@ -28,14 +28,20 @@ NOW = 1_000_000
 CONFIG = BrokerConfig(broker_group="g", node_id="n0", data_dir=Path("unused"), group_ordinal=7)
 
 
-def segments(*ages: int, size: int = 100) -> list[SegmentInfo]:
-    return [SegmentInfo(size * n, size * (n + 1), size, NOW - age) for n, age in enumerate(ages)]
+class Aged(NamedTuple):
+    start_position: int
+    end_position: int
+    age_ms: int
+
+
+def segments(*ages: int, size: int = 100) -> list[Aged]:
+    return [Aged(size * n, size * (n + 1), age) for n, age in enumerate(ages)]
 
 
 def choose(found, candidates, policy, *, ratio: float = 0.1, pinned: int | None = None):
     """With messages as old as their files."""
-    newest = {segment.start_position: segment.mtime_ms for segment in found}
-    before = find_expired(found[:-1], newest, NOW, policy.max_age_ms).before
+    times = {segment.start_position: SegmentTimes(NOW - segment.age_ms, NOW - segment.age_ms) for segment in found}
+    before = find_expired(found[:-1], times, NOW, policy.max_age_ms).before
     return choose_trim(found, candidates, policy, expired_before=before, disk_ratio=ratio, pinned=pinned)
 
 

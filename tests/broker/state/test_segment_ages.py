@@ -1,26 +1,30 @@
 """A segment is as old as its newest message, whoever wrote its file and when."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from dledger.errors import CorruptionError
 from dledger.store.log import SegmentInfo
-from dledger_broker.segment_ages import Expired, SegmentAges, find_expired
+from dledger_broker.segment_ages import Expired, SegmentAges, SegmentTimes, find_expired
 from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, FakeNode, Message
 
 NOW = 1_000_000
 HOUR = 3_600_000
 
 
-def log_of(*written: int) -> list[SegmentInfo]:
-    """Segments of 100 bytes whose files were written at these times."""
-    return [SegmentInfo(100 * number, 100 * number + 100, 100, at) for number, at in enumerate(written)]
+def log_of(count: int) -> list[SegmentInfo]:
+    """Segments of 100 bytes."""
+    return [SegmentInfo(100 * number, 100 * number + 100) for number in range(count)]
 
 
-def expired(newest: Iterable[int | None], files: Iterable[int], max_age_ms: int = 50) -> Expired:
-    found = log_of(*files)
-    times = {segment.start_position: at for segment, at in zip(found, newest, strict=False)}
+def expired(newest: Iterable[int | None], files: Sequence[int], max_age_ms: int = 50) -> Expired:
+    """Of segments whose newest messages, and files, were written at these times; not all were read."""
+    found = log_of(len(files))
+    times = {
+        segment.start_position: SegmentTimes(*both)
+        for segment, both in zip(found, zip(newest, files, strict=False), strict=False)
+    }
     return find_expired(found, times, NOW, max_age_ms)
 
 
@@ -31,7 +35,7 @@ def test_the_newest_message_counts_and_not_the_file():
 
 def test_the_first_segment_that_nobody_has_read_ends_the_search():
     found = expired([NOW - 60], [NOW, NOW])
-    assert (found.before, found.unread) == (100, log_of(NOW, NOW)[1])
+    assert (found.before, found.unread) == (100, log_of(2)[1])
     assert expired([NOW - 40], [NOW, NOW]) == (0, None), "it need not be read yet"
 
 

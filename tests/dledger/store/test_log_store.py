@@ -15,7 +15,7 @@ from dledger.store import space
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.index import UNIT_BYTES
 from dledger.store.log import LogStore
-from dledger.store.segments import Segment, SegmentTable
+from dledger.store.segments import Segment, SegmentTable, segment_path
 from dledger.store.snapshots import SnapshotStore
 from dledger.types import EntryKind, SnapshotMeta
 
@@ -532,13 +532,16 @@ def test_the_recent_window_forgets_only_what_is_durable(disk: Disk, monkeypatch:
     model.check()
 
 
-def test_segments_tell_range_size_and_age(model: LoggedModel):
+def test_segments_tell_their_range_and_age(model: LoggedModel):
     model.fill(random.Random(1), 30)
     segments = model.log.segments()
     assert [segment.start_position for segment in segments] == [at * SEGMENT_BYTES for at in range(len(segments))]
     assert segments[0].end_position == SEGMENT_BYTES
     assert segments[-1].end_position == model.log.end_position
-    assert all(segment.size_on_disk > 0 for segment in segments)
+    written = model.disk.stat(segment_path(SEGMENT_BYTES)).mtime_ms
+    assert model.log.segment_written_ms(SEGMENT_BYTES) == written
+    with pytest.raises(TrimmedError, match=str(7_000 * SEGMENT_BYTES)):
+        model.log.segment_written_ms(7_000 * SEGMENT_BYTES)
     assert 0 <= model.log.disk_ratio() <= 1
 
 
