@@ -12,9 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
+from dledger.replica.lateness import BOUNDS_S
 from dledger.replica.status import NodeStatus
 from dledger.types import Role
 from dledger_broker.metrics import HELP
@@ -125,7 +132,18 @@ def _raft(status: NodeStatus) -> Iterator[Metric]:
     syncs = SummaryMetricFamily("dledger_log_sync_seconds", "Duration of the log's fdatasyncs", labels=_NODE_LABELS)
     syncs.add_metric(node, count_value=status.syncs, sum_value=status.sync_seconds)
     yield syncs
+    yield from _lateness(status, node)
     yield from _peers(status, node)
+
+
+def _lateness(status: NodeStatus, node: tuple[str, str, str]) -> Iterator[Metric]:
+    if status.loop_late is not None:
+        late = HistogramMetricFamily(
+            "dledger_loop_late_seconds", "How late timers of the node's event loop fired", labels=_NODE_LABELS
+        )
+        bounds = (*map(str, BOUNDS_S), "+Inf")
+        late.add_metric(node, list(zip(bounds, status.loop_late.at_most, strict=True)), status.loop_late.seconds)
+        yield late
 
 
 def _peers(status: NodeStatus, node: tuple[str, str, str]) -> Iterator[Metric]:

@@ -57,6 +57,7 @@ def describe(replica: Replica) -> NodeStatus:
         corrupt_bytes=replica.repairer.corrupt_bytes,
         repairs=replica.repairer.repairs,
         rotten_snapshots=len(replica.snapshots.rotten),
+        loop_late=replica.timed_loop.lateness(),
         refusal=replica.leading.admission.refusal,
         failure=None if replica.failure is None else str(replica.failure),
     )

@@ -45,6 +45,7 @@ from dledger.replica.forgetting import Forgetter
 from dledger.replica.housekeeping import Housekeeping
 from dledger.replica.inbox import Inbox
 from dledger.replica.joining import JoiningPolicy
+from dledger.replica.lateness import TimedLoop
 from dledger.replica.leading import Leading
 from dledger.replica.marks import DIGEST_CHANNEL, Marks
 from dledger.replica.opening import Opened
@@ -88,6 +89,7 @@ class Replica:
         self.identity = opened.identity
         self.me = ReplicaId(config.node_id, opened.identity.incarnation)
         self.environment = environment
+        self.timed_loop = TimedLoop(environment)
         self.transport = transport
         self.store = opened.store
         self.snapshots = opened.snapshots
@@ -165,7 +167,7 @@ class Replica:
             lambda: self.engine,
             pump=self._pump,
             corrupt=lambda index: self.repairer.suspect(index),  # noqa: PLW0108 - it is made from the outbox
-            hand_over=lambda: self._guarded(self._hand_over),
+            hand_over=lambda: self._guarded(lambda: self.transfer(None)),
             failed=self.fail,
         )
 
@@ -304,7 +306,7 @@ class Replica:
             self.stop()
             self._on_failure(error)
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _guarded(self, work: Callable[[], object]) -> None:
         if self._stopped:
             return
         try:
@@ -320,7 +322,7 @@ class Replica:
     def _tick(self) -> None:
         if self._stopped:
             return
-        self.environment.call_later(self.config.heartbeat_ms / 1000 / TICKS_PER_HEARTBEAT, self._tick)
+        self.timed_loop.call_later(self.config.heartbeat_ms / 1000 / TICKS_PER_HEARTBEAT, self._tick)
         self._guarded(self._on_tick)
 
     def _on_tick(self) -> None:
@@ -384,9 +386,6 @@ class Replica:
         started = self.leading.transfer(to)
         self._pump()
         return started
-
-    def _hand_over(self) -> None:
-        self.transfer(None)
 
     # ---------------------------------------------------------------- effects
 

@@ -26,6 +26,17 @@ class PeerStatus(msgspec.Struct, frozen=True, rename=_NAMES):
     clock_ahead_ms: int | None
 
 
+class LoopLateness(msgspec.Struct, frozen=True):
+    """How late timers of the event loop fired since the start.
+
+    `at_most` has the number of those that were late by at most each of `dledger.replica.lateness.BOUNDS_S`, and last
+    the number of all; `seconds` is the sum.
+    """
+
+    at_most: list[int]
+    seconds: float
+
+
 class NodeStatus(msgspec.Struct, frozen=True, rename=_NAMES):
     """Positions are bytes of the log, indexes count entries from 0; `disk_used` as in `PeerStatus`."""
 
@@ -60,5 +71,6 @@ class NodeStatus(msgspec.Struct, frozen=True, rename=_NAMES):
     """Corrupt ranges healed since the start."""
     rotten_snapshots: int = 0
     """Neither trimmed to nor sent, because they do not verify and no peer's has replaced them yet."""
+    loop_late: LoopLateness | None = None
     refusal: str | None = None
     """Why this node takes no writes although it leads, or that its own disk is full, and what to do."""

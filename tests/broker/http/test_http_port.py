@@ -12,7 +12,7 @@ from dledger.errors import ConfigError, LogError
 from dledger.net import http
 from dledger.net.proof import prove
 from dledger.net.settings import LinkCounters
-from dledger.replica.status import NodeStatus, PeerStatus
+from dledger.replica.status import LoopLateness, NodeStatus, PeerStatus
 from dledger_broker.exporter import NodeCollector
 from dledger_broker.http import start_http, unready_because
 from dledger_broker.metrics import HELP, BrokerCounters
@@ -43,6 +43,7 @@ LEADER = NodeStatus(
     elections=3,
     voters=["broker-a-n0", "broker-a-n1"],
     learners=[],
+    loop_late=LoopLateness([5, 7, 7, 7, 8, 8, 8, 9], 6.5),
     peers=[PeerStatus("broker-a-n1", True, 30, 11, 250, "replicate", 15, -1500)],
 )
 
@@ -223,6 +224,10 @@ async def test_metrics_show_the_log_and_the_counters(served):
     assert found["dledger_raft_peer_clock_ahead_seconds", ("broker-a-n1",)] == -1.5
     assert found["dledger_raft_elections_total", ()] == 3
     assert found["dledger_log_sync_seconds_sum", ()] == 0.5
+    assert found["dledger_loop_late_seconds_bucket", ("0.005",)] == 7
+    assert found["dledger_loop_late_seconds_bucket", ("0.5",)] == 8
+    assert found["dledger_loop_late_seconds_count", ()] == 9
+    assert found["dledger_loop_late_seconds_sum", ()] == 6.5
     assert found["dledger_broker_frames_refused_total", ()] == 4
     assert found["dledger_broker_connections", ()] == 2
 
