@@ -9,8 +9,8 @@ from hypothesis import settings
 
 from dledger import loop_guard
 
-SERVING = ("dledger.node", "dledger.reopening", "dledger.replica.", "dledger_broker.")
-"""Modules that run on the loop of a node."""
+SERVING = ("dledger.node", "dledger.reopening", "dledger.replica.", "dledger_broker.", "dledger_namesrv.")
+"""Modules that run on the loop of a node or name server."""
 NOT_SERVING = ("dledger_broker.testing.", "dledger_broker.sim.")
 
 

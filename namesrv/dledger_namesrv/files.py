@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from dledger.loop_guard import disk_work
+
 
 def replace_file(path: Path, body: bytes) -> None:
-    """Let a file have this content, durably: after a crash it has this or its former one. Raises `OSError`."""
+    """Let a file have this content, durably: after a crash it has this or its former one.
+
+    Blocks, so it belongs on a thread of its own. Raises `OSError`.
+    """
+    disk_work("replace", str(path))
     scratch = path.with_suffix(".tmp")
     with scratch.open("wb") as file:
         file.write(body)

@@ -10,9 +10,11 @@ from contextlib import AsyncExitStack
 import pytest
 from served_names import PATIENCE_S, A, B, connected, serving
 
+from dledger import loop_guard
+from dledger.loop_guard import DiskWorkOnLoopError
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.known import KnownGroupsError, KnownGroupsFile
-from dledger_namesrv.kv import MAX_BYTES, KVStoreError
+from dledger_namesrv.kv import MAX_BYTES, KVStore, KVStoreError
 from dledger_namesrv.records import KnownGroup
 from dledger_namesrv.server import NameServer, StartError
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command, make_response
@@ -601,3 +603,13 @@ async def test_a_stale_pid_file_does_no_harm(tmp_path):
     async with serving(tmp_path) as server, connected(server) as client:
         assert (await client.call(206)).code == 0
     assert not (tmp_path / "pid").exists()
+
+
+async def test_a_file_that_is_replaced_on_the_event_loop_is_found_out(tmp_path):
+    values = KVStore(tmp_path)
+    with pytest.raises(DiskWorkOnLoopError, match="kvConfig"):
+        values.put("space", "key", "value")
+    loop_guard.violations.clear()
+    assert list(tmp_path.iterdir()) == []
+    await asyncio.to_thread(values.put, "space", "key", "value")
+    assert KVStore(tmp_path).get("space", "key") == "value"
