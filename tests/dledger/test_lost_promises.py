@@ -91,8 +91,14 @@ async def trimmed(group: Group) -> None:
     position = group.trim_candidates()[-1]
     assert (await group.leader()).trim(position)
     await until(lambda: all(node.first_position == position for node in group.nodes.values()), "all have trimmed")
-    for node_id in group.nodes:
-        assert [int(path.name) for path in (group.home(node_id) / "snapshots").iterdir()] == [position]
+    await until(lambda: all(begins_at(group.home(node_id), position) for node_id in group.nodes), "the files are gone")
+
+
+def begins_at(home: Path, position: int) -> bool:
+    """Whether nothing is left of what a trim to a position has dropped."""
+    snapshots = [int(path.name) for path in (home / "snapshots").iterdir()]
+    segments = [int(path.name) for path in (home / "commitlog").iterdir() if path.name.isdigit()]
+    return snapshots == [position] == [min(segments)]
 
 
 async def follower(group: Group) -> str:

@@ -7,7 +7,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from multiprocessing import get_context
@@ -36,18 +36,30 @@ def open_lab(name: str) -> Lab:
 
 def judge(case: Case, lab: str, mutant: str | None = None, *, trace: Callable[[str], None] | None = None) -> Outcome:
     """One case, with a known bug switched on if `mutant` names one; what the nodes log shows in a trace only."""
-    for package in NODE_PACKAGES:
-        logging.getLogger(package).setLevel(logging.ERROR if trace is None else logging.NOTSET)
     opened = open_lab(lab)
     gc.set_threshold(*GC_THRESHOLDS)
     began = time.process_time()
-    with opened.MUTANTS[mutant].applied() if mutant else nullcontext(), warnings.catch_warnings():
+    with opened.MUTANTS[mutant].applied() if mutant else nullcontext(), warnings.catch_warnings(), _logs(trace):
         # Tasks that die with their node before their first step.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         outcome = simulate(case, opened.SCENARIOS[case.scenario], trace=trace)
         gc.collect()
     outcome.cpu_s = time.process_time() - began
     return outcome
+
+
+@contextmanager
+def _logs(trace: Callable[[str], None] | None) -> Iterator[None]:
+    """Have nodes make no more log records than somebody looks at, and loggers as they were in the end."""
+    loggers = [logging.getLogger(package) for package in NODE_PACKAGES]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR if trace is None else logging.NOTSET)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def _begin(lab: str) -> None:
