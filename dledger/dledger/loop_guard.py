@@ -31,8 +31,6 @@ NEVER_BLOCK: Final = frozenset(("size",))
 
 NOT_MENDED: Final = frozenset(
     (
-        "dledger.replica.forgetting.Forgetter._begin",
-        "dledger.replica.housekeeping.Housekeeping._record",
         "dledger.replica.repair.Repairer._begin",
         "dledger.replica.repair.Repairer._drop",
         "dledger.store.log.LogStore._roll",

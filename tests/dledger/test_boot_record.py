@@ -1,5 +1,6 @@
 """`raft/boot` says in which run of the operating system everything acknowledged was last here."""
 
+from errno import ENOSPC
 from pathlib import Path
 from random import Random
 
@@ -76,3 +77,19 @@ def test_an_orderly_stop_takes_no_doubt_away():
         group.stop(node.name)
         group.scheduler.run_until(group.scheduler.now + 1.0)
         assert node.life is None
+
+
+def test_a_start_that_found_no_space_for_its_record_makes_it_once_there_is_some():
+    group = SimGroup(Scheduler(), Random(1), GroupSettings(flush="async"), serve_registers)
+    for name in group.nodes:
+        group.start(name)
+    group.scheduler.run_until(3.0)
+    node = group.nodes["n0"]
+    group.crash(node.name, "none")
+    node.disk.fail(lambda operation, path: (operation, path) == ("open", f"{BOOT_PATH}.tmp"), ENOSPC)
+    group.start(node.name)
+    group.scheduler.run_until(10.0)
+    assert node.disk.faults == [], "the first attempt was refused"
+    assert node.replica is not None
+    assert node.replica.engine.may_vote
+    assert f"boot-{node.boots}".encode() in node.disk.open(BOOT_PATH).pread(1000, 0)

@@ -108,13 +108,15 @@ class Housekeeping:
         self._environment.run_blocking(BACKGROUND, self._store.disk_ratio, done)
 
     def _record(self, start: Callable[[], None]) -> None:
-        try:
-            start()
-        except OSError as error:
-            if error.errno not in FULL:
-                raise StorageError(f"recording this start failed: {error}") from error
-        else:
-            self._record_start = None
+        self._record_start = None
+
+        def done(error: BaseException | None) -> None:
+            if isinstance(error, OSError) and error.errno in FULL:
+                self._record_start = start  # it is due again
+            elif error is not None:
+                self._failed(StorageError(f"recording this start failed: {error}"))
+
+        self._environment.run_blocking(BACKGROUND, start, done)
 
     def _save_commit(self, commit_index: int) -> None:
         """As far as it is durable here: else a torn end would look like damage below the commit index."""
