@@ -30,7 +30,7 @@ from dledger.open_files import room_for_connections, too_few_files
 from dledger_broker.broker import Broker
 from dledger_broker.config import BrokerConfig, load_config
 from dledger_broker.errors import BrokerError
-from dledger_broker.process import IdleCollector, Logs, PidFile, tune_interpreter, tune_memory
+from dledger_broker.process import IdleCollector, Logs, PidFile, StopReport, tune_interpreter, tune_memory
 
 _logger = logging.getLogger("dledger_broker")
 
@@ -109,6 +109,8 @@ async def _run(config: BrokerConfig, logs: Logs, *, bootstrap: bool) -> int:
     logs.open()
     pid_file = PidFile(config.data_dir)
     pid_file.write()
+    report = StopReport(config.data_dir, lambda: broker.stop_waits_for)
+    report.end()
     collector = IdleCollector(lambda: broker.counter.requests)
     collector.start()
     tune_interpreter()
@@ -129,7 +131,9 @@ async def _run(config: BrokerConfig, logs: Logs, *, bootstrap: bool) -> int:
         collector.stop()
         for task in (failed, stopped):
             task.cancel()
+        report.begin()
         await broker.stop()
+        report.end()
         pid_file.remove()
         _logger.info("event=stopped")
 

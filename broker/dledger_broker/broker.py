@@ -166,6 +166,11 @@ class Broker:
             self._env.close()
             self._env = None
 
+    @property
+    def stop_waits_for(self) -> str:
+        """What `stop` is still busy with."""
+        return self.machine.queues.backlog or "requests, connections and files are being closed"
+
     async def wait_failed(self) -> BaseException:
         """Wait until this node cannot go on; returns why. It must be stopped then."""
         return await self.node.wait_failed()

@@ -22,6 +22,7 @@ EARLY_RECORDS: Final = 1_000
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long the event loop waits for a worker thread that holds the interpreter."""
 IDLE_COLLECTION_S: Final = 30.0
+STOP_REPORT_S: Final = 0.5
 _GC_THRESHOLDS: Final = (20_000, 20, 1_000_000)
 """Young objects are collected as usual, old ones only in idle times: a full collection under load stops everything."""
 
@@ -101,6 +102,35 @@ class Logs:
         root.addHandler(file)
         if self._file == STDOUT:
             root.removeHandler(self._screen)  # or whoever collects both would have warnings twice
+
+
+class StopReport:
+    """`stopping` in the data directory while the process stops: what it still waits for, in one line.
+
+    Whoever stops it reads that, and waits as long as it changes. On a full disk there is none.
+    """
+
+    def __init__(self, data_dir: Path, what: Callable[[], str]) -> None:
+        self._path = data_dir / "stopping"
+        self._what = what
+        self._said = ""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Say it now, and whenever it has changed."""
+        text = self._what()
+        if text != self._said:
+            self._said = text
+            with contextlib.suppress(OSError):
+                self._path.write_text(text + "\n", encoding="utf-8")
+        self._timer = asyncio.get_running_loop().call_later(STOP_REPORT_S, self.begin)
+
+    def end(self) -> None:
+        """There is nothing to wait for; also removes what a process that was killed has left."""
+        if self._timer is not None:
+            self._timer.cancel()
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
 
 class PidFile:

@@ -21,12 +21,25 @@ def on_term(number, frame):
     terms.append(number)
     with (data / "signals").open("a") as file:
         file.write("TERM\\n")
+    if (data / "slow-steps").exists():
+        if len(terms) == 1:
+            signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+        return
     if (data / "stubborn").exists():
         return
     if len(terms) >= (2 if is_broker else 1) or (data / "drains-at-once").exists():
         os._exit(0)
 
 signal.signal(signal.SIGTERM, on_term)
+
+def on_step(number, frame):
+    left = int((data / "slow-steps").read_text()) - 1
+    (data / "slow-steps").write_text(str(left))
+    (data / "stopping").write_text(f"{left} files are to be synced")
+    if left == 0:
+        os._exit(0)
+
+signal.signal(signal.SIGALRM, on_step)
 
 class Status(http.server.BaseHTTPRequestHandler):
     def do_GET(self):

@@ -142,6 +142,26 @@ def test_a_process_that_ignores_the_signals_is_killed_and_named(dledger, monkeyp
     assert service.pid() is None
 
 
+def test_a_process_that_gets_on_with_its_stop_is_waited_for_and_says_what_for(dledger, monkeypatch):
+    monkeypatch.setattr(processes, "SAY_AFTER_S", 0.3)
+    dledger.up()
+    (dledger.data / "broker-a-n2" / "slow-steps").write_text("10")
+    service, said = dledger.services()["broker-a-n2"], []
+    assert processes.stop_at_once({"broker-a-n2": service}, timeout_s=1.5, say=said.append) == []
+    assert service.pid() is None
+    assert any(line.endswith("files are to be synced") for line in said)
+    assert all(line.startswith("waiting for broker-a-n2: ") for line in said)
+
+
+def test_who_stops_a_cluster_is_told_what_it_waits_for(dledger, monkeypatch):
+    monkeypatch.setattr(processes, "SAY_AFTER_S", 0.1)
+    dledger.up()
+    (dledger.data / "broker-a-n2" / "slow-steps").write_text("3")
+    stopped = dledger("down", "--data", str(dledger.data))
+    assert stopped.exit_code == 0, stopped.output
+    assert "waiting for broker-a-n2: 2 files are to be synced" in stopped.output
+
+
 def test_processes_of_another_user_are_named_by_who_may_not_stop_them(dledger, monkeypatch):
     dledger.up()
     pid = dledger.pids()["namesrv"]

@@ -156,9 +156,9 @@ class RunningCluster:
                 obstacles[group] = obstacle
         return obstacles
 
-    def stop(self) -> list[str]:
-        """Stop everything at once and return the names of processes that had to be killed."""
-        killed = stop_at_once(services(self.layout))
+    def stop(self, say: Callable[[str], None] = lambda _: None) -> list[str]:
+        """Stop everything at once and return the names of processes that had to be killed; see `stop_at_once`."""
+        killed = stop_at_once(services(self.layout), say=say)
         for process in self.processes.values():
             # One whose pid file was taken away is known only here.
             if process.poll() is None:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +24,13 @@ PID_FILE = "pid"
 NAMESRV = "namesrv"
 """Stands for the name server where a node id is expected."""
 
+STOPPING_FILE = "stopping"
+"""In its data directory a process says what its stop still waits for, anew whenever that is less."""
+
 KILL_AFTER_S = 10.0
-"""A process that ignores SIGTERM for this long is killed."""
+"""A process that ignores SIGTERM for this long is killed; one that stops, and says so, once it gets no further."""
+SAY_AFTER_S = 2.0
+"""Whoever waits is told what for after so long, and again each time as much has passed."""
 
 _REPEAT_SIGNAL_S = 0.2
 _POLL_S = 0.02
@@ -63,6 +68,13 @@ class Service:
         except (OSError, ValueError, IndexError):
             return None
         return pid if self.is_run_by(_command_line_of_any_age(pid)) else None
+
+    def stop_waits_for(self) -> str:
+        """Return what its stop still waits for, as it says itself; "" if it says nothing."""
+        try:
+            return (self.directory / STOPPING_FILE).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return ""
 
     def is_run_by(self, command: str) -> bool:
         """Tell whether a command line is that of its process."""
@@ -110,32 +122,55 @@ def namesrv_service(place: NamesrvPlace) -> Service:
     return Service(NAMESRV, "dledger_namesrv", place.config_file)
 
 
-def stop_at_once(services: Mapping[str, Service], timeout_s: float = KILL_AFTER_S) -> list[str]:
+def stop_at_once(
+    services: Mapping[str, Service], timeout_s: float = KILL_AFTER_S, say: Callable[[str], None] = lambda _: None
+) -> list[str]:
     """Stop all `services` without draining and return the names of those that had to be killed.
 
-    The first SIGTERM would make a broker hand over and drain; repeating it tells it to leave at once.
+    The first SIGTERM would make a broker hand over and drain; repeating it tells it to leave at once. `say` is told
+    from time to time what is waited for. A process is killed when it has got no further for `timeout_s`.
     """
     running = _running(services)
     for pid in running.values():
         _signal(pid, signal.SIGTERM)
         _signal(pid, signal.SIGCONT)
-    deadline = time.monotonic() + timeout_s
+    progress = _Progress(services, running, say)
     repeat_at = time.monotonic() + _REPEAT_SIGNAL_S
+    killed: dict[str, int] = {}
     while running := _still_running(services, running):
         now = time.monotonic()
-        if now >= deadline:
-            break
+        for name in progress.stuck(running, now, timeout_s) - killed.keys():
+            killed[name] = running[name]
+            _signal(running[name], signal.SIGKILL)
         if now >= repeat_at:
             repeat_at = now + _REPEAT_SIGNAL_S
             for pid in running.values():
                 _signal(pid, signal.SIGTERM)
         time.sleep(_POLL_S)
-    for pid in running.values():
-        _signal(pid, signal.SIGKILL)
-    killed = sorted(running)
-    while running := _still_running(services, running):
-        time.sleep(_POLL_S)
-    return killed
+    return sorted(killed)
+
+
+class _Progress:
+    """What processes that stop have said last, and when."""
+
+    def __init__(self, services: Mapping[str, Service], names: Iterable[str], say: Callable[[str], None]) -> None:
+        now = time.monotonic()
+        self._services = services
+        self._say = say
+        self._said = {name: (services[name].stop_waits_for(), now) for name in names}
+        self._say_at = now + SAY_AFTER_S
+
+    def stuck(self, running: Iterable[str], now: float, timeout_s: float) -> set[str]:
+        """Return those that have said nothing else for `timeout_s`."""
+        for name in running:
+            words = self._services[name].stop_waits_for()
+            if words != self._said[name][0]:
+                self._said[name] = (words, now)
+        if now >= self._say_at:
+            self._say_at = now + SAY_AFTER_S
+            for name in running:
+                self._say(f"waiting for {name}: {self._said[name][0] or 'it has not said what for'}")
+        return {name for name in running if now - self._said[name][1] >= timeout_s}
 
 
 def stop_gracefully(service: Service, timeout_s: float) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import click
@@ -110,7 +111,7 @@ def stop(data: Path, node_id: str, now: bool, output: str) -> None:
         emit(NodeChange(node_id, None, "was not running"), output, _render_change)
         return
     if now:
-        killed = stop_at_once({node_id: service})
+        killed = stop_at_once({node_id: service}, say=partial(click.echo, err=True))
         emit(NodeChange(node_id, pid, "killed" if killed else "stopped"), output, _render_change)
         return
     if not stop_gracefully(service, DRAIN_TIMEOUT_S):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -19,7 +20,7 @@ from ..cluster.layout import (
 from ..cluster.lifecycle import ClusterSetup, RunningCluster, UpOptions, services, up_lock
 from ..cluster.manifest import require_manifest
 from ..cluster.probes import fetch_all, refusals
-from ..cluster.processes import stop_at_once
+from ..cluster.processes import KILL_AFTER_S, stop_at_once
 from ..extras import require
 from ..output import emit, output_option
 from ..signals import ending_signals, noted_signals
@@ -98,7 +99,7 @@ def down(data: Path, output: str) -> None:
     """Stop every process of the cluster at once, without draining."""
     layout = require_manifest(data).layout(data)
     running = sorted(name for name, service in services(layout).items() if service.pid() is not None)
-    killed = stop_at_once(services(layout))
+    killed = stop_at_once(services(layout), say=partial(click.echo, err=True))
     emit(Stopped(running, killed), output, lambda result: _render_stopped(layout, result))
 
 
@@ -129,7 +130,7 @@ def _run_in_foreground(setup: ClusterSetup) -> None:
     try:
         watch(cluster, Console(), lambda: stop_requested)
     finally:
-        cluster.stop()
+        cluster.stop(partial(click.echo, err=True))
 
 
 def _render_started(result: Started) -> str:
@@ -141,4 +142,5 @@ def _render_stopped(layout: ClusterLayout, result: Stopped) -> str:
     if not result.stopped:
         return f"nothing of {layout.data_dir} was running"
     text = f"stopped {', '.join(result.stopped)}"
-    return f"{text}; killed, because SIGTERM was ignored: {', '.join(result.killed)}" if result.killed else text
+    killed = f"; killed, because a stop got no further for {KILL_AFTER_S:.0f} s: {', '.join(result.killed)}"
+    return text + killed if result.killed else text

@@ -59,7 +59,16 @@ class ConsumeQueues:
         self._complained = False
         self._sync_failed = ""
         self._halted = False
+        self._to_sync = 0
         self.hurry = False
+
+    @property
+    def backlog(self) -> str:
+        """What is not on the disk yet, for who waits for that; "" if nothing is waited for."""
+        batches = self._flushing + -(-len(self._dirty) // MAX_QUEUES_PER_BATCH)
+        if batches:
+            return f"the files of about {batches * MAX_QUEUES_PER_BATCH} consume queues are to be written"
+        return f"{self._to_sync} files of consume queues are to be synced" if self._to_sync else ""
 
     def appended(self, queues: Iterable[QueueState]) -> None:
         """Units were appended to the views of these queues."""
@@ -180,6 +189,7 @@ class ConsumeQueues:
         failed_writes = self._failed_writes
 
         def step(paths: list[str]) -> None:
+            self._to_sync = len(paths)
             if self._failed_writes != failed_writes or self._sync_failed:
                 failure = self._sync_failed or "files of consume queues cannot be written"
                 self._writer.submit(partial(self._files.put_back, paths), lambda _result: done(failure))
@@ -199,7 +209,18 @@ class ConsumeQueues:
 
         def taken(paths: list[str] | BaseException) -> None:
             invariant(isinstance(paths, list), "taking the list of unsynced files cannot fail", found=paths)
-            step(paths if isinstance(paths, list) else [])
+            unsynced = paths if isinstance(paths, list) else []
+            self._to_sync = len(unsynced)
+            if self.hurry and len(unsynced) > SYNC_BATCH_FILES:
+                self._writer.submit(partial(self._files.sync_all, unsynced), partial(synced, unsynced))
+            else:
+                step(unsynced)
+
+        def synced(unsynced: list[str], left: list[str] | BaseException) -> None:
+            if isinstance(left, BaseException):
+                after(unsynced, left)
+            else:
+                step(left)
 
         self._writer.submit(self._files.take_unsynced, taken)
 

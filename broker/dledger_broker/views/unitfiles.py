@@ -163,6 +163,13 @@ class QueueFileWriter:
             except FileNotFoundError:
                 continue
 
+    def sync_all(self, paths: list[str]) -> list[str]:
+        """Make everything durable at once, where that can be done; returns the paths that `sync` is left for.
+
+        With a sync of its own each of 20,000 files takes a commit of the file system's journal.
+        """
+        return [] if self._disk.sync_all() else paths
+
     def remove(self, directory: str) -> None:
         """Remove a directory with everything in it."""
         self._files.forget(directory + "/")

@@ -7,11 +7,15 @@ event loop only `pread_nowait`, and `pwrite` of entries (`dledger.loop_guard` ho
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
+import platform
+import re
 import shutil
 import sys
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from dledger.loop_guard import disk_work
@@ -96,6 +100,12 @@ class Disk(Protocol):
     def sync_dir(self, path: str) -> None:
         """Make creations, renames and unlinks in a directory durable."""
 
+    def sync_all(self) -> bool:
+        """Make everything of the file system durable, names too, however many files that are.
+
+        False where the system cannot, or would not tell that it failed: then nothing is known to be durable.
+        """
+
     def usage(self, path: str) -> tuple[int, int]:
         """(bytes free for us, bytes free for us or in use) of the file system that holds `path`, as df counts them."""
 
@@ -142,6 +152,17 @@ def _datasync(descriptor: int) -> None:
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
         os.fdatasync(descriptor)
+
+
+def _syncfs() -> Callable[[int], int] | None:
+    """Linux's `syncfs`, from the version on (5.8) in which it reports what could not be written."""
+    if not sys.platform.startswith("linux"):
+        return None
+    found = re.match(r"(\d+)\.(\d+)", platform.release())
+    if found is None or (int(found[1]), int(found[2])) < (5, 8):
+        return None
+    function: Callable[[int], int] | None = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    return function
 
 
 class OsFile:
@@ -293,6 +314,23 @@ class OsDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def sync_all(self) -> bool:
+        """See `Disk.sync_all`."""
+        disk_work("sync_all", ".")
+        syncfs = _syncfs()
+        if syncfs is None:
+            return False
+        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if syncfs(descriptor) != 0:
+                code = ctypes.get_errno()
+                if code == errno.ENOSYS:
+                    return False
+                raise OSError(code, os.strerror(code), self.root)
+        finally:
+            os.close(descriptor)
+        return True
 
     def usage(self, path: str) -> tuple[int, int]:
         """See `Disk.usage`."""

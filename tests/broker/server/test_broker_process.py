@@ -16,10 +16,11 @@ import pytest
 from broker_in_process import Client, free_ports, node_config, running
 
 from dledger.errors import IdentityError
+from dledger_broker import process
 from dledger_broker.broker import Broker
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import ConfigError, StartError
-from dledger_broker.process import PidFile
+from dledger_broker.process import PidFile, StopReport
 from dledger_remoting.record import iter_records
 
 
@@ -287,3 +288,25 @@ def test_a_process_whose_own_name_is_not_known_yet_waits_says_for_what_and_stops
     assert "this process starts once the name is known" in line
     assert waiting.end(signal_number)[0] == 0
     assert not data.exists()
+
+
+async def test_a_stop_says_what_it_waits_for_as_often_as_that_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "STOP_REPORT_S", 0.001)
+    said = ["300 files", "300 files", "8 files"]
+    report = StopReport(tmp_path, lambda: said.pop(0) if len(said) > 1 else said[0])
+    report.begin()
+    file = tmp_path / "stopping"
+    assert file.read_text() == "300 files\n"
+    async with asyncio.timeout(20):
+        while file.read_text() != "8 files\n":  # noqa: ASYNC110 -- files tell nobody
+            await asyncio.sleep(0.001)
+    report.end()
+    assert not file.exists()
+
+
+async def test_a_stop_that_cannot_say_what_it_waits_for_goes_on(tmp_path: Path) -> None:
+    report = StopReport(tmp_path / "gone", lambda: "300 files")
+    report.begin()
+    report.end()

@@ -10,6 +10,7 @@ from dledger.store.disk import OsDisk
 from dledger_broker.state.commands import TrimQueues
 from dledger_broker.testing import SMALL, BrokerInMemory, FakeLog, Message
 from dledger_broker.views import consumequeue
+from dledger_broker.views.checkpoint import load_checkpoint
 from dledger_broker.views.consumequeue import MAX_QUEUES_PER_BATCH
 from dledger_broker.views.unitfiles import (
     MAX_OPEN_FILES,
@@ -275,6 +276,53 @@ def test_what_is_appended_while_a_node_stops_starts_no_work():
     broker.flush_views()
     assert content(broker.disk, f"{DIRECTORY}/00000000000000000000") == written
     assert broker.bodies("orders", 3) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_stop_syncs_many_files_at_once_where_that_can_be_done(monkeypatch: pytest.MonkeyPatch, at_once: bool):
+    broker = BrokerInMemory()
+    broker.create_topic("orders", 30)
+    for queue_id in range(30):
+        broker.send("orders", queue_id, Message(b"x"))
+    single: list[str] = []
+    monkeypatch.setattr(broker.machine.queues._files, "sync", single.extend)
+    monkeypatch.setattr(broker.disk, "sync_all", lambda: at_once)
+    broker.run(broker.machine.close())
+    assert (len(single) >= 60) is not at_once
+    assert load_checkpoint(broker.disk) is not None
+    assert broker.machine.queues.backlog == ""
+
+
+def test_a_stop_whose_sync_fails_leaves_the_last_checkpoint(monkeypatch: pytest.MonkeyPatch):
+    broker = BrokerInMemory()
+    broker.create_topic("orders", 30)
+    for queue_id in range(30):
+        broker.send("orders", queue_id, Message(b"x"))
+
+    def fail() -> bool:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(broker.disk, "sync_all", fail)
+    broker.run(broker.machine.close())
+    assert load_checkpoint(broker.disk) is None
+
+
+def test_what_is_not_on_the_disk_yet_is_told(monkeypatch: pytest.MonkeyPatch):
+    broker = BrokerInMemory()
+    broker.create_topic("orders", 300)
+    queues = broker.machine.queues
+    assert queues.backlog == ""
+    for queue_id in range(300):
+        broker.send("orders", queue_id, Message(b"x"))
+    assert queues.backlog == "the files of about 512 consume queues are to be written"
+    queues.flush()
+    broker.env.run_ready()
+    assert queues.backlog == ""
+    queues.sync(lambda _: None)
+    broker.env.run_ready()
+    assert queues.backlog.endswith("files of consume queues are to be synced")
+    broker.env.advance(60)
+    assert queues.backlog == ""
 
 
 def test_no_checkpoint_begins_behind_the_last_one():
