@@ -36,6 +36,7 @@ from dledger.sim.faults import (
     SlowLinks,
     Throttle,
     Transfer,
+    Usurped,
     Wipe,
 )
 from dledger.sim.group import KEEPS, SimGroup
@@ -219,6 +220,12 @@ KINDS: Mapping[str, Draw] = {
 }
 
 
+def _usurped(random: Random, group: SimGroup) -> Fault:
+    leader, cut_off_s = group.leader, random.uniform(0.8, 2.0)
+    node = random.choice(group.settings.names) if leader is None else leader.name
+    return Usurped(node, random.uniform(0.5, 2.5), 0.001, cut_off_s, cut_off_s + random.uniform(0.3, 2.0))
+
+
 def _reshape(random: Random, group: SimGroup) -> Fault:
     """Some changes one behind the other, or at the same time, each asked of whoever takes itself for the leader."""
     at, steps = 0.0, []
@@ -232,6 +239,7 @@ def _reshape(random: Random, group: SimGroup) -> Fault:
 MODE_KINDS: Mapping[str, Draw] = {
     "reshape": _reshape,
     "reinstall": lambda random, group: Reinstall(_one(random, group)),
+    "usurped": _usurped,
     "accept-loss": lambda random, group: AcceptLoss(_one(random, group)),
     "torn-write": lambda random, group: DiskError(
         _one(random, group),
@@ -280,6 +288,7 @@ CLASSES: Mapping[str, str] = {
             "lose-files",
             "torn-write",
             "accept-loss",
+            "usurped",
         ),
         "disk",
     ),

@@ -16,6 +16,8 @@ from dledger.sim.plan import Plan, draw_plan
 
 MANY = frozenset(("crash-many", "kill-many", "pause-many"))
 """Kinds that strike two nodes at least."""
+LATE = ("usurped",)
+"""Kinds that were added later: drawn last, so that seeds keep the rest of their plan."""
 LOSING = ("crash", "crash-all", "stop")
 """Kinds that show what is lost where acknowledgements do not wait for the disk."""
 
@@ -63,11 +65,12 @@ def draw_mode_plan(random: Random, kinds: Collection[str] | None = None) -> Plan
         clock_drift=random.choice((0.0, 0.01, 0.05)),
     )
     usual = [kind for kind in sorted(DRAWS if kinds is None else kinds) if shape.nodes > 1 or kind not in MANY]
+    usual = [kind for kind in usual if kind not in LATE]
     chosen = random.sample(usual, min(len(usual), random.randint(2, 8)))
     if kinds is None:
-        more = (*MODE_KINDS, *(LOSING if group.flush == "async" else ()))
+        more = (*(kind for kind in MODE_KINDS if kind not in LATE), *(LOSING if group.flush == "async" else ()))
         chosen += [kind for kind in more if kind not in chosen and random.random() < 0.5]
-    return Plan(
+    plan = Plan(
         group,
         {kind: random.uniform(0.2, 1.0) * RARE.get(kind, 1.0) for kind in chosen},
         interval_s=random.choice((0.15, 0.4, 1.0)),
@@ -75,6 +78,9 @@ def draw_mode_plan(random: Random, kinds: Collection[str] | None = None) -> Plan
         trim_s=random.choice((0.1, 0.3, 1.0)),
         sync_s=random.choice((0.0003, 0.002, 0.01, 0.06)),
     )
+    if kinds is None and shape.nodes - shape.learners > 2:
+        plan.kinds.update((kind, random.uniform(0.2, 1.0)) for kind in LATE if random.random() < 0.5)
+    return plan
 
 
 def draw_thread_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from dledger.sim.faults.disks import BitFlip, DiskError, FullDisk, LoseFiles, LoseSegment, OldCopy, SlowDisk, Wipe
+from dledger.sim.faults.disks import (
+    BitFlip,
+    DiskError,
+    FullDisk,
+    LoseFiles,
+    LoseSegment,
+    OldCopy,
+    SlowDisk,
+    Usurped,
+    Wipe,
+)
 from dledger.sim.faults.links import ClientCut, Cut, Deposed, Partition, SlowClose, SlowLinks, Throttle
 from dledger.sim.faults.machines import ClockDrift, ClockJump, Crash, Kill, LongPause, Pause, PowerCut
 from dledger.sim.faults.members import Change, Reinstall, Reshape
@@ -57,6 +67,7 @@ _TYPES: Final[tuple[type[Fault], ...]] = (
     Reshape,
     Reinstall,
     AcceptLoss,
+    Usurped,
 )
 FAULTS: Final = {fault.__name__: fault for fault in _TYPES}
 """Every fault by the name of its class."""
@@ -94,5 +105,6 @@ __all__ = [
     "Throttle",
     "Transfer",
     "Trim",
+    "Usurped",
     "Wipe",
 ]

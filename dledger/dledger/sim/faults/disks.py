@@ -28,6 +28,39 @@ class SlowDisk:
 
 
 @dataclass(frozen=True, slots=True)
+class Usurped:
+    """A node with a slow disk is cut off for `cut_off_s`: if it leads, what it is syncing is void when it is back.
+
+    So the sync that is under way ends behind the truncation, and others begin with what came instead.
+    """
+
+    node: str
+    sync_s: float
+    normal_s: float
+    cut_off_s: float
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        leader = group.leader
+        if leader is None or leader.name != self.node:
+            return False
+        leader.sync_delay_s = self.sync_s
+        links = [link for link in permutations(group.settings.names, 2) if self.node in link]
+        for link in links:
+            group.network.block(*link)
+
+        def rejoin() -> None:
+            for link in links:
+                group.network.unblock(*link)
+
+        group.scheduler.after(self.cut_off_s, rejoin)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.nodes[self.node].sync_delay_s = self.normal_s
+
+
+@dataclass(frozen=True, slots=True)
 class FullDisk:
     """No space is left but a little, and others take what is given back.
 

@@ -102,6 +102,7 @@ CATALOGUE.add(
     "start-rewrites-one-copy",
     "a start rewrites both copies of term and vote",
     (HardStateFile, "open", staticmethod(_open_with_one_copy)),
+    scenario="threads",  # a save that is interrupted between its copies
 )
 
 

@@ -144,8 +144,8 @@ def truncation_before_a_received_snapshot() -> None:
 def sync_across_a_truncation() -> None:
     """A sync that began before a truncation and is done after it lifts no mark, and says nothing of what came instead.
 
-    Seeds get there rarely: a leader that is cut off gives up within a second, and what it still wrote has been synced
-    by the time at which another one has it truncated, unless its disk takes that long.
+    Seeds need a fault of its own to get there (`usurped`): a leader that is cut off gives up within a second, and what
+    it still wrote has been synced by the time at which another one has it truncated, unless its disk takes that long.
     """
     log = _Log(SimDisk(Random(1)))
     log.append(10, term=1)
