@@ -31,8 +31,6 @@ NEVER_BLOCK: Final = frozenset(("size",))
 
 NOT_MENDED: Final = frozenset(
     (
-        "dledger.replica.repair.Repairer._begin",
-        "dledger.replica.repair.Repairer._drop",
         "dledger.store.log.LogStore._roll",
         "dledger.store.log.LogStore.ensure_space_for",
         "dledger.store.log.LogStore.ensure_space_to",

@@ -231,12 +231,7 @@ class Repairer:
         ranges = self._certain()
         damaged = next((bad for bad in ranges if bad.start > self._tried), ranges[0])
         self._tried = damaged.start
-        try:
-            spool = self._store.spool(damaged)
-        except OSError as error:
-            self._rest(f"no file to collect its bytes in: {error}", damaged)
-            return
-        self._attempt = _Attempt(damaged, spool)
+        self._attempt = _Attempt(damaged, self._store.spool(damaged))
         self._ask_next_peer(self._attempt)
 
     def _ask_next_peer(self, attempt: _Attempt) -> None:
@@ -324,8 +319,8 @@ class Repairer:
                 )
 
     def _drop(self, attempt: _Attempt) -> None:
-        attempt.spool.close()
         self._attempt = None
+        self._environment.run_blocking(URGENT, attempt.spool.close, lambda _: None)
 
     def _rest(self, why: str, damaged: CorruptRange) -> None:
         self._retry_at = self._environment.now() + RETRY_S

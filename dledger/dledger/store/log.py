@@ -558,7 +558,7 @@ class LogStore(LogReader):
         return tuple(known for known in self._damage.ranges if known.end > self.first_position)
 
     def spool(self, damaged: CorruptRange) -> Spool:
-        """A file in which a peer's bytes for a corrupt range are collected for `repair`.  Raises `OSError`."""
+        """A file in which a peer's bytes for a corrupt range are collected for `repair`."""
         return Spool(self._disk, damaged.end - damaged.start)
 
     def repair(self, position: int, data: bytes | Spool) -> Repaired:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dledger.errors import CorruptionError, TrimmedError
 from dledger.store.damage import CorruptRange, Damage
-from dledger.store.disk import Buffer, Disk
+from dledger.store.disk import Buffer, Disk, File
 from dledger.store.index import UNIT_BYTES, IndexFiles
 from dledger.store.scan import BLOCK_BYTES, Collected, Cursor, Readable, scan_segment
 from dledger.store.segments import Segment, SegmentTable
@@ -22,13 +22,13 @@ EXAMINE_BYTES = 16 << 20
 class Spool:
     """A peer's bytes for a corrupt range, collected in a file until all are there: a range may be a whole segment.
 
-    One at a time; what a crash left is overwritten.  Methods block and raise `OSError`.
+    One at a time; what a crash left is overwritten.  The file is made with the first bytes.  `write`, `pread` and
+    `close` block and raise `OSError`.
     """
 
     def __init__(self, disk: Disk, size: int) -> None:
         self._disk = disk
-        self._file = disk.open(SPOOL_PATH, create=True)
-        self._file.truncate(0)
+        self._file: File | None = None
         self.size = size
         self.filled = 0
 
@@ -38,17 +38,23 @@ class Spool:
 
     def write(self, data: Buffer) -> None:
         """Add the next bytes."""
-        self._file.pwrite(data, self.filled)
+        file = self._file
+        if file is None:
+            self._file = file = self._disk.open(SPOOL_PATH, create=True)
+            file.truncate(0)
+        file.pwrite(data, self.filled)
         self.filled += len(data)
 
     def pread(self, size: int, offset: int) -> bytes:
         """As `dledger.store.disk.File.pread`."""
-        return self._file.pread(min(size, max(0, self.filled - offset)), offset)
+        return b"" if self._file is None else self._file.pread(min(size, max(0, self.filled - offset)), offset)
 
     def close(self) -> None:
-        """Remove the file."""
-        self._file.close()
-        self._disk.unlink(SPOOL_PATH)
+        """Remove the file, if there is one."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._disk.unlink(SPOOL_PATH)
 
 
 class Repaired(NamedTuple):

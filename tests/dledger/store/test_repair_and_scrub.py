@@ -9,6 +9,7 @@ from dledger.errors import CorruptionError, LogFullError
 from dledger.replica.repair import REPAIR_CHANNEL, Repairer
 from dledger.sim.disk import SimDisk
 from dledger.store import repair
+from dledger.store.repair import SPOOL_PATH, Spool
 from dledger.types import EntryMeta
 
 
@@ -272,3 +273,21 @@ def test_no_peer_is_asked_for_an_entry_before_it_is_committed():
     repairer.tick()
     assert asked.requests == ["n1"]
     repairer.close()
+
+
+def test_a_file_for_a_peers_bytes_is_made_with_the_first_of_them_and_leaves_nothing_behind():
+    """The event loop begins to collect, and others do the work."""
+    disk = SimDisk()
+    disk.mkdir("raft")
+    fault = disk.fail(lambda _operation, _path: True, once=False)
+    unused = Spool(disk, 100)
+    assert unused.pread(10, 0) == b""
+    unused.close()
+    disk.faults.remove(fault)
+    disk.open(SPOOL_PATH, create=True).pwrite(b"what a crash left there", 0)
+    spool = Spool(disk, 8)
+    spool.write(b"four")
+    spool.write(b"more")
+    assert spool.pread(100, 2) == b"urmore"
+    spool.close()
+    assert not disk.exists(SPOOL_PATH)
