@@ -8,7 +8,7 @@ from functools import partial
 from dledger.core.messages import DISK_FULL, Append, InstallSnapshot, Message
 from dledger.engines import Engine
 from dledger.environment import Environment
-from dledger.errors import BusyError, ContradictionError, CorruptionError, LogFullError
+from dledger.errors import BusyError, ContradictionError, CorruptionError, LogFullError, TrimmedError
 from dledger.format import HEADER_BYTES, parse_run
 from dledger.replica.feed import MachineFeed
 from dledger.replica.transfer import Received, SnapshotReceiver
@@ -114,8 +114,8 @@ class Inbox:
     def _on_snapshot_received(
         self, sender: ReplicaId, message: InstallSnapshot, result: Received | BaseException
     ) -> None:
-        if isinstance(result, BusyError | CorruptionError | LogFullError):
-            return  # the leader sends it again
+        if isinstance(result, BusyError | CorruptionError | LogFullError | TrimmedError):
+            return  # the leader sends it again, unless a trim has just gone beyond it
         if isinstance(result, BaseException):
             self._failed(result)
             return
