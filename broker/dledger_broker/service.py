@@ -80,6 +80,7 @@ class BrokerService:
         presence.start(self._node.request_channel(PRESENCE_CHANNEL, presence.on_request))
         self._node.on_handover(partial(self.machine.flush_offsets, _nobody_asked))
         self.machine.start()
+        self.machine.checkpointer.remove_leftovers()
         self.retention.start()
 
     async def settle(self) -> None:

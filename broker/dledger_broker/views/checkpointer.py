@@ -10,6 +10,7 @@ from dledger.environment import Environment
 from dledger.store.disk import Disk
 from dledger_broker.views.checkpoint import Checkpoint, TopicExtent, load_checkpoint, rotten_copies, save_checkpoint
 from dledger_broker.views.consumequeue import ConsumeQueues
+from dledger_broker.views.leftovers import remove_slowly
 from dledger_broker.views.unitfiles import DELETED_PREFIX, DIRECTORY, deleted_directory
 from dledger_broker.views.writer import ViewWriter
 
@@ -90,6 +91,10 @@ class Checkpointer:
         Without that the next start would rebuild what the other copy, an older one, does not list.
         """
         self._env.call_later(SCRUB_S, self._scrub)
+
+    def remove_leftovers(self) -> None:
+        """Remove the files that the start has put aside, bit by bit."""
+        remove_slowly(self._disk, self._env, self._writer, lambda: self._last)
 
     def _scrub(self) -> None:
         if not self._last:

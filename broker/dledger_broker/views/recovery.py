@@ -20,6 +20,7 @@ import logging
 from dledger.store.disk import Disk
 from dledger_broker.state.tables import BrokerState, QueueState
 from dledger_broker.views.checkpoint import load_checkpoint, remove_checkpoint
+from dledger_broker.views.leftovers import put_aside
 from dledger_broker.views.unitfiles import (
     DELETED_PREFIX,
     DIRECTORY,
@@ -41,7 +42,7 @@ def recover_queues(disk: Disk, layout: FileLayout, state: BrokerState, position:
     checkpoint = load_checkpoint(disk)
     if checkpoint is None or checkpoint.incarnation != incarnation or not state.topics:
         remove_checkpoint(disk)
-        disk.rmtree(DIRECTORY)
+        put_aside(disk)
         return 0 if any(queue.next_offset for queue in state.queues()) else position
     created = {extent.topic: extent.created_position for extent in checkpoint.topics}
     ahead = checkpoint.position >= position

@@ -10,6 +10,7 @@ from dledger.errors import NotLeaderError
 from dledger.sim.disk import SimDisk
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message
+from dledger_broker.views import leftovers
 from dledger_broker.views.checkpoint import (
     Checkpoint,
     TopicExtent,
@@ -438,3 +439,42 @@ def test_a_checkpoint_that_rots_while_a_node_runs_is_replaced_before_a_start_nee
     monkeypatch.setattr(BrokerMachine, "rebuild", lambda _machine, entries: rebuilt.extend(entries))
     assert contents(broker.restart()) == before
     assert not rebuilt
+
+
+def aside(disk: SimDisk) -> list[str]:
+    return [name for name in disk.listdir(".") if name.startswith("consumequeue.removed-")]
+
+
+def test_files_that_count_no_more_hold_up_no_start_and_are_removed_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "QUEUES_PER_STEP", 2)
+    broker = started()
+    fill(broker, 0, 60)
+    expected = contents(broker)
+    broker.env.advance(60)
+    for _ in range(2):  # the second start comes before what the first has put aside is removed
+        remove_checkpoint(broker.disk)
+        broker = broker.restart()
+        broker.env.advance(1)
+        assert contents(broker) == expected
+    assert len(aside(broker.disk)) == 2
+    broker.machine.checkpointer.remove_leftovers()
+    broker.env.advance(60)
+    assert aside(broker.disk) == []
+    assert contents(broker) == expected
+
+
+def test_a_stop_does_not_wait_for_what_was_put_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "QUEUES_PER_STEP", 1)
+    broker = started()
+    fill(broker, 0, 60)
+    broker.env.advance(60)
+    remove_checkpoint(broker.disk)
+    broker = broker.restart()
+    broker.machine.checkpointer.remove_leftovers()
+    broker.run(broker.machine.close())
+    left = aside(broker.disk)
+    assert left
+    broker = broker.restart()
+    broker.machine.checkpointer.remove_leftovers()
+    broker.env.advance(60)
+    assert aside(broker.disk) == []

@@ -1,0 +1,62 @@
+"""Files of consume queues of which nothing counts any more: put aside by a start, and removed while the node runs.
+
+Removing the files of 20,000 queues takes a file system tens of seconds, and a start does not wait for that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from dledger.environment import Environment
+from dledger.store.disk import Disk
+from dledger_broker.views.unitfiles import DIRECTORY
+from dledger_broker.views.writer import ViewWriter
+
+PREFIX: Final = "consumequeue.removed-"
+QUEUES_PER_STEP: Final = 32
+PAUSE_S: Final = 0.02
+
+_logger = logging.getLogger(__name__)
+
+
+def put_aside(disk: Disk) -> None:
+    """Give the directory of all consume queues another name; blocks, but not for long."""
+    if disk.exists(DIRECTORY):
+        number = sum(name.startswith(PREFIX) for name in disk.listdir("."))
+        while disk.exists(f"{PREFIX}{number}"):
+            number += 1
+        disk.rename(DIRECTORY, f"{PREFIX}{number}")
+
+
+def remove_some(disk: Disk) -> bool:
+    """Remove a few queues of what was put aside; True if something is left."""
+    left = QUEUES_PER_STEP
+    for aside in sorted(name for name in disk.listdir(".") if name.startswith(PREFIX)):
+        for topic in disk.listdir(aside):
+            for queue in disk.listdir(f"{aside}/{topic}"):
+                if not left:
+                    return True
+                left -= 1
+                disk.rmtree(f"{aside}/{topic}/{queue}")
+            disk.rmtree(f"{aside}/{topic}")
+        disk.rmtree(aside)
+    return False
+
+
+def remove_slowly(disk: Disk, env: Environment, writer: ViewWriter, is_over: Callable[[], bool]) -> None:
+    """Remove what was put aside, step by step between the writer's other jobs, unless it `is_over` before."""
+
+    def step() -> None:
+        if not is_over():
+            writer.submit(partial(remove_some, disk), done)
+
+    def done(more: bool | BaseException) -> None:
+        if isinstance(more, BaseException):
+            _logger.warning("event=files_not_removed of='consume queues put aside' error=%r", str(more))
+        elif more:
+            env.call_later(PAUSE_S, step)
+
+    step()
