@@ -31,13 +31,14 @@ KNOWN_SEEDS = {
     "follower-moves-consumer": 3,
     "forward-sent-again": 3,
     "group-deletion-not-waited-for": 2,
-    "half-is-a-majority": 10,
+    "half-is-a-majority": 3,
+    "hard-state-not-rewritten": 2,
     "host-loss-ignored": 4,
     "in-doubt-votes": 2,
     "index-read-without-lock": 15,
     "install-keeps-membership": 2,
     "leader-counts-unsynced": 3,
-    "leader-lets-itself-be-deposed": 9,
+    "leader-lets-itself-be-deposed": 24,
     "learners-count": 3,
     "lone-leader-steps-down": 4,
     "lone-voter-commits-unsynced": 8,
@@ -49,7 +50,7 @@ KNOWN_SEEDS = {
     "mark-set-unsynced": 2,
     "membership-kept-by-truncation": 15,
     "message-of-a-deleted-topic-found": 2,
-    "old-install-replaces": 82,
+    "old-install-replaces": 2,
     "old-segment-not-synced": 3,
     "pins-ignored": 9,
     "polls-kept-at-step-down": 3,
@@ -80,7 +81,6 @@ KNOWN_SEEDS = {
     "trim-takes-one-more": 2,
     "two-voters-at-once": 8,
     "views-rebuilt-across-a-deletion": 2,
-    "votes-while-leader-heard": 9,
 }
 
 WITHOUT_SCHEDULE = [name for name, mutant in MUTANTS.items() if mutant.schedule is None]
