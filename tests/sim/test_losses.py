@@ -1,0 +1,50 @@
+"""What an operator accepts to lose excuses that, and nothing else."""
+
+import pytest
+
+from dledger.sim.losses import Losses
+from dledger.sim.violation import Violation
+from dledger.types import ReplicaId
+
+A, B = ReplicaId("a", "1"), ReplicaId("b", "1")
+ENTRIES = [(1, 100, 7), (1, 200, 8)]
+
+
+def test_without_an_operator_nothing_that_is_committed_is_lost() -> None:
+    losses = Losses()
+    losses.power_lost(A, 9)
+    with pytest.raises(Violation, match="only if an operator accepts it"):
+        losses.lose(5, ENTRIES)
+
+
+def test_what_every_accepted_log_holds_is_not_lost() -> None:
+    losses = Losses()
+    losses.accepted(A, 6)
+    losses.accepted(B, 4)
+    assert [losses.may_lose(index) for index in (4, 5)] == [False, True]
+    assert [losses.must_hold(last) for last in (3, 9)] == [3, 4]
+    losses.lose(5, ENTRIES)
+    assert losses.positions == [100]
+    assert [losses.is_void(index, crc) for index, crc in ((5, 7), (6, 8), (5, 8), (7, 8))] == [True, True, False, False]
+
+
+def test_who_lost_its_page_cache_is_in_doubt_until_that_is_made_good() -> None:
+    losses = Losses()
+    losses.power_lost(A, 5)
+    losses.power_lost(A, 3)
+    assert losses.is_in_doubt(A)
+    assert losses.excuses(A, 1)
+    assert not losses.excuses(B, 1)
+    assert losses.made_good(A) == 5
+    assert not losses.is_in_doubt(A)
+    assert not losses.excuses(A, 1)
+
+
+def test_a_group_that_is_whole_can_lose_nothing_any_more() -> None:
+    losses = Losses()
+    losses.accepted(A, 4)
+    assert losses.excuses(A, 5)
+    losses.settled()
+    assert not losses.may_lose(5)
+    assert not losses.excuses(A, 5)
+    assert losses.must_hold(9) == 9
