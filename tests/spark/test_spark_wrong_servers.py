@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -88,14 +88,13 @@ def test_a_port_that_says_nothing_is_told_of_and_not_asked_again(monkeypatch):
 
 def test_a_server_that_waits_for_the_end_of_a_line_is_named_all_the_same(monkeypatch):
     monkeypatch.setattr(wire, "FIRST_ANSWER_S", 0.05)
+    monkeypatch.setattr(wire, "_LAST_WORDS_S", 20)
     with listening(lambda _got, over: HTTP if over else b"") as (address, _), NameServers((address,)) as name_servers:
         with pytest.raises(NoNameServerError, match=f"{address}: an HTTP server answered there"):
             name_servers.topics()
 
 
-def test_one_wrong_name_server_of_two_is_passed_over(monkeypatch):
-    monkeypatch.setattr(wire, "FIRST_ANSWER_S", 0.05)
-
+def test_one_wrong_name_server_of_two_is_passed_over():
     def right(got, _over):
         decoder = FrameDecoder()
         decoder.receive_data(got)
@@ -104,8 +103,8 @@ def test_one_wrong_name_server_of_two_is_passed_over(monkeypatch):
             return b""
         return encode_command(make_response(decode_command(frame), ResponseCode.SUCCESS, body=b'{"topicList":["T"]}'))
 
-    with listening(lambda _got, _over: b"") as (silent, _), listening(right) as (address, _):
-        with NameServers((silent, address)) as name_servers:
+    with listening(lambda _got, _over: HTTP) as (other, _), listening(right) as (address, _):
+        with NameServers((other, address)) as name_servers:
             assert name_servers.topics() == ["T"]
 
 
@@ -117,21 +116,17 @@ def test_a_name_server_that_is_known_may_be_silent_for_longer(monkeypatch):
             name_servers.topics()
 
 
-def test_a_server_that_has_answered_once_may_take_longer_afterwards(monkeypatch):
-    monkeypatch.setattr(wire, "FIRST_ANSWER_S", 0.01)
-
-    def slower_and_slower(got, _over):
+def test_a_server_that_has_answered_once_may_take_longer_afterwards():
+    def right(got, _over):
         decoder = FrameDecoder()
         decoder.receive_data(got)
-        frames = []
-        while (frame := decoder.next_frame()) is not None:
-            frames.append(frame)
-        if not frames:
-            return b""
-        time.sleep(0.1 * (len(frames) - 1))
-        return encode_command(make_response(decode_command(frames[-1]), ResponseCode.SUCCESS))
+        frame = decoder.next_frame()
+        return encode_command(make_response(decode_command(frame), ResponseCode.SUCCESS)) if frame else b""
 
-    with listening(slower_and_slower, closes=False) as (address, _):
-        with Connection(address, 20, is_known=False) as connection:
-            assert connection.request(206, {}).code == ResponseCode.SUCCESS
-            assert connection.request(206, {}).code == ResponseCode.SUCCESS
+    def patience(connection):
+        return struct.unpack("ll", connection._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16))
+
+    with listening(right, closes=False) as (address, _), Connection(address, 20, is_known=False) as connection:
+        assert patience(connection) == (1, 500_000)
+        assert connection.request(206, {}).code == ResponseCode.SUCCESS
+        assert patience(connection) == (20, 0)
