@@ -34,8 +34,6 @@ NOT_MENDED: Final = frozenset(
         "dledger.store.log.LogStore._roll",
         "dledger.store.log.LogStore.ensure_space_for",
         "dledger.store.log.LogStore.ensure_space_to",
-        "dledger.store.log.LogStore.reset",
-        "dledger.store.log.LogStore.truncate",
         "dledger.store.reader.LogReader._unit",
     )
 )

@@ -337,7 +337,7 @@ class Node:
         try:
             return await self._cold(work)
         except CorruptionError:
-            replica.read_failed(position)
+            replica.repairer.read_failed(position)
             raise
 
     async def _cold(self, work: Callable[[], T]) -> T:

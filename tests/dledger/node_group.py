@@ -106,6 +106,11 @@ async def until(condition: Callable[[], bool], what: str = "a condition") -> Non
             await asyncio.sleep(0.005)
 
 
+def has_trimmed(node: Node, position: int) -> bool:
+    """Whether a node's log begins at a position, and the files below are gone."""
+    return node.first_position == position and not node.replica.store.leftovers.due
+
+
 class Group:
     """`count` voters, made as an operator's tool makes them: one membership in every identity file."""
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from node_group import Group, Journal, until
+from node_group import Group, Journal, has_trimmed, until
 
 from dledger import Node
 from dledger.errors import LostDirectoryError
@@ -354,7 +354,7 @@ async def test_a_node_begins_at_an_older_snapshot_if_the_newest_has_rotted(group
     await group.append_until_trimmable(3)
     oldest = group.trim_candidates()[0]
     assert (await group.leader()).trim(oldest)
-    await until(lambda: all(node.first_position == oldest for node in group.nodes.values()), "all have trimmed")
+    await until(lambda: all(has_trimmed(node, oldest) for node in group.nodes.values()), "all have trimmed")
     await group.settled()
     victim = await follower(group)
     before = incarnation(group, victim)
@@ -492,8 +492,8 @@ async def test_a_log_is_not_trimmed_to_a_snapshot_that_rotted_since_it_was_writt
     flip(group.home(victim) / "snapshots" / f"{newest:020d}", IN_THE_LAST_CHUNK)
     leader = await group.leader()
     assert leader.trim(newest)
-    await until(lambda: leader.first_position == newest, "the leader has trimmed")
-    await until(lambda: node.first_position == newest, "the other one has trimmed, to a peer's snapshot")
+    await until(lambda: has_trimmed(leader, newest), "the leader has trimmed")
+    await until(lambda: has_trimmed(node, newest), "the other one has trimmed, to a peer's snapshot")
     assert node.status().rotten_snapshots == 0
     await group.stop()
     assert_equal_and_whole(group)

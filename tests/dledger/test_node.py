@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from node_group import DEADLINE_S, SECRET, SEGMENT_BYTES, Group, Journal, until
+from node_group import DEADLINE_S, SECRET, SEGMENT_BYTES, Group, Journal, has_trimmed, until
 
 from dledger import Node, NodeConfig
 from dledger.errors import (
@@ -315,7 +315,7 @@ async def test_snapshots_let_the_log_be_trimmed_on_every_node(group: Group):
     assert position % SEGMENT_BYTES == 0
     assert not leader.trim(position + 1), "only a snapshot's position can be trimmed to"
     assert leader.trim(position)
-    await until(lambda: all(node.first_position == position for node in group.nodes.values()))
+    await until(lambda: all(has_trimmed(node, position) for node in group.nodes.values()))
     assert trimmed == [position] * 3
     with pytest.raises(TrimmedError):
         await leader.read(0, 10)
@@ -355,7 +355,7 @@ async def test_a_follower_behind_the_trimmed_log_gets_a_snapshot(group: Group):
     await until(lambda: bool(leader.trim_candidates()))
     position = leader.trim_candidates()[-1]
     leader.trim(position)
-    await until(lambda: leader.first_position == position)
+    await until(lambda: has_trimmed(leader, position))
     await group.start(behind)
     await group.settled()
     restored = group.machines[behind].restored_from

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from node_group import Group, Journal, until
+from node_group import Group, Journal, has_trimmed, until
 
 from dledger.core.messages import InstallSnapshot
 from dledger.errors import CorruptionError, LogError, LogFullError, StorageError
@@ -290,7 +290,7 @@ async def test_a_node_gets_another_snapshot_if_the_leaders_first_cannot_be_read(
         position = group.trim_candidates()[0]
         leader = await group.leader()
         assert leader.trim(position)
-        await until(lambda: leader.first_position == position, "a trim")
+        await until(lambda: has_trimmed(leader, position), "a trim")
         home, read_data = str(group.home(leader.config.node_id)), snapshots._read_data
 
         def fail_to_read(disk: OsDisk, meta: SnapshotMeta, path: str = "") -> Iterator[memoryview]:

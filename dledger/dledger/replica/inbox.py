@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -15,6 +16,8 @@ from dledger.replica.transfer import Received, SnapshotReceiver
 from dledger.store.log import LogStore
 from dledger.types import NO_CHAIN, EntryKind, EntryMeta, ReplicaId
 
+MAX_HELD = 1024
+"""Messages that wait while the log is being rewritten; a leader has less than that on its way to one follower."""
 FULL_PAUSE_S = 0.25
 """How long appends are ignored after one found no space; the leader probes again later."""
 
@@ -46,9 +49,29 @@ class Inbox:
         self.corrupt_messages = 0
         """Appends whose bytes did not verify; they were dropped."""
         self._deaf_until = float("-inf")
+        self._holding = False
+        self._held: deque[Callable[[], None]] = deque()
+
+    def hold(self) -> None:
+        """Step nothing before `release`: the log is being rewritten."""
+        self._holding = True
+
+    def release(self) -> None:
+        """Step what arrived meanwhile, in its order, until something makes the inbox hold again."""
+        self._holding = False
+        while self._held and not self._holding:
+            self._run(self._held.popleft())
+
+    def _is_held(self, work: Callable[[], None]) -> bool:
+        """Whether `work` has to wait, or is dropped as a network may drop it; else it is to be done now."""
+        if self._holding and len(self._held) < MAX_HELD:
+            self._held.append(work)
+        return self._holding
 
     def on_message(self, sender: ReplicaId, message: Message, payload: bytes) -> None:
         """Take a message in, or drop it if what it carries is of no use."""
+        if self._is_held(partial(self.on_message, sender, message, payload)):
+            return
         if isinstance(message, Append):
             self._on_append(sender, message, payload)
         elif isinstance(message, InstallSnapshot):
@@ -119,11 +142,16 @@ class Inbox:
         if isinstance(result, BaseException):
             self._failed(result)
             return
-        self._feed.offer(result.meta, result.restore)
-        self._run(lambda: self._install(sender, message))
+        install = partial(self._install, sender, message, result)
+        if not self._is_held(install):
+            install()
+
+    def _install(self, sender: ReplicaId, message: InstallSnapshot, received: Received) -> None:
+        self._feed.offer(received.meta, received.restore)
+        self._run(lambda: self._step_install(sender, message))
         self._feed.withdraw()
 
-    def _install(self, sender: ReplicaId, message: InstallSnapshot) -> None:
+    def _step_install(self, sender: ReplicaId, message: InstallSnapshot) -> None:
         if message.term >= self._engine().term:
             self._compare(message.last_index, message.last_term, message.chain_crc)
         self._engine().step(sender, message, self._environment.now())

@@ -149,6 +149,18 @@ class Repairer:
             self._suspect = index
             self.tick()
 
+    def read_failed(self, position: int) -> None:
+        """A read from `position` on did not succeed: find out what is corrupt there.
+
+        If the index has rotted, too, the scrub finds it; what the group has trimmed needs no finding.
+        """
+
+        def found(index: int | BaseException) -> None:
+            if isinstance(index, int):
+                self.suspect(index)
+
+        self._environment.run_blocking(URGENT, partial(self._store.index_at, position), found)
+
     def stop(self) -> None:
         """Do nothing more."""
         self._stopped = True
@@ -202,8 +214,11 @@ class Repairer:
         store = self._store
         idle = store.end_position - self._appended_to < IDLE_APPENDED_BYTES
         self._appended_to = store.end_position
+        committed = self._committed()
+        if committed > store.last_index:
+            return  # the log is being replaced by the position of a snapshot
         try:
-            before = store.position_at(self._committed() + 1)
+            before = store.position_at(committed + 1)
         except CorruptionError:
             return  # it is being repaired
         self._scan(BACKGROUND, partial(store.scrub_step, SCRUB_IDLE_BYTES if idle else SCRUB_BUSY_BYTES, before))

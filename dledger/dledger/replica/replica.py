@@ -31,7 +31,7 @@ from dledger.core.effects import (
 from dledger.core.messages import Message
 from dledger.engines import EngineFactory, native
 from dledger.environment import Environment
-from dledger.errors import ContradictionError, CorruptionError, NotLeaderError, TrimmedError
+from dledger.errors import ContradictionError, CorruptionError, NotLeaderError
 from dledger.format import link
 from dledger.invariants import invariant
 from dledger.net.transport import Transport
@@ -54,13 +54,15 @@ from dledger.replica.proposer import Fill
 from dledger.replica.reads import ReadWaiters
 from dledger.replica.recent import RecentEntries
 from dledger.replica.repair import Repairer
+from dledger.replica.rewriting import Rewriter
 from dledger.replica.saver import HardStateSaver
 from dledger.replica.snapshotter import Snapshotter
+from dledger.replica.standing import StandingTeller
 from dledger.replica.status import NodeStatus
 from dledger.replica.transfer import SNAPSHOT_CHANNEL, SnapshotReceiver
 from dledger.replica.upkeep import CHANNELS as UPKEEP_CHANNELS
 from dledger.replica.upkeep import Upkeep
-from dledger.statemachine import Leadership, Restore, StateMachine
+from dledger.statemachine import Restore, StateMachine
 from dledger.store.damage import CorruptRange
 from dledger.store.repair import Repaired
 from dledger.types import EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
@@ -99,7 +101,6 @@ class Replica:
         self._on_failure = on_failure
         self._stopped = False
         self._pumping = False
-        self._told: tuple[int, ReplicaId | None, Role, bool] | None = None
         self._committed_end = self.store.first_position
         self._completions = Completions(self.fail)
         self._feed = MachineFeed(state_machine, self.store, self.snapshots, self._completions)
@@ -130,11 +131,32 @@ class Replica:
         )
         self._marks = self._make_marks(state_machine)
         self.leading = self._make_leading()
+        self._standing = StandingTeller(
+            self._completions,
+            self._feed,
+            lambda: self.engine,
+            is_ready=lambda: self.is_ready,
+            is_stopped=lambda: self._stopped,
+        )
         self._receiver = SnapshotReceiver(
-            environment, self.snapshots, prepare=self.store.prepare_reset, decode=self._feed.decode, failed=self.fail
+            environment,
+            self.snapshots,
+            prepare=self.store.files.prepare_reset,
+            decode=self._feed.decode,
+            failed=self.fail,
         )
         self._inbox = Inbox(
             environment, self.store, self._receiver, self._feed, lambda: self.engine, run=self._run, failed=self.fail
+        )
+        self.rewriter = Rewriter(
+            self.store,
+            self._recent,
+            self.flusher,
+            self._inbox,
+            generation=lambda: self.engine.generation,
+            execute=self._execute_all,
+            resumed=self._pump,
+            failed=self.fail,
         )
         self._housekeeper = self._make_housekeeper(opened)
         applied_index = self._feed.restore(opened.recovery.base)
@@ -327,6 +349,8 @@ class Replica:
 
     def _on_tick(self) -> None:
         engine = self.engine
+        if self.rewriter.active:
+            return  # what has arrived is stepped first, for a follower that hears nobody would campaign
         engine.healthy = self.flusher.outstanding_s < SLOW_SYNC_S and self._applier.stalled_s < STALLED_S
         engine.tick(self.environment.now())
         self.flusher.tick()
@@ -342,10 +366,11 @@ class Replica:
         self._guarded(self._housekeeping)
 
     def _housekeeping(self) -> None:
-        self._housekeeper.run()
-        self.upkeep.tick()
-        self._applier.retry()
-        self._pump()
+        if not self.rewriter.active:
+            self._housekeeper.run()
+            self.upkeep.tick()
+            self._applier.retry()
+            self._pump()
 
     # ---------------------------------------------------------------- proposing
 
@@ -403,18 +428,21 @@ class Replica:
         self._completions.run()
 
     def _carry_out(self) -> None:
-        while not self._stopped:
+        while not self._stopped and not self.rewriter.active:
             output = self.engine.take()
             if not output.effects and not output.after_sync:
-                if self._standing() != self._told:
-                    self._completions.add(self._notify_leadership)
+                self._standing.look()
                 return
             self._execute_all(output)
 
     def _execute_all(self, output: Output) -> None:
+        if self.rewriter.hold(output):
+            return
         with self._completions.executing:
-            for effect in output.effects:
+            for done, effect in enumerate(output.effects, 1):
                 self._execute(effect)
+                if self.rewriter.hold_rest(output, done):
+                    return
             if output.after_sync:
                 self._saver.hold(output.after_sync)
 
@@ -429,7 +457,9 @@ class Replica:
             case SaveHardState(state):
                 self._saver.save(state)
             case Truncate(first_index):
-                self._truncate(first_index)
+                applied = self._applier.applied_index
+                invariant(first_index > applied, "what is applied is never truncated", first=first_index)
+                self.rewriter.truncate(first_index)
             case RoleChanged(role, _, _):
                 self._role_changed(role)
             case MembershipChanged(membership):
@@ -456,17 +486,6 @@ class Replica:
         self._recent.append(list(metas), data)
         self.flusher.written()
 
-    def _truncate(self, first_index: int) -> None:
-        invariant(first_index > self._applier.applied_index, "what is applied is never truncated", first=first_index)
-        try:
-            self.store.truncate(first_index)
-        except CorruptionError as error:
-            raise ContradictionError(
-                f"the entries from {first_index} on are void, and where they begin is corrupt"
-            ) from error
-        self._recent.truncate(first_index)
-        invariant(self.store.generation == self.engine.generation, "store and engine count the same truncations")
-
     def _durable(self, generation: int, index: int) -> None:
         self.engine.synced(generation, index, self.environment.now())
         self._pump()
@@ -488,25 +507,14 @@ class Replica:
             self.elections += 1
         self.leading.role_changed(role)
 
-    def _standing(self) -> tuple[int, ReplicaId | None, Role, bool]:
-        engine = self.engine
-        return engine.term, engine.leader, engine.role, self.is_ready
-
-    def _notify_leadership(self) -> None:
-        standing = self._standing()
-        if standing != self._told and not self._stopped:
-            self._told = standing
-            term, leader, role, ready = standing
-            node_id = None if leader is None else leader.node_id
-            self._feed.tell(Leadership(term, node_id, role is Role.LEADER, ready))
-
     def _reset(self, base: SnapshotMeta) -> None:
         self._snapshotter.abandon()
-        self._recent.clear()
-        self.store.reset(base)
-        self._committed_end = base.position
         self._applier.halt()
-        self._completions.add(partial(self._begin_at, base, self._feed.take_offered(base)))
+        self.rewriter.replace(base, partial(self._replaced, base, self._feed.take_offered(base)))
+
+    def _replaced(self, base: SnapshotMeta, restore: Restore) -> None:
+        self._committed_end = base.position
+        self._completions.add(partial(self._begin_at, base, restore))
 
     def _begin_at(self, base: SnapshotMeta, restore: Restore) -> None:
         """Go on with the state of a snapshot, behind which the log begins."""
@@ -566,19 +574,11 @@ class Replica:
 
     def _progressed(self) -> None:
         self._serve_reads()
-        if self._standing() != self._told:
-            self._completions.add(self._notify_leadership)
+        if self._standing.look():
             self._completions.run()
 
     def _serve_reads(self) -> None:
         self._reads.applied(self._applier.applied_index)
-
-    def read_failed(self, position: int) -> None:
-        """A read from `position` on did not succeed: find out what is corrupt there."""
-        try:
-            self.repairer.suspect(self.store.index_at(position))
-        except (CorruptionError, TrimmedError):
-            pass  # the index rotted, too, which the scrub finds, or the group has trimmed it
 
     def _on_repaired(self, healed: CorruptRange, found: Repaired) -> None:
         first, following = healed.first_index, healed.next_index

@@ -34,6 +34,7 @@ from dledger.sim.scheduler import Scheduler
 from dledger.sim.service import Service
 from dledger.sim.threads import Threads
 from dledger.store.identity import Identity, write_identity
+from dledger.store.rewriting import Cut, Replaced
 from dledger.types import Membership, ReplicaId, SnapshotMeta
 
 __all__ = ["DISK_ERRORS", "KEEPS", "GroupSettings", "Life", "SimGroup", "SimNode"]
@@ -305,20 +306,20 @@ class SimGroup:
         transport = SimTransport(self.network, me, sent)
         life = Life(node, environment, transport, me, platter)
 
-        truncate = opened.store.truncate
+        cut = opened.store.cut
 
-        def truncating(first_index: int) -> None:
+        def truncating(first_index: int) -> Cut:
             self.witness.truncating(life, first_index)
-            truncate(first_index)
+            return cut(first_index)
 
-        opened.store.truncate = truncating  # type: ignore[method-assign]
-        reset, add = opened.store.reset, opened.snapshots.add
+        opened.store.cut = truncating  # type: ignore[method-assign]
+        begin_replacing, add = opened.store.begin_replacing, opened.snapshots.add
 
-        def replacing(base: SnapshotMeta) -> None:
+        def replacing(base: SnapshotMeta) -> Callable[[], Replaced]:
             self.witness.replacing(life, base)
-            reset(base)
+            return begin_replacing(base)
 
-        opened.store.reset = replacing  # type: ignore[method-assign]
+        opened.store.begin_replacing = replacing  # type: ignore[method-assign]
 
         def adding(meta: SnapshotMeta) -> None:
             platter.listed(meta)

@@ -191,8 +191,8 @@ class Witness:
     def observe(self, life: Life) -> None:
         """Something happened on a node."""
         replica = life.replica
-        if replica.failure is not None:
-            return
+        if replica.failure is not None or replica.rewriter.active:
+            return  # the log that the engine knows is there once it is rewritten
         engine, store = replica.engine, replica.store
         if not self.sync:
             self._check_doubt(life)

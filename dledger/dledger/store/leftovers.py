@@ -40,13 +40,14 @@ class Leftovers:
         self._segments: list[Segment] = []
         self._below = 0
         self._snapshots_below = 0
-        self._done = True
+        self._asked = self._answered = 0
+        """How often something was added, and how much of that has been removed."""
         self._lock = Lock()
 
     @property
     def due(self) -> bool:
         """Whether there is something to remove, or to close, that nobody holds any more."""
-        return not self._done or any(not segment.held for segment in self._segments)
+        return self._answered != self._asked or any(not segment.held for segment in self._segments)
 
     def trimmed(self, segments: Iterable[Segment], below: int) -> None:
         """The log begins at position `below`: these segments left it, and nothing that stands there is needed."""
@@ -61,7 +62,7 @@ class Leftovers:
             segment.retire()
         with self._lock:
             self._segments = [*self._segments, *segments]
-        self._done = False
+        self._asked += 1
 
     def drop_snapshots(self, below: int) -> None:
         """Snapshots below a position are of no use any more."""
@@ -69,12 +70,12 @@ class Leftovers:
             if meta.position < below:
                 self._snapshots.forget(meta.position)
         self._snapshots_below = max(self._snapshots_below, below)
-        self._done = False
+        self._asked += 1
 
     def remove(self) -> None:
         """Remove the files, and close what nobody holds.  Blocks; for a worker thread.  Raises `OSError`."""
         with self.removing:
-            self._done = True
+            asked = self._asked
             below, snapshots_below, segments = self._below, self._snapshots_below, self._segments
             for start in list_positions(self._disk, INDEX_DIRECTORY):
                 if start < below:
@@ -89,6 +90,7 @@ class Leftovers:
             closed = {segment for segment in segments if segment.close()}
             with self._lock:
                 self._segments = [segment for segment in self._segments if segment not in closed]
+            self._answered = asked
 
     def abandon(self) -> None:
         """The log is closed: nothing more is removed, and what is held is closed by who holds it last."""

@@ -7,8 +7,9 @@ Threads: the driver calls from its event loop; `SyncTicket.run` and `sync_mark` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from dledger.errors import CorruptionError, LogFullError, StorageError, TooLargeError, TrimmedError
 from dledger.format import BLANK_BYTES, blank
@@ -16,7 +17,6 @@ from dledger.invariants import invariant, known
 from dledger.store.commit import SavedCommit
 from dledger.store.damage import CorruptRange, Damage
 from dledger.store.disk import FULL, Buffer, Disk
-from dledger.store.erase import erase
 from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
 from dledger.store.index import IndexFiles
 from dledger.store.leftovers import Leftovers
@@ -25,9 +25,10 @@ from dledger.store.reader import LogReader, Pin, SegmentInfo
 from dledger.store.recovered import Recovered, Recovery
 from dledger.store.recovery import recover
 from dledger.store.repair import Repaired, Scrubber, Spool, repair
-from dledger.store.reset import announce_reset, pending_reset, perform_reset, prepare_reset
+from dledger.store.reset import pending_reset, perform_reset
+from dledger.store.rewriting import Cut, LogFiles, Replaced
 from dledger.store.scan import Cursor
-from dledger.store.segments import DIRECTORY, Segment, SegmentTable, list_positions, segment_path
+from dledger.store.segments import DIRECTORY, Segment, SegmentTable, list_positions
 from dledger.store.snapshots import SnapshotStore
 from dledger.store.space import RESERVE_STEP_BYTES, Space, kept_through_a_start
 from dledger.store.sync import SyncTicket
@@ -79,11 +80,15 @@ class LogStore(LogReader):
         self._space = Space(disk, segment_bytes, keep_spare=keep_spare)
         self.leftovers = Leftovers(disk, index, self._space, snapshots)
         self._failed = False
-        self._units_reserved = 0
+        self._unsettled = False
+        self._opened: Sequence[Segment] = ()
+        """Of a log that was replaced, which nobody has taken yet."""
+        self.files = LogFiles(disk, segment_bytes, index, self._space, snapshots, mark, commit, self.leftovers)
         self.generation = mark.value.generation
-        self._adopt(recovered)
+        self._adopt(Replaced(recovered, self._settle_space(recovered)))
 
-    def _adopt(self, recovered: Recovered) -> None:
+    def _adopt(self, replaced: Replaced) -> None:
+        recovered, self._units_reserved = replaced
         found = recovered.recovery
         self.first_index = found.first_index
         self.last_index = found.last_index
@@ -102,10 +107,14 @@ class LogStore(LogReader):
         self._scrubber = Scrubber(self._table, self._index, self._damage, self.snapshots)
         self._unindexed: list[EntryMeta] = []
         self._directories_dirty = False
+
+    def _settle_space(self, recovered: Recovered) -> int:
+        """Reserve the space of a recovered log; returns for how many units that was done in its last segment."""
+        found, last = recovered.recovery, recovered.segments[-1]
         # Recovery cut off what was reserved, or filled, behind the end of the log, or erased it.
-        written = self.end_position - self._current.start
-        self._space.start_segment(self._current, written, written)
-        self._keep_reserve()
+        written = found.end_position - last.start
+        self._space.start_segment(last, written, written)
+        return self._keep_reserve(last, found.last_index, found.end_position)
 
     @staticmethod
     def open(
@@ -236,16 +245,18 @@ class LogStore(LogReader):
         reserve_to = end + self._reserve_bytes + RESERVE_STEP_BYTES
         return self._space.prepare(budget_bytes, end, reserve_to)
 
-    def _keep_reserve(self) -> None:
-        self._units_reserved = 0
-        end = self.end_position + self._reserve_bytes
+    def _keep_reserve(self, last: Segment, last_index: int, end: int) -> int:
+        """Take the space that is kept back, of a log that ends there; returns how many units its last segment has."""
+        behind = last.start + self.segment_bytes
+        units = 0
         try:
-            self._reserve_units(self.last_index + RESERVE_UNITS)
-            if end > self._segment_end:
-                self._index.reserve(self._segment_end, RESERVE_UNITS)
-            self._space.cover(end)
+            units = self._index.reserve(last.start, last_index + RESERVE_UNITS + 1 - last.first_index)
+            if end + self._reserve_bytes > behind:
+                self._index.reserve(behind, RESERVE_UNITS)
+            self._space.cover(end + self._reserve_bytes)
         except LogFullError:
             pass
+        return units
 
     # Writing
 
@@ -332,30 +343,44 @@ class LogStore(LogReader):
         self._directories_dirty = True
         self._space.start_segment(segment, reserved, filled)
 
-    def truncate(self, first_index: int) -> None:
-        """Drop the entries from `first_index` on, durably; beyond the last one only the generation rises.  Blocks.
+    def cut(self, first_index: int) -> Cut:
+        """Drop the entries from `first_index` on from the disk, durably; `take_cut` is then due.
 
-        The space of the segment that stays, and of the one behind it, is kept for what replaces them
-        (see `dledger.store.erase`).
+        Beyond the last one only the generation rises.  Blocks; on the flush thread, with no sync under way: nothing is
+        appended, filled or synced before `take_cut`.  Raises `StorageError`, and `CorruptionError` where nothing tells
+        what the log ends with.
         """
         invariant(first_index >= self.first_index, "only kept entries are truncated", index=first_index)
-        self.generation += 1
+        self._unsettled = True
+        generation = self.generation + 1
+        last = self._current
         try:
             drop_void_snapshots(self._disk, self.snapshots, self, first_index)
             end, term, chain = known(self._end_before(first_index), "the entry before is known", index=first_index)
-            self._mark.lower(MarkValue(end, first_index - 1, term, chain, self.generation))
+            self._mark.lower(MarkValue(end, first_index - 1, term, chain, generation))
             if first_index <= self.last_index:
-                self._cut(first_index, end)
+                last = self.files.cut_off(self._table, self._last_index_of, first_index, end, self.end_position)
         except OSError as error:
             raise self._failure(f"truncating to index {first_index - 1}", error) from error
-        self.last_index, self.last_term, self.last_chain, self.end_position = first_index - 1, term, chain, end
+        units = self._keep_reserve(last, first_index - 1, end)
+        return Cut(first_index, end, term, chain, generation, last, units)
+
+    def take_cut(self, cut: Cut) -> None:
+        """The log ends where `cut` has ended its files.  Memory only."""
+        first_index, end = cut.first_index, cut.end
+        self.leftovers.retired(self._table.remove_above(cut.last.start))
+        self._current = cut.last
+        self._segment_end = cut.last.start + self.segment_bytes
+        self.generation = cut.generation
+        self.last_index, self.last_term, self.last_chain, self.end_position = first_index - 1, cut.term, cut.chain, end
         self.durable = min(self.durable, self.last_index)
         self._durable_end = min(self._durable_end, end)
         self._recent.truncate(first_index)
         self._damage.keep_below(end)
         self._terms.truncate(first_index)
         self._unindexed = [meta for meta in self._unindexed if meta.index < first_index]
-        self._keep_reserve()
+        self._units_reserved = cut.units_reserved
+        self._unsettled = False
 
     def _end_before(self, index: int) -> tuple[int, int, int] | None:
         """(end position, term, chain crc) of the entry before `index`; None if it is not kept and nothing tells.
@@ -385,40 +410,6 @@ class LogStore(LogReader):
         here = (meta for meta in self.snapshots.list() if meta.position == position)
         return next((meta for meta in here if meta.last_index == index - 1), None)
 
-    def _cut(self, first_index: int, end: int) -> None:
-        last = self._table.overlapping(end, end)[0]
-        units = self._last_index_of(last) + 1 - last.first_index
-        for segment in self._take_off(last):
-            segment.discard()
-            self._disk.unlink(segment_path(segment.start))
-            self._index.delete(segment.start)
-        kept = erase(last.file, end - last.start, min(self.end_position - last.start, self.segment_bytes))
-        self._index.erase(last.start, first_index - last.first_index, units)
-        if last is not self._current:
-            self._disk.sync_dir(DIRECTORY)
-        if last is not self._current or not kept:
-            size = last.file.size()
-            self._space.start_segment(last, size, size)
-        self._current = last
-        self._segment_end = last.start + self.segment_bytes
-
-    def _take_off(self, last: Segment) -> list[Segment]:
-        """Take the segments behind `last` out of the table; returns, newest first, those whose files are to go.
-
-        Of the first of them the space, and that of its index, is kept for the one that takes its place.
-        """
-        if last is self._table.last:
-            return []
-        end = last.start + self.segment_bytes
-        behind = self._table.containing(end)
-        units = self._last_index_of(behind) + 1 - behind.first_index
-        removed = self._table.remove_above(last.start)
-        if self._space.reclaim(behind, min(self.end_position - end, self.segment_bytes)):
-            behind.discard()
-            self._index.erase(end, 0, units)
-            removed.pop()
-        return removed
-
     # Durability
 
     def begin_sync(self, *, whole_index: bool = False) -> SyncTicket | None:
@@ -429,6 +420,7 @@ class LogStore(LogReader):
         """
         if self._failed:
             raise StorageError("an earlier write or sync of the log failed")
+        invariant(not self._unsettled, "a log that is being rewritten is not synced")
         if self.durable == self.last_index and not (whole_index and self._unindexed):
             return None
         segments = self._table.overlapping(self._durable_end, self.end_position)
@@ -522,33 +514,33 @@ class LogStore(LogReader):
         except OSError as error:
             raise self._failure(f"removing what was trimmed below {self.first_position}", error) from error
 
-    def prepare_reset(self, base: SnapshotMeta) -> None:
-        """Take the space that `reset` to this snapshot needs; changes nothing else.  Blocks; may run on any thread.
+    def begin_replacing(self, base: SnapshotMeta) -> Callable[[], Replaced]:
+        """Give the whole log up for an empty one behind a durable snapshot.  Memory only: its segments are gone.
 
-        Raises `LogFullError`, `StorageError`.
+        What is returned deletes the files and makes the new ones, on the flush thread with no sync under way, and
+        survives a crash at any point; `take_replaced` is due with its result.  It raises `StorageError`.
         """
-        try:
-            prepare_reset(self._disk, base)
-        except OSError as error:
-            if error.errno in FULL:
-                raise LogFullError(f"no space to reset the log to {base.position}: {error}") from error
-            raise StorageError(f"preparing to reset the log to {base.position} failed: {error}") from error
-
-    def reset(self, base: SnapshotMeta) -> None:
-        """Delete the whole log and go on, empty, behind a durable snapshot.  Blocks; survives a crash at any point."""
         listed = self.snapshots.at_or_below(base.position)
         invariant(listed == base, "a log is reset to a durable snapshot", base=base, listed=listed)
+        self._unsettled = True
+        segments = self._table.clear()
+        self.leftovers.retired(segments)
+        return partial(self._replace, base, segments)
+
+    def _replace(self, base: SnapshotMeta, segments: Sequence[Segment]) -> Replaced:
         try:
-            announce_reset(self._disk, base)
-            self._space.close()  # first: another thread may be reserving space in a segment's file
-            for segment in self._table.clear():
-                segment.discard()
-            self._index.close()
-            perform_reset(self._disk, self.snapshots, self._mark, self._commit, base)
-            self.generation = self._mark.value.generation
-            self._adopt(recover(self._disk, self._index, self.snapshots, self._mark.value, self.segment_bytes))
+            recovered = self.files.replace(base, segments)
+            self._opened = recovered.segments
         except OSError as error:
             raise self._failure(f"resetting the log to {base.position}", error) from error
+        return Replaced(recovered, self._settle_space(recovered))
+
+    def take_replaced(self, replaced: Replaced) -> None:
+        """Go on with the log that took the place of the one before.  Memory only."""
+        self._opened = []
+        self.generation = self._mark.value.generation
+        self._adopt(replaced)
+        self._unsettled = False
 
     # Health
 
@@ -666,7 +658,7 @@ class LogStore(LogReader):
 
     def close(self, *, clean: bool = True) -> None:
         """Close all files.  `clean` syncs first and says in the mark that the stop was an orderly one."""
-        if clean and not self._failed:
+        if clean and not self._failed and not self._unsettled:
             ticket = self.begin_sync(whole_index=True)
             if ticket is not None:
                 ticket.run()
@@ -676,7 +668,7 @@ class LogStore(LogReader):
                 self._mark.lower_and_sync(replace(self._mark.value, clean=True))
             except OSError as error:
                 raise self._failure("closing the log", error) from error
-        for segment in self._table.clear():
+        for segment in (*self._table.clear(), *self._opened):
             segment.discard()
         self.leftovers.abandon()
         self._space.close()

@@ -72,8 +72,12 @@ class LoggedModel:
             self.log.finish_sync(ticket)
 
     def truncate(self, first_index: int) -> None:
-        self.log.truncate(first_index)
+        self.log.take_cut(self.log.cut(first_index))
         self.forget_from(first_index)
+
+    def reset(self, base: SnapshotMeta) -> None:
+        """Replace the log by the position of a snapshot."""
+        self.log.take_replaced(self.log.begin_replacing(base)())
 
     def trim(self, position: int) -> None:
         """A trim with all that follows from it."""

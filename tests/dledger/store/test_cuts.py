@@ -151,7 +151,7 @@ def test_a_disk_that_fails_while_the_tail_is_erased_ends_the_log(sim_disk: SimDi
     model = full_model(sim_disk, entries=100)
     sim_disk.fail(lambda call, path: call == "datasync" and path.startswith("commitlog"), errno.EIO)
     with pytest.raises(StorageError):
-        model.log.truncate(50)
+        model.log.take_cut(model.log.cut(50))
 
 
 # Power losses
@@ -178,7 +178,7 @@ def test_whichever_sectors_of_the_tail_are_erased_no_entry_behind_a_hole_ever_co
     first = next(meta.index for meta, _ in model.entries if meta.position >= SECTOR_BYTES * 2)
     fault = sim_disk.fail(lambda call, path: call == "pwrite" and path.startswith("commitlog"), errno.EIO)
     with pytest.raises(StorageError):
-        model.log.truncate(first)
+        model.log.take_cut(model.log.cut(first))
     assert fault not in sim_disk.faults
     lowered = sim_disk.image()
     begin, end = model.entries[first][0].position, model.entries[-1][0].end
@@ -229,7 +229,7 @@ def test_a_crash_at_any_step_of_a_cut_leaves_a_log_that_ends_between_the_old_end
 
         fault = disk.fail(due, once=False)
         try:
-            model.log.truncate(first)
+            model.log.take_cut(model.log.cut(first))
             came_through = True
         except StorageError:
             pass
@@ -278,12 +278,13 @@ def fill_the_disk():
 with pytest.raises(OSError):
     fill_the_disk()
 use_up(model)
-erase = model.log.truncate
-def truncate(first_index):
-    erase(first_index)
+real_cut = model.log.cut
+def cut(first_index):
+    made = real_cut(first_index)
     with pytest.raises(OSError):
         fill_the_disk()
-model.log.truncate = truncate
+    return made
+model.log.cut = cut
 boundary = next(meta.index for meta, _ in model.entries if meta.position == 1 << 20)
 for first in (model.log.last_index - 20, boundary + 1, boundary - 5):
     model.replace(model.replacements(first, bodies_from(model, first), term=first), privileged=True)

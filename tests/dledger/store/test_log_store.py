@@ -165,7 +165,7 @@ def test_truncating_all_leaves_an_empty_log(model: LoggedModel):
 
 def test_truncation_behind_the_end_only_counts(model: LoggedModel):
     model.fill(random.Random(3), 3)
-    model.log.truncate(3)
+    model.log.take_cut(model.log.cut(3))
     assert model.log.generation == 1
     model.check()
 
@@ -282,7 +282,7 @@ def test_a_reset_leaves_an_empty_log_behind_the_snapshot(model: LoggedModel):
     writer = model.snapshots.begin(base)
     writer.write(b"state")
     writer.commit()
-    model.log.reset(base)
+    model.reset(base)
     assert (model.log.first_index, model.log.last_index, model.log.durable) == (1000, 999, 999)
     assert (model.log.end_position, model.log.last_chain, model.log.last_term) == (base.position, 1234, 9)
     assert model.snapshots.list() == [base]
@@ -321,7 +321,7 @@ def test_a_reset_takes_no_file_from_who_reserves_space_in_it(monkeypatch: pytest
     with ThreadPoolExecutor(1) as worker:
         prepared = worker.submit(model.log.prepare_ahead, 1 << 20)
         assert reserving.wait(30)
-        model.log.reset(base)
+        model.reset(base)
         assert not prepared.result()
     assert model.log.end_position == base.position
 
@@ -344,7 +344,7 @@ def test_an_interrupted_reset_is_carried_out_at_the_next_start():
 
         fault = disk.fail(due, once=False)
         try:
-            model.log.reset(base)
+            model.reset(base)
         except StorageError:
             disk.faults.remove(fault)
             disk.crash(random.Random(fatal_step))
@@ -368,15 +368,15 @@ def test_a_reset_that_was_prepared_takes_no_space():
     base = SnapshotMeta(50 * SEGMENT_BYTES, 999, 9, 1234, MEMBERS)
     other = SnapshotMeta(40 * SEGMENT_BYTES, 799, 9, 1234, MEMBERS)
     for prepared in (other, base):  # the newest counts
-        model.log.prepare_reset(prepared)
+        model.log.files.prepare_reset(prepared)
     model.snapshots.begin(base).commit()
     disk.fill_up()
     with pytest.raises(LogFullError, match="no space to reset the log"):
-        model.log.prepare_reset(other)
+        model.log.files.prepare_reset(other)
     disk.make_room()
-    model.log.prepare_reset(base)
+    model.log.files.prepare_reset(base)
     disk.fill_up()
-    model.log.reset(base)
+    model.reset(base)
     assert (model.log.first_index, model.log.end_position) == (1000, base.position)
     disk.crash(random.Random(2))
     assert model.open().base == base
@@ -397,9 +397,9 @@ def test_a_reset_that_was_prepared_makes_no_directory_anew():
     model.sync()
     base = SnapshotMeta(50 * SEGMENT_BYTES, 999, 9, 1234, MEMBERS)
     model.snapshots.begin(base).commit()
-    model.log.prepare_reset(base)
+    model.log.files.prepare_reset(base)
     disk.fill_up()
-    model.log.reset(base)
+    model.reset(base)
     disk.kill()
     assert model.open().base == base
 

@@ -8,13 +8,13 @@ import msgspec
 from dledger.checksum import crc32
 from dledger.replica.removal import Remover
 from dledger.sim.mutants.catalogue import Catalogue
-from dledger.store import hardstate, reset
-from dledger.store import log as log_module
+from dledger.store import hardstate, reset, rewriting
 from dledger.store.commit import SavedCommit
 from dledger.store.disk import Disk
 from dledger.store.hardstate import HardStateFile
 from dledger.store.log import LogStore
 from dledger.store.mark import DurableMark
+from dledger.store.rewriting import Cut
 from dledger.store.slots import SlotFile
 from dledger.store.snapshots import _CHUNK, _COUNTS, _U32, DIRECTORY, SnapshotStore, SnapshotWriter, _path
 from dledger.store.sync import SyncTicket
@@ -95,18 +95,18 @@ CATALOGUE.add(
 # ---------------------------------------------------------------- the mark
 
 
-def _truncate_but_durable(self: LogStore, first_index: int) -> None:
+def _truncate_but_durable(self: LogStore, cut: Cut) -> None:
     kept = self._durable_end
-    _real_truncate(self, first_index)
+    _real_take_cut(self, cut)
     self._durable_end = kept
 
 
-_real_truncate = LogStore.truncate
+_real_take_cut = LogStore.take_cut
 
 CATALOGUE.add(
     "durable-end-not-lowered",
     "the durable end falls with a truncation",
-    (LogStore, "truncate", _truncate_but_durable),
+    (LogStore, "take_cut", _truncate_but_durable),
 )
 
 
@@ -147,7 +147,7 @@ def _announce_nothing(disk: Disk, base: SnapshotMeta) -> None:
 CATALOGUE.add(
     "reset-not-announced",
     "the intent to replace the log is durable before anything of it goes",
-    (log_module, "announce_reset", _announce_nothing),
+    (rewriting, "announce_reset", _announce_nothing),
 )
 
 
@@ -159,7 +159,7 @@ def _announce_without_sync(disk: Disk, base: SnapshotMeta) -> None:
 CATALOGUE.add(
     "reset-announced-unsynced",
     "the intent to replace the log survives a power loss",
-    (log_module, "announce_reset", _announce_without_sync),
+    (rewriting, "announce_reset", _announce_without_sync),
 )
 
 
@@ -176,5 +176,5 @@ _real_perform = reset.perform_reset
 CATALOGUE.add(
     "reset-forgotten-too-early",
     "the intent to replace the log lasts until the log is replaced",
-    (log_module, "perform_reset", _forget_the_intent_first),
+    (rewriting, "perform_reset", _forget_the_intent_first),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dledger.sim.mutants.catalogue import Catalogue
 from dledger.sim.schedules import disk as disk_schedules
-from dledger.store import log as log_module
+from dledger.store import rewriting
 from dledger.store.disk import Disk, File
 from dledger.store.hardstate import HardStateFile
 from dledger.store.log import LogStore
@@ -143,6 +143,6 @@ def _cut_off(file: File, begin: int, end: int) -> bool:
 CATALOGUE.add(
     "truncation-gives-space-away",
     "what replaces a void tail has the tail's space, for a full disk gives back nothing",
-    (log_module, "erase", _cut_off),
+    (rewriting, "erase", _cut_off),
     schedule=disk_schedules.truncation_on_a_full_disk,
 )

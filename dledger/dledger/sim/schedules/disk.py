@@ -71,7 +71,7 @@ def mark_below_a_truncation() -> None:
     log.append(20, term=1)
     log.sync()
     log.store.sync_mark()
-    log.store.truncate(5)
+    log.store.take_cut(log.store.cut(5))
     log.append(2, term=2, body_bytes=30)
     log.disk.crash(Random(1), "none")
     log.open()
@@ -109,7 +109,7 @@ def truncation_on_a_full_disk() -> None:
     log.append(60, term=1, body_bytes=BLOCK_BYTES // 2)
     log.disk.fill_up()
     for first_index in (50, 10):
-        log.store.truncate(first_index)
+        log.store.take_cut(log.store.cut(first_index))
         try:
             log.append(10, term=first_index, body_bytes=BLOCK_BYTES // 2)
         except LogFullError as error:
@@ -131,7 +131,7 @@ def truncation_before_a_received_snapshot() -> None:
     assert log.store.end_position < SEGMENT_BYTES
     snapshot = SnapshotMeta(SEGMENT_BYTES, shared.index, shared.term, shared.chain_crc, Membership())
     log.store.snapshots.begin(snapshot).commit()
-    log.store.truncate(shared.index + 1)
+    log.store.take_cut(log.store.cut(shared.index + 1))
     log.append(1, term=2, body_bytes=1000)
     assert log.store.meta(shared.index + 1).position == SEGMENT_BYTES
     log.sync()
@@ -152,7 +152,7 @@ def sync_across_a_truncation() -> None:
     ticket = log.store.begin_sync()
     assert ticket is not None
     ticket.run()
-    log.store.truncate(4)
+    log.store.take_cut(log.store.cut(4))
     log.append(8, term=2, body_bytes=90)
     log.store.finish_sync(ticket)
     assert log.store.durable < 4, "what was truncated was durable, and not what replaced it"
@@ -180,7 +180,7 @@ def lost_entry_behind_a_snapshot() -> None:
     snapshot = SnapshotMeta(SEGMENT_BYTES, last.index, last.term, last.chain_crc, Membership())
     writer = log.store.snapshots.begin(snapshot)
     writer.commit()
-    log.store.truncate(last.index + 1)
+    log.store.take_cut(log.store.cut(last.index + 1))
     log.append(1, term=2)
     assert log.store.meta(last.index + 1).position == last.end
     assert log.store.snapshots.list() == []
