@@ -37,6 +37,8 @@ class Waiting:
         """Whether what waits for a majority is more than a leader is to take; None if that cannot be read."""
         replica, limit = self._life.replica, self._life.node.config.max_uncommitted_bytes
         committed = replica.engine.commit_index
+        if committed > replica.store.last_index:
+            return None  # the log is being truncated, and what follows is held back
         known = committed >= replica.store.first_index
         try:
             with excepted("the judge is no part of the node"):
