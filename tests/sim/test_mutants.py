@@ -69,7 +69,7 @@ KNOWN_SEEDS = {
     "second-membership-change": 8,
     "segment-ends-without-blank": 2,
     "sends-forgotten-at-failover": 3,
-    "sends-forgotten-early": 106,
+    "sends-forgotten-early": 64,
     "slot-unchecked": 5,
     "snapshot-forgets-the-trim": 2,
     "snapshot-named-first": 5,
