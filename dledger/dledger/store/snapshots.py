@@ -25,6 +25,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from threading import Lock
 
 import msgspec
 
@@ -107,13 +108,11 @@ class SnapshotWriter:
                 file.datasync()
             finally:
                 file.close()
-            self._disk.rename(self._temporary, _path(self.meta.position))
-            self._disk.sync_dir(DIRECTORY)
+            self._store.name(self._temporary, self.meta)
         except OSError as error:
             with suppress(OSError):
                 self._disk.unlink(self._temporary)
             raise self._error("committing", error) from error
-        self._store.add(self.meta)
         return self.meta
 
     def abort(self) -> None:
@@ -164,6 +163,8 @@ class SnapshotStore:
         self._disk = disk
         self._metas = metas
         self._number = 0
+        self._naming = Lock()
+        """Held by workers while a file gets its name, or goes: else one that a trim just removed would be listed."""
 
     @classmethod
     def open(cls, disk: Disk) -> SnapshotStore:
@@ -218,6 +219,13 @@ class SnapshotStore:
         self._number += 1
         return self._number
 
+    def name(self, temporary: str, meta: SnapshotMeta) -> None:
+        """Give a file that is whole and synced its name, durably, and list it.  Blocks; raises `OSError`."""
+        with self._naming:
+            self._disk.rename(temporary, _path(meta.position))
+            self._disk.sync_dir(DIRECTORY)
+            self.add(meta)
+
     def add(self, meta: SnapshotMeta) -> None:
         """List a snapshot whose file is durable."""
         self.rotten.pop(meta.position, None)
@@ -263,10 +271,11 @@ class SnapshotStore:
         self.rotten.setdefault(position, self._metas.pop(position, None))
 
     def delete(self, position: int) -> None:
-        """Remove a snapshot; who is reading it may go on."""
-        self.forget(position)
-        self.rotten.pop(position, None)
-        self._disk.unlink(_path(position))
+        """Remove a snapshot; who is reading it may go on.  Blocks; raises `OSError`."""
+        with self._naming:
+            self.forget(position)
+            self.rotten.pop(position, None)
+            self._disk.unlink(_path(position))
 
     def remove_below(self, position: int) -> None:
         """Remove the files of all snapshots below a position, listed or not.  Blocks; raises `OSError`."""
@@ -338,13 +347,11 @@ class SnapshotCopy:
                 file.datasync()
             finally:
                 file.close()
-            self._disk.rename(self._path, _path(self.position))
-            self._disk.sync_dir(DIRECTORY)
+            self._store.name(self._path, meta)
         except OSError as error:
             with suppress(OSError):
                 self._disk.unlink(self._path)
             raise _storage_error(f"copying the snapshot at {self.position}", error) from error
-        self._store.add(meta)
 
     def abort(self) -> None:
         """Drop what was collected; after `commit` nothing is done."""

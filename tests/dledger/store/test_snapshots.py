@@ -181,3 +181,24 @@ def test_a_snapshot_that_a_worker_lists_is_not_lost_to_one_that_is_dropped_meanw
     finally:
         sys.setswitchinterval(before)
     assert [meta.position for meta in store.list()] == [*new]
+
+
+def test_a_snapshot_whose_file_a_trim_removes_as_it_gets_its_name_is_not_listed(monkeypatch: pytest.MonkeyPatch):
+    """One worker has renamed it and syncs the directory, another one removes whatever stands below the log."""
+    disk = SimDisk()
+    store = SnapshotStore.open(disk)
+    writer = store.begin(meta_at(100))
+    writer.write(b"abc")
+    removal = Thread(target=lambda: store.remove_below(200))
+    sync_dir = disk.sync_dir
+
+    def sync_slowly(path: str) -> None:
+        if not removal.ident:
+            removal.start()
+            removal.join(0.2)  # longer than it takes if nothing keeps it from it
+        sync_dir(path)
+
+    monkeypatch.setattr(disk, "sync_dir", sync_slowly)
+    writer.commit()
+    removal.join()
+    assert [f"{meta.position:020d}" for meta in store.list()] == disk.listdir("snapshots")
