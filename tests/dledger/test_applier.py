@@ -90,7 +90,7 @@ class Setup:
             self.completions,
             applied_index=-1,
             deliver=self.deliver,
-            log_commands=lambda meta, commands: self.batches.append(f"commands of {meta.index}"),
+            log_commands=lambda meta, _commands, _before: self.batches.append(f"commands of {meta.index}"),
             progressed=lambda: None,
             corrupt=self.corrupt.append,
             failed=self.failures.append,

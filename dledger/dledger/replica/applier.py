@@ -25,8 +25,9 @@ BUSY_PAUSE_S = 0.01
 class Applier:
     """Follows the commit index; what it calls is called among the `completions`, or by the event loop.
 
-    `deliver(entries)` gets groups to apply; `log_commands(meta, commands)` is asked about every group that has commands
-    of the log's own, when those before it are applied and it is not; `progressed()` is called after every slice.
+    `deliver(entries)` gets groups to apply; `log_commands(meta, commands, before)` is asked about every group that has
+    commands of the log's own, when those before it are applied and it is not; `progressed()` is called after every
+    slice.  `before` is the entry in front of it, None if that was not applied here.
     Entries that are not in memory are read on the urgent lane.
     Where they do not verify applying stands still until `retry`, and `corrupt(index)` is told from where on.
     """
@@ -41,7 +42,7 @@ class Applier:
         *,
         applied_index: int,
         deliver: Callable[[Sequence[CommittedEntry]], None],
-        log_commands: Callable[[EntryMeta, memoryview], None],
+        log_commands: Callable[[EntryMeta, memoryview, EntryMeta | None], None],
         progressed: Callable[[], None],
         corrupt: Callable[[int], None],
         failed: Callable[[BaseException], None],
@@ -62,6 +63,8 @@ class Applier:
         self._running = False
         self._at_rest = False
         self._stalled_at: float | None = None
+        self._last: EntryMeta | None = None
+        """The entry that was applied last here; None before the first, and behind a snapshot."""
         self.applied_index = applied_index
         self.applied_position = store.position_at(applied_index + 1) if applied_index < store.last_index else -1
         if self.applied_position < 0:
@@ -86,6 +89,7 @@ class Applier:
         self._waiting = False
         self._at_rest = False
         self._stalled_at = None
+        self._last = None
         self.applied_index = applied_index
         self.applied_position = applied_position
         self._target = max(self._target, applied_index)
@@ -188,6 +192,7 @@ class Applier:
     def _apply(self, entries: Sequence[tuple[EntryMeta, Buffer]]) -> None:
         groups: list[CommittedEntry] = []
         for meta, data in entries:
+            before, self._last = self._last, meta
             if meta.kind != EntryKind.GROUP:
                 continue
             view = memoryview(data)
@@ -197,7 +202,7 @@ class Applier:
                 if groups:
                     self._hand_over(groups)
                     groups = []
-                self._log_commands(meta, commands)
+                self._log_commands(meta, commands, before)
             groups.append(
                 CommittedEntry(
                     meta.index,

@@ -92,13 +92,16 @@ class Marks:
         self._own_digest = None
         self.state_index = state_index
 
-    def on_commands(self, meta: EntryMeta, section: memoryview) -> None:
-        """Carry out the log's own commands of an entry that is about to be applied."""
+    def on_commands(self, meta: EntryMeta, section: memoryview, before: EntryMeta | None) -> None:
+        """Carry out the log's own commands of an entry that is about to be applied.
+
+        `before` is the entry before it, None if that was not applied here: a snapshot stands between them.
+        """
         if meta.index <= self.state_index:
             return
         for kind, payload in iter_commands(section):
             if kind == SNAPSHOT_MARK:
-                self._take_snapshot(meta)
+                self._take_snapshot(meta, before)
             elif kind == TRIM:
                 self._snapshotter.trim(msgspec.msgpack.decode(payload, type=Trim).position)
             elif kind == DIGEST:
@@ -131,19 +134,18 @@ class Marks:
             except (BusyError, LogFullError):
                 pass  # whoever has the digest offers it again
 
-    def _take_snapshot(self, mark: EntryMeta) -> None:
+    def _take_snapshot(self, mark: EntryMeta, before: EntryMeta | None) -> None:
         """The state before the marked entry, as it is now, named by that entry's position."""
         self._last_mark_at = self._environment.now()
         self._own_digest = Digest(mark.position, *self._me, self._machine.digest())
-        if any(meta.position == mark.position for meta in self._snapshots.list()):
+        if before is None or any(meta.position == mark.position for meta in self._snapshots.list()):
             return
-        index = mark.index - 1
+        index = before.index
         membership_index, membership = self._engine().table.membership_at(index)
         if not membership.voters:
             # Only its founders know a group's first membership. A replica that was caught up from the first entry on
             # meets one in its log at the latest where it was taken in itself; a snapshot from before would name none.
             return
-        before = self._store.meta(index)
         meta = SnapshotMeta(mark.position, index, before.term, before.chain_crc, membership, membership_index)
         self._snapshotter.begin(meta, self._machine.snapshot())
 

@@ -31,7 +31,7 @@ from dledger.core.effects import (
 from dledger.core.messages import Message
 from dledger.engines import EngineFactory, native
 from dledger.environment import Environment
-from dledger.errors import ContradictionError, CorruptionError, NotLeaderError
+from dledger.errors import ContradictionError, NotLeaderError
 from dledger.format import link
 from dledger.invariants import invariant
 from dledger.net.transport import Transport
@@ -491,10 +491,9 @@ class Replica:
         self._pump()
 
     def _commit(self, index: int) -> None:
-        try:
-            self._committed_end = self.store.meta(index).end
-        except CorruptionError:
-            pass  # it bounds what a leader may propose, and a leader can read what it committed itself
+        held = self.store.held_meta(index)
+        if held is not None:  # else it is an old one: a leader, whom this bounds, holds what it has proposed last
+            self._committed_end = held.end
         self._applier.advance(index)
 
     def _hard_state_saved(self, state: HardState) -> None:
