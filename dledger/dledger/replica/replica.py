@@ -315,7 +315,8 @@ class Replica:
 
     def close(self, *, clean: bool) -> None:
         """Close the files of a stopped replica; one in doubt does not stop clean: it stays in doubt."""
-        if clean := clean and self.engine.may_vote:
+        if (clean := clean and self.engine.may_vote) and not self.rewriter.active:
+            # While the log is rewritten, entries stand there that the engine has replaced; others may be committed.
             self.store.save_commit(min(self.engine.commit_index, self.store.durable))
         self.upkeep.close()
         self.store.close(clean=clean)
