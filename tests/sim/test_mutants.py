@@ -14,7 +14,7 @@ SEEDS_TRIED = 20
 # Seeds that catch what the first ones do not; if the code has changed since, others are tried.
 KNOWN_SEEDS = {
     "batch-torn": 2,
-    "busy-commit-dropped": 8,
+    "busy-commit-dropped": 52,
     "busy-commit-not-proposed-again": 2,
     "busy-for-ever": 6,
     "busy-not-refused": 7,
@@ -56,7 +56,7 @@ KNOWN_SEEDS = {
     "polls-kept-at-step-down": 3,
     "polls-kept-when-leaving": 5,
     "question-passes-a-commit": 8,
-    "question-passes-a-commit-under-way": 19,
+    "question-passes-a-commit-under-way": 54,
     "read-before-own-commit": 41,
     "read-one-entry-early": 41,
     "refused-after-staging": 7,
