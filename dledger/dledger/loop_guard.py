@@ -34,7 +34,6 @@ NOT_MENDED: Final = frozenset(
         "dledger.store.log.LogStore._roll",
         "dledger.store.log.LogStore.ensure_space_for",
         "dledger.store.log.LogStore.ensure_space_to",
-        "dledger.store.reader.LogReader._unit",
     )
 )
 """Functions (module and qualified name) that still do disk work on the loop; what they call may, too."""

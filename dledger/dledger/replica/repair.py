@@ -326,12 +326,14 @@ class Repairer:
         self._rest("no peer's bytes join it", damaged)
         if damaged.next_index <= self._committed() + 1 and self._widenings < MAX_WIDENINGS:
             self._widenings += 1
-            try:
-                self._store.widen(damaged)
-            except CorruptionError as error:
-                logger.warning(
-                    "node=%s event=repair-narrow start=%d error=%r", self._node_id, damaged.start, str(error)
-                )
+            widen = partial(self._store.widen, damaged)
+            self._environment.run_blocking(URGENT, widen, partial(self._on_widened, damaged))
+
+    def _on_widened(self, damaged: CorruptRange, result: CorruptRange | BaseException) -> None:
+        if isinstance(result, CorruptionError | TrimmedError):
+            logger.warning("node=%s event=repair-narrow start=%d error=%r", self._node_id, damaged.start, str(result))
+        elif isinstance(result, BaseException) and not self._stopped:
+            self._failed(result)
 
     def _drop(self, attempt: _Attempt) -> None:
         self._attempt = None

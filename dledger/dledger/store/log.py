@@ -591,6 +591,7 @@ class LogStore(LogReader):
         """Count the entries on both sides of a corrupt range as corrupt, too; returns the wider range.
 
         For a range whose right bytes do not join them: then they are not what they seem, whatever their headers say.
+        Blocks.  Raises `CorruptionError` and `TrimmedError` where nothing tells where they lie.
         """
         start, end, first_index, next_index = damaged
         if first_index > self.first_index:
