@@ -131,3 +131,22 @@ def test_a_snapshot_that_differs_from_what_is_committed_contradicts() -> None:
     install = InstallSnapshot(2, 96, 1, 2, 0, Membership((replica("a"), replica("b"), replica("c"))), -1)
     with pytest.raises(ContradictionError):
         group.send("c", "a", install)
+
+
+def test_a_voter_that_lost_the_entries_that_list_it_elects_the_one_who_has_them() -> None:
+    """`a` made `d` a voter, which lost its whole log then: without its vote nobody is ever elected."""
+    group = CoreGroup("a", strangers=("d",))
+    group.elect("a")
+    for membership in (
+        Membership((replica("a"),), (replica("d"),)),
+        Membership((replica("a"), replica("d"))),
+    ):
+        group.propose("a", membership=membership)
+        group.settle()
+        group.pass_time(0.2)
+    for name, kept in (("a", len(group.cores["a"].log)), ("d", 0)):
+        group.cores[name].durable = kept
+        group.crash(name)
+    group.pass_time(3.0)
+    assert group["a"].is_leader
+    assert group["d"].table.last_index == group["a"].table.last_index

@@ -73,10 +73,6 @@ class LogTable:
         """Index of the oldest entry whose size is known; `last_index + 1` if none is."""
         return self._recent[0].index if self._recent else self.last_index + 1
 
-    def ever_lists(self, replica: ReplicaId) -> bool:
-        """Whether any membership that is kept lists a replica, in force or not."""
-        return any(replica in membership.members for _, membership in self._memberships)
-
     def may_elect(self, replica: ReplicaId, commit_index: int) -> bool:
         """Whether a replica is a voter in the membership that is committed, or in any later one.
 

@@ -417,10 +417,9 @@ class Raft:
         self._heartbeat(now)
 
     def _on_vote_request(self, sender: ReplicaId, request: VoteRequest, now: float) -> None:
-        # The membership in force here may be void or old (Ongaro's thesis, 4.1): who asks knows whose votes count.
-        if not self.table.ever_lists(self.me) or not self.may_vote:
-            return
-        if not request.transfer and self._hears_leader(now):
+        # The membership in force here may be void or old (Ongaro's thesis, 4.1), and what lists this replica be lost,
+        # by an accepted loss: who asks knows whose votes count.
+        if not self.may_vote or (not request.transfer and self._hears_leader(now)):
             return
         if not request.pre and request.term > self.term:
             self._become_follower(request.term, None, now)
