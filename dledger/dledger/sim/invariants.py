@@ -276,7 +276,9 @@ class Witness:
         committed = self.committed
         if self._is_astray(life, index, found):
             return
-        if index < len(committed) and committed[index] != found and meta.term > committed[index][0]:
+        # Of a later leader: its entry there may be older than the one that is lost.
+        is_later = index < len(committed) and life.replica.engine.term > self.committed_in[index]
+        if is_later and committed[index] != found and self.losses.may_lose(index):
             self._lose(index)
         if index < len(committed):
             require(
