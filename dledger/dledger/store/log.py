@@ -154,6 +154,7 @@ class LogStore(LogReader):
             )
             if recovered.trim_interrupted:
                 log.leftovers.trimmed((), found.first_position)
+                log.leftovers.vouch(log.leftovers.dropped)
                 log.leftovers.remove()
         except OSError as error:
             raise StorageError(f"opening the log failed: {error}") from error
@@ -463,10 +464,12 @@ class LogStore(LogReader):
 
     def sync_mark(self) -> None:
         """Make the durable mark itself durable.  Blocks; every second on the flush thread.  Raises `StorageError`."""
+        dropped = self.leftovers.dropped  # what is trimmed from here on may rest on a later mark
         try:
             self._mark.sync()
         except OSError as error:
             raise self._failure("syncing the durable mark", error) from error
+        self.leftovers.vouch(dropped)
 
     def scrub_mark(self) -> int:
         """Write each copy of the durable mark anew that has rotted; returns how many.  Blocks; on the flush thread.

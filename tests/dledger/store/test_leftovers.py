@@ -50,6 +50,26 @@ def test_a_trim_does_no_disk_work(model: LoggedModel, monkeypatch: pytest.Monkey
     assert not model.log.leftovers.due
 
 
+def test_a_sync_of_the_mark_vouches_for_no_trim_that_came_while_it_ran(
+    model: LoggedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = model.log._mark.sync
+
+    def trim_meanwhile() -> None:
+        model.log.trim(3 * SEGMENT_BYTES)
+        sync()
+
+    model.log.trim(SEGMENT_BYTES)
+    monkeypatch.setattr(model.log._mark, "sync", trim_meanwhile)
+    model.log.sync_mark()
+    model.log.remove_trimmed()
+    assert lowest(model) == [SEGMENT_BYTES] * 3
+    assert model.log.leftovers.due
+    model.log.sync_mark()
+    model.log.remove_trimmed()
+    assert lowest(model) == [3 * SEGMENT_BYTES] * 3
+
+
 def removals(model: LoggedModel) -> int:
     """How many disk operations a removal takes."""
     operations: list[str] = []

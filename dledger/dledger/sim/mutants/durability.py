@@ -128,6 +128,7 @@ CATALOGUE.add(
 def _remove_at_once(self: Remover) -> None:
     if not self._running and self._store.leftovers.due:
         self._running = True
+        self._store.leftovers.vouch(self._store.leftovers.dropped)
         self._mark_synced(None)
 
 
