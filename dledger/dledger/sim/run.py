@@ -79,6 +79,8 @@ def simulate(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | N
     try:
         with _errors_judged(group), nullcontext() if group.threads is None else group.threads.installed():
             _run(group, trial, nemesis, case.seconds)
+    except _StandsStillError:
+        group.witness.happened["group stands still for good"] += 1
     except Violation as violation:
         outcome.violation = violation
         if violation.__cause__ is not None:
@@ -145,6 +147,10 @@ def _run(group: SimGroup, trial: Trial, nemesis: Nemesis, seconds: float) -> Non
     compare(group)
 
 
+class _StandsStillError(Exception):
+    """Nobody can ever lead again, as an operator was told when accepting a loss."""
+
+
 def _converge(group: SimGroup) -> None:
     """Wait until everybody is a voter again and has everything."""
     scheduler = group.scheduler
@@ -154,9 +160,28 @@ def _converge(group: SimGroup) -> None:
         if scheduler.now >= operator_at:
             _replace_rotten(group)
         if scheduler.now >= deadline:
+            if _lost_what_made_it_alone(group):
+                raise _StandsStillError
             states = "; ".join(_describe(node) for node in group.nodes.values())
             raise Violation(f"a healed group is whole within {CONVERGE_S:g} s", states)
         scheduler.run_until(scheduler.now + STEP_S)
+
+
+def _lost_what_made_it_alone(group: SimGroup) -> bool:
+    """Whether the only voter lost, by an accepted loss, the entry that made it that.
+
+    It needs the votes of the former voters, whose logs are longer and forbid them; and they may stand for no election.
+    """
+    if not group.witness.losses.are_possible:
+        return False
+    replicas = _replicas(group)
+    alone = {voters[0] for replica in replicas if len(voters := replica.engine.table.membership.voters) == 1}
+    short = [one for one in replicas if one.me in alone and len(one.engine.table.membership.voters) > 1]
+    return any(
+        other.engine.table.membership.voters == (one.me,) and other.store.last_index > one.store.last_index
+        for one in short
+        for other in replicas
+    )
 
 
 def _replace_rotten(group: SimGroup) -> None:
