@@ -363,6 +363,8 @@ class SimGroup:
             raise Violation("a replica fails only when its disk does", f"{node.name}: {error!r}") from error
         self.kill(node.name)
         if isinstance(error, ContradictionError | StateDivergedError):
+            # A loss of power in the middle of this leaves half of each incarnation: the node waits for a leader then.
+            node.lost_files = True
             with excepted("its process has ended"):
                 set_aside(node.disk, life.replica.identity, self._mint)
 
