@@ -26,7 +26,7 @@ KNOWN_SEEDS = {
     "discarded-commits-never-answered": 38,
     "every-topic-is-young": 2,
     "expired-sends-indexed-first": 4,
-    "filling-not-waited-for": 1,
+    "filling-not-waited-for": 3,
     "first-queue-of-a-batch-woken": 3,
     "follower-moves-consumer": 3,
     "forward-sent-again": 3,

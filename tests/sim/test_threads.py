@@ -21,7 +21,7 @@ from dledger.sim.threads import Threads
 from dledger.sim.violation import Violation
 from dledger.store import mark
 
-CATCHING_SEEDS = {"filling-not-waited-for": 1, "index-read-without-lock": 15, "spare-replaced-while-filled": 3}
+CATCHING_SEEDS = {"filling-not-waited-for": 3, "index-read-without-lock": 15, "spare-replaced-while-filled": 3}
 
 
 class Host:
