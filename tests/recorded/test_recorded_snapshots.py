@@ -1,0 +1,296 @@
+"""Snapshots of states that cover each table, in the bytes that a replica sends and keeps, with the states' digests."""
+
+import hashlib
+import struct
+from collections.abc import Callable
+from typing import get_args
+
+import msgspec
+import pytest
+
+from dledger.statemachine import CommittedEntry
+from dledger_broker.state import commands as c
+from dledger_broker.state import snapshot
+from dledger_broker.state.applying import Applied, apply_commands
+from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer
+from dledger_broker.state.rows import ERA_ROWS
+from dledger_broker.state.tables import BrokerState
+from dledger_remoting.record import STORE_TIMESTAMP_PLACE
+from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+from tests.recorded.golden_files import bytes_text, compare
+
+NOW = 5_000.0
+"""The event loop's clock when a snapshot is taken."""
+STORE_MS = 1_700_000_000_000
+MANY = 2 * snapshot.ROWS_PER_FRAME + 7
+"""Rows of a table that takes three frames."""
+
+
+class Replica:
+    """A state, and the entries that it applies one after the other."""
+
+    def __init__(self) -> None:
+        self.state = BrokerState()
+        self._index = 0
+        self._position = 1 << 33
+
+    def apply(self, *commands: c.Command, store_ms: int = STORE_MS, at: float = NOW) -> None:
+        """Apply an entry whose first record has this store time, at a time of the event loop's clock."""
+        record = bytes(STORE_TIMESTAMP_PLACE) + store_ms.to_bytes(8, "big")  # applying reads no more of it
+        section = b"".join(map(c.encode, commands))
+        entry = CommittedEntry(self._index, 1, self._position, record, section)
+        applied = Applied()
+        apply_commands(self.state, entry, applied)
+        for commits in applied.commits:
+            self.state.recent_commits.learn(commits.offsets, commits.committers, commits.by, at)
+        self._index, self._position = self._index + 1, entry.end
+
+    def store(self, topic: str, queue_id: int, next_offset: int) -> None:
+        """Have a queue's messages stored up to an offset."""
+        queue = self.state.topics[topic].queue(queue_id)
+        queue.next_offset = queue.staged_offset = next_offset
+        self.state.queues_changed((queue,))
+
+
+def empty(_: Replica) -> None:
+    pass
+
+
+def topics(replica: Replica) -> None:
+    replica.apply(c.PutTopic(TopicConfig("orders"), STORE_MS), c.PutTopic(TopicConfig("gone"), STORE_MS))
+    replica.apply(
+        c.PutTopic(TopicConfig("bills", 4, 8, 6, "MULTI_TAG", 1, True, {"+message.type": "FIFO", "a": "ß"}), STORE_MS)
+    )
+    replica.apply(c.DeleteTopic("gone"))
+    replica.apply(c.PutTopic(TopicConfig("orders", 3, 3), STORE_MS))
+
+
+def queues(replica: Replica) -> None:
+    replica.apply(c.PutTopic(TopicConfig("orders", 2, 2), STORE_MS))
+    created = replica.state.topics["orders"].created_position
+    replica.store("orders", 1, 12)
+    replica.store("orders", 0, 1 << 40)
+    replica.state.topics["orders"].queue(7)  # nothing was ever stored in it
+    replica.apply(c.TrimQueues(1 << 34, (("orders", created, 1, 12), ("orders", created, 0, 5), ("absent", 1, 0, 9))))
+
+
+def groups(replica: Replica) -> None:
+    replica.apply(c.PutGroup(SubscriptionGroupConfig("readers")), c.PutGroup(SubscriptionGroupConfig("gone")))
+    replica.apply(
+        c.PutGroup(SubscriptionGroupConfig("others", False, False, False, True, 2, 3, 4, 5, False, 6, 7, {"k": "v"})),
+        c.DeleteGroup("gone", clean_offsets=True),
+    )
+
+
+def offsets_of_nobody(replica: Replica) -> None:
+    rows = (("readers", "orders", 3, 17), ("readers", "orders", 0, 1 << 40), ("others", "bills", 1, 0))
+    replica.apply(c.CommitOffsets(rows), at=NOW - LATE_COMMIT_S - 1)
+    replica.apply(c.CommitOffsets((("readers", "gone", 0, 5),)), c.DeleteOffsets((("readers", "gone"),)), at=NOW - 100)
+
+
+def offsets_with_committers(replica: Replica) -> None:
+    one, other = Committer(1 << 63, (3, 1 << 40), 7), Committer(2, (), (1 << 64) - 1)
+    replica.apply(c.CommitOffsets((("readers", "orders", 3, 1),), (one,), (0,)), at=NOW - LATE_COMMIT_S - 1)
+    replica.apply(
+        c.CommitOffsets((("readers", "orders", 0, 9), ("others", "orders", 0, 8)), (one,), (0, -1)), at=NOW - 60
+    )
+    replica.apply(
+        c.CommitOffsets((("readers", "orders", 0, 11), ("readers", "bills", 1, 2)), (one, other), (1, 0)), at=NOW - 1
+    )
+
+
+def features(replica: Replica) -> None:
+    replica.apply(c.Features("n1", (16, 17)), c.Features("n0", tuple(range(16, 29))), c.Features("n2", ()))
+    replica.apply(c.Features("n1", (16, 28)))
+
+
+def ordinal(replica: Replica) -> None:
+    replica.apply(c.SetOrdinal(3), c.SetOrdinal(4))
+
+
+def pins(replica: Replica) -> None:
+    replica.apply(c.PutPin("job", 1 << 40, 3_600_000, STORE_MS), c.PutPin("gone", 5, 1, 2), c.PutPin("other", 0, 0, 0))
+    replica.apply(c.PutPin("job", 1 << 39, 60_000, STORE_MS + 5), c.DeletePins(("gone", "absent")))
+
+
+def limits_alone(replica: Replica) -> None:
+    replica.apply(c.LimitSends(120_000, 5_000_000))
+
+
+def remembered_sends(replica: Replica) -> None:
+    replica.apply(c.LimitSends(12_800, 1_000))
+    for number in range(40):
+        replica.apply(remembered(3, first=10 * number), store_ms=STORE_MS + 700 * number)
+    replica.apply(remembered(2, first=500), store_ms=STORE_MS)  # a clock that went back
+
+
+def remembered_no_more(replica: Replica) -> None:
+    remembered_sends(replica)
+    replica.apply(c.LimitSends(0, 0))
+
+
+def many_topics(replica: Replica) -> None:
+    for number in range(MANY):
+        replica.apply(c.PutTopic(TopicConfig(f"topic-{number}", 1, 1, attributes={"n": str(number)}), STORE_MS))
+        replica.store(f"topic-{number}", 0, number + 1)
+
+
+def many_queues(replica: Replica) -> None:
+    replica.apply(c.PutTopic(TopicConfig("orders", MANY, MANY), STORE_MS))
+    for number in range(MANY):
+        replica.store("orders", number, number + 1)
+
+
+def many_groups(replica: Replica) -> None:
+    replica.apply(*(c.PutGroup(SubscriptionGroupConfig(f"group-{number}")) for number in range(MANY)))
+
+
+def many_offsets(replica: Replica) -> None:
+    for number in range(MANY):
+        rows = tuple((f"group-{number}", "orders", queue_id, number + queue_id) for queue_id in range(3))
+        replica.apply(c.CommitOffsets(rows, (Committer(number, (number,), 1),), (0, -1, 0)), at=NOW - number % 100)
+
+
+def many_pins(replica: Replica) -> None:
+    replica.apply(*(c.PutPin(f"job-{number}", number << 20, 60_000, STORE_MS + number) for number in range(MANY)))
+
+
+def more_than_an_era_of_sends(replica: Replica) -> None:
+    fill_eras(replica, window_ms=12_800_000)
+
+
+def an_era_of_which_some_sends_have_expired(replica: Replica) -> None:
+    fill_eras(replica, window_ms=12_800)
+
+
+def fill_eras(replica: Replica, window_ms: int, step: int = 4_000) -> None:
+    replica.apply(c.LimitSends(window_ms, 4 * ERA_ROWS))
+    for number in range(0, ERA_ROWS + 3 * step, step):
+        replica.apply(remembered(step, first=number), store_ms=STORE_MS + number // 20)
+
+
+def everything(replica: Replica) -> None:
+    for fill in (queues, topics, groups, offsets_with_committers, features, ordinal, pins, remembered_sends):
+        fill(replica)
+
+
+def remembered(count: int, first: int) -> c.RememberSends:
+    """Rows with families and members that differ, at positions from `first` on."""
+    numbers = range(first + 1, first + 1 + count)
+    families = [number * 2_654_435_761 & 0xFFFFFFFF for number in numbers]
+    members = [1 << number % 16 for number in numbers]
+    return c.RememberSends(struct.pack(f">{count}I{count}H{count}Q", *families, *members, *(n << 10 for n in numbers)))
+
+
+STATES: tuple[Callable[[Replica], None], ...] = (
+    empty,
+    topics,
+    queues,
+    groups,
+    offsets_of_nobody,
+    offsets_with_committers,
+    features,
+    ordinal,
+    pins,
+    limits_alone,
+    remembered_sends,
+    remembered_no_more,
+    many_topics,
+    many_queues,
+    many_groups,
+    many_offsets,
+    many_pins,
+    more_than_an_era_of_sends,
+    an_era_of_which_some_sends_have_expired,
+    everything,
+)
+
+
+def state_of(fill: Callable[[Replica], None]) -> BrokerState:
+    replica = Replica()
+    fill(replica)
+    return replica.state
+
+
+def stream_of(state: BrokerState) -> bytes:
+    return b"".join(snapshot.encode_state(state, NOW))
+
+
+def frames_of(stream: bytes) -> list[bytes]:
+    """The payloads of a stream's frames."""
+    frames = []
+    while stream:
+        end = 4 + int.from_bytes(stream[:4], "big")
+        frames.append(stream[4:end])
+        stream = stream[end:]
+    return frames
+
+
+def kinds_of(stream: bytes) -> list[str]:
+    return [msgspec.msgpack.decode(frame)["type"] for frame in frames_of(stream)]
+
+
+def described(fill: Callable[[Replica], None]) -> list[str]:
+    """A state's digest, its snapshot as a whole, and each frame."""
+    state = state_of(fill)
+    stream = stream_of(state)
+    name = fill.__name__.replace("_", " ")
+    frames = [f"  {kind}: {bytes_text(frame)}" for kind, frame in zip(kinds_of(stream), frames_of(stream), strict=True)]
+    sha256 = hashlib.sha256(stream).hexdigest()
+    return [f"{name}: digest {state.digest():016x}, {len(stream)} bytes, sha256 {sha256}", *frames]
+
+
+def test_snapshots_are_written_as_recorded() -> None:
+    compare("snapshots", [line for fill in STATES for line in described(fill)])
+
+
+@pytest.mark.parametrize("fill", STATES)
+def test_a_restored_state_has_the_same_snapshot_and_digest(fill: Callable[[Replica], None]) -> None:
+    state = state_of(fill)
+    stream = stream_of(state)
+    restored = snapshot.decode_state([stream], NOW)
+    assert restored.digest() == state.digest()
+    if fill is an_era_of_which_some_sends_have_expired:  # the first row that is kept begins an era: other runs
+        assert columns_of(stream_of(restored)) == columns_of(stream)
+    else:
+        assert stream_of(restored) == stream
+
+
+def columns_of(stream: bytes) -> list[bytes]:
+    """The columns of all runs, each joined, behind every other frame."""
+    frames = [msgspec.msgpack.decode(frame) for frame in frames_of(stream)]
+    runs = [frame for frame in frames if frame["type"] == "run"]
+    others = [msgspec.msgpack.encode(frame) for frame in frames if frame["type"] != "run"]
+    return [*others, *(b"".join(run[column] for run in runs) for column in ("families", "members", "positions"))]
+
+
+def test_each_kind_of_frame_stands_in_the_snapshot_of_everything() -> None:
+    kinds = kinds_of(stream_of(state_of(everything)))
+    assert set(kinds) == {frame.__struct_config__.tag for frame in get_args(snapshot._Frame)}
+    assert (kinds[0], kinds[-1]) == ("start", "end")
+
+
+@pytest.mark.parametrize("fill", STATES[1:])
+def test_each_state_has_a_digest_of_its_own(fill: Callable[[Replica], None]) -> None:
+    others = {other.__name__: state_of(other).digest() for other in (empty, everything) if other is not fill}
+    if fill is remembered_no_more:
+        assert state_of(fill).digest() == others["empty"]
+    else:
+        assert state_of(fill).digest() not in others.values()
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        many_topics,
+        many_queues,
+        many_groups,
+        many_offsets,
+        many_pins,
+        more_than_an_era_of_sends,
+        an_era_of_which_some_sends_have_expired,
+    ],
+)
+def test_large_tables_take_several_frames(fill: Callable[[Replica], None]) -> None:
+    kinds = kinds_of(stream_of(state_of(fill)))
+    assert max(map(kinds.count, kinds)) >= 3
