@@ -150,17 +150,18 @@ class Broker:
         if started:
             self.processors.runtime.stop()
             await self.registrar.stop()
-            await self._service.settle()
+            await self._service.settle(self.listener.stop_reading)
+        if hasattr(self, "listener"):
+            await self.listener.close()
         if self._http is not None:
             await self._http.cleanup()
             self._http = None
-        if hasattr(self, "listener"):
-            await self.listener.close()
         if started:
             if self.node.replica.failure is None:
                 await self.machine.close()
             else:
                 self.machine.abandon()
+            await self._service.part()
             await self.node.stop()
         if self._env is not None:
             self._env.close()

@@ -193,7 +193,7 @@ class Forwarder:
         self._most_at_once = ALL_AT_ONCE
         self._sequence = 0
         self._timer: Cancellable | None = None
-        self._closed = False
+        self._closed = self._refuses = False
         self._refusals: OrderedDict[str, tuple[int, float]] = OrderedDict()
         group.resumers.append(self._try_waiting)
 
@@ -212,6 +212,10 @@ class Forwarder:
         self._expire(len(self._waiting), "this node is stopping")
         if self._timer is not None:
             self._timer.cancel()
+
+    def refuse(self) -> None:
+        """Take no request from another node any more: it keeps them until another one leads."""
+        self._refuses = True
 
     # ---------------------------------------------------------------- the node that a client is connected to
 
@@ -423,7 +427,7 @@ class Forwarder:
             raise
         origin = ForwardedOrigin(envelope, partial(self._reply, envelope, reply))
         refused = self._refusals.get(envelope.channel)
-        if not self._group.ready or (refused is not None and envelope.epoch <= refused[0]):
+        if self._refuses or not self._group.ready or (refused is not None and envelope.epoch <= refused[0]):
             self._counters.forward_refusals += 1
             origin.refuse(self._group.term)
             return

@@ -83,14 +83,27 @@ class BrokerService:
         self.machine.checkpointer.remove_leftovers()
         self.retention.start()
 
-    async def settle(self) -> None:
-        """Answer what is under way; later requests are answered 14. A leader's log has all commits by then."""
+    async def settle(self, close_intake: Callable[[], None]) -> None:
+        """Answer what is under way; later requests are answered 14. A leader's log has all commits by then.
+
+        `close_intake` has this node's clients heard no more, and handles what has been read by then. Until shortly
+        before that they are heard: a majority may take a while for the commits that are held back.
+        """
         self.processors.presence.stop()
         self.retention.stop()
         self.processors.pulls.stop_holding()
         self.processors.forwarder.close()
         await self.processors.requests.close()
         self.processors.sends.close()
+        await self._flush_offsets()
+        close_intake()
+        await self._flush_offsets()
+
+    async def part(self) -> None:
+        """Take nothing more from the other nodes, who keep it for the next leader, and have what they passed on in the
+        log: the last thing before the node is stopped.
+        """
+        self.processors.forwarder.refuse()
         await self._flush_offsets()
 
     async def _flush_offsets(self) -> None:

@@ -120,7 +120,7 @@ class ClientConnection(asyncio.Protocol):
         """Read on only after answers."""
         if not self._reading_paused:
             self._counters.max_in_flight += 1
-            self._update_reading()
+            self.update_reading()
 
     def _keep_rest(self, data: bytes, position: int) -> None:
         """Put what is left of a frame aside. Raises `FrameError` if the frame can only be one that breaks a limit."""
@@ -141,12 +141,12 @@ class ClientConnection(asyncio.Protocol):
     def hold(self) -> None:
         """See `Sender`."""
         self._takes_turns = True
-        self._update_reading()
+        self.update_reading()
 
     def let_go(self) -> None:
         """See `Sender`."""
         self._takes_turns = False
-        self._update_reading()
+        self.update_reading()
 
     def cut_off(self, why: str) -> None:
         """See `Sender`."""
@@ -223,20 +223,20 @@ class ClientConnection(asyncio.Protocol):
                 f"{self._limits.max_outgoing_bytes}"
             )
         elif self._reading_paused:
-            self._update_reading()
+            self.update_reading()
 
     def pause_writing(self) -> None:
         """The client reads too slowly: take no more requests from it until it has caught up."""
         self._write_paused = True
         self._counters.pause_outgoing_bytes += 1
-        self._update_reading()
+        self.update_reading()
         self._slow_timer = self._listener.loop.call_later(self._limits.slow_reader_timeout_ms / 1000, self._too_slow)
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         self._write_paused = False
         self._cancel_slow_timer()
-        self._update_reading()
+        self.update_reading()
 
     def _too_slow(self) -> None:
         self._counters.slow_reader_timeout += 1
@@ -247,12 +247,13 @@ class ClientConnection(asyncio.Protocol):
             self._slow_timer.cancel()
             self._slow_timer = None
 
-    def _update_reading(self) -> None:
+    def update_reading(self) -> None:
+        """Read on, or pause, as it is due now."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         limit = self._limits.max_in_flight // 2 if self._reading_paused else self._limits.max_in_flight
-        pause = self._takes_turns or self._write_paused or self.in_flight > limit
+        pause = self._listener.is_deaf or self._takes_turns or self._write_paused or self.in_flight > limit
         if pause != self._reading_paused:
             self._reading_paused = pause
             if pause:

@@ -62,7 +62,8 @@ class Listener:
         self._unwritten: list[ClientConnection] = []
         self._server: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._closing = False
+        self.is_deaf = False
+        """No connection is read any more, as the node stops."""
         self._complain_at = 0.0
 
     @property
@@ -90,16 +91,19 @@ class Listener:
             await self._server.start_serving()
         self._arm_idle_timer()
 
-    async def stop_accepting(self) -> None:
-        """Close the port; open connections stay."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+    def stop_reading(self) -> None:
+        """Close the port and read nothing more; what has been read is handled, and answers are still written."""
+        self.is_deaf = True
+        self._stop_accepting()
+        self.arrivals.close()
+        for connection in self._connections:
+            connection.update_reading()
+        self.handle_reads()
 
     async def close(self) -> None:
         """Close the port and every connection, after what is queued was handed to the kernel."""
-        self._closing = True
-        await self.stop_accepting()
+        self.is_deaf = True
+        self._stop_accepting()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self.arrivals.close()
@@ -108,7 +112,7 @@ class Listener:
 
     def admit(self, connection: ClientConnection) -> bool:
         """Take a new connection; False if there are too many already, which is logged once in a while."""
-        if self._closing:
+        if self.is_deaf:
             return False
         if len(self._connections) >= self.limits.max_connections:
             self.counters.max_connections += 1
@@ -172,6 +176,12 @@ class Listener:
         connections, self._unwritten = self._unwritten, []
         for connection in connections:
             connection.flush()
+
+    def _stop_accepting(self) -> None:
+        """Close the port; open connections stay."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     def _arm_idle_timer(self) -> None:
         self._idle_timer = self.loop.call_later(self.limits.idle_timeout_ms / 1000 / IDLE_SCANS, self._scan_idle)

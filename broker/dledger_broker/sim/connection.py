@@ -149,6 +149,8 @@ class SimConnection:
         return cast("SimBroker", self._life.service)
 
     def _arrive(self, frame: bytes, opaque: int, code: int | None, asked_at: float) -> None:
+        if self._broker.is_deaf:
+            return
         frames, _ = split_frames(frame, len(frame))
         if code is not None:
             self._unanswered[opaque] = code

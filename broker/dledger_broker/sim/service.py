@@ -114,6 +114,8 @@ class SimBroker:
         self.reign = 0
         """A number of its own for each time that this node leads and is ready without a break; 0 while it is not."""
         self._reigns = 0
+        self.is_deaf = False
+        """It stops, and reads nothing more of what comes over its connections."""
         self.connections: dict[SimConnection, None] = {}
         """The connections over which requests came."""
         self.broker.on_leadership_changed.append(self._on_leadership)
@@ -136,14 +138,20 @@ class SimBroker:
 
         async def close() -> None:
             leads = self.reign and not self._obstacles.busy_share and not self._truth.disks_filled
-            await self.service.settle()
+            await self.service.settle(self._close_intake)
             if leads and self.reign:
                 nothing_is_collected(self.broker, None)
             if self._life.replica.failure is None:
                 await self.broker.close()
+            await self.service.part()
+            if leads and self.reign:
+                nothing_is_collected(self.broker, None)
             done()
 
         self._life.environment.loop.create_task(close())
+
+    def _close_intake(self) -> None:
+        self.is_deaf = True
 
     def trim(self, position: int) -> None:
         """See `Service.trim`; what is pinned stays, as it does unless a disk is too full."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from dledger_broker.broker import Broker
 from dledger_broker.broker_conf import ConfigValue
 from dledger_broker.config import BrokerConfig, build_config
-from dledger_remoting.command import RemotingCommand, decode_command, encode_command
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData, encode_heartbeat
 
@@ -71,6 +71,17 @@ class Client:
                 for place, answer in enumerate(self._answers):
                     if answer.opaque == self._opaque:
                         return self._answers.pop(place)
+                await self._receive()
+
+    def tell(self, code: int, ext: dict[str, str]) -> None:
+        """Send a oneway request."""
+        self._opaque += 1
+        self._writer.write(encode_command(RemotingCommand(code, opaque=self._opaque, flag=FLAG_ONEWAY, ext=ext)))
+
+    async def closed(self) -> None:
+        """Wait until the broker has closed the connection."""
+        with suppress(ConnectionError):
+            while True:
                 await self._receive()
 
     async def _receive(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aiohttp.web import AppRunner
 from broker_in_process import Client, free_ports, node_config, running
 
 from dledger.errors import IdentityError
@@ -49,6 +50,30 @@ async def test_the_topics_that_clients_expect_are_there(tmp_path: Path) -> None:
         config = broker.state.topics["TBW102"].config
         assert (config.perm, config.write_queue_nums) == (7, 8)
         assert {"DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC"} <= set(broker.state.topics)
+
+
+async def test_nothing_is_taken_of_clients_once_a_node_that_stops_has_put_its_commits_into_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, closed = asyncio.Event(), asyncio.Event()
+
+    async def slow_cleanup(runner: AppRunner) -> None:
+        monkeypatch.setattr(broker.listener, "received", lambda *_: taken.set())
+        client.tell(15, {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "commitOffset": "1"})
+        ends = [asyncio.ensure_future(end) for end in (taken.wait(), client.closed())]
+        async with asyncio.timeout(20):
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        closed.set()
+        await cleanup(runner)
+
+    cleanup = AppRunner.cleanup
+    monkeypatch.setattr(AppRunner, "cleanup", slow_cleanup)
+    async with running(node_config(tmp_path, http_port=free_ports(1)[0]), bootstrap=True) as broker:
+        client = await Client.connect(broker.listener.port)
+        await client.heartbeat("c1")
+        await client.send(b"x")
+    assert closed.is_set()
+    assert not taken.is_set()
 
 
 async def test_without_reachable_peers_a_drain_takes_no_time(tmp_path: Path) -> None:

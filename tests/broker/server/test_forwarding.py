@@ -372,6 +372,15 @@ def test_the_leader_handles_an_envelope_as_if_it_came_from_the_client(node: Node
     assert replies == [b"\x00" + success(5)]
 
 
+def test_a_leader_that_is_about_to_end_leaves_what_others_pass_on_to_the_next_one(node: Node) -> None:
+    node.leader_is("n1")
+    data, replies = envelope_to(node)
+    node.forwarder.refuse()
+    node.forwarder.on_request(ReplicaId("n3", "i"), data, replies.append)
+    assert replies == [b"\x01" + (1).to_bytes(8, "big")]
+    assert node.received == []
+
+
 def test_a_node_that_does_not_lead_refuses_and_does_not_pass_on_a_second_time(node: Node) -> None:
     node.leader_is("n2")
     data, replies = envelope_to(node)

@@ -208,6 +208,25 @@ async def test_sound_requests_before_garbage_are_handled(make_server: MakeServer
     assert [request.opaque for request in server.requests] == [1, 2]
 
 
+async def test_a_listener_that_stops_reading_handles_what_it_has_read_and_answers_that(make_server: MakeServer) -> None:
+    server = await make_server()
+    client = await RawClient.connect(server)
+    await client.send(frame(1))
+    await server.wait_for(lambda: len(server.requests) == 1)
+    (connection,) = server.listener.connections
+    assert isinstance(connection, ClientConnection)
+    connection.data_received(frame(2))
+    server.listener.stop_reading()
+    assert [request.opaque for request in server.requests] == [1, 2]
+    await client.send(frame(3))
+    for request in server.requests:
+        request.respond()
+    assert [(await client.answer()).opaque for _ in range(2)] == [1, 2]
+    await server.listener.close()
+    assert await client.closed()
+    assert [request.opaque for request in server.requests] == [1, 2]
+
+
 async def test_max_frame_bytes(make_server: MakeServer) -> None:
     server = await make_server(max_frame_bytes=5 << 20)
     client = await RawClient.connect(server)

@@ -82,6 +82,13 @@ CATALOGUE.add(
     schedule=commits.commit_in_a_leader_that_stops,
 )
 
+CATALOGUE.add(
+    "passed-on-commits-dropped-at-a-stop",
+    "a leader that stops takes nothing from the other nodes that it will not propose",
+    (BrokerService, "part", _leave_them),
+    schedule=commits.commit_passed_on_to_a_leader_that_closes_files,
+)
+
 # ---------------------------------------------------------------- commits that meet others
 
 

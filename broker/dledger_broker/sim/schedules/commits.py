@@ -336,6 +336,26 @@ def commit_that_comes_to_a_stopping_leader() -> None:
     assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
+def commit_passed_on_to_a_leader_that_closes_files() -> None:
+    """A one-way commit that a follower passes on to a leader that is about to end is left to the next leader, or in the
+    log of this one: its consumer, who talks to the follower, sees nothing end.
+
+    1. The leader is stopped (SIGINT) and has written down all that it collected. Its disk is slow: it closes files.
+    2. A consumer commits 2 at a follower, which passes that on.
+    """
+    brokers = Brokers()
+    leader = brokers.leader
+    at_leader, at_follower = brokers.connect(leader), brokers.connect(brokers.follower)
+    brokers.found_group(at_leader)
+    brokers.slow_down_disk(leader, 0.1)
+    brokers.group.stop(leader)
+    brokers.run(0.03)
+    brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
+    brokers.run(4.0)
+    assert brokers.group.nodes[leader].life is None
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
 COMMIT_SCHEDULES: Final = (
     commit_that_was_overtaken,
     commit_that_missed_two_leaders,
@@ -350,4 +370,5 @@ COMMIT_SCHEDULES: Final = (
     commit_that_a_handover_takes_along,
     commit_in_a_leader_that_stops,
     commit_that_comes_to_a_stopping_leader,
+    commit_passed_on_to_a_leader_that_closes_files,
 )
