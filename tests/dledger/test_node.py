@@ -26,6 +26,7 @@ from dledger.errors import (
     TooLargeError,
     TrimmedError,
 )
+from dledger.format import HEADER_BYTES
 from dledger.net.settings import LinkLimits
 from dledger.store.disk import OsDisk
 from dledger.store.snapshots import SnapshotStore
@@ -302,6 +303,26 @@ async def test_all_may_stop_and_come_back(group: Group):
 
 
 # ---------------------------------------------------------------- retention and joining
+
+
+async def test_a_message_may_carry_entries_for_more_segments_than_space_is_reserved_in(tmp_path: Path):
+    group = Group(tmp_path, snapshot_interval_ms=3_600_000)
+    await group.start()
+    try:
+        leader = await group.leader()
+        late = next(node_id for node_id in group.ids if node_id != leader.config.node_id)
+        await group.settled()
+        await group.stop(late)
+        half = bytes((SEGMENT_BYTES - HEADER_BYTES) // 2)
+        for _ in range(8):  # a run of entries reaches into the next segment where they fill one exactly
+            await asyncio.gather(leader.append(half), leader.append(half))
+        segments = [meta.position // SEGMENT_BYTES for meta in group.metas(leader.config.node_id)[-8:]]
+        assert segments == list(range(1, 9))
+        await group.start(late)
+        await group.settled()
+        assert group.metas(late) == group.metas(leader.config.node_id)
+    finally:
+        await group.stop()
 
 
 async def test_snapshots_let_the_log_be_trimmed_on_every_node(group: Group):

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
+
 from dledger.core.messages import DISK_FULL, Append, InstallSnapshot, Message
 from dledger.engines import Engine
 from dledger.environment import Environment
@@ -88,6 +90,7 @@ class Inbox:
                 metas = parse_run(payload, None)
                 if len(metas) != message.count or metas[0].index != message.prev_index + 1:
                     raise CorruptionError(f"{len(metas)} entries from {metas[0].index} on belie {message}")
+                message, metas, payload = self._within_reach(sender, message, metas, payload)
                 self._ensure_space(message, metas)
             except CorruptionError:
                 self.corrupt_messages += 1
@@ -102,6 +105,30 @@ class Inbox:
             for meta in metas:
                 self._compare(meta.index, meta.term, meta.chain_crc)
         self._engine().step(sender, message, self._environment.now(), metas, payload)
+
+    def _within_reach(
+        self, sender: ReplicaId, message: Append, metas: list[EntryMeta], payload: bytes
+    ) -> tuple[Append, list[EntryMeta], bytes]:
+        """The entries that the log can append in one go, space being reserved up to the end of its next segment.
+
+        Those that lie beyond, behind entries that fill a segment each, follow as a message of their own.
+        """
+        reach = self._store.reach_from(metas[0].position)
+        if metas[-1].end <= reach:
+            return message, metas, payload
+        count = sum(meta.end <= reach for meta in metas)
+        size = sum(meta.size for meta in metas[:count])
+        last = metas[count - 1]
+        rest = msgspec.structs.replace(
+            message,
+            prev_index=last.index,
+            prev_term=last.term,
+            prev_chain=last.chain_crc,
+            count=message.count - count,
+        )
+        step = partial(self.on_message, sender, rest, payload[size:])
+        self._environment.call_soon(partial(self._run, step))
+        return msgspec.structs.replace(message, count=count), metas[:count], payload[:size]
 
     def _compare(self, index: int, term: int, chain: int) -> None:
         """See that an entry of the leader's log has the same bytes here, if there is one of its index and term.

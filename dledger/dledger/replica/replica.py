@@ -338,9 +338,10 @@ class Replica:
             self.fail(error)
 
     def _run(self, work: Callable[[], None]) -> None:
-        """Do something that gives the engine work, and carry out what it makes of it."""
-        self._guarded(work)
-        self._pump()
+        """Do something that gives the engine work, and carry out what it makes of it, unless this replica stopped."""
+        if not self._stopped:
+            self._guarded(work)
+            self._pump()
 
     def _tick(self) -> None:
         if self._stopped:

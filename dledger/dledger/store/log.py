@@ -218,6 +218,15 @@ class LogStore(LogReader):
                 units += max(0, first.index - self._table.containing(start).first_index)
             self._index.reserve(start, units + more)
 
+    def reach_from(self, position: int) -> int:
+        """Up to where entries that begin at a position can be appended in one go: to the end of the segment behind the
+        one that is written then.
+
+        Space is reserved no further.
+        """
+        before = max(0, position - 1)  # at a segment's start, the segment before is still the one that is written
+        return before - before % self.segment_bytes + 2 * self.segment_bytes
+
     def has_room(self, end: int) -> bool:
         """Whether ordinary entries of `ROOM_BYTES` more can follow those that end at `end`."""
         try:
@@ -264,7 +273,8 @@ class LogStore(LogReader):
     def append(self, metas: Sequence[EntryMeta], data: Sequence[Buffer] | Buffer) -> None:
         """Write entries behind the last one; `data` is their bytes, in one buffer or several.
 
-        One write per segment touched.  The driver has verified them: a gap is an `InvariantError`.  Raises
+        One write per segment touched.  The driver has verified them: a gap, or an entry beyond `reach_from` the first
+        one's position, is an `InvariantError`.  Raises
         `LogFullError` before anything is written if there is no space even for privileged entries, and `StorageError`.
         """
         first, last = metas[0], metas[-1]
@@ -272,6 +282,7 @@ class LogStore(LogReader):
         payload = data if isinstance(data, (bytes, bytearray, memoryview)) else b"".join(data)
         if last.end > self._space.reserved_end:
             self._space.cover(last.end)
+            invariant(last.end <= self._space.reserved_end, "no entry is beyond `reach_from` its first", end=last.end)
         if first.position == self.end_position and last.end <= self._segment_end:
             self._reserve_units(last.index)
             self._write_run(metas, payload)

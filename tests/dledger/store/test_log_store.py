@@ -492,6 +492,20 @@ def test_space_is_reserved_over_the_end_of_a_segment():
     model.check()
 
 
+def test_entries_in_one_go_reach_no_further_than_space_is_reserved():
+    model = LoggedModel(SimDisk(random.Random(1)), segment_bytes=1 << 16, reserve_bytes=1 << 14)
+    assert [model.log.reach_from(at) for at in (0, 1, 1 << 16, (1 << 16) + 1)] == [2 << 16, 2 << 16, 2 << 16, 3 << 16]
+    metas, data, chain = [], b"", 0
+    for index in range(3):
+        meta, entry = make_entry(index, 1, index << 16, chain, bytes(60_000))
+        metas, data, chain = [*metas, meta], data + entry, meta.chain_crc
+    with pytest.raises(InvariantError):
+        model.log.append(metas, data)
+    model.log.append(metas[:2], data[: sum(meta.size for meta in metas[:2])])
+    model.log.append(metas[2:], data[sum(meta.size for meta in metas[:2]) :])
+    assert model.log.end_position == metas[-1].end
+
+
 def append_and_sync(model: LoggedModel) -> None:
     model.append()
     model.sync()
