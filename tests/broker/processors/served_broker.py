@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.group import Group
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.assembly import Processors, assemble
+from dledger_broker.server.connection import ClientConnection
 from dledger_broker.server.request import Buffer
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
@@ -209,11 +210,14 @@ class ServedBroker:
 MakeBroker = Callable[..., ServedBroker]
 
 
-def make_served_broker(config: BrokerConfig, memory: BrokerInMemory) -> ServedBroker:
+def make_served_broker(
+    config: BrokerConfig, memory: BrokerInMemory, connections: Callable[[], Iterable[ClientConnection]] = tuple
+) -> ServedBroker:
+    """The processors of a broker; `connections` are its clients' own ones, which most tests do without."""
     group = Group(NODE_ID, "127.0.0.1:10911")
     counters = BrokerCounters()
     machine = memory.machine
-    parts = assemble(config, machine, memory.node, memory.env, group, counters, STORE_HOST, list)
+    parts = assemble(config, machine, memory.node, memory.env, group, counters, STORE_HOST, connections)
     machine.on_leadership_changed.append(group.on_leadership)
     machine.on_arrival = parts.pulls.held.arrived
     group.on_leadership(machine.leadership)

@@ -1,0 +1,323 @@
+"""Conversations with a broker in memory over its own connections, as lines of text: which answer each request got.
+
+    record = Record()
+    broker = record.broker("a topic with 4 queues")
+    broker.create_topic("T1")
+    await broker.ask("the end of a queue", 30, {"topic": "T1", "queueId": "0"})
+
+Each frame is one line: who sent it (`>`) or got it (`<`), its header as it is, its body. What the clock, chance and the
+process would decide is fixed: no byte depends on when and where a conversation is held. Time passes only while a
+request waits for its answer, or by `pass_time`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from dledger.format import HEADER_BYTES
+from dledger.statemachine import Leadership
+from dledger.types import EntryKind
+from dledger_broker.config import BrokerConfig
+from dledger_broker.founding import Founding
+from dledger_broker.server.connection import ClientConnection
+from dledger_broker.server.listener import Listener
+from dledger_broker.testing import BrokerInMemory
+from dledger_remoting.codes import LanguageCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
+from dledger_remoting.frame import FrameDecoder, SerializeType, join_frame
+from tests.broker.processors.served_broker import NODE_ID, make_served_broker
+from tests.recorded.golden_files import bytes_text
+
+CHANNEL_NUMBERS = "dledger_broker.server.request._channels"
+"""Where the numbers in the keys of channels come from."""
+VERSION = "dledger_broker.processors.runtime.package_version"
+"""What a node says that its version is."""
+STEP_S = 0.01
+"""By so much time passes while a request waits."""
+LONGEST_WAIT_S = 90.0
+LONGEST_TEXT = 20_000
+"""Characters up to which a body is shown as it is."""
+TURNS = 10
+"""Turns of the event loop in which nothing happens before nothing is under way any more."""
+
+
+def fix_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the process, channels, random numbers and the version always be the same."""
+    monkeypatch.setattr("os.getpid", lambda: 4711)
+    monkeypatch.setattr("secrets.randbits", lambda bits: 0x5EED_0000_0001 & ((1 << bits) - 1))
+    monkeypatch.setattr(CHANNEL_NUMBERS, count(1_000))
+    monkeypatch.setattr(VERSION, lambda: "1.2.3")
+    random.seed(7)
+
+
+class Record:
+    """The lines of all conversations of an area, and the codes that were asked in them."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.asked: set[int] = set()
+        self.routes: set[int] = set()
+        self._brokers: list[Broker] = []
+
+    def broker(self, what: str, **config: object) -> Broker:
+        """Another broker, which leads; keywords are configuration keys."""
+        self.lines.append(f"==== {what}")
+        broker = Broker(self, **config)
+        self._brokers.append(broker)
+        self.routes |= set(broker.served.parts.requests._table)
+        return broker
+
+    def closed(self) -> list[str]:
+        """All lines, with what the conversations put into each broker's log."""
+        for number, broker in enumerate(self._brokers, 1):
+            self.lines.append(f"==== log {number}")
+            self.lines += broker.entries()
+        return self.lines
+
+
+class Broker:
+    """A broker, and the clients that are connected to it."""
+
+    def __init__(self, record: Record, **config: object) -> None:
+        keys: dict[str, object] = {"broker_group": "broker-a", "node_id": NODE_ID, "data_dir": Path("unused"), **config}
+        self.config = BrokerConfig(**keys)  # type: ignore[arg-type]
+        self.memory = BrokerInMemory()
+        self._clients: dict[str, Client] = {}
+        self.served = make_served_broker(
+            self.config, self.memory, lambda: [client.connection for client in self._clients.values()]
+        )
+        parts = self.served.parts
+        self._listener = Listener(
+            NODE_ID, self.config, self.served.counters, parts.requests.on_reads, parts.presence.local.channel_lost
+        )
+        Founding(self.memory.machine, self.memory.env, self.config)
+        self.served.settle()
+        # What a leader records first grows with every feature: in a segment of its own it moves nothing else.
+        self.memory.log.roll(self.memory.env.wall_ms())
+        self._begin = self.memory.log.end
+        self._record = record
+        self._opaques = count(1)
+        self._happened = 0
+
+    # ---------------------------------------------------------------- clients
+
+    async def ask(
+        self,
+        what: str,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        client: str = "client",
+        serialize_type: int = SerializeType.JSON,
+        language: LanguageCode = LanguageCode.JAVA,
+        version: int = 479,
+    ) -> RemotingCommand:
+        """Send a request and wait for its answer, which is returned."""
+        opaque = await self.send(
+            what, code, ext, body, client=client, serialize_type=serialize_type, language=language, version=version
+        )
+        return await self.answer(opaque, client)
+
+    async def send(
+        self,
+        what: str,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        client: str = "client",
+        oneway: bool = False,
+        serialize_type: int = SerializeType.JSON,
+        language: LanguageCode = LanguageCode.JAVA,
+        version: int = 479,
+    ) -> int:
+        """Send a request and let happen what takes no time; returns its opaque."""
+        opaque = next(self._opaques)
+        command = RemotingCommand(
+            code,
+            opaque=opaque,
+            flag=FLAG_ONEWAY if oneway else 0,
+            ext=ext or {},
+            body=body,
+            serialize_type=serialize_type,
+            language=language,
+            version=version,
+        )
+        await self.feed(what, encode_command(command), client)
+        self._record.asked.add(code)
+        return opaque
+
+    async def feed(self, what: str, frame: bytes, client: str = "client") -> None:
+        """Send one frame as it is."""
+        self.note(what)
+        self._note_frame(f"> {client}", frame)
+        self.client(client).connection.data_received(frame)
+        await self.settle()
+
+    async def answer(self, opaque: int, client: str = "client") -> RemotingCommand:
+        """Wait for the answer to a request."""
+        env, waiting = self.memory.env, self.client(client)
+        deadline = env.now() + LONGEST_WAIT_S
+        while opaque not in waiting.answers:
+            assert env.now() < deadline, f"no answer to request {opaque}"
+            env.advance(STEP_S)
+            await self.settle()
+        return waiting.answers[opaque]
+
+    def client(self, name: str = "client") -> Client:
+        """A client by its name, connected when it is named first."""
+        known = self._clients.get(name)
+        if known is None:
+            address = ("10.0.0.9", 40_000 + len(self._clients))
+            known = self._clients[name] = Client(name, address, self._listener, self._note_frame)
+        return known
+
+    async def disconnect(self, name: str = "client") -> None:
+        """A client's connection breaks."""
+        self.note(f"{name} is gone")
+        self._clients.pop(name).connection.connection_lost(None)
+        await self.settle()
+
+    # ---------------------------------------------------------------- what happens meanwhile
+
+    async def settle(self) -> None:
+        """Let happen what takes no time."""
+        quiet = 0
+        while quiet < TURNS:
+            before = self._happened
+            self.memory.env.run_ready()
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if self._happened == before else 0
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass."""
+        self.note(f"{seconds} s pass")
+        for _ in range(round(seconds / STEP_S)):
+            self.memory.env.advance(STEP_S)
+            await self.settle()
+
+    async def step_down(self) -> None:
+        """The node leads no longer."""
+        self.note("the node steps down")
+        self.memory.node.step_down()
+        await self.settle()
+
+    async def follow(self, leader: str = "n1", address: str = "10.0.0.2:10911") -> None:
+        """Another node leads, whose clients' address is known, but to which there is no link."""
+        await self.step_down()
+        self.note(f"{leader} leads, at {address}")
+        self.served.group.learn_address(leader, address)
+        self.served.group.on_leadership(Leadership(self.memory.node.term + 1, leader, is_leader=False, ready=False))
+        await self.settle()
+
+    async def lead(self) -> None:
+        """The node leads in another term."""
+        self.note("the node leads")
+        self.memory.node.lead()
+        await self.settle()
+
+    def create_topic(self, name: str, queues: int = 4) -> None:
+        """A topic that the conversation is not about."""
+        self.memory.create_topic(name, queues)
+
+    # ---------------------------------------------------------------- lines
+
+    def entries(self) -> list[str]:
+        """The entries that came during the conversation, without their headers."""
+        log = self.memory.log
+        lines = []
+        for meta in log.entries:
+            if meta.position >= self._begin:
+                body = bytes(log.data[meta.position + HEADER_BYTES : meta.end])
+                records, commands = body[: len(body) - meta.channel], body[len(body) - meta.channel :]
+                content = f"records {bytes_text(records)}, commands {bytes_text(commands)}"
+                lines.append(f"{EntryKind(meta.kind).name} of term {meta.term} at {meta.position}: {content}")
+        return lines
+
+    def note(self, what: str) -> None:
+        """Say what comes."""
+        self._record.lines.append(f"# {what}")
+
+    def _note_frame(self, who: str, frame: bytes) -> None:
+        self._happened += 1
+        self._record.lines.append(f"{who} {frame_text(frame)}")
+
+
+class Client:
+    """A client at the other end of a connection of the broker's own."""
+
+    def __init__(
+        self, name: str, address: tuple[str, int], listener: Listener, note: Callable[[str, bytes], None]
+    ) -> None:
+        self.answers: dict[int, RemotingCommand] = {}
+        self._name = name
+        self._note = note
+        self._decoder = FrameDecoder()
+        self.connection = ClientConnection(listener)
+        self.connection.connection_made(_Transport(address, self._receive))
+
+    def _receive(self, data: bytes) -> None:
+        self._decoder.receive_data(data)
+        while (frame := self._decoder.next_frame()) is not None:
+            command = decode_command(frame)
+            self._note(f"< {self._name}", join_frame(frame.serialize_type, frame.header, frame.body))
+            if command.is_response:
+                assert command.opaque not in self.answers, f"two answers to request {command.opaque}"
+                self.answers[command.opaque] = command
+
+
+class _Transport(asyncio.Transport):
+    """The broker's end of a connection, without a socket."""
+
+    def __init__(self, address: tuple[str, int], receive: Callable[[bytes], None]) -> None:
+        super().__init__({"peername": address})
+        self._receive = receive
+        self._closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._receive(bytes(data))
+
+    def writelines(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+        self._receive(b"".join(parts))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self._closed = True
+
+    abort = close
+
+
+def frame_text(frame: bytes) -> str:
+    """A frame as one line: its header if that is text, its body; all of it in hexadecimal if it is anything else."""
+    decoder = FrameDecoder()
+    decoder.receive_data(frame)
+    parts = decoder.next_frame()
+    assert parts is not None
+    if parts.serialize_type != SerializeType.JSON or join_frame(0, parts.header, parts.body) != frame:
+        return f"bytes {bytes_text(frame)}"
+    body = bytes(parts.body)
+    return f"{_text(parts.header)} {_text(body)}" if body else _text(parts.header)
+
+
+def _text(data: bytes) -> str:
+    """Bytes as they are if that is one line of plain text, otherwise in hexadecimal."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = "\n"
+    return text if text.isprintable() and len(text) <= LONGEST_TEXT else f"bytes {bytes_text(data)}"
