@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Container, Iterable
 from pathlib import Path
 
@@ -14,6 +15,16 @@ from dledger_client.testing import LocalCluster
 
 READ_SECONDS = 30.0
 CATCH_UP_SECONDS = 60.0
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Look again and again until `condition` holds or the time is over; returns whether it held."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.03)
+    return True
 
 
 def dledger(*arguments: str, timeout: float = 120.0, codes: Container[int] = (0,)) -> str:

@@ -6,13 +6,13 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
+from cluster_checks import wait_until
 
 from dledger import Node, NodeConfig
 from dledger.store.commit import SavedCommit
 from dledger.store.disk import OsDisk
 from dledger.store.identity import DirectoryLock
 from dledger_admin.cli import main
-from dledger_admin.cluster.lifecycle import wait_until
 
 
 class Nothing:

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from cluster_checks import wait_until
 from rich.console import Console
 
 from dledger_admin.cli import main
 from dledger_admin.cluster import lifecycle, processes
-from dledger_admin.cluster.lifecycle import RunningCluster, services, wait_until
+from dledger_admin.cluster.lifecycle import RunningCluster, services
 from dledger_admin.cluster.live import show_changes, status_table
 from dledger_admin.cluster.manifest import read_manifest
 from dledger_admin.commands import up
@@ -124,7 +125,7 @@ def test_a_start_that_takes_too_long_says_what_the_leader_waits_for(dledger):
     dledger.up()
     (dledger.data / "broker-a-n0" / "unready-answers").write_text("1")
     running = RunningCluster(read_manifest(dledger.data).layout(dledger.data))
-    with pytest.raises(StartError, match=r"broker-a had no leader .* after 0 s; broker-a: not listed yet"):
+    with pytest.raises(StartError, match=r"broker-a had no leader .* further for 0 s; broker-a: not listed yet"):
         running.await_leaders(timeout_s=0.0)
 
 

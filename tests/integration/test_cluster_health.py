@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from bare_client import BareClient
+from cluster_checks import wait_until
 
-from dledger_admin.cluster.lifecycle import wait_until
 from dledger_client.testing import LocalCluster
 from dledger_client.testing.ports import find_free_block
 from dledger_remoting.codes import RequestCode

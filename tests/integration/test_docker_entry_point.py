@@ -15,9 +15,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from cluster_checks import wait_until
 
 from dledger_admin.cluster.layout import ClusterLayout, NodePlace
-from dledger_admin.cluster.lifecycle import wait_until
 from dledger_admin.cluster.probes import fetch_status, groups_clients_find
 from dledger_client.testing.ports import find_free_block
 

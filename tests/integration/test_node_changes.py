@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cluster_checks import wait_until
 
-from dledger_admin.cluster.lifecycle import wait_until
 from dledger_admin.cluster.manifest import require_manifest
 from dledger_admin.cluster.probes import NodeStatus, fetch_status
 from dledger_client.testing import LocalCluster

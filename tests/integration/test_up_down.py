@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from bare_client import BareClient
+from cluster_checks import wait_until
 
 from dledger_admin.cluster.layout import ClusterLayout
-from dledger_admin.cluster.lifecycle import services, wait_until
+from dledger_admin.cluster.lifecycle import services
 from dledger_admin.cluster.manifest import require_manifest
 from dledger_admin.cluster.probes import NodeStatus, fetch_all
 from dledger_client.testing import LocalCluster

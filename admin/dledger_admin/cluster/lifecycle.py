@@ -34,10 +34,8 @@ from .manifest import Manifest, read_manifest, write_manifest
 from .ports import require_free
 from .probes import NodeStatus, fetch_all, fetch_obstacle, groups_clients_find
 from .processes import NAMESRV, Service, broker_service, namesrv_service, stop_at_once
+from .starting import START_TIMEOUT_S, Patience
 from .validation import check_broker_config, check_namesrv_config
-
-START_TIMEOUT_S = 30.0
-"""How long every group may take to have a leader that accepts writes."""
 
 _POLL_S = 0.03
 
@@ -115,16 +113,20 @@ class RunningCluster:
         )
 
     def await_leaders(
-        self, timeout_s: float = START_TIMEOUT_S, check: Callable[[], None] = lambda: None
+        self,
+        timeout_s: float = START_TIMEOUT_S,
+        check: Callable[[], None] = lambda: None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> dict[str, NodeStatus]:
         """Wait until every group has a leader that accepts writes and that clients find, with the topics that a broker
-        has from the start; return the leaders by group.  A node that does not answer yet is waited for, and not missed
-        in the end.  `check` is called in every round and may raise.
+        has from the start; return the leaders by group.  A node that does not answer yet is waited for, for
+        `timeout_s`, and not missed then.  `check` is called in every round and may raise; `say` is told from time to
+        time what is waited for.
 
         Raises `StartError` with the end of what the culprit printed: the name server ended, so many nodes of a group
-        ended that it cannot elect, or the time is over.
+        ended that it cannot elect, or no node has got any further for `timeout_s`.
         """
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(services(self.layout), timeout_s, say)
         while True:
             check()
             exited = self.exited()
@@ -133,17 +135,20 @@ class RunningCluster:
             leaders = leaders_by_group(statuses)
             obstacles = self._obstacles(leaders)
             listed = groups_clients_find(self.layout.namesrv_port) if not obstacles else set()
-            late = time.monotonic() >= deadline
+            for group in set(self.layout.group_names()) - listed - obstacles.keys():
+                obstacles[group] = "the name server does not list it yet"
             starting = any(status is None and name not in exited for name, status in statuses.items())
-            if listed >= set(self.layout.group_names()) and (late or not starting):
+            if not obstacles and (patience.is_late or not starting):
                 return leaders
-            if late:
-                missing = [group for group in self.layout.group_names() if group in obstacles or group not in listed]
-                found = "".join(f"{group}: {obstacle}; " for group, obstacle in obstacles.items())
+            found = "; ".join(f"{group}: {obstacle}" for group, obstacle in sorted(obstacles.items()))
+            patience.look(statuses, found)
+            if obstacles and patience.is_over:
                 raise StartError(
-                    f"{', '.join(missing)} had no leader that accepts writes, known to the name server, after "
-                    f"{timeout_s:.0f} s; {found}"
-                    + self._words([place.node_id for group in missing for place in self.layout.members(group)])
+                    f"{', '.join(sorted(obstacles))} had no leader that accepts writes, known to the name server, and "
+                    f"no node of it got any further for {timeout_s:g} s; {found}; "
+                    + self._words(
+                        [place.node_id for group in sorted(obstacles) for place in self.layout.members(group)]
+                    )
                 )
             time.sleep(_POLL_S)
 
@@ -229,16 +234,6 @@ def up_lock(data_dir: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Poll `condition` until it holds or the time is over; return whether it held."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_POLL_S)
-    return True
 
 
 def _layout(options: UpOptions, found: Manifest | None) -> ClusterLayout:

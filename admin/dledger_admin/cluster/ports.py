@@ -1,4 +1,4 @@
-"""Search for free ports, and for the owners of those that are taken."""
+"""Search for free ports and for the owners of those that are taken; what the system tells of a process."""
 
 from __future__ import annotations
 
@@ -77,6 +77,15 @@ def has_ended(pid: int) -> bool:
     except OSError:
         return True
     return not fields or fields[0] == "X" or (fields[0] == "Z" and threads <= 1)
+
+
+def bytes_read(pid: int) -> int | None:
+    """Return how much a process has read from files and sockets, None where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/io").read_text(encoding="ascii").split()
+        return int(fields[fields.index("rchar:") + 1])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _listener_from_proc(port: int) -> int | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import time
 import tomllib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,11 +15,12 @@ import msgspec
 
 from ..cluster.config_files import stored_overrides, write_broker_config, write_namesrv_config
 from ..cluster.layout import ClusterLayout
-from ..cluster.lifecycle import START_TIMEOUT_S, services, wait_until
+from ..cluster.lifecycle import services
 from ..cluster.manifest import Manifest, require_manifest
 from ..cluster.ports import is_free, require_free
 from ..cluster.probes import fetch_status
 from ..cluster.processes import NAMESRV, Service, stop_at_once, stop_gracefully
+from ..cluster.starting import Patience
 from ..errors import AdminError, LayoutError, StartError, WrongUsageError
 from ..help import HelpGroup
 from ..output import emit, output_option
@@ -24,8 +28,11 @@ from ..signals import noted_signals
 from .completing import nodes
 from .node_changes import lead, remove
 from .options import data_option
+from .start_timeout import start_patience_s, start_timeout_option
 from .status import cluster_status
 from .status import render as render_status
+
+_POLL_S = 0.03
 
 DRAIN_TIMEOUT_S = 60.0
 """How long `node stop` waits for a node that drains, which takes 35 s by default."""
@@ -55,12 +62,14 @@ node.add_command(remove)
 @data_option
 @click.argument("node_id", metavar="NODE-ID", shell_complete=nodes)
 @click.option("--detach", is_flag=True, help="Return once the node answers, and let it run on.")
+@start_timeout_option
 @output_option
-def start(data: Path, node_id: str, detach: bool, output: str) -> None:
+def start(data: Path, node_id: str, detach: bool, timeout: float | None, output: str) -> None:
     """Start one node of a cluster that `up` has founded, with the configuration of the last `up`.
 
     A node whose directory was wiped starts too: as a learner, which becomes a voter once it has caught up.
     """
+    patience_s = start_patience_s(timeout, detach=detach)
     manifest = require_manifest(data)
     if not manifest.complete:
         raise AdminError(f"the bootstrap of {data} was interrupted: `dledger up --data {data}` completes it")
@@ -78,13 +87,8 @@ def start(data: Path, node_id: str, detach: bool, output: str) -> None:
         os.execv(service.command()[0], service.command())  # noqa: S606 - an argument list without a shell is the point
     with noted_signals() as check:
         process = service.spawn()
-
-        def is_decided() -> bool:
-            check()
-            return process.poll() is not None or _answers(layout, node_id)
-
         try:
-            answered = wait_until(is_decided, START_TIMEOUT_S)
+            answered = _await_answer(layout, service, process, patience_s, check)
         except KeyboardInterrupt:
             stop_at_once({node_id: service})
             raise
@@ -92,7 +96,8 @@ def start(data: Path, node_id: str, detach: bool, output: str) -> None:
         raise StartError(f"{node_id} ended with exit code {process.returncode}: {service.last_words()}")
     if not answered:
         raise StartError(
-            f"{node_id} (pid {process.pid}) did not answer within {START_TIMEOUT_S:.0f} s: {service.last_words()}"
+            f"{node_id} (pid {process.pid}) does not answer, and got no further for {patience_s:g} s: "
+            f"{service.last_words()}"
         )
     emit(NodeChange(node_id, process.pid, "started"), output, _render_change)
 
@@ -213,6 +218,24 @@ def _require_own_directory(service: Service) -> None:
             f"{service.directory} was moved or copied: its configuration is for {named}, "
             "`dledger up` writes those of all processes anew"
         )
+
+
+def _await_answer(
+    layout: ClusterLayout,
+    service: Service,
+    process: subprocess.Popen[bytes],
+    timeout_s: float,
+    check: Callable[[], None],
+) -> bool:
+    """Wait until a process answers, ends, or gets no further for too long; tell whether it answers."""
+    patience = Patience({service.name: service}, timeout_s, partial(click.echo, err=True))
+    while process.poll() is None and not patience.is_over:
+        check()
+        if _answers(layout, service.name):
+            return True
+        patience.look({service.name: None})
+        time.sleep(_POLL_S)
+    return False
 
 
 def _answers(layout: ClusterLayout, node_id: str) -> bool:

@@ -25,6 +25,7 @@ from ..extras import require
 from ..output import emit, output_option
 from ..signals import ending_signals, noted_signals
 from .options import AbsolutePath, data_option
+from .start_timeout import start_patience_s, start_timeout_option
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -55,6 +56,7 @@ class Stopped(msgspec.Struct, frozen=True):
 )
 @click.option("--config", type=AbsolutePath(), metavar="FILE", help="TOML laid over the configuration of every node.")
 @click.option("--detach", is_flag=True, help="Return once every group has a leader that accepts writes.")
+@start_timeout_option
 @output_option
 def up(
     data: Path,
@@ -64,6 +66,7 @@ def up(
     base_port: int | None,
     config: Path | None,
     detach: bool,
+    timeout: float | None,
     output: str,
 ) -> None:
     """Start a name server and GROUPS x NODES brokers on 127.0.0.1.
@@ -71,6 +74,7 @@ def up(
     The first `up` on a fresh directory bootstraps the cluster; a later one starts what is there. In the foreground it
     shows one line per process and stops everything on Ctrl-C.
     """
+    patience_s = start_patience_s(timeout, detach=detach)
     if output == "json" and not detach:
         raise click.UsageError("-o json goes with --detach: in the foreground there is no result")
     require("broker", "aiohttp", "prometheus_client", "rich")
@@ -83,7 +87,7 @@ def up(
             return
         with noted_signals() as check:
             cluster = setup.start()
-            leaders = _await_leaders(cluster, check)
+            leaders = _await_leaders(cluster, patience_s, check)
     for refusal in refusals(fetch_all(cluster.layout.places())):
         click.echo(f"warning: {refusal}", err=True)
     for name, code in cluster.exited().items():
@@ -103,9 +107,10 @@ def down(data: Path, output: str) -> None:
     emit(Stopped(running, killed), output, lambda result: _render_stopped(layout, result))
 
 
-def _await_leaders(cluster: RunningCluster, check: Callable[[], None]) -> dict[str, str]:
+def _await_leaders(cluster: RunningCluster, timeout_s: float, check: Callable[[], None]) -> dict[str, str]:
     try:
-        return {group: status.node_id for group, status in cluster.await_leaders(check=check).items()}
+        leaders = cluster.await_leaders(timeout_s, check, partial(click.echo, err=True))
+        return {group: status.node_id for group, status in leaders.items()}
     except BaseException:
         cluster.stop()
         raise
