@@ -3,6 +3,7 @@
 #   PYTHON=python3.12 make venv   another interpreter (>= 3.11)
 #   INPUT=dir make demo           ship another directory than the standard library's source
 #   SEEDS=300 make sim            simulate this many seeds, each for SECONDS=40 of trouble
+#   RECORD=yes make golden        write what is to be compared, instead of comparing
 #   EXPLORE="--terms 1 --duplicates 1" make explore
 #   BENCH="--scenario sync-1x64 --runs 1" make bench
 #   MINUTES=3 make chaos          faults for so long; CHAOS="--seed 7 --faults power,disk" for more options
@@ -12,6 +13,7 @@
 PYTHON ?= python3
 SEEDS  ?= 100
 SECONDS ?= 40
+RECORD ?=
 INPUT  ?=
 BENCH  ?=
 MINUTES ?= 3
@@ -28,7 +30,7 @@ PROOF   := .venv/.installed-chaos
 PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-clients test-spark-cluster test-spark-long check fix sim proof explore mutants bench chaos proof-chaos wheel lock clean
+.PHONY: help venv demo test test-clients test-spark-cluster test-spark-long check fix sim golden proof explore mutants bench chaos proof-chaos wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -86,6 +88,10 @@ fix: $(DEV) ## format, and fix what can be fixed mechanically
 
 sim: $(DEV) ## simulate whole groups on faulty disks, networks and clocks (SEEDS=n)
 	$(BIN)/python -m dledger_broker.sim --seeds $(SEEDS) --seconds $(SECONDS)
+
+golden: $(DEV) ## compare 300 simulated runs of each scenario with those that an earlier build recorded (RECORD=yes: record all)
+	$(if $(filter yes,$(RECORD)),RECORD_GOLDEN=yes $(BIN)/python -m pytest -q tests/recorded)
+	$(BIN)/python -m tests.recorded $(if $(filter yes,$(RECORD)),--record)
 
 proof: $(DEV) ## simulate on, for MINUTES=n, where the last campaign stopped; the sums go into docs/proof.md
 	@mkdir -p .proof

@@ -25,6 +25,7 @@ VIRTUAL_TIME = (
     "tests/broker/state",
     "tests/dledger/store",
     "tests/paper",
+    "tests/recorded",
     "tests/remoting",
     "tests/sim",
 )

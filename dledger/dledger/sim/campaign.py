@@ -37,12 +37,18 @@ def open_lab(name: str) -> Lab:
 def judge(case: Case, lab: str, mutant: str | None = None, *, trace: Callable[[str], None] | None = None) -> Outcome:
     """One case, with a known bug switched on if `mutant` names one; what the nodes log shows in a trace only."""
     opened = open_lab(lab)
+    with opened.MUTANTS[mutant].applied() if mutant else nullcontext():
+        return run_case(case, opened.SCENARIOS[case.scenario], trace=trace)
+
+
+def run_case(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | None = None) -> Outcome:
+    """One case of a scenario that need not be in a laboratory; what the nodes log shows in a trace only."""
     gc.set_threshold(*GC_THRESHOLDS)
     began = time.process_time()
-    with opened.MUTANTS[mutant].applied() if mutant else nullcontext(), warnings.catch_warnings(), _logs(trace):
+    with warnings.catch_warnings(), _logs(trace):
         # Tasks that die with their node before their first step.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-        outcome = simulate(case, opened.SCENARIOS[case.scenario], trace=trace)
+        outcome = simulate(case, scenario, trace=trace)
         gc.collect()
     outcome.cpu_s = time.process_time() - began
     return outcome
