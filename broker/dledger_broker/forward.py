@@ -70,6 +70,8 @@ READ_ONLY_CODES: Final = frozenset(
         RequestCode.GET_EARLIEST_MSG_STORETIME,
         RequestCode.VIEW_MESSAGE_BY_ID,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        RequestCode.GET_CONSUME_STATS,
         RequestCode.GET_ALL_TOPIC_CONFIG,
         RequestCode.GET_TOPIC_CONFIG,
         RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG,
