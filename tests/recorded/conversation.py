@@ -38,6 +38,8 @@ CHANNEL_NUMBERS = "dledger_broker.server.request._channels"
 """Where the numbers in the keys of channels come from."""
 VERSION = "dledger_broker.processors.runtime.package_version"
 """What a node says that its version is."""
+TOLD_KINDS = "dledger_broker.presence.understood_kinds"
+"""What a node tells the leader that it understands: more with every feature."""
 STEP_S = 0.01
 """By so much time passes while a request waits."""
 LONGEST_WAIT_S = 90.0
@@ -48,11 +50,12 @@ TURNS = 10
 
 
 def fix_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the process, channels, random numbers and the version always be the same."""
+    """Have the process, channels, random numbers, the version and what it understands always be the same."""
     monkeypatch.setattr("os.getpid", lambda: 4711)
     monkeypatch.setattr("secrets.randbits", lambda bits: 0x5EED_0000_0001 & ((1 << bits) - 1))
     monkeypatch.setattr(CHANNEL_NUMBERS, count(1_000))
     monkeypatch.setattr(VERSION, lambda: "1.2.3")
+    monkeypatch.setattr(TOLD_KINDS, lambda: (16, 17, 300))
     random.seed(7)
 
 
@@ -245,9 +248,13 @@ class Broker:
         """Say what comes."""
         self._record.lines.append(f"# {what}")
 
-    def _note_frame(self, who: str, frame: bytes) -> None:
+    def note_event(self, line: str) -> None:
+        """Something was sent or has come: there may be more to happen."""
         self._happened += 1
-        self._record.lines.append(f"{who} {frame_text(frame)}")
+        self._record.lines.append(line)
+
+    def _note_frame(self, who: str, frame: bytes) -> None:
+        self.note_event(f"{who} {frame_text(frame)}")
 
 
 class Client:
@@ -269,7 +276,6 @@ class Client:
             command = decode_command(frame)
             self._note(f"< {self._name}", join_frame(frame.serialize_type, frame.header, frame.body))
             if command.is_response:
-                assert command.opaque not in self.answers, f"two answers to request {command.opaque}"
                 self.answers[command.opaque] = command
 
 
