@@ -1,0 +1,328 @@
+"""Order of callbacks when a broker's leadership, topics, groups or members change, and of its start and stop.
+
+Requests that waited for a change are handled in the middle of these calls, so their order decides what they see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import pytest_asyncio
+from broker_in_process import node_config
+
+from dledger.node import Node
+from dledger.statemachine import Leadership
+from dledger.types import ReplicaId
+from dledger_broker.broker import Broker
+from dledger_broker.clients import ClientRow
+from dledger_broker.forward import Forwarder
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.presence import Presence, Table, _encode
+from dledger_broker.processors.pull import PullProcessor
+from dledger_broker.processors.requests import Requests
+from dledger_broker.processors.runtime import RuntimeProcessor
+from dledger_broker.processors.send import SendProcessor
+from dledger_broker.registrar import Registrar
+from dledger_broker.retention import Retention
+from dledger_broker.server.listener import Listener
+from dledger_broker.state.commands import Features
+from dledger_broker.state.offset_buffer import OffsetBuffer
+from dledger_broker.state.tables import BrokerState
+from dledger_broker.testing import BrokerInMemory
+from dledger_broker.testing.records import Message
+from dledger_broker.views.checkpointer import Checkpointer
+from dledger_broker.views.consumequeue import ConsumeQueues
+from dledger_broker.views.keysearch import KeySearch
+from dledger_remoting.heartbeat import ConsumerData, HeartbeatData
+from dledger_remoting.hosts import HostAddress
+from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+
+LEADERSHIP = [
+    "IdempotentSends._on_leadership",
+    "Retention._on_leadership",
+    "Founding.__init__.<lambda>",
+    "BrokerService._on_leadership",
+]
+GROUP = [
+    "MembershipProcessor._announce_leader",
+    "Presence._on_leadership",
+    "SendTargets.forget",
+    "PullProcessor._on_leadership",
+    "Registrar.__init__.<lambda>",
+    "Announcements.check",
+]
+RESUMED = ["Forwarder._try_waiting"]
+TOPICS = ["SendTargets.forget", "LongPolls.release_dropped", "Registrar.__init__.<lambda>"]
+GROUPS = ["SendTargets.forget"]
+FEATURES = ["IdempotentSends._on_features", "Founding._check"]
+TRIMMED = ["BrokerMachine._trimmed"]
+HANDOVER = ["BrokerMachine.flush_offsets"]
+ALL_OF_LEADERSHIP = [*LEADERSHIP, *GROUP, *RESUMED]
+"""The broker's service passes it on to the view of the group."""
+
+STARTED = [
+    (Listener, "bind"),
+    (Node, "start"),
+    (Forwarder, "attach"),
+    (Presence, "start"),
+    (Node, "on_handover"),
+    (BrokerMachine, "start"),
+    (Checkpointer, "remove_leftovers"),
+    (Retention, "start"),
+    (RuntimeProcessor, "start"),
+    (Listener, "serve"),
+    (Registrar, "start"),
+]
+DRAINED = [(Node, "transfer_leadership"), (Registrar, "leave"), (PullProcessor, "stop_holding")]
+STOPPED = [
+    (RuntimeProcessor, "stop"),
+    (Registrar, "stop"),
+    (Presence, "stop"),
+    (Retention, "stop"),
+    (PullProcessor, "stop_holding"),
+    (Forwarder, "close"),
+    (Requests, "close"),
+    (SendProcessor, "close"),
+    (BrokerMachine, "flush_offsets"),
+    (Listener, "stop_reading"),
+    (BrokerMachine, "flush_offsets"),
+    (Listener, "close"),
+    (BrokerMachine, "close"),
+    (Forwarder, "refuse"),
+    (BrokerMachine, "flush_offsets"),
+    (Node, "stop"),
+]
+ME = "broker-a-n0"
+OTHER = ReplicaId("broker-a-n1", "1" * 32)
+CONSUMER = ConsumerData("CG")
+
+
+def name_of(callback: Callable[..., object]) -> str:
+    """The class and method of what is called."""
+    while isinstance(callback, partial):
+        callback = callback.func
+    owner = getattr(callback, "__self__", None)
+    if owner is not None:
+        return f"{type(owner).__name__}.{callback.__name__}"
+    return callback.__qualname__.replace("<locals>.", "")
+
+
+def names_of(callbacks: list[Callable[..., object]]) -> list[str]:
+    return [name_of(callback) for callback in callbacks]
+
+
+@contextmanager
+def traced(*methods: tuple[type, str], calls: bool = True) -> Iterator[list[str]]:
+    """The calls of these methods, which do nothing more than that unless it `calls` them."""
+    trace: list[str] = []
+
+    def tracing(owner: type, name: str) -> Callable[..., object]:
+        original = vars(owner)[name]
+
+        def method(*arguments: object, **named: object) -> object:
+            trace.append(f"{owner.__name__}.{name}")
+            return original(*arguments, **named) if calls else None
+
+        return method
+
+    with ExitStack() as stack:
+        for owner, name in dict.fromkeys(methods):
+            stack.enter_context(mock.patch.object(owner, name, tracing(owner, name)))
+        yield trace
+
+
+def record_calls(callbacks: list[Callable[..., object]], trace: list[str]) -> None:
+    """Put what only notes its call in the place of each callback, but for those that pass the change on."""
+
+    def noting(callback: Callable[..., object]) -> Callable[..., object]:
+        def note(*arguments: object) -> None:
+            trace.append(name_of(callback))
+            if name_of(callback) == "BrokerService._on_leadership":
+                callback(*arguments)
+
+        return note
+
+    callbacks[:] = map(noting, callbacks)
+
+
+async def lead(broker: Broker) -> None:
+    leads = asyncio.Event()
+    broker.group.resumers.append(lambda: leads.set() if broker.group.ready else None)
+    async with asyncio.timeout(20):
+        if not broker.group.ready:
+            await leads.wait()
+    broker.group.resumers.pop()
+
+
+@pytest_asyncio.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    """All that a node has, started."""
+    started = Broker(node_config(tmp_path), bootstrap=True)
+    await started.start()
+    try:
+        await lead(started)
+        yield started
+    finally:
+        await started.stop()
+
+
+def test_callbacks_are_registered_in_this_order(broker: Broker) -> None:
+    machine, replica = broker.machine, broker.node.replica
+    assert names_of(machine.on_leadership_changed) == LEADERSHIP
+    assert names_of(broker.group.listeners) == GROUP
+    assert names_of(broker.group.resumers) == RESUMED
+    assert names_of(machine.on_topics_changed) == TOPICS
+    assert names_of(machine.on_groups_changed) == GROUPS
+    assert names_of(machine.on_features_changed) == FEATURES
+    assert names_of(replica.on_trimmed) == TRIMMED
+    assert names_of(replica.leading.on_handover) == HANDOVER
+
+
+def test_hooks_of_one_callback_are_these(broker: Broker) -> None:
+    presence, registrar = broker.processors.presence, broker.registrar
+    assert name_of(broker.machine.on_arrival) == "BrokerService._on_arrival"
+    assert name_of(presence.local._changed) == "Presence._local_changed"
+    assert name_of(presence._notify) == "MembershipProcessor.notify"
+    assert name_of(presence._joined) == "MembershipProcessor.ensure_all"
+    assert name_of(presence._learned) == "BrokerMachine.learn_features"
+    assert name_of(presence._notify.__self__._release_pulls) == "LongPolls.release_groups"
+    assert name_of(registrar.on_told) == "Announcements.check"
+    assert name_of(broker.processors.announcements._told) == "Registrar.told_version"
+    assert name_of(broker.processors.announcements._hurry) == "Registrar.hurry"
+
+
+def test_leadership_is_told_in_this_order(broker: Broker) -> None:
+    machine, group, before = broker.machine, broker.group, broker.machine.leadership
+    machine.leadership = Leadership(5, None, is_leader=False, ready=False)
+    own = ((BrokerState, "reset_staged"), (OffsetBuffer, "discard"), (BrokerMachine, "_record_features"))
+    with traced(*own, calls=False) as trace:
+        for callbacks in (machine.on_leadership_changed, group.listeners, group.resumers):
+            record_calls(callbacks, trace)
+
+        def told(term: int, leader: str, *, ready: bool) -> list[str]:
+            trace.clear()
+            machine.on_leadership(Leadership(term, leader, is_leader=leader == ME, ready=ready))
+            return list(trace)
+
+        gained = told(6, ME, ready=False)
+        ready = told(6, ME, ready=True)
+        lost = told(7, OTHER.node_id, ready=False)
+        trace.clear()
+        group.learn_address(OTHER.node_id, "127.0.0.1:1")
+        found = list(trace)
+    machine.leadership = before
+    assert gained == ["OffsetBuffer.discard", *ALL_OF_LEADERSHIP]
+    assert ready == ["BrokerState.reset_staged", "BrokerMachine._record_features", *ALL_OF_LEADERSHIP]
+    assert lost == ["BrokerState.reset_staged", "OffsetBuffer.discard", *ALL_OF_LEADERSHIP]
+    assert found == [*GROUP, *RESUMED]
+
+
+class Client:
+    """What a client's connection is to the table of clients."""
+
+    def __init__(self) -> None:
+        self.address = HostAddress("127.0.0.1", 40_000)
+        self.client_ids: set[str] = set()
+
+
+class Others:
+    """The channel to the other nodes."""
+
+    def __init__(self, trace: list[str]) -> None:
+        self._trace = trace
+
+    def submit(self, to: str, *_: object) -> bool:
+        self._trace.append(f"tell {to}")
+        return True
+
+
+@pytest.fixture
+def members(broker: Broker) -> tuple[Presence, list[str]]:
+    """A leader's part in the exchange about clients, and what it calls."""
+    presence, trace = broker.processors.presence, list[str]()
+    for name in ("_notify", "_joined", "_learned"):
+        setattr(presence, name, partial(lambda called, *_: trace.append(called), name_of(getattr(presence, name))))
+    presence._channel = Others(trace)
+    presence._peers = (OTHER.node_id, "broker-a-n2")
+    return presence, trace
+
+
+MEMBERS_CHANGED = [
+    "MembershipProcessor.ensure_all",
+    "MembershipProcessor.notify",
+    "tell broker-a-n1",
+    "tell broker-a-n2",
+]
+"""A leader's own clients; of another node's, it is told before what that understands."""
+
+
+def test_a_client_of_the_leader_that_comes_is_told_of_in_this_order(members: tuple[Presence, list[str]]) -> None:
+    presence, trace = members
+    presence.local.heartbeat(Client(), HeartbeatData("c1", [], [CONSUMER]), 0, 0, 0.0)
+    assert trace == MEMBERS_CHANGED
+
+
+def test_a_client_of_another_node_that_comes_is_told_of_in_this_order(members: tuple[Presence, list[str]]) -> None:
+    presence, trace = members
+    row = ClientRow("c2", "127.0.0.1:40001", 0, 0, (), (CONSUMER,))
+    table = Table("127.0.0.1:1", whole=True, rows=(row,), removed=(), holds_pulls=False)
+    presence.on_request(OTHER, _encode(table), lambda _: trace.append("reply"))
+    assert trace == ["BrokerMachine.learn_features", *MEMBERS_CHANGED, "reply"]
+
+
+@pytest.fixture
+def memory() -> tuple[BrokerInMemory, list[str]]:
+    """A machine on its own, and what it calls."""
+    memory, trace = BrokerInMemory(), list[str]()
+    memory.create_topic("T")
+    machine = memory.machine
+    machine.on_topics_changed.append(lambda: trace.append("topics"))
+    machine.on_groups_changed.append(lambda: trace.append("groups"))
+    machine.on_features_changed.append(lambda: trace.append("features"))
+    return memory, trace
+
+
+def test_changes_of_one_entry_are_told_in_this_order(memory: tuple[BrokerInMemory, list[str]]) -> None:
+    broker, trace = memory
+    machine = broker.machine
+    machine.stage_command(Features("n9", (1, 2)), lambda _: trace.append("features are answered"))
+    machine.proposals.put_group(SubscriptionGroupConfig("CG"), lambda _: trace.append("group is answered"))
+    machine.proposals.put_topic(TopicConfig("U"), lambda _: trace.append("topic is answered"))
+    with traced((Checkpointer, "maybe_start")) as checkpointed:
+        machine.on_arrival = lambda _: trace.extend(["arrival", *checkpointed])
+        broker.send("T", 0, Message(b"m"))
+    told = ["topics", "groups", "features"]
+    answered = ["features are answered", "group is answered", "topic is answered"]
+    assert [*trace, *checkpointed] == [*told, *answered, "arrival", "Checkpointer.maybe_start"]
+
+
+def test_an_installed_snapshot_is_told_in_this_order(memory: tuple[BrokerInMemory, list[str]]) -> None:
+    broker, trace = memory
+    broker.node.snapshot()
+    trace.clear()
+    with traced((KeySearch, "wipe"), (ConsumeQueues, "wipe")) as wiped:
+        broker.machine.on_topics_changed.insert(0, lambda: trace.extend(wiped))
+        broker.node.restore()
+    assert trace == ["KeySearch.wipe", "ConsumeQueues.wipe", "topics", "groups"]
+
+
+async def test_a_broker_starts_drains_and_stops_in_this_order(tmp_path: Path) -> None:
+    broker = Broker(node_config(tmp_path, drain_ms=0), bootstrap=True)
+    with traced(*STARTED) as started:
+        await broker.start()
+    await lead(broker)
+    broker.processors.presence._peers = (OTHER.node_id,)
+    broker.processors.presence._channel = Others([])
+    with mock.patch.object(Node, "transfer_leadership", mock.AsyncMock(return_value=True)), traced(*DRAINED) as drained:
+        await broker.drain()
+    with traced(*STOPPED) as stopped:
+        await broker.stop()
+    assert started == [f"{owner.__name__}.{name}" for owner, name in STARTED]
+    assert drained == [f"{owner.__name__}.{name}" for owner, name in DRAINED]
+    assert stopped == [f"{owner.__name__}.{name}" for owner, name in STOPPED]
