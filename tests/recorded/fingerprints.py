@@ -7,10 +7,10 @@ A fingerprint is one line, of words in pairs:
     events    calls that the scheduler made, `seconds` when the last one was
     entries   committed, `terms` with a leader
     log       positions and bytes of every node's log
-    state     where every node's replica stands, and the digest of its state
+    state     where every node's replica stands, its syncs and elections, and the digest of its state
     files     of every node's disk, the log's included
     answers   to clients, with their moments: frames of brokers byte for byte; of registers what was written and read
-    counts    operations by outcome, faults by kind, rare things that happened
+    counts    operations by outcome, faults by kind, rare things that happened, what each life of a node has counted
 
 The last five are the first digits of a SHA-256. A run that broke a promise has `broken promise-in-words` instead.
 """
@@ -32,8 +32,10 @@ from dledger.sim.plan import Plan
 from dledger.sim.run import Outcome
 from dledger.sim.service import Scenario, Service, Trial
 from dledger.sim.workload import Workload
+from dledger_broker.metrics import BrokerCounters
 from dledger_broker.sim.connection import SimConnection
 from dledger_broker.sim.lab import SCENARIOS
+from dledger_broker.sim.service import SimBroker
 from tests.recorded.golden_files import GOLDEN
 
 RECORDED_SEEDS: Final = 300
@@ -52,7 +54,7 @@ def fingerprint(scenario: str, seed: int) -> str:
         outcome = run_case(case, kept)
     if outcome.violation is not None:
         return f"seed {seed} broken {outcome.violation.promise.replace(' ', '-')}"
-    group = kept.group
+    group = kept.trial.group
     words = {
         "seed": seed,
         "events": outcome.events,
@@ -63,7 +65,7 @@ def fingerprint(scenario: str, seed: int) -> str:
         "state": _state(group),
         "files": _files(group),
         "answers": answers,
-        "counts": _counts(outcome),
+        "counts": _counts(outcome, kept.trial),
     }
     return " ".join(f"{name} {value}" for name, value in words.items())
 
@@ -121,11 +123,11 @@ class _Hash:
 
 
 class _Kept:
-    """A scenario whose group can be looked at when its run is over."""
+    """A scenario whose run can be looked at when it is over."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._trial: _KeptTrial | None = None
+        self.trial: _KeptTrial
 
     @property
     def name(self) -> str:
@@ -135,14 +137,8 @@ class _Kept:
         return self._scenario.plan(random, kinds)
 
     def draw(self, random: Random, limits: Limits) -> _KeptTrial:
-        self._trial = _KeptTrial(self._scenario.draw(random, limits))
-        return self._trial
-
-    @property
-    def group(self) -> SimGroup:
-        assert self._trial is not None
-        assert self._trial.group is not None
-        return self._trial.group
+        self.trial = _KeptTrial(self._scenario.draw(random, limits))
+        return self.trial
 
 
 class _KeptTrial:
@@ -150,11 +146,16 @@ class _KeptTrial:
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
-        self.group: SimGroup | None = None
+        self.group: SimGroup
+        self.counters: list[BrokerCounters] = []
+        """Of each life of a broker."""
         self.stop, self.judge = trial.stop, trial.judge
 
     def serve(self, group: SimGroup, life: Life) -> Service:
-        return self._trial.serve(group, life)
+        service = self._trial.serve(group, life)
+        if isinstance(service, SimBroker):
+            self.counters.append(service.counters)
+        return service
 
     def start(self, group: SimGroup) -> None:
         self.group = group
@@ -230,7 +231,8 @@ def _state(group: SimGroup) -> _Hash:
         replica, store = life.replica, life.replica.store
         found.add(name, replica.engine.term, replica.engine.role.name, str(replica.engine.table.membership))
         found.add(store.last_index, store.durable, replica.engine.commit_index, replica.applied_index)
-        found.add(life.machine.digest())
+        status = replica.status()
+        found.add(status.syncs, status.elections, life.machine.digest())
     return found
 
 
@@ -244,8 +246,10 @@ def _files(group: SimGroup) -> _Hash:
     return found
 
 
-def _counts(outcome: Outcome) -> _Hash:
+def _counts(outcome: Outcome, trial: _KeptTrial) -> _Hash:
     found = _Hash()
+    for counters in trial.counters:
+        found.add(repr(sorted(counters.as_dict().items())))
     for counted in (outcome.counts, outcome.injected, outcome.happened):
         found.add(repr(sorted(counted.items())))
     return found
