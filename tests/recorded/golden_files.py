@@ -33,12 +33,17 @@ def compare(name: str, lines: Iterable[str], *, folder: Path = GOLDEN) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{line}\n" for line in found), encoding="utf-8", newline="\n")
         return
-    if not path.exists():
-        pytest.skip("not recorded yet")
-    recorded = path.read_bytes().decode().split("\n")
+    recorded = recorded_bytes(path).decode().split("\n")
     assert recorded.pop() == "", f"{path.name} does not end with a line's end"
     if found != recorded:
         pytest.fail(_difference(path.name, recorded, found), pytrace=False)
+
+
+def recorded_bytes(path: Path) -> bytes:
+    """What a recorded file holds; one that is not there yet skips the test."""
+    if not path.exists():
+        pytest.skip("not recorded yet")
+    return path.read_bytes()
 
 
 def bytes_text(data: bytes | bytearray | memoryview) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,7 @@ def test_files_that_are_none() -> None:
     lines = []
     for (of, load), name in itertools.product(loaders.items(), names):
         if of == "broker" or name.endswith(".toml"):
-            said = refusal_of(lambda load=load, name=name: load(Path(name)))
+            said = refusal_of(partial(load, Path(name)))
             lines.append(f"{of}: {without_tomls_own_words(said)}")
     compare("surfaces/config_files", lines)
 
@@ -228,7 +229,7 @@ def test_secrets() -> None:
         if made is not None:
             Path(name).write_bytes(made[0])
             Path(name).chmod(made[1])
-        lines.append(refusal_of(lambda name=name: read_secret(Path(name))) or f"{name} is taken")
+        lines.append(refusal_of(partial(read_secret, Path(name))) or f"{name} is taken")
     compare("surfaces/config_secrets", lines)
 
 
@@ -250,7 +251,7 @@ def test_settings_of_the_log() -> None:
     lines = []
     for settings in LOG_SETTINGS:
         config = NodeConfig("c", "g", "n0", Path("data"), b"s" * 32, **settings)
-        lines.append(f"{settings} | {refusal_of(lambda config=config: config.replica) or 'taken'}")
+        lines.append(f"{settings} | {refusal_of(partial(getattr, config, 'replica')) or 'taken'}")
     compare("surfaces/config_log", lines)
 
 

@@ -1,0 +1,121 @@
+"""A broker in this process whose files are small, at a time that the test chooses.
+
+Its log's segments have 64 KiB, each begins with a snapshot, and its views' files have a few units.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dledger.config import NodeConfig
+from dledger.environment import AsyncioEnvironment
+from dledger_broker import broker as broker_module
+from dledger_broker.broker import Broker
+from dledger_broker.machine import MachineConfig
+from dledger_remoting.command import RemotingCommand
+from tests.broker.server.broker_in_process import Client, node_config
+
+SEGMENT_BYTES = 64 << 10
+PATIENCE_S = 20
+ALWAYS_HOURS = 24 * 365 * 100
+
+
+class SmallBroker:
+    """The broker, a client of it, and the digest that its state had when it began to lead."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.client: Client
+        self.digest_at_first: int | None = None
+        self._marked = 0
+        broker.group.listeners.append(self._look)
+
+    def _look(self) -> None:
+        if self.broker.group.ready and self.digest_at_first is None:
+            self.digest_at_first = self.broker.machine.digest()
+            self._marked = self.broker.node.segments()[-1].start_position
+
+    async def ask(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> RemotingCommand:
+        """Return the answer to a request that succeeds."""
+        answer = await self.try_to(code, fields or {}, body)
+        assert answer.code == 0, f"{code} {fields}: {answer.code} {answer.remark}"
+        return answer
+
+    async def try_to(self, code: int, fields: Mapping[str, object], body: bytes = b"") -> RemotingCommand:
+        """Return the answer to a request, whatever it is."""
+        return await self.client.call(code, {name: str(value) for name, value in fields.items()}, body)
+
+    async def is_founded(self) -> None:
+        """Wait until a new group has recorded what it begins with."""
+        state = self.broker.machine.state
+        await until(lambda: state.ordinal is not None and state.remembered.window_ms > 0 and "TBW102" in state.topics)
+
+    @property
+    def applied_index(self) -> int:
+        """The last entry whose effect is there."""
+        return self.broker.status().applied_index
+
+    async def is_marked(self, last_before: int) -> None:
+        """Wait, if an entry after `last_before` began a segment, for all that its mark brings: a snapshot, and an entry
+        with the state's digest, which would otherwise come between later ones, now here, now there.
+        """
+        node = self.broker.node
+        newest = node.segments()[-1].start_position
+        marked, self._marked = self._marked, newest
+        if newest > marked:
+            await until(lambda: newest in node.trim_candidates() and self.applied_index >= last_before + 2)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something of which nobody is told; every caller's condition comes true once a worker is done."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 -- see above
+            await asyncio.sleep(0.005)
+
+
+class Clock:
+    """The wall clock of brokers in this process, in ms since 1970."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, now_ms: int) -> None:
+        self.now_ms = now_ms
+        monkeypatch.setattr(AsyncioEnvironment, "wall_ms", lambda _environment: self.now_ms)
+
+
+def use_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have brokers of this process write them."""
+
+    def small_log(**settings: object) -> NodeConfig:
+        small = {"segment_bytes": SEGMENT_BYTES, "snapshot_interval_ms": 0}
+        return NodeConfig(**settings | small)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(broker_module, "NodeConfig", small_log)
+    small_views = partial(MachineConfig, units_per_file=64, index_slots=64, index_entries=64)
+    monkeypatch.setattr(broker_module, "MachineConfig", small_views)
+
+
+@asynccontextmanager
+async def running(directory: Path, *, bootstrap: bool = False) -> AsyncIterator[SmallBroker]:
+    """A broker that leads; nothing goes by age."""
+    config = node_config(
+        directory.parent,
+        data_dir=str(directory),
+        advertised_port=10911,
+        offset_flush_ms=1,
+        retention_hours=ALWAYS_HOURS,
+        group_ordinal=3,
+    )
+    small = SmallBroker(Broker(config, bootstrap=bootstrap))
+    await small.broker.start()
+    try:
+        await until(lambda: small.digest_at_first is not None)
+        small.client = await Client.connect(small.broker.listener.port)
+        yield small
+        small.client.close()
+    finally:
+        await small.broker.stop()

@@ -1,0 +1,123 @@
+"""A broker's data directory that an earlier build wrote is opened, and holds what it held; so does one of this build.
+
+`tests/golden/data_directory.tar.xz` has the directory twice: stopped in good order, and as a kill left it.  It is
+written once, by the first recording, and stays when the texts beside it are recorded anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import tarfile
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dledger.config import ReplicaConfig
+from dledger.replica.opening import open_directory
+from dledger.store.disk import OsDisk
+from dledger.store.verify import verify
+from tests.recorded.data_directory import START_MS, Contents, write
+from tests.recorded.golden_files import GOLDEN, compare, recorded_bytes
+from tests.recorded.small_broker import SEGMENT_BYTES, Clock, running, use_small_files
+
+ARCHIVE = GOLDEN / "data_directory.tar.xz"
+STATES = ("stopped", "killed")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time of brokers in this process: leases do not end, and nothing is too old, whenever a test runs."""
+    use_small_files(monkeypatch)
+    return Clock(monkeypatch, START_MS)
+
+
+async def written(folder: Path, clock: Clock) -> Path:
+    """Have this build write the directories of `STATES` below a folder."""
+    await write(folder / "stopped", folder / "killed", clock)
+    return folder
+
+
+@pytest.fixture
+async def recorded(tmp_path: Path, clock: Clock) -> Path:
+    """The directories of `STATES` out of the archive, which is made if it is to be recorded and is not there."""
+    if os.environ.get("RECORD_GOLDEN") == "yes" and not ARCHIVE.exists():
+        pack(await written(tmp_path / "made", clock), ARCHIVE)
+    with tarfile.open(fileobj=io.BytesIO(recorded_bytes(ARCHIVE)), mode="r:xz") as archive:
+        archive.extractall(tmp_path / "recorded", filter="data")
+    return tmp_path / "recorded"
+
+
+def pack(folder: Path, target: Path) -> None:
+    """Pack files without whose they were, and without the lock that a running node holds."""
+
+    def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        return None if member.name.endswith("/lock") else member
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(target, "w:xz") as archive:
+        for state in STATES:
+            archive.add(folder / state, state, filter=anonymous)
+
+
+async def contents(directory: Path) -> list[str]:
+    """Return what a broker that starts in a directory says that it holds."""
+    async with running(directory) as small:
+        return await Contents(small).lines()
+
+
+def files_report(directory: Path) -> list[str]:
+    """Return what an offline check says of a directory, and then what recovery makes of it."""
+    checked = asdict(verify(str(directory)))
+    del checked["directory"]
+    node = "broker-a-n0"
+    config = ReplicaConfig("DefaultCluster", "broker-a", node, frozenset({node}), segment_bytes=SEGMENT_BYTES)
+    opened = open_directory(OsDisk(str(directory)), config, lambda: pytest.fail("it becomes another incarnation"))
+    found = asdict(opened.recovery) | {
+        "base_term": opened.base_term,
+        "commit_index": opened.commit_index,
+        "hard_state": opened.hard_state,
+        "identity": opened.identity,
+        "may_vote": opened.may_vote,
+        "notes of the start": opened.notes,
+        "snapshots": opened.snapshots.list(),
+    }
+    opened.store.close(clean=False)
+    opened.hard_state_file.close()
+    return [*facts("checked", checked), *facts("recovered", found)]
+
+
+def facts(where: str, values: dict[str, object]) -> list[str]:
+    """Return a line for each value, without names of classes, which may change."""
+    return [f"{where}: {name}: {msgspec.json.encode(value).decode()}" for name, value in sorted(values.items())]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_files_of_an_earlier_build_are_recovered_as_they_were(recorded: Path, state: str) -> None:
+    compare(f"data_directory_{state}", files_report(recorded / state))
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_a_broker_finds_in_the_files_of_an_earlier_build_what_was_there(recorded: Path, state: str) -> None:
+    compare("data_directory_contents", await contents(recorded / state))
+
+
+async def test_directories_of_this_build_hold_the_same(tmp_path: Path, clock: Clock) -> None:
+    folder = await written(tmp_path, clock)
+    for state in STATES:
+        compare("data_directory_contents", await contents(folder / state))
+
+
+async def test_a_directory_has_several_segments_and_snapshots_and_was_trimmed(tmp_path: Path, clock: Clock) -> None:
+    folder = await written(tmp_path, clock)
+    for state in STATES:
+        lines = await asyncio.to_thread(files_report, folder / state)
+        report = dict(line.split(": ", 2)[1:] for line in lines)
+        assert report["first_position"] == str(SEGMENT_BYTES)
+        assert (int(report["segments"]), len(msgspec.json.decode(report["snapshots"]))) == (4, 4)
+        assert (report["problems"], report["clean"]) == ("[]", "true" if state == "stopped" else "false")
