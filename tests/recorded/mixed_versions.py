@@ -1,0 +1,109 @@
+"""A group of two nodes of an older build and one of this build: `python -m tests.recorded.mixed_versions OLD_REF`.
+
+Real processes on loopback.  A node of each build leads in turn: old, new, old.  Under each leader every node takes
+sends, commits and changes of topics and pins, and is asked for all of it; at the end the logs are compared byte by
+byte, and the digests of the state that the nodes have put into them.  Exit code 0: nothing differed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from dledger.format import iter_commands
+from dledger.replica.commands import DIGEST, Digest
+from dledger.store.disk import OsDisk
+from dledger.store.segments import segment_path
+from dledger.store.verify import compare, inspect, verify
+from tests.recorded.mixed_group import ROOT, Build, MixedError, MixedGroup, until, work_tree
+from tests.recorded.mixed_workload import Workload
+
+MARKS_APART_S: Final = 1.1
+"""A leader marks a segment for a snapshot, and so for digests, a second after it last did, or began to lead."""
+
+
+def run(group: MixedGroup) -> None:
+    """Have one node after the other lead, and compare. Raises `MixedError` for the first difference."""
+    old, other, new = group.nodes
+    with group.running():
+        workload = Workload(group.nodes)
+        try:
+            workload.begin()
+            for number, leader in enumerate((old, new, other)):
+                group.have_lead(leader)
+                time.sleep(MARKS_APART_S)
+                workload.round(f"round{number}")
+                workload.check()
+                print(f"{leader} led: {workload.acknowledged} messages acknowledged and found at every node")
+        finally:
+            workload.close()
+        until(group.is_even, "every node has applied the whole log")
+        terms = {node.node_id: status["term"] for node in group.nodes if (status := node.status()) is not None}
+    print(f"logs are equal up to {compare_logs(group)}; the terms at the end are {terms}")
+    marks = digests([node.directory for node in group.nodes])
+    print(f"digests are equal at {len(marks)} marks, written in the terms {sorted(set(marks.values()))}")
+
+
+def compare_logs(group: MixedGroup) -> int:
+    """Return how many bytes all nodes have alike."""
+    found = compare([verify(str(node.directory)) for node in group.nodes])
+    if not found.equal:
+        raise MixedError(f"the logs differ at {found.first_difference}: {found.problems}")
+    return found.end_position
+
+
+def digests(directories: Sequence[Path]) -> dict[int, int]:
+    """Return the marks at which every node said the same of its state, with the term of the first who did.
+
+    Raises `MixedError` if two nodes differ, or if not every leader's term has such a mark.
+    """
+    said: dict[int, dict[str, int]] = defaultdict(dict)
+    terms: dict[int, int] = {}
+    disk = OsDisk(str(directories[0]))
+    segment_bytes = verify(str(directories[0])).segment_bytes
+    for meta in inspect(str(directories[0])):
+        start = meta.position - meta.position % segment_bytes
+        file = disk.open(segment_path(start))
+        section = file.pread(meta.channel, meta.end - meta.channel - start) if meta.channel else b""
+        file.close()
+        for kind, payload in iter_commands(section):
+            if kind == DIGEST:
+                digest = msgspec.msgpack.decode(payload, type=Digest)
+                said[digest.position][digest.node_id] = digest.digest
+                terms.setdefault(digest.position, meta.term)
+    for position, of_nodes in said.items():
+        if len(set(of_nodes.values())) > 1:
+            raise MixedError(f"at the mark at {position} the states differ: {of_nodes}")
+    whole = {position: terms[position] for position, of_nodes in said.items() if len(of_nodes) == len(directories)}
+    if len(set(whole.values())) < len(directories):
+        raise MixedError(f"not every leader's term has a mark with the digests of all nodes: {whole}")
+    return whole
+
+
+def main() -> int:
+    """Run; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.recorded.mixed_versions", description=__doc__)
+    parser.add_argument("old_ref", metavar="OLD_REF", help="commit of the older build")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, work_tree(options.old_ref, Path(name) / "old") as old:
+        new = Build("new", ROOT)
+        try:
+            for build in (old, new):
+                build.check()
+            run(MixedGroup(Path(name), [old, old, new]))
+        except MixedError as error:
+            print(f"mixed versions: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
