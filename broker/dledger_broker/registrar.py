@@ -44,7 +44,7 @@ from dledger_remoting.registration import (
     encode_registration,
 )
 from dledger_remoting.route import MASTER_ID
-from dledger_remoting.speakers import Speaker, speaker_of
+from dledger_remoting.speakers import CLOSES_UNHEARD, Speaker, speaker_of
 
 _logger = logging.getLogger(__name__)
 
@@ -438,8 +438,10 @@ class _Wire:
     async def _receive(self) -> None:
         decoder = FrameDecoder()
         first: bytes | None = b""
+        heard = False
         try:
             while data := await self._reader.read(READ_BYTES):
+                heard = True
                 if first is not None and (speaker := speaker_of(first := first + data)) is not None:
                     if speaker is not Speaker.REMOTING:
                         raise ProtocolError(f"{speaker.value} answered there, which is no name server")
@@ -447,7 +449,9 @@ class _Wire:
                 decoder.receive_data(data)
                 while (frame := decoder.next_frame()) is not None:
                     self._take(decode_command(frame))
-            self._lost = ConnectionResetError("the name server closed the connection")
+            self._lost = ConnectionResetError("the name server closed the connection" if heard else CLOSES_UNHEARD)
+        except ConnectionResetError as error:
+            self._lost = error if heard else ConnectionResetError(CLOSES_UNHEARD)
         except (OSError, ProtocolError) as error:
             self._lost = error
         except Exception as error:  # whoever waits for an answer learns of it, and logs it

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.errors import RemotingError
-from dledger_remoting.speakers import Speaker
+from dledger_remoting.speakers import CLOSES_UNHEARD, Speaker
 
 if TYPE_CHECKING:
     from .messages import SendResult
@@ -97,10 +97,13 @@ class WrongServerError(ConnectError):
 
 
 class SilentServerError(ConnectError):
-    """Something takes connections at the address of a name server and answers nothing, nor has it ever."""
+    """Something takes connections at the address of a name server and answers nothing, nor has it ever; `closes` tells
+    whether it ends them when it is spoken to, as most TLS servers do.
+    """
 
-    def __init__(self, address: str, seconds: float) -> None:
-        ClientError.__init__(self, f"{address} takes connections and says nothing: no answer within {seconds:g} s")
+    def __init__(self, address: str, seconds: float, *, closes: bool = False) -> None:
+        what = CLOSES_UNHEARD if closes else "takes connections and says nothing"
+        ClientError.__init__(self, f"{address} {what}: no answer within {seconds:g} s")
         self.address = address
 
 

@@ -31,6 +31,15 @@ FIRST_ANSWER_SECONDS: Final = 1.75
 _LAST_WORDS_SECONDS: Final = 0.25
 """Of these, how long a server that waits for the end of a line or of all input has to answer what it has got."""
 
+_KNOWN_TO_ALL: Final = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    }
+)
+"""What every name server understands, and no broker."""
+
 _PAUSE_SECONDS: Final = 0.1
 """Between two rounds through all name servers."""
 
@@ -78,6 +87,7 @@ class NameServers:
         """
         loop = asyncio.get_running_loop()
         failures = wrong = 0
+        closing_since: dict[str, float] = {}
         while True:
             index = self._current
             address = self.addresses[index]
@@ -87,7 +97,9 @@ class NameServers:
                 if address in self._answered or attempt_seconds > ATTEMPT_SECONDS:  # the latter may be held
                     response = await connection.call(command, attempt_deadline)
                 else:
-                    response = await self._first_call(connection, command, attempt_deadline)
+                    response = await self._first_call(connection, command, attempt_deadline, closing_since)
+                if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and command.code in _KNOWN_TO_ALL:
+                    raise WrongServerError(address, Speaker.BROKER)
                 self._answered.add(address)
                 return response
             except ClientError as error:
@@ -102,8 +114,13 @@ class NameServers:
                     raise NoNameServerError(self.addresses, error) from error
                 await asyncio.sleep(pause)
 
-    async def _first_call(self, connection: Connection, command: RemotingCommand, deadline: float) -> RemotingCommand:
-        """The answer of a server that has given none before."""
+    @staticmethod
+    async def _first_call(
+        connection: Connection, command: RemotingCommand, deadline: float, closing_since: dict[str, float]
+    ) -> RemotingCommand:
+        """The answer of a server that has given none before. One that closes its connections, as one does that stops or
+        has too many, is tried again for a while: `closing_since` says from when on, by address.
+        """
         loop = asyncio.get_running_loop()
         limit = loop.time() + FIRST_ANSWER_SECONDS
         last_words = loop.call_at(limit - _LAST_WORDS_SECONDS, connection.end_writing)
@@ -115,13 +132,13 @@ class NameServers:
             if connection.speaker is None and loop.time() >= last_words.when():
                 connection.close()
                 raise SilentServerError(connection.address, FIRST_ANSWER_SECONDS) from error
+            began = closing_since.setdefault(connection.address, limit - FIRST_ANSWER_SECONDS)
+            if connection.speaker is None and loop.time() - began >= FIRST_ANSWER_SECONDS:
+                raise SilentServerError(connection.address, FIRST_ANSWER_SECONDS, closes=True) from error
             raise
         finally:
             last_words.cancel()
 
     async def check(self, deadline: float) -> None:
-        """Return once a name server has answered. Raises what `call` raises, and `WrongServerError` for a broker."""
-        command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
-        response = await self.call(command, deadline)
-        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise WrongServerError(self.current, Speaker.BROKER)
+        """Return once a name server has answered. Raises what `call` raises."""
+        await self.call(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), deadline)

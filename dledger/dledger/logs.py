@@ -4,8 +4,9 @@
     {"time":"2026-11-25T14:52:35.559Z","level":"WARNING","logger":"dledger.node","node":"broker-a-n0",
      "event":"disconnected","peer":"broker-a-n1"}                                       (as one line)
 
-Code logs `event=… field=…`, in front of it `node=…` where it knows better than the process; values with blanks are
-written with `%r`.  What libraries log without an event gets the event `message` and its words as the field `text`.
+Code logs `event=… field=…`, in front of it `node=…` where it knows better than the process; texts are written with
+`%r`, and a value of `%s` that has blanks or quotes comes out so, too.  What libraries log without an event gets the
+event `message` and its words as the field `text`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ _FIELD = re.compile(
 )
 
 
+_SPECIFIER = re.compile(r"(?P<field>=?)%(?:\.[0-9]+)?(?P<kind>[a-z%])")
+_PLAIN = re.compile(r"[^\s'\"]*")
+
+
 class LogFormatter(logging.Formatter):
     """One line for each record, a traceback behind it; `node` names the process where a record does not."""
 
@@ -50,7 +55,7 @@ class LogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.format`."""
-        message = record.getMessage()
+        message = _message(record)
         head = _HEAD.fullmatch(message)
         node, event, rest = (
             (head["node"] or self._node, head["event"].replace("-", "_"), head["before"] + head["rest"])
@@ -70,6 +75,21 @@ class LogFormatter(logging.Formatter):
         rest = rest.replace("\n", "\\n").replace("\r", "\\r")
         names = " ".join(f"{key}={value}" for key, value in start.items() if key != "time")
         return "\n".join(part for part in (f"{start['time']} {names} {rest}".rstrip(), trace) if part)
+
+
+def _message(record: logging.LogRecord) -> str:
+    """The words of a record, in which no value can be taken for fields: paths have blanks, and clients send names."""
+    kinds = [(one["field"], one["kind"]) for one in _SPECIFIER.finditer(str(record.msg)) if one["kind"] != "%"]
+    if not isinstance(record.args, tuple) or len(kinds) != len(record.args):
+        return record.getMessage()
+    return str(record.msg) % tuple(
+        _quoted(value) if kind == ("=", "s") else value for kind, value in zip(kinds, record.args, strict=True)
+    )
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else repr(text)
 
 
 def read_fields(text: str) -> dict[str, str | int]:

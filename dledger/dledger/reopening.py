@@ -108,8 +108,10 @@ class NodeDirectory:
                 with excepted("nothing is served yet"):
                     aside = set_aside(self._disk, identity, mint_incarnation)
                 logger.warning(
-                    "node=%s event=set_aside directory=%s incarnation=%s was=%s: a leader answered; what this node held"
-                    " is kept in its newest aside-<n>, which may be deleted once the node has caught up",
+                    "node=%s event=set_aside directory=%s incarnation=%s was=%s"
+                    " reason='a leader answered'"
+                    " consequence='what this node held is kept in its newest aside-<n>, which may be deleted once the"
+                    " node has caught up'",
                     config.node_id,
                     config.data_dir,
                     aside.incarnation,

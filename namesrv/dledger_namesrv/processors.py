@@ -355,7 +355,7 @@ class Processors:
         except ConfigError as error:
             raise InvalidParameter(str(error)) from error
         self._table.delete_missing_topics = self.config.delete_topic_with_broker_registration
-        log.info("event=configuration_changed %s", " ".join(f"{key}={value}" for key, value in values.items()))
+        log.info("event=configuration_changed %s", " ".join(f"{key}={value!r}" for key, value in values.items()))
         return _success(request)
 
 

@@ -30,6 +30,10 @@ class WrongServerError(WireError):
     """Something else is at the address of a broker or name server: it has answered, or has never said anything."""
 
 
+class ClosingServerError(WrongServerError):
+    """Whoever is there closed the connection before a word came: most TLS servers do, and servers that stop."""
+
+
 class NoNameServerError(SourceError):
     """No name server could be reached."""
 

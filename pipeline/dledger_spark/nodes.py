@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
 
-from .errors import NoNameServerError, NoReplicaError, RefusedError, WireError, WrongServerError
+from .errors import ClosingServerError, NoNameServerError, NoReplicaError, RefusedError, WireError, WrongServerError
 from .throttle import Throttle
-from .wire import Connection, Response
+from .wire import FIRST_ANSWER_S, Connection, Response
 
 GET_ROUTE: Final = 105
 GET_CLUSTER: Final = 106
@@ -26,6 +26,8 @@ ATTEMPT_TIMEOUT_S: Final = 10.0
 """How long one replica may be silent before another one is asked; a third of the read's timeout if that is less."""
 
 _NO_SUCH_TOPIC: Final = 17
+_NOT_SUPPORTED: Final = 3
+"""Of what is asked here every name server understands all, and no broker anything."""
 _INCLUDE_ABSENT: Final = {"includeAbsent": "true"}
 """Name servers of the project's own then tell of broker groups too of which no node is registered now."""
 _PAUSE_S: Final = 0.05
@@ -97,7 +99,8 @@ class NameServers:
 
     def _ask(self, code: int, ext: Mapping[str, str]) -> Response:
         """The first answer. A name server that starts anew is waited for: a stream need not end with it."""
-        give_up = time.monotonic() + NAME_SERVER_TIMEOUT_S
+        began = time.monotonic()
+        give_up = began + NAME_SERVER_TIMEOUT_S
         while True:
             failures: dict[str, None] = {}
             wrong = 0
@@ -107,10 +110,13 @@ class NameServers:
                         is_known = address in self._known
                         self._connection = Connection(address, NAME_SERVER_TIMEOUT_S, is_known=is_known)
                     response = self._connection.request(code, ext)
+                    if response.code == _NOT_SUPPORTED:
+                        raise WrongServerError(f"{self._connection.address}: a broker answered there, no name server")
                     self._known.add(self._connection.address)
                     return response
                 except WireError as error:
-                    wrong += isinstance(error, WrongServerError)
+                    patient = isinstance(error, ClosingServerError) and time.monotonic() - began < FIRST_ANSWER_S
+                    wrong += isinstance(error, WrongServerError) and not patient
                     self.close()
                     failures[str(error)] = None
             if wrong == len(self._addresses) or time.monotonic() >= give_up:

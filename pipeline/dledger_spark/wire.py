@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
-from .errors import RefusedError, WireError, WrongServerError
+from .errors import ClosingServerError, RefusedError, WireError, WrongServerError
 
 MAX_FRAME_BYTES: Final = 16 << 20
 """No broker sends more in one frame."""
@@ -168,10 +168,12 @@ class Connection:
             if not (self._is_known or self._first):
                 raise self._silence() from error
             raise WireError(f"{self.address}: silent for too long") from error
+        except ConnectionResetError as error:
+            raise (WireError(f"{self.address}: {error}") if self._first else self._unheard()) from error
         except OSError as error:
             raise WireError(f"{self.address}: {error}") from error
         if not data:
-            raise self._breach("closed the connection")
+            raise self._breach("closed the connection") if self._first else self._unheard()
         if len(self._first) < _TELLING_BYTES:
             self._first += data[:_TELLING_BYTES]
         return data
@@ -187,6 +189,16 @@ class Connection:
             self._first = self._socket.recv(_TELLING_BYTES)
         silence = f"takes connections and says nothing: no answer within {FIRST_ANSWER_S + _LAST_WORDS_S:g} s"
         return self._breach(silence) if self._first else WrongServerError(f"{self.address}: {silence}")
+
+    def _unheard(self) -> WireError:
+        """The error for a connection that ended before a byte came."""
+        if self._is_known:
+            return WireError(f"{self.address}: closed the connection")
+        try:
+            from dledger_remoting.speakers import CLOSES_UNHEARD
+        except ImportError:
+            return ClosingServerError(f"{self.address}: closed the connection")
+        return ClosingServerError(f"{self.address}: {CLOSES_UNHEARD}")
 
     def _breach(self, what: str) -> WireError:
         """The error for what is no answer: who sent it, if that is told by the first bytes of the connection."""

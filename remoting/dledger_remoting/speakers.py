@@ -26,6 +26,9 @@ from .frame import MAX_FRAME_BYTES, PREFIX_BYTES, SerializeType
 ENOUGH_BYTES: Final = 12
 """With so many bytes `speaker_of` always has a verdict."""
 
+CLOSES_UNHEARD: Final = "says nothing, and closes the connection when it is spoken to, as a TLS port does"
+"""What is said of a server that ends connections before a byte came; most of TLS do so, without an alert."""
+
 _PREFIX: Final = Struct(">II")
 _TLS_RECORDS: Final = range(20, 24)
 _TLS_MAJOR: Final = 3

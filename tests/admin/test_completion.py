@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
 from click.shell_completion import ShellComplete, get_completion_class
 from click.testing import CliRunner
@@ -82,6 +83,10 @@ def test_commands_and_options_are_completed():
         (("group", "reset", "billing", "--topic", "p"), ["payments"]),
         (("topic", "create", "x", "--broker-group", "broker-"), ["broker-a", "broker-b"]),
         (("cluster", "forget", ""), ["broker-a", "broker-b"]),
+        (("node", "lead", "n1", "--broker-group", "broker-"), ["broker-a", "broker-b"]),
+        (("spark", "stats", "--topics", "or"), ["orders"]),
+        (("spark", "archive", "--topics", "orders,o"), ["orders,orders", "orders,other"]),
+        (("spark", "replay", "--to-topic", "p"), ["payments"]),
     ],
 )
 def test_names_of_the_cluster_are_completed(monkeypatch, namesrv, words, names):
@@ -105,9 +110,39 @@ def test_names_come_from_the_cluster_that_the_line_names(monkeypatch, namesrv):
 def test_nodes_of_a_directory_are_completed(tmp_path):
     founded = ClusterLayout(tmp_path, 1, 3, 9876, 10911)
     write_manifest(tmp_path, founding_manifest(founded, None, 1 << 30))
-    for words in (("node", "stop", "--data", str(tmp_path)), ("node", "status", "--data", str(tmp_path))):
-        assert completed(*words, "broker-a-n") == ["broker-a-n0", "broker-a-n1", "broker-a-n2"]
+    for command in ("stop", "status", "lead", "remove"):
+        assert completed("node", command, "--data", str(tmp_path), "broker-a-n") == [
+            "broker-a-n0",
+            "broker-a-n1",
+            "broker-a-n2",
+        ]
     assert completed("node", "start", "--data", str(tmp_path), "name") == ["namesrv"]
+
+
+def test_whatever_takes_a_name_of_the_cluster_completes_it():
+    context = click.Context(main)
+
+    def parameters(command, path):
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                yield from parameters(command.get_command(context, name), (*path, name))
+        else:
+            yield from ((" ".join(path), parameter) for parameter in command.params)
+
+    named = [
+        (path, one)
+        for path, one in parameters(main, ())
+        if one.type.name not in {"integer", "integer range"}
+        and any(word in one.name for word in ("topic", "group", "node"))
+    ]
+    assert len(named) > 20
+    creates = ("create", "up", "demo", "chaos")
+    lacking = [
+        f"{path} {one.name}"
+        for path, one in named
+        if one._custom_shell_complete is None and type(one.type).shell_complete is click.ParamType.shell_complete
+    ]
+    assert [name for name in lacking if not set(name.split()) & set(creates)] == []
 
 
 @pytest.mark.parametrize("words", [("topic", "delete", ""), ("consume", "--group", ""), ("cluster", "forget", "")])

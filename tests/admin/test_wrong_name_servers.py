@@ -73,6 +73,7 @@ def test_a_command_names_what_answers_at_a_wrong_port(command):
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize("command", [("topic", "list"), ("cluster", "health")], ids=" ".join)
 @pytest.mark.parametrize(
     ("first", "named"),
     [
@@ -81,11 +82,11 @@ def test_a_command_names_what_answers_at_a_wrong_port(command):
         (b"", "takes connections and says nothing: no answer within 0.3 s"),
     ],
 )
-def test_a_wrong_port_is_named_by_what_it_says_or_does_not_say(first, named, monkeypatch):
+def test_a_wrong_port_is_named_by_what_it_says_or_does_not_say(command, first, named, monkeypatch):
     if not first:
         monkeypatch.setattr(nameservers, "FIRST_ANSWER_SECONDS", 0.3)
     with listening(first) as address:
-        result = CliRunner().invoke(main, ["topic", "list", "--namesrv", address])
+        result = CliRunner().invoke(main, [*command, "--namesrv", address])
     assert result.exit_code == 1
     assert f"{address} {named}" in result.stderr
     assert result.stderr.count("\n") == 1

@@ -16,6 +16,7 @@ from dledger_client import (
     SendError,
     SilentServerError,
     WrongServerError,
+    nameservers,
 )
 from dledger_client.nameservers import FIRST_ANSWER_SECONDS
 from dledger_remoting.codes import RequestCode
@@ -180,3 +181,60 @@ async def test_a_name_server_that_has_answered_before_is_waited_for():
             cluster.name_server.on.clear()
             await clock.until(lambda: task.done() or clock.advance(0.01))
         assert "T" in task.result()
+
+
+@asynccontextmanager
+async def closing(times: int | None = None, *, cluster=None):
+    """Closes connections without a word once something has come, all or the first ones; later ones go to a cluster."""
+    closed = []
+
+    async def serve(reader, writer):
+        first = await reader.read(1000)
+        if times is None or len(closed) < times:
+            closed.append(first)
+            (writer.transport.abort if len(closed) % 2 else writer.close)()
+            return
+        host, _, port = cluster.namesrv.rpartition(":")
+        behind_reader, behind = await asyncio.open_connection(host, int(port))
+        behind.write(first)
+        while answer := await behind_reader.read(1000):
+            writer.write(answer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()
+        yield f"{host}:{port}", closed
+
+
+async def test_a_server_that_closes_without_a_word_as_most_of_tls_do_is_told_of_before_two_seconds_are_over(
+    monkeypatch,
+):
+    monkeypatch.setattr(nameservers, "FIRST_ANSWER_SECONDS", 0.5)
+    async with closing() as (address, closed), Admin(address) as admin, asyncio.timeout(5):
+        with pytest.raises(SilentServerError, match=f"^{address} says nothing, and closes .* as a TLS port does") as it:
+            await admin.topics()
+        assert len(closed) > 1
+        assert (it.value.outcome, it.value.retryable) == ("not_sent", True)
+        consumer = PushConsumer(address, "CG", "T")
+        with pytest.raises(SilentServerError, match="as a TLS port does"):
+            await consumer.start()
+
+
+async def test_a_name_server_that_closes_its_first_connections_is_waited_for():
+    async with fake_cluster() as cluster, closing(2, cluster=cluster) as (address, closed):
+        async with Admin(address) as admin:
+            assert "T" in await admin.topics()
+        assert len(closed) == 2
+
+
+async def test_a_broker_at_the_address_of_a_name_server_is_named_by_every_call():
+    async with fake_cluster() as cluster:
+        broker = cluster.group.nodes[0].address
+        async with Admin(broker) as admin, Producer(broker) as producer:
+            with pytest.raises(WrongServerError, match="is no name server: a broker answered there"):
+                await admin.topics()
+            with pytest.raises(SendError, match="is no name server: a broker answered there") as failure:
+                await producer.send("T", b"x")
+            assert failure.value.outcome == "not_sent"
+        async with Admin([broker, cluster.namesrv]) as admin:
+            assert "T" in await admin.topics()

@@ -28,10 +28,17 @@ START = "2025-11-25T14:32:35.559Z level=WARNING logger=dledger.node"
         ("event=trim position=%d", (7,), "node=n0 event=trim position=7", {"position": 7}),
         ("node=n1 event=failed error=%r", ("no space: a=b",), "node=n1 event=failed error='no space: a=b'", None),
         ("event=repair-waits start=1", (), "node=n0 event=repair_waits start=1", {"start": 1}),
-        ("peer=n2 event=lost why=%s", ("two words",), "node=n0 event=lost peer=n2 why=two words", None),
+        ("peer=n2 event=lost why=%s", ("two words",), "node=n0 event=lost peer=n2 why='two words'", None),
         ("event=odd then words key=1", (), "node=n0 event=odd then words key=1", {"text": "then words", "key": 1}),
         ("a library says %s", ("event",), "node=n0 event=message text='a library says event'", None),
-        ("event=two lines=%s", ("a\nb",), "node=n0 event=two lines=a\\nb", {"lines": "a\nb"}),
+        ("event=two lines=%s", ("a\nb",), "node=n0 event=two lines='a\\nb'", {"lines": "a\nb"}),
+        (
+            "event=topic_deleted topic=%s share=%.2f%% cluster=%s",
+            ("T event=failed node=n9", 0.5, "it's"),
+            "node=n0 event=topic_deleted topic='T event=failed node=n9' share=0.50% cluster=\"it's\"",
+            {"topic": "T event=failed node=n9", "share": "0.50%", "cluster": "it's"},
+        ),
+        ("event=configuration %s", ("a='1' b='2'",), "node=n0 event=configuration a='1' b='2'", {"a": "1", "b": "2"}),
     ],
 )
 def test_a_line_has_time_level_logger_node_and_event_in_front_of_its_fields(message, arguments, line, fields):

@@ -94,15 +94,75 @@ def test_a_server_that_waits_for_the_end_of_a_line_is_named_all_the_same(monkeyp
             name_servers.topics()
 
 
-def test_one_wrong_name_server_of_two_is_passed_over():
-    def right(got, _over):
+def answering(code, body=b""):
+    def answer(got, _over):
         decoder = FrameDecoder()
         decoder.receive_data(got)
         frame = decoder.next_frame()
-        if frame is None:
-            return b""
-        return encode_command(make_response(decode_command(frame), ResponseCode.SUCCESS, body=b'{"topicList":["T"]}'))
+        return b"" if frame is None else encode_command(make_response(decode_command(frame), code, body=body))
 
+    return answer
+
+
+right = answering(ResponseCode.SUCCESS, b'{"topicList":["T"]}')
+
+
+@contextmanager
+def closing(times):
+    """A server that closes its first connections without a word once something has come, and answers others."""
+    server = socket.create_server(("127.0.0.1", 0))
+    closed = []
+
+    def accept():
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                got = connection.recv(1000)
+                if len(closed) >= times:
+                    connection.sendall(right(got, False))
+                    continue
+                closed.append(got)
+                if len(closed) % 2:  # the others get a reset instead of an end
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    accepting = threading.Thread(target=accept, daemon=True)
+    accepting.start()
+    try:
+        host, port = server.getsockname()
+        yield f"{host}:{port}", closed
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        accepting.join(10)
+
+
+def test_a_server_that_closes_without_a_word_as_most_of_tls_do_is_told_of_before_two_seconds_are_over(monkeypatch):
+    monkeypatch.setattr(nodes, "FIRST_ANSWER_S", 0.2)
+    monkeypatch.setattr(nodes, "NAME_SERVER_TIMEOUT_S", 3_600.0)
+    with closing(10_000) as (address, closed), NameServers((address,)) as name_servers:
+        with pytest.raises(NoNameServerError, match=f"{address}: says nothing, and closes .* as a TLS port does$"):
+            name_servers.topics()
+        assert len(closed) > 1
+
+
+def test_a_name_server_that_closes_its_first_connections_is_waited_for():
+    with closing(3) as (address, closed), NameServers((address,)) as name_servers:
+        assert name_servers.topics() == ["T"]
+        assert len(closed) == 3
+
+
+def test_a_broker_at_the_address_of_a_name_server_is_named():
+    with listening(answering(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)) as (address, connections):
+        with NameServers((address,)) as name_servers:
+            with pytest.raises(NoNameServerError, match=f"{address}: a broker answered there, no name server$"):
+                name_servers.topics()
+        assert len(connections) == 1
+
+
+def test_one_wrong_name_server_of_two_is_passed_over():
     with listening(lambda _got, _over: HTTP) as (other, _), listening(right) as (address, _):
         with NameServers((other, address)) as name_servers:
             assert name_servers.topics() == ["T"]

@@ -38,6 +38,12 @@ def topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     return _from_cluster(ctx, incomplete, lambda admin: admin.topics(include_system=False))
 
 
+def topic_lists(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """As `topics`, of the last in a list with commas."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in topics(ctx, param, last)]
+
+
 def consumer_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The consumer groups that begin so."""
     del param

@@ -21,6 +21,7 @@ from ..health.survey import survey
 from ..leaders import Leader, ask_to_lead, ask_to_remove, leader_with, leaders_among, leaders_on_this_machine
 from ..output import emit, output_option
 from .client_calls import run
+from .completing import broker_groups, nodes
 from .options import DATA_VARIABLE, AbsolutePath, namesrv_option
 
 SECRET_VARIABLE: Final = "DLEDGER_SECRET_FILE"  # noqa: S105 - the name of a variable that names a file
@@ -70,7 +71,7 @@ def _with_leader(state: str) -> Callable[[_Ask], Callable[..., None]]:
 
 
 _OPTIONS: Final = (
-    click.argument("node_id", metavar="NODE-ID"),
+    click.argument("node_id", metavar="NODE-ID", shell_complete=nodes),
     click.option(
         "--data",
         type=AbsolutePath(),
@@ -80,7 +81,12 @@ _OPTIONS: Final = (
         help="Directory of a cluster of this machine, which also holds the secret.",
     ),
     namesrv_option,
-    click.option("--broker-group", metavar="B", help="The group, where several have a node of this name."),
+    click.option(
+        "--broker-group",
+        metavar="B",
+        help="The group, where several have a node of this name.",
+        shell_complete=broker_groups,
+    ),
     click.option(
         "--secret-file",
         type=AbsolutePath(),

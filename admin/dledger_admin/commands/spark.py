@@ -14,7 +14,8 @@ from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import emit, output_option
 from . import spark_tables as tables
-from .completing import broker_groups, consumer_groups
+from .completing import broker_groups, consumer_groups, topic_lists
+from .completing import topics as topics_there
 from .options import namesrv_option, time_ms
 from .spark_progress import say
 from .spark_sessions import errors_in_one_line, job
@@ -109,7 +110,7 @@ def spark() -> None:
 
 @spark.command()
 @job_options
-@click.option("--topics", required=True, metavar="A[,B...]", help="What to archive.")
+@click.option("--topics", required=True, metavar="A[,B...]", help="What to archive.", shell_complete=topic_lists)
 @click.option("--path", required=True, metavar="PATH", help="Folder of the archive, or a URL that Spark can write to.")
 @click.option("--compact", is_flag=True, help="Rewrite small files into large ones afterwards.")
 @click.option(
@@ -200,7 +201,7 @@ def verify(
 
 @spark.command()
 @job_options
-@click.option("--topics", required=True, metavar="A[,B...]", help="What to count.")
+@click.option("--topics", required=True, metavar="A[,B...]", help="What to count.", shell_complete=topic_lists)
 @between_options
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="How many keys and producers.")
 @read_from_option
@@ -239,7 +240,9 @@ def stats(
     shell_complete=consumer_groups,
     help="A consumer group; repeatable.  [default: all]",
 )
-@click.option("--topics", default="", metavar="A[,B...]", help="Only these topics.  [default: all]")
+@click.option(
+    "--topics", default="", metavar="A[,B...]", help="Only these topics.  [default: all]", shell_complete=topic_lists
+)
 @click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="How often to look.")
 @click.option(
     "--interval", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Seconds between samples."
@@ -273,10 +276,16 @@ def lag(
 @spark.command()
 @job_options
 @click.option("--archive", "path", metavar="PATH", help="Replay messages of this archive.")
-@click.option("--topics", default="", metavar="A[,B...]", help="Replay these topics, or only these of the archive.")
+@click.option(
+    "--topics",
+    default="",
+    metavar="A[,B...]",
+    help="Replay these topics, or only these of the archive.",
+    shell_complete=topic_lists,
+)
 @between_options
 @click.option("--where", metavar="SQL", help="Only rows for which this condition holds, e.g. \"tags = 'paid'\".")
-@click.option("--to-topic", required=True, help="Where to send.")
+@click.option("--to-topic", required=True, help="Where to send.", shell_complete=topics_there)
 @click.option("--to-namesrv", metavar="HOST:PORT", help="Send to another cluster.  [default: --namesrv]")
 @click.option("--job-id", required=True, help="Repeated within the broker's window, nothing is stored twice.")
 @click.option("--rate", type=click.IntRange(min=1), help="At most so many messages a second, all tasks together.")

@@ -10,8 +10,10 @@ import msgspec
 
 from dledger_client import ClientError
 from dledger_client.core import ClientCore, check_response
+from dledger_client.nameservers import NameServers
 from dledger_remoting.bodies import KVTable, decode_fastjson_body
 from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RemotingError
 from dledger_remoting.headers import IncludeAbsentHeader, encode_ext
 from dledger_remoting.route import decode_cluster_info
@@ -53,23 +55,23 @@ async def _ask_nodes(core: ClientCore, addresses: Iterable[str]) -> dict[str, No
 
 
 async def _ask_name_server(core: ClientCore, address: str) -> NameServerAnswer:
+    command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO, ext=_INCLUDE_ABSENT)
+    deadline = core.loop.time() + ANSWER_SECONDS
     try:
-        body = await _ask(core, address, RequestCode.GET_BROKER_CLUSTER_INFO, _INCLUDE_ABSENT)
-        return NameServerAnswer(address=address, groups=decode_cluster_info(body).broker_addr_table)
+        response = await NameServers((address,), core.pool).call(command, deadline)
+        groups = decode_cluster_info(check_response(response).body).broker_addr_table
+        return NameServerAnswer(address=address, groups=groups)
     except (ClientError, RemotingError) as error:
         return NameServerAnswer(address=address, error=str(error))
 
 
 async def _ask_node(core: ClientCore, address: str) -> NodeAnswer | str:
     try:
-        return _read(await _ask(core, address, RequestCode.GET_BROKER_RUNTIME_INFO, {}))
+        deadline = core.loop.time() + ANSWER_SECONDS
+        response = await core.call(address, RequestCode.GET_BROKER_RUNTIME_INFO, {}, deadline=deadline)
+        return _read(check_response(response).body)
     except (ClientError, RemotingError) as error:
         return str(error)
-
-
-async def _ask(core: ClientCore, address: str, code: int, ext: dict[str, str]) -> bytes:
-    deadline = core.loop.time() + ANSWER_SECONDS
-    return check_response(await core.call(address, code, ext, deadline=deadline)).body
 
 
 def _read(body: bytes) -> NodeAnswer:

@@ -291,7 +291,7 @@ class Repairer:
         damaged = attempt.damaged
         if isinstance(result, CorruptionError) and damaged in self._store.corrupt_ranges:
             attempt.mismatched = True
-            logger.warning("node=%s event=repair-refused peer=%s error=%r", self._node_id, attempt.peer, str(result))
+            logger.warning("node=%s event=repair_refused peer=%s error=%r", self._node_id, attempt.peer, str(result))
             self._ask_next_peer(attempt)
             return
         self._drop(attempt)
@@ -300,7 +300,7 @@ class Repairer:
         elif isinstance(result, LogFullError):
             self._rest(str(result), damaged)
         elif isinstance(result, BaseException):
-            logger.info("node=%s event=repair-void start=%d error=%r", self._node_id, damaged.start, str(result))
+            logger.info("node=%s event=repair_void start=%d error=%r", self._node_id, damaged.start, str(result))
         else:
             self.repairs += 1
             self._widenings = 0
@@ -331,7 +331,7 @@ class Repairer:
 
     def _on_widened(self, damaged: CorruptRange, result: CorruptRange | BaseException) -> None:
         if isinstance(result, CorruptionError | TrimmedError):
-            logger.warning("node=%s event=repair-narrow start=%d error=%r", self._node_id, damaged.start, str(result))
+            logger.warning("node=%s event=repair_narrow start=%d error=%r", self._node_id, damaged.start, str(result))
         elif isinstance(result, BaseException) and not self._stopped:
             self._failed(result)
 
@@ -341,7 +341,7 @@ class Repairer:
 
     def _rest(self, why: str, damaged: CorruptRange) -> None:
         self._retry_at = self._environment.now() + RETRY_S
-        logger.info("node=%s event=repair-waits start=%d end=%d why=%r", self._node_id, damaged.start, damaged.end, why)
+        logger.info("node=%s event=repair_waits start=%d end=%d why=%r", self._node_id, damaged.start, damaged.end, why)
 
     # ---------------------------------------------------------------- serving
 

@@ -174,7 +174,7 @@ class Returning:
         now = self._environment.now()
         if now >= self._say_at:
             self._say_at = now + SAY_EVERY_S
-            logger.warning("node=%s event=waits_for_leader %s", self._node_id, self.describe())
+            logger.warning("node=%s event=waits_for_leader text=%r", self._node_id, self.describe())
 
     def _send(self, to: str, data: Sequence[bytes]) -> None:
         if self._transport is not None:

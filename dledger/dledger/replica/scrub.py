@@ -84,7 +84,10 @@ class PromiseScrub:
         elif result:
             self.rewritten += result
             logger.warning(
-                "node=%s event=rot_mended path=%s copies=%d: written anew from memory", self._node_id, path, result
+                "node=%s event=rot_mended path=%s copies=%d consequence='written anew from memory'",
+                self._node_id,
+                path,
+                result,
             )
         if number + 1 < len(self._steps):
             self._run(number + 1)

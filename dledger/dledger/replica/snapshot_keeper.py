@@ -196,7 +196,7 @@ class SnapshotKeeper:
 
     def _on_verified(self, meta: SnapshotMeta, result: bool | BaseException) -> None:
         if isinstance(result, CorruptionError | StorageError):
-            logger.error("node=%s event=snapshot_invalid error=%s", self._node_id, result)
+            logger.error("node=%s event=snapshot_invalid error=%r", self._node_id, str(result))
             if meta in self._snapshots.list():
                 self._snapshots.condemn(meta.position)
         elif isinstance(result, BaseException) and not isinstance(result, TrimmedError):
@@ -275,7 +275,9 @@ class SnapshotKeeper:
 
     def _on_collected(self, attempt: _Attempt, result: SnapshotMeta | BaseException | None) -> None:
         if isinstance(result, CorruptionError | TrimmedError | LogFullError):
-            logger.warning("node=%s event=snapshot_copy_refused peer=%s error=%s", self._node_id, attempt.peer, result)
+            logger.warning(
+                "node=%s event=snapshot_copy_refused peer=%s error=%r", self._node_id, attempt.peer, str(result)
+            )
             self._ask_next_peer(attempt)
         elif isinstance(result, BaseException):
             self._failed(result)
@@ -293,8 +295,8 @@ class SnapshotKeeper:
         if position not in self._missed:
             self._missed.add(position)
             logger.error(
-                "node=%s event=snapshot_missed position=%d: no other node has it now; it is asked for again every %g s."
-                " Without a later snapshot a restart of this node finds no state, so let it run until one was written",
+                "node=%s event=snapshot_missed position=%d again_s=%g reason='no other node has it now'"
+                " consequence='without a later snapshot a restart finds no state: let it run until one was written'",
                 self._node_id,
                 position,
                 RETRY_S,

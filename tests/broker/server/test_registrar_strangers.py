@@ -18,7 +18,9 @@ from dledger_remoting.frame import FrameDecoder
 async def listening(answer):
     async def serve(reader, writer):
         while data := await reader.read(1 << 16):
-            writer.write(answer(data))
+            if not (said := answer(data)):
+                break
+            writer.write(said)
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -54,6 +56,7 @@ async def first_complaint(caplog):
         (lambda _: bytes.fromhex("000000280100002492 01c420") + bytes(32), "the peer port of a node"),
         (lambda _: b"-ERR unknown command\r\n", "a server of another protocol answered there"),
         (refusal, "a broker answered there, which is no name server"),
+        (lambda _: b"", "says nothing, and closes the connection when it is spoken to, as a TLS port does"),
     ],
 )
 async def test_what_answers_instead_of_a_name_server_is_named_once(answer, named, caplog, monkeypatch):
