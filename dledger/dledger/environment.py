@@ -78,17 +78,20 @@ class Environment(Protocol):
         """The source of all randomness of the replica."""
 
 
-async def called_back(call: Callable[[Callable[[T | BaseException], None]], None]) -> T:
+async def called_back(
+    call: Callable[[Callable[[T | BaseException], None]], None], *, unclaimed: Callable[[T], None] | None = None
+) -> T:
     """Hand a callback to `call` and wait until it is called: return its result, or raise it if it is an exception.
 
-    What comes when nobody waits any more is dropped.
+    What comes when nobody waits any more is dropped; a result that has to be given back is passed to `unclaimed`.
     """
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(result: T | BaseException) -> None:
         if future.done():
-            return
-        if isinstance(result, BaseException):
+            if unclaimed is not None and not isinstance(result, BaseException):
+                unclaimed(result)
+        elif isinstance(result, BaseException):
             future.set_exception(result)
         else:
             future.set_result(result)

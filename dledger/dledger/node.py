@@ -343,9 +343,10 @@ class Node:
     async def _cold(self, work: Callable[[], T]) -> T:
         return await called_back(lambda done: self.env.run_blocking(COLD, work, done))
 
-    def pin(self, position: int) -> Pin:
-        """Keep the segment that holds `position` readable until the pin is released."""
-        return self.replica.store.pin(position)
+    async def pin(self, position: int) -> Pin:
+        """Keep the segment that holds `position` readable until the pin is released.  Raises as `read`."""
+        work = partial(self.replica.store.pin, position)
+        return await called_back(lambda done: self.env.run_blocking(COLD, work, done), unclaimed=Pin.release)
 
     def segments(self) -> list[SegmentInfo]:
         return self.replica.store.segments()

@@ -274,7 +274,10 @@ class LogReader:
         return (parse_run(data, None) if verify else metas), data
 
     def pin(self, position: int) -> Pin:
-        """Keep the segment that holds `position` readable through the returned pin, whatever is trimmed."""
+        """Keep the segment that holds `position` readable through the returned pin, whatever is trimmed.
+
+        Blocks: its file may have to be opened.  Raises `TrimmedError`, `StorageError`.
+        """
         return Pin(self._table.containing(position), self.segment_bytes)
 
     def segments(self) -> list[SegmentInfo]:

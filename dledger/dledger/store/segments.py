@@ -10,8 +10,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from threading import Lock
 
-from dledger.errors import TrimmedError
+from dledger.errors import StorageError, TrimmedError
 from dledger.invariants import invariant
+from dledger.loop_guard import excepted
 from dledger.store.disk import Disk, File
 
 DIRECTORY = "commitlog"
@@ -77,11 +78,17 @@ class Segment:
         return self._retired
 
     def acquire(self) -> File:
-        """Keep the file open (and readable after an unlink).  Raises `TrimmedError` if it is gone."""
+        """Keep the file open (and readable after an unlink).  Blocks where it has to be opened first.
+
+        Raises `TrimmedError` if it is gone, `StorageError` if it cannot be opened.
+        """
         with self._lock:
             if self._retired and not self._holders:
                 raise TrimmedError(f"the segment at {self.start} was trimmed")
-            file = self._opened()
+            try:
+                file = self._opened()
+            except OSError as error:
+                raise StorageError(f"opening {segment_path(self.start)} failed: {error}") from error
             self._holders += 1
             return file
 
@@ -98,7 +105,8 @@ class Segment:
         with self._lock:
             self._holders -= 1
             if self._discarded:
-                self._close_if_unused()
+                with excepted("the log is closed, and who had it open serves nobody"):
+                    self._close_if_unused()
 
     def retire(self) -> None:
         """The segment left the log: nobody new can read it once nobody holds it."""
