@@ -14,7 +14,14 @@ from node_group import Group, Journal, has_trimmed, until
 
 from dledger.core.messages import InstallSnapshot
 from dledger.errors import CorruptionError, LogError, LogFullError, StorageError
-from dledger.replica.transfer import SNAPSHOT_CHANNEL, Received, SnapshotReceiver, SnapshotSender
+from dledger.replica.transfer import (
+    SNAPSHOT_CHANNEL,
+    STALLED_S,
+    WINDOW_CHUNKS,
+    Received,
+    SnapshotReceiver,
+    SnapshotSender,
+)
 from dledger.sim.disk import SimDisk
 from dledger.store import snapshots
 from dledger.store.disk import OsDisk
@@ -35,11 +42,24 @@ class AtOnce:
         self.receiver = self.receiver_on(self)
         self.answers: list[SnapshotMeta | BaseException] = []
         self.states: list[bytes] = []
+        self.sender: SnapshotSender | None = None
 
     def receiver_on(self, environment) -> SnapshotReceiver:
         return SnapshotReceiver(
-            environment, self.target, prepare=self.prepare, decode=self.decode, failed=self.failures.append
+            environment,
+            self,
+            self.target,
+            self.take,
+            prepare=self.prepare,
+            decode=self.decode,
+            failed=self.failures.append,
         )
+
+    def take(self, receiver: ReplicaId, data: bytes) -> None:
+        """What the receiver answers, as a leader's replica does."""
+        assert receiver == A
+        assert self.sender is not None
+        self.sender.on_data(data)
 
     def decode(self, meta: SnapshotMeta) -> Callable[[], int]:
         """A machine's state is the bytes themselves."""
@@ -103,13 +123,54 @@ class _Lane:
         self._works.append(lambda: AtOnce.run_blocking(self, lane, work, done))
 
 
-def send(wire: AtOnce) -> None:
+class Timed(Busy):
+    """The same with a clock, and with an event loop that takes one thing after the other."""
+
+    def __init__(self, target: SnapshotStore) -> None:
+        super().__init__(target)
+        self.clock_s = 0.0
+        self.due: list[tuple[float, Callable[[], None]]] = []
+        self.sent = self.written = self.most_unwritten = 0
+
+    def now(self) -> float:
+        return self.clock_s
+
+    def call_soon(self, callback) -> None:
+        self.due.append((self.clock_s, callback))
+
+    def call_later(self, delay_s, callback) -> None:
+        self.due.append((self.clock_s + delay_s, callback))
+
+    def send_data(self, node_id, channel, pieces) -> bool:
+        kind, number = pieces[0][0], int.from_bytes(pieces[0][9:13], "big")
+        if kind == 1:
+            self.sent = number + 1
+        elif kind == 3:
+            self.written = number
+        self.most_unwritten = max(self.most_unwritten, self.sent - self.written)
+        return super().send_data(node_id, channel, pieces)
+
+    def run_until(self, moment_s: float) -> None:
+        """Let time pass; the receiver's worker stands still meanwhile."""
+        while self.due:
+            at, callback = following = min(self.due, key=lambda one: one[0])
+            if at > moment_s:
+                break
+            self.due.remove(following)
+            self.clock_s = max(self.clock_s, at)
+            callback()
+        self.clock_s = moment_s
+
+
+def send(wire: AtOnce, chunk_bytes: int = snapshots.CHUNK_BYTES, **changes: Callable[[], object]) -> None:
     source = SnapshotStore.open(SimDisk())
+    source.chunk_bytes = chunk_bytes
     writer = source.begin(META)
     writer.write(CONTENT)
     writer.commit()
     ignored = {"still_wanted": lambda: True, "sent": lambda: None, "broken": lambda: None, "rotten": lambda: None}
-    SnapshotSender(wire, wire, source, B, 3, META, **ignored).start()
+    wire.sender = SnapshotSender(wire, wire, source, B, 3, META, **{**ignored, **changes})
+    wire.sender.start()
 
 
 def transfer(target: SnapshotStore) -> SnapshotMeta | BaseException:
@@ -150,6 +211,57 @@ def test_a_snapshot_arrives_whole_while_the_disk_stands_still_and_is_answered_on
         wire.works.popleft()()
     assert wire.answers == target.list() == [META]
     assert b"".join(target.read_chunks(META)) == CONTENT
+
+
+def test_what_waits_for_a_slow_disk_of_the_receiver_is_bounded():
+    """However large the snapshot is: nobody holds more of it in memory than a window."""
+    target = SnapshotStore.open(SimDisk())
+    wire = Timed(target)
+    send(wire, chunk_bytes=1000)
+    while not wire.answers:
+        wire.run_until(wire.clock_s + 1.0)
+        assert wire.sent - wire.written <= WINDOW_CHUNKS
+        wire.works.popleft()()
+    assert wire.answers == target.list() == [META]
+    assert wire.most_unwritten == WINDOW_CHUNKS
+    assert b"".join(target.read_chunks(META)) == CONTENT
+
+
+def test_a_receiver_that_writes_nothing_more_is_given_up():
+    """Its disk has failed, or it has dropped the transfer: the leader starts over."""
+    wire = Timed(SnapshotStore.open(SimDisk()))
+    broken: list[float] = []
+    send(wire, chunk_bytes=1000, broken=lambda: broken.append(wire.clock_s))
+    wire.run_until(STALLED_S / 2)
+    wire.works.popleft()()
+    wire.run_until(STALLED_S * 1.4)
+    assert broken == [], "it has written something since"
+    wire.run_until(STALLED_S * 3)
+    assert len(broken) == 1
+    assert wire.due == [], "and nothing goes on"
+
+
+@pytest.mark.parametrize("reading", [False, True], ids=["between two reads", "while it is read"])
+@pytest.mark.parametrize("given_up", ["by the leader", "by its stop"])
+def test_the_file_of_a_transfer_that_is_given_up_is_closed_by_a_worker(monkeypatch, reading, given_up):
+    """Closing it gives back the space of a snapshot that a trim has unlinked, which may take long."""
+    wire, wanted = Timed(SnapshotStore.open(SimDisk())), [True]
+    works: deque[Callable[[], None]] = deque()
+    monkeypatch.setattr(wire, "run_blocking", _Lane(works).run_blocking)
+    send(wire, chunk_bytes=1000, still_wanted=lambda: wanted[0])
+    wire.run_until(1.0)
+    works.popleft()()
+    if reading:
+        wire.run_until(2.0)
+    wanted[0] = False
+    if given_up == "by its stop":
+        wire.sender.stop()
+    wire.run_until(3.0)
+    assert wire.sender._chunks.gi_frame is not None, "the event loop has not closed it"
+    while works:
+        works.popleft()()
+        wire.run_until(wire.clock_s + 1.0)
+    assert wire.sender._chunks.gi_frame is None
 
 
 @pytest.mark.parametrize("done", range(4))

@@ -18,8 +18,10 @@ from dledger.replica.commands import DIGEST, SNAPSHOT_MARK, TRIM, Digest, Trim
 from dledger.replica.repair import Repairer
 from dledger.replica.returning import Returning, Standing, StandingDesk
 from dledger.replica.snapshot_keeper import SnapshotKeeper
-from dledger.replica.transfer import SnapshotSender
+from dledger.replica.transfer import SnapshotReceiver, SnapshotSender
+from dledger.sim.disk import SimDisk
 from dledger.store.damage import CorruptRange
+from dledger.store.snapshots import SnapshotStore
 from dledger.types import Membership, ReplicaId, SnapshotMeta
 from dledger_broker.testing import FakeEnvironment
 from tests.recorded.golden_files import bytes_text, compare
@@ -218,6 +220,19 @@ def test_a_snapshot_is_sent_as_recorded() -> None:
     ).start()
     env.run_ready()
     assert events == ["sent"]
+    *pieces, _end, _install = wire.frames
+    receiver = SnapshotReceiver(
+        env,
+        wire.links,
+        SnapshotStore.open(SimDisk()),
+        lambda _sender, _data: None,
+        prepare=lambda _meta: None,
+        decode=lambda _meta: lambda: 0,
+        failed=raise_it,
+    )
+    for piece in pieces:
+        receiver.on_data(PEER, frames_in(piece)[0].payload)
+        env.run_ready()
     compare("peer/snapshots", wire.lines)
 
 

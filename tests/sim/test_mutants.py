@@ -1,7 +1,10 @@
 """Known bugs are caught: by seeds of the simulator, or by a schedule made for them (`make mutants` tries all seeds)."""
 
+from collections.abc import Generator
+
 import pytest
 
+from dledger import loop_guard
 from dledger.invariants import InvariantError
 from dledger.sim.campaign import judge
 from dledger.sim.cases import Case
@@ -21,9 +24,8 @@ KNOWN_SEEDS = {
     "checkpoint-before-sync": 3,
     "commit-behind-a-group-deletion": 2,
     "commits-kept-at-step-down": 146,
-    "committed-counts-as-verified": 5,
     "deleted-group-keeps-offsets": 2,
-    "discarded-commits-never-answered": 38,
+    "discarded-commits-never-answered": 39,
     "every-topic-is-young": 2,
     "expired-sends-indexed-first": 4,
     "filling-not-waited-for": 3,
@@ -66,6 +68,7 @@ KNOWN_SEEDS = {
     "reset-announced-unsynced": 3,
     "reset-forgotten-too-early": 3,
     "reset-not-announced": 3,
+    "rewriting-beside-a-sync": 36,
     "second-membership-change": 8,
     "segment-ends-without-blank": 2,
     "sends-forgotten-at-failover": 3,
@@ -82,6 +85,14 @@ KNOWN_SEEDS = {
     "two-voters-at-once": 8,
     "views-rebuilt-across-a-deletion": 2,
 }
+
+
+@pytest.fixture(autouse=True)
+def refusals_are_caught_bugs() -> Generator[None]:
+    """A bug may have an event loop work on a disk: that convicts it, and is no fault of the test."""
+    yield
+    loop_guard.violations.clear()
+
 
 WITHOUT_SCHEDULE = [name for name, mutant in MUTANTS.items() if mutant.schedule is None]
 WITH_SCHEDULE = [name for name, mutant in MUTANTS.items() if mutant.schedule is not None]

@@ -31,6 +31,8 @@ from dledger_remoting.hosts import HostAddress
 HOST: Final = "127.0.0.1"
 FIRST_PORT: Final = 10911
 PORT_STEP: Final = 10
+CHUNK_BYTES: Final = 200
+"""A snapshot of some 4 KB is sent in pieces, and these are more than may wait for the receiver's disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class SimBroker:
 
     def start(self) -> None:
         """See `Service.start`."""
+        self._life.replica.snapshots.chunk_bytes = CHUNK_BYTES
         self.service.start()
 
     def leave(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from dledger.errors import CorruptionError
 from dledger.replica.completions import Completions
@@ -54,7 +55,8 @@ class MachineFeed:
 
     def decode(self, base: SnapshotMeta) -> Restore:
         """Read a snapshot for the machine; `reset` puts it in place.  Blocks."""
-        return self._machine.decode(base, self._snapshots.read_chunks(base))
+        with closing(self._snapshots.read_chunks(base)) as chunks:  # its file, also where the machine reads no further
+            return self._machine.decode(base, chunks)
 
     def offer(self, base: SnapshotMeta, restore: Restore) -> None:
         """A snapshot was received and decoded: whether it is installed is up to the engine."""

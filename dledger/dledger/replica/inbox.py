@@ -13,6 +13,7 @@ from dledger.engines import Engine
 from dledger.environment import Environment
 from dledger.errors import BusyError, ContradictionError, CorruptionError, LogFullError, TrimmedError
 from dledger.format import HEADER_BYTES, parse_run
+from dledger.net.transport import Transport
 from dledger.replica.feed import MachineFeed
 from dledger.replica.transfer import Received, SnapshotReceiver
 from dledger.store.log import LogStore
@@ -27,27 +28,37 @@ FULL_PAUSE_S = 0.25
 class Inbox:
     """`run(work)` carries out a step that arrives later than its message, and what the engine makes of it.
 
-    `failed` is told the error that ends this replica.
+    `taken` is given what a peer answers that is being sent a snapshot, see `SnapshotReceiver`; `failed` is told the
+    error that ends this replica.
     """
 
     def __init__(
         self,
         environment: Environment,
+        transport: Transport,
         store: LogStore,
-        receiver: SnapshotReceiver,
         feed: MachineFeed,
         engine: Callable[[], Engine],
         *,
+        taken: Callable[[ReplicaId, bytes], None],
         run: Callable[[Callable[[], None]], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._environment = environment
         self._store = store
-        self._receiver = receiver
         self._feed = feed
         self._engine = engine
         self._run = run
         self._failed = failed
+        self.receiver = SnapshotReceiver(
+            environment,
+            transport,
+            store.snapshots,
+            taken,
+            prepare=store.files.prepare_reset,
+            decode=feed.decode,
+            failed=failed,
+        )
         self.corrupt_messages = 0
         """Appends whose bytes did not verify; they were dropped."""
         self._deaf_until = float("-inf")
@@ -77,7 +88,7 @@ class Inbox:
         if isinstance(message, Append):
             self._on_append(sender, message, payload)
         elif isinstance(message, InstallSnapshot):
-            self._receiver.finish(sender, message, partial(self._on_snapshot_received, sender, message))
+            self.receiver.finish(sender, message, partial(self._on_snapshot_received, sender, message))
         else:
             self._engine().step(sender, message, self._environment.now())
 

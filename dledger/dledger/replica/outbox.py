@@ -12,6 +12,7 @@ from functools import partial
 
 from dledger.core.effects import SendCatchUp, SendEntries, SendMessage
 from dledger.core.messages import Append
+from dledger.core.progress import Mode
 from dledger.engines import Engine
 from dledger.environment import URGENT, Environment
 from dledger.errors import CorruptionError, StorageError
@@ -199,13 +200,18 @@ class Outbox:
 
         def still_wanted() -> bool:
             engine = self._engine()
+            progress = engine.progress.get(to)
             return (
                 self._snapshot_senders.get(to) is sender
                 and engine.is_leader
                 and engine.term == term
+                and progress is not None
+                and progress.mode is Mode.SNAPSHOT
                 and self.connected.get(to.node_id) == to
             )
 
+        if to in self._snapshot_senders:
+            self._snapshot_senders[to].stop()
         sender = self._snapshot_senders[to] = SnapshotSender(
             self._environment,
             self._transport,
@@ -219,3 +225,13 @@ class Outbox:
             rotten=partial(self._snapshots.condemn, meta.position),
         )
         sender.start()
+
+    def stop(self) -> None:
+        """Send no more of any snapshot."""
+        for sender in self._snapshot_senders.values():
+            sender.stop()
+
+    def on_snapshot_taken(self, sender: ReplicaId, data: bytes) -> None:
+        """A peer has written some of the snapshot that it is being sent."""
+        if sender in self._snapshot_senders:
+            self._snapshot_senders[sender].on_data(data)

@@ -59,7 +59,7 @@ from dledger.replica.saver import HardStateSaver
 from dledger.replica.snapshotter import Snapshotter
 from dledger.replica.standing import StandingTeller
 from dledger.replica.status import NodeStatus
-from dledger.replica.transfer import SNAPSHOT_CHANNEL, SnapshotReceiver
+from dledger.replica.transfer import SNAPSHOT_CHANNEL
 from dledger.replica.upkeep import CHANNELS as UPKEEP_CHANNELS
 from dledger.replica.upkeep import Upkeep
 from dledger.statemachine import Restore, StateMachine
@@ -104,7 +104,6 @@ class Replica:
         self._committed_end = self.store.first_position
         self._completions = Completions(self.fail)
         self._feed = MachineFeed(state_machine, self.store, self.snapshots, self._completions)
-
         self.engine = opened.make_engine(engine, config, environment)
         self._recent = RecentEntries(config.recent_bytes)
         self._outbox = self._make_outbox()
@@ -138,15 +137,15 @@ class Replica:
             is_ready=lambda: self.is_ready,
             is_stopped=lambda: self._stopped,
         )
-        self._receiver = SnapshotReceiver(
-            environment,
-            self.snapshots,
-            prepare=self.store.files.prepare_reset,
-            decode=self._feed.decode,
-            failed=self.fail,
-        )
         self._inbox = Inbox(
-            environment, self.store, self._receiver, self._feed, lambda: self.engine, run=self._run, failed=self.fail
+            environment,
+            transport,
+            self.store,
+            self._feed,
+            lambda: self.engine,
+            taken=self._outbox.on_snapshot_taken,
+            run=self._run,
+            failed=self.fail,
         )
         self.rewriter = Rewriter(
             self.store,
@@ -308,7 +307,8 @@ class Replica:
             stopping = NotLeaderError(None, self.engine.term, "this node is stopping")
             self._completions.add(partial(self._reads.fail, stopping))
             self._snapshotter.abandon()
-            self._receiver.abandon()
+            self._inbox.receiver.abandon()
+            self._outbox.stop()
             self.upkeep.stop()
             if not self._completions.executing.depth:
                 self._completions.run()
@@ -540,7 +540,7 @@ class Replica:
     def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
         """Bytes of one of the replica's own channels arrived."""
         if channel == SNAPSHOT_CHANNEL:
-            self._guarded(lambda: self._receiver.on_data(sender, data))
+            self._guarded(lambda: self._inbox.receiver.on_data(sender, data))
         elif channel in UPKEEP_CHANNELS:
             self._guarded(lambda: self.upkeep.on_data(sender, channel, data))
         elif channel == DIGEST_CHANNEL and self.is_ready:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -108,7 +108,7 @@ class SnapshotKeeper:
         self._scrub_at = environment.now() + rest_s
         self._scrubbed: SnapshotMeta | None = None
         """The one that is being verified, or was verified last in this round."""
-        self._steps: Iterator[int] = iter(())
+        self._steps: Generator[int] | None = None
         self._working = False
         self._announced: set[int] = set()
         self._missed: set[int] = set()
@@ -135,7 +135,8 @@ class SnapshotKeeper:
         self._stopped = True
 
     def close(self) -> None:
-        """Remove what was collected; no work may be running."""
+        """Remove what was collected, and verify nothing more; no work may be running."""
+        self._stop_verifying()
         if self._attempt is not None:
             self._attempt.abort()
 
@@ -172,9 +173,11 @@ class SnapshotKeeper:
 
     def _scrub(self) -> None:
         """Verify some more of the snapshot at hand, or begin with the next one."""
-        if self._scrubbed is None or self._scrubbed not in self._snapshots.list():
-            after = -1 if self._scrubbed is None else self._scrubbed.position
-            self._scrub_next(after)
+        if self._scrubbed is None:
+            self._scrub_next(-1)
+        elif self._scrubbed not in self._snapshots.list():
+            self._run(self._stop_verifying, partial(self._on_verified, self._scrubbed))
+            return
         if self._scrubbed is not None:
             self._run(self._verify_some, partial(self._on_verified, self._scrubbed))
 
@@ -188,10 +191,16 @@ class SnapshotKeeper:
     def _verify_some(self) -> bool:
         """On a worker: False once all of it was verified."""
         budget = SCRUB_BYTES
-        for size in self._steps:
+        for size in self._steps or ():
             budget -= size
             if budget <= 0:
                 return True
+        return False
+
+    def _stop_verifying(self) -> bool:
+        """On a worker, which closes the file: it is unlinked by now.  False as all of it was verified."""
+        if self._steps is not None:
+            self._steps.close()
         return False
 
     def _on_verified(self, meta: SnapshotMeta, result: bool | BaseException) -> None:

@@ -1,22 +1,23 @@
 """Carries snapshots from a leader to followers that need entries it no longer has.
 
 On the snapshot channel of the bulk lane a transfer is: one BEGIN with the meta, CHUNKs in order, one END, then the
-core's `InstallSnapshot` message behind them.  Each piece starts with
+core's `InstallSnapshot` message behind them.  Back come TAKENs.  Each piece starts with
 
     offset  size  field
-         0     1  kind    0 begin, 1 chunk, 2 end
+         0     1  kind    0 begin, 1 chunk, 2 end, 3 taken
          1     8  position of the snapshot
-         9     4  number of the chunk, from 0; of an END, how many there were
+         9     4  number of the chunk, from 0; of an END, how many there were; of a TAKEN, how many were written
 
-A lost piece makes the receiver ignore the transfer; the leader starts over when the connection does, or when nothing
-came of it.
+No more than `WINDOW_CHUNKS` are on their way or wait for the receiver's disk.  A lost piece makes the receiver ignore
+the transfer; the leader starts over when the connection does, or when nothing came of it.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
+from threading import Lock
 from typing import NamedTuple
 
 import msgspec
@@ -33,9 +34,13 @@ from dledger.types import ReplicaId, SnapshotMeta
 SNAPSHOT_CHANNEL = 250
 MAX_QUEUED_BYTES = 1 << 20
 PAUSE_S = 0.01
+WINDOW_CHUNKS = 16
+"""Of `dledger.store.snapshots.CHUNK_BYTES` each."""
+STALLED_S = 10.0
+"""A receiver that has written nothing for so long, of what was sent to it, has given this transfer up."""
 
 _PIECE = struct.Struct(">BQI")
-_BEGIN, _CHUNK, _END = 0, 1, 2
+_BEGIN, _CHUNK, _END, _TAKEN = 0, 1, 2, 3
 _decode_meta = msgspec.msgpack.Decoder(SnapshotMeta).decode
 
 
@@ -69,8 +74,20 @@ class SnapshotSender:
         self._sent = sent
         self._broken = broken
         self._rotten = rotten
-        self._chunks: Iterator[bytes] = snapshots.read_chunks(meta)
+        self._chunks = snapshots.read_chunks(meta)
+        self._lock = Lock()
+        self._reading = False
+        self._ended = False
         self._number = 0
+        self._taken = 0
+        self._taken_at = environment.now()
+
+    def on_data(self, data: bytes) -> None:
+        """A piece from the receiver: what it has written makes room for more."""
+        kind, position, taken = _PIECE.unpack_from(data)
+        if kind == _TAKEN and position == self._meta.position and self._taken < taken <= self._number:
+            self._taken = taken
+            self._taken_at = self._environment.now()
 
     def start(self) -> None:
         """Send BEGIN and go on chunk by chunk."""
@@ -78,28 +95,56 @@ class SnapshotSender:
         if self._transport.send_data(self._to.node_id, SNAPSHOT_CHANNEL, (head, msgspec.msgpack.encode(self._meta))):
             self._environment.call_soon(self._next)
         else:
-            self._broken()
+            self._break()
+
+    def stop(self) -> None:
+        """Send no more.  The file may be unlinked by now, so that closing it takes long: a worker does that."""
+        with self._lock:
+            closes, self._ended = not self._ended and not self._reading, True
+        if closes:
+            self._environment.run_blocking(URGENT, self._chunks.close, _ignore)
+
+    def _break(self) -> None:
+        self.stop()
+        self._broken()
+
+    def _goes_on(self) -> bool:
+        if not self._ended and not self._still_wanted():
+            self.stop()
+        return not self._ended
 
     def _next(self) -> None:
-        if not self._still_wanted():
+        if not self._goes_on():
             return
-        if self._transport.queued_bytes(self._to.node_id, Lane.BULK) > MAX_QUEUED_BYTES:
+        waits = self._number - self._taken >= WINDOW_CHUNKS
+        if waits and self._environment.now() - self._taken_at > STALLED_S:
+            self._break()
+            return
+        if waits or self._transport.queued_bytes(self._to.node_id, Lane.BULK) > MAX_QUEUED_BYTES:
             self._environment.call_later(PAUSE_S, self._next)
             return
+        self._reading = True
         self._environment.run_blocking(URGENT, self._read, self._on_read)
 
     def _read(self) -> bytes | None:
-        return next(self._chunks, None)
+        try:
+            return next(self._chunks, None)
+        finally:
+            with self._lock:
+                self._reading, ended = False, self._ended
+            if ended:
+                self._chunks.close()
 
     def _on_read(self, chunk: bytes | BaseException | None) -> None:
-        if not self._still_wanted():
+        if not self._goes_on():
             return
         if isinstance(chunk, BaseException):
             if isinstance(chunk, CorruptionError | StorageError):
                 self._rotten()
-            self._broken()
+            self._break()
             return
         if chunk is None:
+            self._ended = True
             if self._finish():
                 self._sent()
             else:
@@ -110,7 +155,7 @@ class SnapshotSender:
         if self._transport.send_data(self._to.node_id, SNAPSHOT_CHANNEL, (head, chunk)):
             self._environment.call_soon(self._next)
         else:
-            self._broken()
+            self._break()
 
     def _finish(self) -> bool:
         meta = self._meta
@@ -130,10 +175,7 @@ class SnapshotSender:
 
 
 class _Transfer:
-    """One snapshot that is being received: its pieces wait here for the worker that writes them.
-
-    They are never more than a whole snapshot, the state of which is about to be held in memory anyway.
-    """
+    """One snapshot that is being received: its pieces wait here for the worker that writes them."""
 
     __slots__ = ("install", "job", "number", "sender", "waiting", "whole")
 
@@ -166,7 +208,9 @@ class SnapshotReceiver:
     def __init__(
         self,
         environment: Environment,
+        transport: Transport,
         snapshots: SnapshotStore,
+        taken: Callable[[ReplicaId, bytes], None],
         *,
         prepare: Callable[[SnapshotMeta], None],
         decode: Callable[[SnapshotMeta], Restore],
@@ -175,10 +219,13 @@ class SnapshotReceiver:
         """On a worker thread `prepare` takes the space that installing the snapshot needs beside its file, and `decode`
         reads its state.
 
-        `failed` is told the error that ends this replica, if it comes before anybody asked for an installation.
+        `taken` is given each TAKEN, which is for this node's `SnapshotSender`. `failed` is told the error that ends
+        this replica, if it comes before anybody asked for an installation.
         """
         self._environment = environment
+        self._transport = transport
         self._snapshots = snapshots
+        self._taken = taken
         self._prepare = prepare
         self._decode = decode
         self._failed = failed
@@ -192,6 +239,9 @@ class SnapshotReceiver:
         if kind == _BEGIN:
             self._begin(sender, data)
             return
+        if kind == _TAKEN:
+            self._taken(sender, data)
+            return
         transfer = self._transfer
         if transfer is None or sender != transfer.sender or transfer.whole:
             return
@@ -203,6 +253,8 @@ class SnapshotReceiver:
         transfer.number += 1
         transfer.waiting.append(memoryview(data)[_PIECE.size :])
         self._go_on(transfer)
+        if len(transfer.waiting) > 2 * WINDOW_CHUNKS:  # a TAKEN of an earlier transfer may have made room once more
+            self.abandon()
 
     def _begin(self, sender: ReplicaId, data: bytes) -> None:
         if self._transfer is not None and self._transfer.install is not None:
@@ -240,13 +292,15 @@ class SnapshotReceiver:
             return
         if transfer.waiting:
             pieces, transfer.waiting = transfer.waiting, []
-            transfer.job.write(pieces, partial(self._written, transfer))
+            transfer.job.write(pieces, partial(self._written, transfer, transfer.number))
         elif transfer.install is not None:
             work = partial(self._take_in, transfer.install.message)
             transfer.job.run(work, partial(self._ended, transfer))
 
-    def _written(self, transfer: _Transfer, error: BaseException | None) -> None:
+    def _written(self, transfer: _Transfer, number: int, error: BaseException | None) -> None:
         if error is None:
+            head = _PIECE.pack(_TAKEN, transfer.job.meta.position, number)
+            self._transport.send_data(transfer.sender.node_id, SNAPSHOT_CHANNEL, (head,))
             self._go_on(transfer)
         else:
             self._ended(transfer, error)
@@ -274,3 +328,7 @@ class SnapshotReceiver:
             transfer.install.done(result)
         elif isinstance(result, BaseException) and not isinstance(result, LogFullError):
             self._failed(result)
+
+
+def _ignore(_result: object) -> None:
+    """What could not be closed is closed at the end of the process."""

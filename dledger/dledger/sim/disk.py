@@ -12,10 +12,12 @@ A disk that was filled up is shared with somebody who takes at once whatever a t
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import posixpath
 import random
+from asyncio.events import _get_running_loop
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -147,8 +149,9 @@ class SimFile:
         self._disk.given_back(before - len(inode.blocks))
 
     def close(self) -> None:
-        """See `File.close`."""
-        refuse_on_loop("close", self._path)
+        """See `File.close`; what a dead process had open is closed already, and garbage of another run is nobody's."""
+        if self._epoch == self._disk.epoch and self._disk.loop in (None, _get_running_loop()):
+            refuse_on_loop("close", self._path)
         self._open = False
 
 
@@ -170,6 +173,8 @@ class SimDisk:
         self.bytes_written = 0
         """Of all files, so far."""
         self.epoch = 0
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Of the process that has the files open."""
         self.faults: list[DiskFault] = []
         self.entered: Callable[[str, str], None] | None = None
         """Called at the beginning of an operation with its name and path, whoever's it is."""

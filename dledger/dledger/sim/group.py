@@ -297,6 +297,7 @@ class SimGroup:
             threads=self.threads,
             owner=node.name,
         )
+        node.disk.loop = environment.loop.as_loop
         environment.wall_offset_ms = lambda: node.wall_wrong_by(self.scheduler.now)
         environment.sync_delay_s = lambda _lane: node.sync_delay_s * (0.2 + environment.random().random() * 1.8)
 

@@ -14,6 +14,8 @@ from dledger.sim.machine import RegisterMachine
 from dledger.sim.plan import Plan
 from dledger.sim.workload import Workload, WorkloadSettings
 
+CHUNKS = 20
+"""A snapshot is sent in about so many, more than may wait for the receiver's disk."""
 SPACE_NOTICED_S = 5.0
 """A leader refuses writes at most so long because of disks that are full no more."""
 
@@ -23,10 +25,12 @@ class RegisterService:
 
     def __init__(self, life: Life, witness: Witness, padding_bytes: int) -> None:
         self._life = life
+        self._padding_bytes = padding_bytes
         self.machine = RegisterMachine(padding_bytes, witness.applying(life.replica_id))
 
     def start(self) -> None:
         """See `Service.start`."""
+        self._life.replica.snapshots.chunk_bytes = 1 + self._padding_bytes // CHUNKS
 
     def stop(self, done: Callable[[], None]) -> None:
         """See `Service.stop`."""

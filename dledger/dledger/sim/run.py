@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from random import Random
 
+from dledger import loop_guard
 from dledger.replica.replica import Replica
 from dledger.sim.cases import Case, Strike
 from dledger.sim.group import DISK_ERRORS, SimGroup, SimNode
@@ -72,6 +73,7 @@ def simulate(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | N
         trim_s=plan.trim_s,
         strikes=case.strikes,
     )
+    refused = len(loop_guard.violations)
     outcome = Outcome(case, injected=nemesis.injected, happened=group.witness.happened, strikes=nemesis.strikes)
     for node in group.nodes.values():
         node.sync_delay_s = plan.sync_s
@@ -88,6 +90,9 @@ def simulate(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | N
     except Exception as error:
         outcome.violation = Violation("nothing but a broken promise ends a run", repr(error))
         outcome.place = traceback.format_exc()
+    if outcome.violation is None and len(loop_guard.violations) > refused:
+        # Whoever was refused it may have caught that error, as a finalizer's are.
+        outcome.violation = Violation("no event loop works on a disk", "; ".join(loop_guard.violations[refused:][:5]))
     if group.threads is not None:
         group.witness.happened["thread switched"] = group.threads.switches
     outcome.seconds = scheduler.now

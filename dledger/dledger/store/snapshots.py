@@ -22,8 +22,8 @@ it exists from then on.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -158,6 +158,8 @@ class SnapshotStore:
 
     def __init__(self, disk: Disk, metas: dict[int, SnapshotMeta], report: SnapshotReport) -> None:
         self.report = report
+        self.chunk_bytes = CHUNK_BYTES
+        """How much of one is read, and sent, at a time."""
         self.rotten: dict[int, SnapshotMeta | None] = dict.fromkeys(report.rotten)
         """Position -> what is known of the snapshot that stood there."""
         self._disk = disk
@@ -231,24 +233,28 @@ class SnapshotStore:
         self.rotten.pop(meta.position, None)
         self._metas[meta.position] = meta
 
-    def read_chunks(self, meta: SnapshotMeta, chunk: int = CHUNK_BYTES) -> Iterator[bytes]:
-        """The data in pieces of `chunk` bytes (the last one shorter), each verified before it is handed out.
+    def read_chunks(self, meta: SnapshotMeta, chunk: int | None = None) -> Generator[bytes]:
+        """The data in pieces of `chunk` bytes (by default `chunk_bytes`; the last one shorter), each verified before it
+        is handed out.
 
-        The snapshot may be deleted meanwhile.  Raises `CorruptionError` at the first byte that does not verify,
+        The snapshot may be deleted meanwhile: its file is open until the end, or until the generator is closed, which
+        blocks.  Raises `CorruptionError` at the first byte that does not verify,
         `TrimmedError` if it was deleted before the first read, `StorageError`.
         """
+        chunk = self.chunk_bytes if chunk is None else chunk
         pending: list[bytes] = []
         size = 0
-        for data in _read_data(self._disk, meta):
-            pending.append(data)
-            size += len(data)
-            if size >= chunk:
-                joined = b"".join(pending)
-                whole = size - size % chunk
-                for at in range(0, whole, chunk):
-                    yield joined[at : at + chunk]
-                pending = [joined[whole:]]
-                size -= whole
+        with closing(_read_data(self._disk, meta)) as read:
+            for data in read:
+                pending.append(data)
+                size += len(data)
+                if size >= chunk:
+                    joined = b"".join(pending)
+                    whole = size - size % chunk
+                    for at in range(0, whole, chunk):
+                        yield joined[at : at + chunk]
+                    pending = [joined[whole:]]
+                    size -= whole
         if size:
             yield b"".join(pending)
 
@@ -257,10 +263,11 @@ class SnapshotStore:
         for _ in self.verify_in_steps(meta):
             pass
 
-    def verify_in_steps(self, meta: SnapshotMeta) -> Iterator[int]:
+    def verify_in_steps(self, meta: SnapshotMeta) -> Generator[int]:
         """As `verify`, chunk by chunk; yields how many bytes each had."""
-        for data in _read_data(self._disk, meta):
-            yield len(data)
+        with closing(_read_data(self._disk, meta)) as read:
+            for data in read:
+                yield len(data)
 
     def forget(self, position: int) -> None:
         """Stop listing a snapshot that is of no use here; the file stays."""
@@ -415,7 +422,7 @@ def _verify_footer(path: str, footer: bytes, meta_crc: int) -> tuple[int, int]:
     raise CorruptionError(f"{path}: the footer does not verify")
 
 
-def _read_data(disk: Disk, meta: SnapshotMeta, path: str = "") -> Iterator[bytes]:
+def _read_data(disk: Disk, meta: SnapshotMeta, path: str = "") -> Generator[bytes]:
     """The verified data of each chunk; ends only if head and footer agree with what was read."""
     path = path or _path(meta.position)
     file = _open(disk, path)

@@ -64,12 +64,14 @@ class Parts:
             self.thread, self.model.log, Completions(failed), sync=True, durable=lambda *_: None, failed=failed
         )
         engine = SimpleNamespace(step=lambda _sender, message, _now: self.told.append(message))
+        feed = SimpleNamespace(decode=None)
         self.inbox = Inbox(
             self.thread,
+            cast(Any, None),
             self.model.log,
-            cast(Any, None),
-            cast(Any, None),
+            cast(Any, feed),
             lambda: cast(Any, engine),
+            taken=lambda *_: None,
             run=lambda work: work(),
             failed=failed,
         )

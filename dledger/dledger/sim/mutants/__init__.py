@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from dledger.sim.mutants import answers, changes, core, durability, members, modes, replica, starts, store, threads
+from dledger.sim.mutants import (
+    answers,
+    changes,
+    core,
+    durability,
+    members,
+    modes,
+    replica,
+    rewriting,
+    starts,
+    store,
+    threads,
+    transfers,
+)
 from dledger.sim.mutants.catalogue import Mutant
 
 MUTANTS: Final[dict[str, Mutant]] = {
@@ -21,6 +34,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
     **starts.CATALOGUE,
     **modes.CATALOGUE,
     **changes.CATALOGUE,
+    **rewriting.CATALOGUE,
+    **transfers.CATALOGUE,
     **threads.CATALOGUE,
 }
 

@@ -13,7 +13,7 @@ from dledger.replica.leading import Leading
 from dledger.replica.proposer import Fill, check_room
 from dledger.replica.replica import Replica
 from dledger.sim.mutants.catalogue import Catalogue
-from dledger.sim.schedules.core import leader_leaves_two
+from dledger.sim.schedules.core import leader_leaves_two, word_of_who_kept_what_was_lost
 from dledger.sim.schedules.disk import lost_entry_behind_a_snapshot
 from dledger.sim.schedules.group import doubt_lasts
 from dledger.store import log as log_module
@@ -128,6 +128,7 @@ CATALOGUE.add(
     "committed-counts-as-verified",
     "a follower acknowledges what this leader's appends have verified, and not what it believes to be committed",
     (Raft, "_set_hard_state", _believe_the_past),
+    schedule=word_of_who_kept_what_was_lost,
 )
 CATALOGUE.add(
     "void-snapshots-kept",

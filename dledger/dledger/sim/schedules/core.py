@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dledger.core.messages import Append, AppendReply, TimeoutNow, VoteReply, VoteRequest
+from dledger.core.messages import Append, AppendReply, HeartbeatReply, TimeoutNow, VoteReply, VoteRequest
 from dledger.environment import Environment
 from dledger.replica.reads import ReadWaiters
 from dledger.testing.cores import CoreGroup, entries, replica
@@ -156,6 +156,34 @@ def install_inside_the_log() -> None:
     group.release()
     group.pass_time(1.0)
     assert core.table.last_index == group["a"].table.last_index == core.commit_index
+
+
+def word_of_who_kept_what_was_lost() -> None:
+    """Who alone kept committed entries whose loss was accepted acknowledges none of those that took their place.
+
+    Seeds find it where a heartbeat is the first that reaches it; mostly an append is, which contradicts it at once.
+    `a` and `b` have lost the last committed entries; `a` leads, and writes others in their place.
+    """
+    group = CoreGroup("a", "b", "c")
+    group.elect("a")
+    group.propose("a", 6)
+    group.pass_time(0.2)
+    group.isolate("c")
+    for name in ("a", "b"):
+        group.cores[name].durable = 3
+        group.crash(name)
+    for index in range(3, 7):
+        del group.committed[index]  # the operator said so
+    group.pass_time(1.0, "c")
+    group.elect("a")
+    group.propose("a", 8)
+    group.settle()
+    group.heal()
+    for beat in [sent for sent in group.wire if sent.to == "c" and not isinstance(sent.message, Append)]:
+        group.wire.remove(beat)
+        group.deliver(beat)
+    answers = [sent.message for sent in group.wire if sent.sender == "c"]
+    assert [answer.match_index for answer in answers if isinstance(answer, HeartbeatReply)] == [-1]
 
 
 def snapshot_without_effect() -> None:
@@ -447,6 +475,7 @@ def _as_environment(loop: object) -> Environment:
 
 
 CORE_SCHEDULES = (
+    word_of_who_kept_what_was_lost,
     figure_8,
     stale_acknowledgement,
     overtaking_heartbeat,
