@@ -408,6 +408,30 @@ def test_consume_commits_what_it_printed_for_a_group(monkeypatch):
     assert FakePullConsumer.committed == [6, 9, 10]
 
 
+def test_consume_prints_on_while_a_commit_is_under_way_and_has_all_committed_in_the_end(monkeypatch):
+    class Slow(FakePullConsumer):
+        polls = 0
+        polled = asyncio.Condition()
+
+        async def poll(self, limit, timeout):
+            messages = await super().poll(limit, timeout)
+            async with self.polled:
+                self.polls += 1
+                self.polled.notify_all()
+            return messages
+
+        async def commit(self):
+            taken = self.positions[QUEUE]
+            async with asyncio.timeout(10), self.polled:
+                await self.polled.wait_for(lambda: self.polls >= 3)
+            self.committed.append(taken)
+
+    monkeypatch.setattr(consume, "PullConsumer", Slow)
+    lines = dledger("consume", "--topic", "orders", "--group", "billing", "--exit-eof").splitlines()
+    assert len(lines) == 7
+    assert Slow.committed == [6, 10]
+
+
 def test_consume_to_an_end_does_not_commit_for_a_group_with_members(monkeypatch):
     monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
     monkeypatch.setattr(FakeAdmin, "members_of_billing", [GroupMember("a", "h:1", "JAVA", {}, False)])

@@ -49,6 +49,7 @@ from .positions import (
 
 _POLL_MESSAGES = 256
 _POLL_TIMEOUT_S = 1.0
+_LAST_COMMIT_S = 1.0
 _PROBE_TIMEOUT_S = 0.1
 _REFUSED_SECONDS = 2.0
 """How long brokers may refuse to make a group before that is told: a leader that has just been elected refuses, too."""
@@ -257,7 +258,10 @@ async def _all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
         async with Admin(source.namesrv) as admin:
             if members := await admin.members(source.group):
                 raise GroupInUseError(source.group, [str(member) for member in members])
-    async with PullConsumer(source.namesrv, source.group or _NO_GROUP, tags=source.tags) as consumer:
+    async with (
+        PullConsumer(source.namesrv, source.group or _NO_GROUP, tags=source.tags) as consumer,
+        aclosing(_Commits(consumer)) as commits,
+    ):
         known = set(chosen_queues(await _readable(consumer, source.topic), source.queues, source.topic))
         await consumer.assign(known)
         begins, ends = await _bounds(source, consumer)
@@ -276,8 +280,43 @@ async def _all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
             for queue, position in consumer.positions.items():
                 if position > ends.get(queue, position):
                     consumer.seek(queue, ends[queue])  # what was read beyond is not printed, and not committed
-            if source.group and messages:
-                await consumer.commit()
+            if source.group:
+                leaves = any(position == ends.get(queue) for queue, position in consumer.positions.items())
+                await commits.go_on(printed=bool(messages), wait=leaves or not remaining)
+
+
+class _Commits:
+    """Commits of what was printed, one at a time: a leader collects commits, and answers after a fifth of a second."""
+
+    def __init__(self, consumer: PullConsumer) -> None:
+        self._consumer = consumer
+        self._under_way: asyncio.Task[None] | None = None
+        self._due = False
+
+    async def go_on(self, *, printed: bool, wait: bool) -> None:
+        """Commit the present positions unless nothing was `printed` since the last time; if one is under way, later
+        or, with `wait`, because a queue is left now, behind it. Raises what a commit raises.
+        """
+        self._due |= printed
+        if self._due and (wait or self._under_way is None or self._under_way.done()):
+            await self._end()
+            self._due = False
+            self._under_way = asyncio.create_task(self._consumer.commit())
+            await asyncio.sleep(0)  # from here on it has the positions
+        if wait:
+            await self._end()
+
+    async def aclose(self) -> None:
+        """Give a commit that is under way a moment to end: a signal or a full disk may have ended the command."""
+        if self._under_way is not None:
+            await asyncio.wait((self._under_way,), timeout=_LAST_COMMIT_S)
+            self._under_way.cancel()
+            await asyncio.gather(self._under_way, return_exceptions=True)
+
+    async def _end(self) -> None:
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            await under_way
 
 
 async def _unfinished(consumer: PullConsumer, ends: dict[MessageQueue, int]) -> bool:
