@@ -235,7 +235,9 @@ def test_a_start_point_is_a_word_a_number_or_a_time(text, target):
 
 @pytest.mark.parametrize("text", ["soon", "12", "-15", "-15y", "202601", "1700000000", "20261331", "20260131112"])
 def test_a_start_point_that_is_none_names_what_is(text):
-    with pytest.raises(AdminError, match=f"--to '{text}' is no time: first, last, milliseconds.* or -7d is expected"):
+    with pytest.raises(
+        AdminError, match=f"--to '{text}' is no time: beginning, end, milliseconds.* or -7d is expected"
+    ):
         group.start_point(text)
 
 

@@ -41,7 +41,7 @@ def start_point(text: str) -> StartFrom:
         return "first"
     if text in ("last", "end"):
         return "last"
-    return time_ms("--to", text, otherwise="first, last, ")
+    return time_ms("--to", text, otherwise="beginning, end, ")
 
 
 @click.group(cls=HelpGroup)
@@ -132,7 +132,7 @@ def describe(namesrv: str, name: str, topic: str | None, output: str) -> None:
     "--to",
     "position",
     required=True,
-    help="first, last, a time such as 2026-01-31T12:00, an age such as -15m, or ms since 1970.",
+    help="beginning, end, a time such as 2026-01-31T12:00, an age such as -15m, or ms since 1970.",
 )
 @output_option
 def reset(namesrv: str, name: str, topic: str, position: str, output: str) -> None:

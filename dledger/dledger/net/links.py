@@ -362,7 +362,7 @@ class Links:
         if len(self._complaints) >= MAX_COMPLAINTS:
             self._complaints.clear()
         self._complaints[what] = now
-        _log.warning("node=%s event=link_trouble reason=%r", self._me.node_id, what)
+        _log.warning("node=%s event=link_trouble reason=%s", self._me.node_id, what)
 
 
 def _make_nonce() -> bytes:
