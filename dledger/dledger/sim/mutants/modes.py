@@ -15,7 +15,7 @@ from dledger.replica.replica import Replica
 from dledger.sim.mutants.catalogue import Catalogue
 from dledger.sim.schedules.core import leader_leaves_two, word_of_who_kept_what_was_lost
 from dledger.sim.schedules.disk import lost_entry_behind_a_snapshot
-from dledger.sim.schedules.group import doubt_lasts
+from dledger.sim.schedules.group import doubt_lasts, reboot_behind_a_stop
 from dledger.store import log as log_module
 from dledger.store.disk import Disk
 from dledger.types import HardState, ReplicaId
@@ -67,6 +67,19 @@ CATALOGUE.add(
     "host-loss-ignored",
     "who may have lost what it acknowledged is in doubt",
     (opening, "note_boot", _same_host),
+)
+
+
+def _no_stop_is_clean(disk: Disk, now: BootRecord, *, clean: bool) -> Start:
+    _ = clean
+    return note_boot(disk, now, clean=False)
+
+
+CATALOGUE.add(
+    "clean-stop-in-doubt",
+    "who stopped in an orderly way is in no doubt",
+    (opening, "note_boot", _no_stop_is_clean),
+    schedule=reboot_behind_a_stop,
 )
 
 

@@ -175,6 +175,26 @@ def doubt_lasts() -> None:
     assert not _may_vote(node), "one loss was accepted, and not the next one"
 
 
+def reboot_behind_a_stop() -> None:
+    """Who has stopped in an orderly way lacks nothing, though its host goes down then: with `flush = "async"`, too.
+
+    Who is in doubt for nothing is made good by a leader: seeds notice only where nobody can lead.
+    """
+    group = SimGroup(Scheduler(), Random(1), GroupSettings(flush="async"), serve_registers)
+    for name in group.nodes:
+        group.start(name)
+    group.scheduler.run_until(3.0)
+    for name in group.nodes:
+        group.stop(name)
+    group.scheduler.run_until(4.0)
+    for node in group.nodes.values():
+        assert node.life is None, "it has stopped"
+        group.crash(node.name, "none")
+        group.start(node.name)
+        assert _may_vote(node)
+    _until(group, group.healthy, 5.0)
+
+
 def _may_vote(node: SimNode) -> bool:
     assert node.replica is not None
     return node.replica.engine.may_vote
@@ -194,4 +214,5 @@ GROUP_SCHEDULES = (
     transfer_between_replicas,
     power_loss_on_a_slow_disk,
     doubt_lasts,
+    reboot_behind_a_stop,
 )
