@@ -1,7 +1,6 @@
 """Real nodes of one group in one process, on loopback, each in a directory of its own."""
 
 import asyncio
-import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from dledger.statemachine import Restore
 from dledger.store.disk import OsDisk
 from dledger.store.identity import Identity, write_identity
 from dledger.store.verify import VerifyReport, inspect, verify
+from dledger.testing.ports import free_ports
 from dledger.types import EntryMeta
 
 SECRET = b"a secret of the whole group"
@@ -85,18 +85,6 @@ class JournalService:
 
     def stop(self, done: Callable[[], None]) -> None:
         done()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nothing listened on a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 async def until(condition: Callable[[], bool], what: str = "a condition") -> None:

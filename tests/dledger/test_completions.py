@@ -8,7 +8,8 @@ import pytest
 from dledger import Node, NodeConfig
 from dledger.invariants import InvariantError
 from dledger.replica.completions import Completions
-from tests.dledger.node_group import SECRET, Group, Journal, free_ports, until
+from dledger.testing.ports import free_ports
+from tests.dledger.node_group import SECRET, Group, Journal, until
 
 SEGMENT_BYTES = 1 << 20
 BIG_BYTES = 600_000

@@ -9,6 +9,7 @@ from aiohttp import ClientConnectorError, ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 from served_names import PATIENCE_S, B, connected, serving
 
+from dledger.testing.ports import free_ports
 from dledger_namesrv.config import ConfigError, NameServerConfig
 from dledger_namesrv.known import FILE_NAME
 from dledger_namesrv.metrics import LIMITS
@@ -19,9 +20,7 @@ from dledger_remoting.headers import BrokerNodeHeader, RouteHeader, RouteWatchHe
 
 @pytest.fixture
 def http_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_ports(1)[0]
 
 
 async def get(port: int, path: str) -> tuple[int, str]:

@@ -86,9 +86,13 @@ class Listener:
             raise _not_bindable("port", host, port, error) from error
 
     async def serve(self) -> None:
-        """Begin to accept connections."""
+        """Accept connections. Raises `StartError` if somebody took the same port at the same time."""
         if self._server is not None:
-            await self._server.start_serving()
+            host, port = self._server.sockets[0].getsockname()[:2]
+            try:
+                await self._server.start_serving()
+            except OSError as error:
+                raise _not_bindable("port", host, port, error) from error
         self._arm_idle_timer()
 
     def stop_reading(self) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from dledger.testing.ports import free_ports
 from dledger_chaos.subjects.client import SubjectClient
 from dledger_chaos.subjects.registers import Json
 
@@ -85,7 +85,7 @@ class SubjectGroup:
         environments: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self.node_ids = node_ids
-        ports = free_ports(2 * len(node_ids))
+        ports = iter(free_ports(2 * len(node_ids)))
         self.client_addresses = dict(client_addresses or {name: ("127.0.0.1", next(ports)) for name in node_ids})
         self.peer_addresses = dict(peer_addresses or {name: ("127.0.0.1", next(ports)) for name in node_ids})
         self.processes: dict[str, SubjectProcess] = {}
@@ -152,12 +152,3 @@ def running(group: SubjectGroup, *prefix: str) -> Iterator[SubjectGroup]:
         yield group
     finally:
         group.stop()
-
-
-def free_ports(count: int) -> Iterator[int]:
-    """Ports of this machine that were free a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return iter(ports)

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest_asyncio
-from broker_in_process import Client, free_ports, node_config
+from broker_in_process import Client, node_config
 
 from dledger.store.disk import OsDisk
 from dledger.store.identity import FORMAT, Identity, write_identity
+from dledger.testing.ports import free_ports
 from dledger.types import Membership, ReplicaId
 from dledger_broker.broker import Broker
 from dledger_broker.broker_conf import ConfigValue

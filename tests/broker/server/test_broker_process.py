@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 from aiohttp.web import AppRunner
-from broker_in_process import Client, free_ports, node_config, running
+from broker_in_process import Client, node_config, running
 
 from dledger.errors import IdentityError
+from dledger.testing.ports import free_ports
 from dledger_broker import process
 from dledger_broker.broker import Broker
 from dledger_broker.config import BrokerConfig

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from dledger.testing.ports import free_ports
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import StartError
 from dledger_broker.metrics import BrokerCounters
@@ -456,3 +457,15 @@ async def test_a_port_in_use_is_named(make_server: MakeServer) -> None:
     server = await make_server()
     with pytest.raises(StartError, match=f"port {server.listener.port} on 127.0.0.1 is in use"):
         await Server().listener.bind("127.0.0.1", server.listener.port)
+
+
+async def test_a_port_that_somebody_takes_at_the_same_time_is_named() -> None:
+    server, [port] = Server(), free_ports(1)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port))
+        await server.listener.bind("127.0.0.1", port)
+        other.listen()
+        with pytest.raises(StartError, match=f"port {port} on 127.0.0.1 is in use"):
+            await server.listener.serve()
+    await server.listener.close()

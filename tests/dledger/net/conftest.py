@@ -1,7 +1,6 @@
 """Nodes on loopback whose receivers record what they are told, on both event loops."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -10,6 +9,7 @@ import uvloop
 from dledger.core.messages import Message
 from dledger.net.links import Links
 from dledger.net.settings import Address, LinkLimits
+from dledger.testing.ports import free_ports
 from dledger.types import ReplicaId
 
 SECRET = b"a secret of the whole group"
@@ -101,9 +101,7 @@ class Group:
     @staticmethod
     def free_address() -> Address:
         """Where a node can listen that others have to know before it is started."""
-        with socket.create_server(("127.0.0.1", 0)) as held:
-            host, port = held.getsockname()
-        return host, port
+        return "127.0.0.1", free_ports(1)[0]
 
     async def pair(self, **options: object) -> tuple[Node, Node]:
         """Nodes a and b, linked in both directions."""

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from dledger.testing.ports import free_ports
 from dledger_client import Message, SyncAdmin, SyncProducer
 from dledger_client.testing import LocalCluster
 from dledger_spark.package import write_package
@@ -28,13 +28,6 @@ from dledger_spark.package import write_package
 SPARK = Path(pyspark.__file__).parent
 HERE = Path(__file__).parent
 MESSAGES = 60_000
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def bare_interpreter(folder: Path) -> Path:
@@ -51,7 +44,7 @@ class SparkCluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.master = f"spark://127.0.0.1:{free_port()}"
+        self.master = f"spark://127.0.0.1:{free_ports(1)[0]}"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {
             "PATH": os.environ["PATH"],
@@ -62,14 +55,16 @@ class SparkCluster:
         } | ({"JAVA_HOME": os.environ["JAVA_HOME"]} if "JAVA_HOME" in os.environ else {})
 
     def start(self) -> None:
-        self._run("master", "master.Master", "--port", self.master.rpartition(":")[2], "--webui-port", str(free_port()))
+        self._run(
+            "master", "master.Master", "--port", self.master.rpartition(":")[2], "--webui-port", str(free_ports(1)[0])
+        )
         self._await("master", "I have been elected leader")
         for name in ("worker-1", "worker-2"):
             self.start_worker(name)
 
     def start_worker(self, name: str) -> None:
         work = str(self.folder / name)
-        ports = ("--webui-port", str(free_port()), "--cores", "1", "--memory", "768m", "--work-dir", work)
+        ports = ("--webui-port", str(free_ports(1)[0]), "--cores", "1", "--memory", "768m", "--work-dir", work)
         self._run(name, "worker.Worker", self.master, *ports)
         self._await(name, "Successfully registered with master")
 
