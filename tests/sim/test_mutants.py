@@ -23,7 +23,6 @@ KNOWN_SEEDS = {
     "busy-not-refused": 7,
     "checkpoint-before-sync": 3,
     "commit-behind-a-group-deletion": 2,
-    "commits-kept-at-step-down": 146,
     "deleted-group-keeps-offsets": 2,
     "discarded-commits-never-answered": 39,
     "every-topic-is-young": 2,

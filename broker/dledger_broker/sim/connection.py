@@ -39,7 +39,8 @@ class Seen(NamedTuple):
     passed_on: bool
     """The node has asked another one."""
     steady: bool = False
-    """The node has led, without a break, since the frame before this one came over the connection."""
+    """The node has led, without a break, since the frame before this one came over the connection, and that one waited
+    for none that it had passed on: what waits so is given up after a while, and a oneway request without a word."""
 
 
 class Answer(NamedTuple):
@@ -73,7 +74,7 @@ class SimConnection:
         self._unanswered: dict[int, int] = {}
         """The codes of requests that have come and were not answered yet, by their numbers."""
         self._reign = 0
-        """When the last frame came (see `SimBroker.reign`)."""
+        """When the last frame came (see `SimBroker.reign`), 0 if that had to wait for requests that were passed on."""
         self.passed_on: set[int] = set()
         """Requests that the node has passed on, by their numbers."""
         self._opaques = count(1)
@@ -154,7 +155,7 @@ class SimConnection:
         frames, _ = split_frames(frame, len(frame))
         if code is not None:
             self._unanswered[opaque] = code
-        before, self._reign = self._reign, self._broker.reign
+        before, self._reign = self._reign, 0 if self.forwards else self._broker.reign
         self._asked[opaque] = asked_at, self._broker.machine.index, before if before == self._reign else 0
         self._broker.on_frames(self, frame, frames)
 

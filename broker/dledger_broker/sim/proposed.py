@@ -28,43 +28,50 @@ LATE_S: Final = 0.1
 """A timer may be so late."""
 
 
-def watch_proposals(machine: BrokerMachine, retention: Retention, awake_s: Callable[[], float]) -> Callable[[], None]:
-    """Have one life of a node judged by what it proposes; `awake_s` tells for how long it has not stood still.
+def watch_proposals(
+    machine: BrokerMachine, retention: Retention, now: Callable[[], float], awake_since: Callable[[], float]
+) -> Callable[[], None]:
+    """Have one life of a node judged by what it proposes.
 
-    The result is to be called now and then: it raises `Violation` if something waits too long to be proposed.
+    `now` tells simulated seconds: the clock of a node that has much to do at once runs ahead of its timers. It stood
+    still until `awake_since`. The result is to be called now and then: it raises `Violation` if something waits too
+    long to be proposed.
     """
     _watch_trims(machine, retention)
-    return _watch_commits(machine, awake_s)
+    return _watch_commits(machine, now, awake_since)
 
 
-def nothing_is_collected(machine: BrokerMachine, refused_at: float | None) -> None:
-    """Raise `Violation` if a leader has commits that it did not try to propose at this moment."""
+def nothing_is_collected(machine: BrokerMachine, *, refused: bool = False) -> None:
+    """Raise `Violation` if a leader has commits, unless it was `refused` when it tried to propose them just now."""
     buffer = machine.offset_buffer
     require(
-        not buffer._offsets or refused_at == machine.env.now(),
+        not buffer._offsets or refused,
         "a leader that hands over, or stops, proposes first what it has collected",
         collected=buffer._offsets,
         leadership=machine.leadership,
     )
 
 
-def _watch_commits(machine: BrokerMachine, awake_s: Callable[[], float]) -> Callable[[], None]:
+def _watch_commits(
+    machine: BrokerMachine, now: Callable[[], float], awake_since: Callable[[], float]
+) -> Callable[[], None]:
     buffer = machine.offset_buffer
     commit, propose, discard = buffer.commit, buffer._propose, buffer.discard
-    taken: dict[tuple[OffsetKey, int], int] = {}
-    refused_at: float | None = None
+    taken: dict[tuple[OffsetKey, int], tuple[int, float]] = {}
+    """The term and the moment of each commit."""
+    refused_at = 0.0
 
     def take(
         group: str, topic: str, queue_id: int, offset: int, done: Done | None = None, by: Committer | None = None
     ) -> None:
-        taken[(group, topic, queue_id), offset] = machine.leadership.term
+        taken[(group, topic, queue_id), offset] = machine.leadership.term, now()
         commit(group, topic, queue_id, offset, done, by)
 
     def proposing(command: Command, done: Done) -> None:
         if machine.leadership.ready and isinstance(command, CommitOffsets):
             for group, topic, queue_id, offset in command.offsets:
                 key = group, topic, queue_id
-                term = taken[key, offset]
+                term, _ = taken[key, offset]
                 require(
                     term == machine.leadership.term,
                     "no commit is proposed that an earlier term took",
@@ -77,20 +84,20 @@ def _watch_commits(machine: BrokerMachine, awake_s: Callable[[], float]) -> Call
         def proposed(error: LogError | None) -> None:
             nonlocal refused_at
             if error is not None:
-                refused_at = machine.env.now()
+                refused_at = now()
             done(error)
 
         propose(command, proposed)
 
     def discarding(error: NotLeaderError) -> None:
         if machine.leadership.is_leader:
-            nothing_is_collected(machine, refused_at)
+            nothing_is_collected(machine, refused=refused_at == now())
         discard(error)
 
     def check() -> None:
         for key, one in buffer._offsets.items():
-            since = one.at if refused_at is None else max(one.at, refused_at)
-            waits_s = min(machine.env.now() - since, awake_s())
+            _, taken_at = taken[key, one.offset]
+            waits_s = now() - max(taken_at, refused_at, awake_since())
             require(
                 waits_s < buffer._delay_s + LATE_S,
                 "a commit that is collected is soon proposed, or again if the log was busy",

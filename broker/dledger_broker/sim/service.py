@@ -110,7 +110,7 @@ class SimBroker:
         self.waiting.watch(self.service.processors.pulls, group)
         self.machine.checks.append(
             watch_proposals(
-                self.broker, self.service.retention, lambda: scheduler.now - self._life.environment.paused_until
+                self.broker, self.service.retention, lambda: scheduler.now, lambda: environment.paused_until
             )
         )
         self.reign = 0
@@ -143,12 +143,12 @@ class SimBroker:
             leads = self.reign and not self._obstacles.busy_share and not self._truth.disks_filled
             await self.service.settle(self._close_intake)
             if leads and self.reign:
-                nothing_is_collected(self.broker, None)
+                nothing_is_collected(self.broker)
             if self._life.replica.failure is None:
                 await self.broker.close()
             await self.service.part()
             if leads and self.reign:
-                nothing_is_collected(self.broker, None)
+                nothing_is_collected(self.broker)
             done()
 
         self._life.environment.loop.create_task(close())

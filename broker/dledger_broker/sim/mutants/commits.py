@@ -49,6 +49,7 @@ CATALOGUE.add(
     "commits-kept-at-step-down",
     "commits that a deposed leader had taken are not proposed when it leads again",
     (OffsetBuffer, "discard", lambda _self, _error: None),
+    schedule=commits.commit_that_a_deposed_leader_had_taken,
 )
 
 

@@ -294,6 +294,35 @@ def commit_that_a_handover_takes_along() -> None:
     assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
+def commit_that_a_deposed_leader_had_taken() -> None:
+    """What a leader collects goes with its term: proposed when it leads again, it would undo what others took since.
+
+    1. A consumer commits 2 at the leader, which collects commits for 6 s, and asks for no answer.
+    2. The leader is cut off, and another node leads, at which the consumer commits 3.
+    3. The first leader is back, and leads again before the 6 s are over.
+    """
+    brokers = Brokers()
+    group, first = brokers.group, brokers.leader
+    brokers.found_group(brokers.connect(first))
+    cast(SimBroker, leading(group).service).broker.offset_buffer._delay_s = 6.0  # noqa: SLF001 - longer than an election takes
+    brokers.ask(brokers.connect(first), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
+    brokers.run(0.05)
+    links = [link for name in group.nodes if name != first for link in ((first, name), (name, first))]
+    for link in links:
+        group.network.block(*link)
+    brokers.run(2.0)
+    brokers.ask(brokers.connect(brokers.leader), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(3))
+    brokers.run(1.0)
+    for link in links:
+        group.network.unblock(*link)
+    brokers.run(1.0)
+    brokers.hand_over(first)
+    brokers.run(0.5)
+    assert brokers.leader == first
+    brokers.run(3.0)
+    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 3
+
+
 def commit_in_a_leader_that_stops() -> None:
     """A one-way commit that the leader still collects is not lost when it is told to stop at once.
 
@@ -368,6 +397,7 @@ COMMIT_SCHEDULES: Final = (
     commit_whose_overtaker_was_lost,
     commit_of_which_only_a_lower_one_is_left,
     commit_that_a_handover_takes_along,
+    commit_that_a_deposed_leader_had_taken,
     commit_in_a_leader_that_stops,
     commit_that_comes_to_a_stopping_leader,
     commit_passed_on_to_a_leader_that_closes_files,
