@@ -21,8 +21,7 @@ def test_simulated_runs_end_as_they_were_recorded(scenario: str) -> None:
     if os.environ.get("RECORD_GOLDEN") == "yes":
         pytest.skip("recorded by make golden RECORD=yes")
     before = recorded(scenario)
-    if before is None:
-        pytest.skip("not recorded yet")
+    assert before is not None, f"{scenario} was not recorded: make golden RECORD=yes does that"
     assert len(before) >= SEEDS
     found = [fingerprint(scenario, seed) for seed in range(1, SEEDS + 1)]
     changes = differences(before, found)
