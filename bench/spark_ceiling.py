@@ -10,9 +10,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.record import MessageRecord, encode_record
+from dledger_spark.batches import ROWS_PER_BATCH, BatchCollector
 from dledger_spark.entries import Span
 from dledger_spark.partitions import Source
-from dledger_spark.reading import ROWS_PER_BATCH, BatchCollector
 from dledger_spark.schema import ddl, selected_columns
 from dledger_spark.wanted import RowFilter, TopicRange
 

@@ -31,11 +31,12 @@ from .errors import (
     WrongServerError,
 )
 from .groups import GroupMember, QueueReader, QueueStatus
-from .messages import Message, MessageQueue, ReceivedMessage, SendResult
+from .messages import Message, MessageQueue, ReceivedMessage
 from .offsets import StartFrom
 from .producer import Producer
 from .pull import PullConsumer
 from .rebalance import Strategy, allocate_average, allocate_consistent_hash
+from .results import SendResult
 from .routes import TopicRoute
 from .stalls import QueueStall
 from .sync import SyncAdmin, SyncConsumer, SyncProducer

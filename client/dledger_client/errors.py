@@ -10,14 +10,13 @@ All of them derive from `ClientError`. A broker's refusal is a `RefusedError` wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.errors import RemotingError
 from dledger_remoting.speakers import CLOSES_UNHEARD, Speaker
 
-if TYPE_CHECKING:
-    from .messages import SendResult
+from .results import SendResult
 
 Outcome: TypeAlias = Literal["not_sent", "unknown"]
 

@@ -1,4 +1,4 @@
-"""Values that go in and come out: messages, queues, results.
+"""Values that go in and come out: messages and queues.
 
 Timestamps are milliseconds since 1970, offsets count from 0. A `MessageQueue` is a plain tuple
 `(topic, broker_group, queue_id)` with names.
@@ -56,23 +56,6 @@ class Message(msgspec.Struct, frozen=True):
     tags: str | None = None
     properties: Mapping[str, str] | None = None
     unique_key: str | None = None
-
-
-class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """Where an acknowledged message lies.
-
-    `message_id` is the unique key, which consumers see as `ReceivedMessage.message_id`; `offset_message_id` says where
-    the message lies, and is what `Admin.message_by_id` takes.
-    `replicated` is False only if a RocketMQ broker stored the message but could not flush or replicate it in time.
-    """
-
-    message_id: str
-    offset_message_id: str
-    topic: str
-    broker_group: str
-    queue_id: int
-    queue_offset: int
-    replicated: bool = True
 
 
 class Settlement(Enum):

@@ -18,9 +18,10 @@ from dledger_remoting.topics import validate_group
 from .arguments import above_zero, at_least, checked
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, SendError
-from .messages import Message, MessageQueue, SendResult
+from .messages import Message, MessageQueue
 from .nameservers import parse_addresses
 from .outgoing import COMPRESS_OVER_BYTES, MAX_BATCH_BYTES, OutgoingEncoder, validate_destination
+from .results import SendResult
 from .routes import TopicRoute
 from .sender import QueueChoice, Sender
 from .window import CallsUnderWay, InFlightWindow

@@ -27,10 +27,11 @@ from .blocking import Blocking, evaluate
 from .consumer import PushConsumer
 from .errors import ClientClosedError
 from .groups import GroupMember, QueueReader, QueueStatus
-from .messages import Message, MessageQueue, ReceivedMessage, SendResult
+from .messages import Message, MessageQueue, ReceivedMessage
 from .offsets import StartFrom
 from .producer import Producer
 from .rebalance import Strategy, StrategyName
+from .results import SendResult
 from .routes import TopicRoute
 from .stalls import QueueStall
 

@@ -31,6 +31,7 @@ from dledger.net.links import Links
 from dledger.net.requests import Handler, RequestChannel
 from dledger.net.settings import LinkCounters
 from dledger.reopening import NodeDirectory, close_replica, lock_directory, make_links
+from dledger.replica.describe import describe
 from dledger.replica.joining import promote, without
 from dledger.replica.proposer import Fill
 from dledger.replica.replica import Replica
@@ -222,7 +223,7 @@ class Node:
 
     def status(self) -> NodeStatus:
         """What `/status` shows."""
-        return self.replica.status()
+        return describe(self.replica)
 
     def link_counters(self) -> LinkCounters:
         """What happened on the links to the other nodes since this one started."""

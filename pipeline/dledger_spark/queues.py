@@ -10,12 +10,12 @@ from itertools import accumulate, pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from .batches import BatchCollector, replica_reader
 from .entries import Span
 from .errors import CorruptDataError, DataLossError
 from .nodes import NameServers, ReplicaReader
 from .offsets import Queue
 from .partitions import QueueRange
-from .reading import BatchCollector, replica_reader
 from .throttle import Throttle
 from .wanted import TopicRange
 from .wire import Response

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from .batches import BatchCollector, replica_reader
 from .entries import Span, verify_entries
 from .errors import CorruptDataError, DataLossError
 from .nodes import NameServers, ReplicaReader
 from .partitions import LogSlice
 from .plans import READ_PLAN, TRIMMED, parse_plan
-from .reading import BatchCollector, replica_reader
 from .throttle import Throttle
 from .wire import Response
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger_chaos.linear import LOG, REGISTER, Call, check_linearizable, shortest
-from dledger_chaos.linear.checker import UNKNOWN
+from dledger_chaos.linear import LOG, REGISTER, UNKNOWN, Call, check_linearizable, shortest
 
 
 def calls(*lines):

@@ -8,9 +8,10 @@ import random
 import pytest
 from histories import History, verdict
 
-from dledger_chaos.checkers.linearizability import call_of, model_of
+from dledger_chaos.checkers.linearizability import model_of
 from dledger_chaos.history import Recorder, read_operations
 from dledger_chaos.linear import check_linearizable
+from dledger_chaos.linear_calls import call_of
 from dledger_chaos.subjects.group import SubjectGroup, running
 from dledger_chaos.workloads import registers
 from dledger_chaos.workloads.base import NodeAddresses, WorkloadContext

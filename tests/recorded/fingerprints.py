@@ -25,6 +25,7 @@ from random import Random
 from typing import Final
 from unittest import mock
 
+from dledger.replica.describe import describe
 from dledger.sim.campaign import run_case
 from dledger.sim.cases import Case, Limits
 from dledger.sim.group import Life, SimGroup
@@ -231,7 +232,7 @@ def _state(group: SimGroup) -> _Hash:
         replica, store = life.replica, life.replica.store
         found.add(name, replica.engine.term, replica.engine.role.name, str(replica.engine.table.membership))
         found.add(store.last_index, store.durable, replica.engine.commit_index, replica.applied_index)
-        status = replica.status()
+        status = describe(replica)
         found.add(status.syncs, status.elections, life.machine.digest())
     return found
 

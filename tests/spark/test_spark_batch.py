@@ -14,7 +14,7 @@ from pyspark.sql.functions import col, lit
 
 from dledger_client import Message, MessageQueue, SyncAdmin, SyncProducer
 from dledger_client.testing import LocalCluster
-from dledger_spark import planning, queues, reading, segments
+from dledger_spark import planning, queues, segments
 from dledger_spark.errors import OptionError
 from dledger_spark.filters import PushedFilters
 from dledger_spark.options import read_options
@@ -290,7 +290,7 @@ def test_a_follower_that_stands_still_in_the_middle_of_a_read_is_replaced(
     monkeypatch.setattr(segments, "READ_BYTES", 1)  # one entry an answer
     monkeypatch.setattr(queues, "_MAX_MESSAGES", 10)
     monkeypatch.setattr(queues, "_GATHERED_BYTES", 1)
-    monkeypatch.setattr(reading, "_FULL_ROWS", 1)
+    monkeypatch.setattr("dledger_spark.batches._FULL_ROWS", 1)
     chosen = {"assign": '{"orders":{"broker-b":[0,1,2,3]}}', "columns": "value", "readTimeout": "1500ms"}
     followers = [node for node in cluster.members("broker-b") if node != cluster.leader("broker-b")]
     for mode, follower in product(("segments", "queues"), followers):

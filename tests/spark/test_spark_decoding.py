@@ -11,10 +11,10 @@ from dledger_remoting.hosts import HostAddress
 from dledger_remoting.ids import offset_message_id
 from dledger_remoting.properties import RESERVED_NAMES, parse_properties
 from dledger_remoting.record import MessageRecord, encode_record, iter_records
+from dledger_spark.batches import BatchCollector
 from dledger_spark.entries import Span
 from dledger_spark.errors import CorruptDataError
 from dledger_spark.partitions import Source
-from dledger_spark.reading import BatchCollector
 from dledger_spark.schema import NAMES, arrow_schema
 from dledger_spark.wanted import RowFilter, TopicRange
 

@@ -10,7 +10,7 @@ import pytest
 from fake_log import FIRST_POSITION, GROUP, Answer, FakeLog, FakeNode, served
 
 from dledger_remoting.command import RemotingCommand, encode_command, make_response
-from dledger_spark import reading
+from dledger_spark import batches
 from dledger_spark.entries import verify_entries
 from dledger_spark.errors import CorruptDataError, DataLossError, NoNameServerError, NoReplicaError
 from dledger_spark.nodes import NameServers, ReplicaReader
@@ -117,7 +117,7 @@ def test_reading_is_held_back_to_the_bytes_a_second_that_are_allowed(
     log: FakeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr(reading, "Throttle", lambda rate: Throttle(rate, lambda: 100.0, waited.append))
+    monkeypatch.setattr(batches, "Throttle", lambda rate: Throttle(rate, lambda: 100.0, waited.append))
     with served(FakeNode(log, "leader"), FakeNode(log)) as namesrv:
         assert values(log.slice("t", namesrv, max_bytes_per_second=100)) == WHOLE
     size = log.end - FIRST_POSITION

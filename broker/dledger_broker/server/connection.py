@@ -11,15 +11,15 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
+from dledger.net.arrivals import Arrivals
+from dledger_broker.config import BrokerConfig
+from dledger_broker.metrics import BrokerCounters
 from dledger_broker.server.request import Buffer, channel_key
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameBounds, Pieces, pending_frame_bytes, split_frames
 from dledger_remoting.hosts import HostAddress, pack_host
-
-if TYPE_CHECKING:
-    from dledger_broker.server.listener import Listener
 
 _logger = logging.getLogger(__name__)
 
@@ -28,12 +28,39 @@ JOIN_BYTES: Final = 64 << 10
 NOTIFY_FIELD: Final = b"dledgerNotify"
 
 
+class ConnectionOwner(Protocol):
+    """What a connection needs of the listener that accepted it."""
+
+    node_id: str
+    limits: BrokerConfig
+    counters: BrokerCounters
+    arrivals: Arrivals
+    loop: asyncio.AbstractEventLoop
+    is_deaf: bool
+    """No connection is read any more."""
+
+    def admit(self, connection: ClientConnection) -> bool:
+        """Take a new connection; False if there are too many already."""
+
+    def received(self, connection: ClientConnection, data: bytes, frames: list[FrameBounds]) -> None:
+        """Have the whole frames in `data` handled at the end of this turn."""
+
+    def handle_reads(self) -> None:
+        """Handle now what was received."""
+
+    def lost(self, connection: ClientConnection) -> None:
+        """Forget a connection."""
+
+    def schedule_flush(self, connection: ClientConnection) -> None:
+        """Call `flush` of a connection at the end of this turn."""
+
+
 class ClientConnection(asyncio.Protocol):
     """Implements `Channel` for a client that is connected to this node."""
 
     is_forwarded: Final = False
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: ConnectionOwner) -> None:
         self._listener = listener
         self._counters = listener.counters
         self._limits = listener.limits

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from dledger_chaos.history import Operation
 from dledger_chaos.linear import LOG, REGISTER, STEP_LIMIT, Call, Model, check_linearizable, shortest
-from dledger_chaos.linear.checker import UNKNOWN
+from dledger_chaos.linear_calls import call_of
 
 from .base import Findings, Judgement, RunData
 
@@ -17,9 +16,6 @@ EXISTENCE: Final = replace(REGISTER, name="existence", initial=(False,))
 
 FINAL: Final = "final"
 """The process that reads every key once more when everything has healed."""
-
-_ANSWERS: Final = {"cas": "swapped", "append": "place"}
-"""Where an operation's answer stands in its extras."""
 
 
 def linearizable(run: RunData) -> Judgement:
@@ -62,24 +58,3 @@ def _search(run: RunData, workload: str, model_of_key: Callable[[str], Model]) -
 def model_of(key: str) -> Model:
     """What kind of object a key is."""
     return LOG if key.startswith("log") else REGISTER
-
-
-def call_of(operation: Operation) -> Call | None:
-    """An operation as the linearizability checker takes it; None if it certainly had no effect, or nobody saw what it
-    read.
-    """
-    if operation.outcome == "fail" or (operation.outcome == "info" and operation.f == "read"):
-        return None
-    f = "write" if operation.f in {"create", "delete"} else operation.f
-    argument = None if f == "read" else _hashable(operation.value)
-    if operation.outcome == "info":
-        return Call(operation.id, f, argument, UNKNOWN, operation.invoke_ns, None)
-    answer = operation.value if operation.f == "read" else operation.extras.get(_ANSWERS.get(operation.f, ""))
-    return Call(operation.id, f, argument, _hashable(answer), operation.invoke_ns, operation.complete_ns)
-
-
-def _hashable(value: object) -> Hashable:
-    if isinstance(value, list):
-        return tuple(map(_hashable, value))
-    assert isinstance(value, Hashable)
-    return value

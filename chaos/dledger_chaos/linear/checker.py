@@ -10,43 +10,15 @@ An operation whose end nobody saw has a call and no return: it may be taken at a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-if TYPE_CHECKING:
-    from .models import Model
+from .calls import Call
+from .models import Model
 
 STEP_LIMIT: Final = 1_000_000
 """Steps of the search for one key, a few seconds; what is not decided by then is unknown."""
-
-
-class _Unknown:
-    def __repr__(self) -> str:
-        return "unknown"
-
-
-UNKNOWN: Final = _Unknown()
-"""The answer of an operation whose end nobody saw."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One operation: what was asked, what was answered, and when, in any unit. `id` is the caller's name for it.
-
-    `argument` and `answer` are hashable. `returned` is None if the end was not seen; `answer` is `UNKNOWN` then.
-    """
-
-    id: int
-    f: str
-    argument: Hashable
-    answer: Hashable
-    called: int
-    returned: int | None
-
-    def __str__(self) -> str:
-        asked = self.f if self.argument is None else f"{self.f}({self.argument})"
-        return f"{asked} -> {'?' if self.returned is None else self.answer} [{self.id}]"
 
 
 @dataclass(frozen=True, slots=True)

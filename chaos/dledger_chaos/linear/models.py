@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from .checker import UNKNOWN, Call
+from .calls import UNKNOWN, Call
 
 Step: TypeAlias = Callable[[Hashable, Call], Hashable | None]
 """The state after an operation in a state, never None; None if it cannot have answered what it did there."""

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from .checker import STEP_LIMIT, UNKNOWN, Call, check_linearizable
-
-if TYPE_CHECKING:
-    from .models import Model
+from .calls import UNKNOWN, Call
+from .checker import STEP_LIMIT, check_linearizable
+from .models import Model
 
 
 def shortest(calls: Sequence[Call], model: Model, *, step_limit: int = STEP_LIMIT) -> list[Call]:

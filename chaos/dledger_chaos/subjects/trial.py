@@ -26,9 +26,9 @@ from typing import Final, NamedTuple
 import click
 import msgspec
 
-from dledger_chaos.checkers.linearizability import call_of
 from dledger_chaos.history import Operation, Recorder, read_operations
 from dledger_chaos.linear import REGISTER, check_linearizable, shortest
+from dledger_chaos.linear_calls import call_of
 from dledger_chaos.subjects.client import SubjectClient
 from dledger_chaos.subjects.group import Kind, SubjectGroup
 

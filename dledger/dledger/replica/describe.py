@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dledger.replica.concerns import clock_ahead_ms
+from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus, PeerStatus
-
-if TYPE_CHECKING:
-    from dledger.replica.replica import Replica
 
 
 def describe(replica: Replica) -> NodeStatus:

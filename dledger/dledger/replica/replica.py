@@ -38,7 +38,6 @@ from dledger.net.transport import Transport
 from dledger.replica.applier import Applier
 from dledger.replica.completions import Completions
 from dledger.replica.concerns import Concerns
-from dledger.replica.describe import describe
 from dledger.replica.feed import MachineFeed
 from dledger.replica.flusher import SLOW_SYNC_S, Flusher
 from dledger.replica.forgetting import Forgetter
@@ -58,7 +57,6 @@ from dledger.replica.rewriting import Rewriter
 from dledger.replica.saver import HardStateSaver
 from dledger.replica.snapshotter import Snapshotter
 from dledger.replica.standing import StandingTeller
-from dledger.replica.status import NodeStatus
 from dledger.replica.transfer import SNAPSHOT_CHANNEL
 from dledger.replica.upkeep import CHANNELS as UPKEEP_CHANNELS
 from dledger.replica.upkeep import Upkeep
@@ -614,7 +612,3 @@ class Replica:
     def propose_trim(self, position: int) -> bool:
         """Leader: have every replica drop what lies before a snapshot; False if none stands at `position`."""
         return self._marks.propose_trim(position)
-
-    def status(self) -> NodeStatus:
-        """What `/status` shows."""
-        return describe(self)

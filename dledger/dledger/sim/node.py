@@ -10,6 +10,7 @@ from dledger.environment import COLD, called_back
 from dledger.errors import TrimmedError
 from dledger.net.requests import Handler, RequestChannel
 from dledger.net.transport import Buffer
+from dledger.replica.describe import describe
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
 from dledger.sim.environment import SimEnvironment
@@ -146,7 +147,7 @@ class SimulatedNode:
 
     def status(self) -> NodeStatus:
         """See `Node.status`."""
-        return self._life.replica.status()
+        return describe(self._life.replica)
 
     def request_channel(self, number: int, handler: Handler) -> RequestChannel:
         """See `Node.request_channel`."""

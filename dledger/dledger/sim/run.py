@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from dledger import loop_guard
+from dledger.replica.describe import describe
 from dledger.replica.replica import Replica
 from dledger.sim.cases import Case, Strike
 from dledger.sim.group import DISK_ERRORS, SimGroup, SimNode
@@ -202,7 +203,7 @@ def _describe(node: SimNode) -> str:
     replica = node.replica
     if replica is None:
         return f"{node.name} is down"
-    status = replica.status()
+    status = describe(replica)
     return (
         f"{node.name} {status.role} of term {status.term} (ready {status.ready}): last {status.last_index},"
         f" commit {status.commit_index}, applied {status.applied_index}, durable {replica.store.durable},"

@@ -1,0 +1,22 @@
+"""Results of sends, which errors carry too: a batch may have been stored in part."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SendResult(msgspec.Struct, frozen=True, gc=False):
+    """Where an acknowledged message lies.
+
+    `message_id` is the unique key, which consumers see as `ReceivedMessage.message_id`; `offset_message_id` says where
+    the message lies, and is what `Admin.message_by_id` takes.
+    `replicated` is False only if a RocketMQ broker stored the message but could not flush or replicate it in time.
+    """
+
+    message_id: str
+    offset_message_id: str
+    topic: str
+    broker_group: str
+    queue_id: int
+    queue_offset: int
+    replicated: bool = True
