@@ -26,12 +26,10 @@ from dledger.sim.workload import Workload, WorkloadSettings
 from dledger.types import ReplicaId
 from dledger_broker.processors.idempotent import IdempotentSends
 from dledger_broker.processors.identities import UnitRows
-from dledger_broker.sim.clients import ClientSettings
 from dledger_broker.sim.connection import Answer
 from dledger_broker.sim.expected import Incarnation, Stored
-from dledger_broker.sim.service import BrokerSettings
-from dledger_broker.sim.trial import BrokerTrial
-from dledger_broker.sim.truth import encode_body
+from dledger_broker.sim.pulls import PullJudge
+from dledger_broker.sim.truth import Truth, encode_body
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.record import MessageRecord, encode_record
@@ -129,16 +127,17 @@ def test_an_idempotent_send_that_is_not_remembered_is_no_excuse_for_its_repetiti
 
 
 def test_a_pull_from_below_the_first_kept_message_skips_only_what_is_gone() -> None:
-    trial = BrokerTrial(Random(1), ClientSettings(topics=1), BrokerSettings(), None)
-    topic = trial.truth.topics["lasting-0"] = Incarnation("lasting-0", 0)
+    truth = Truth(Counter())
+    topic = truth.topics["lasting-0"] = Incarnation("lasting-0", 0)
     topic.first_offsets[0] = 3
-    trial._group = SimGroup(Scheduler(), Random(1), GroupSettings(), serve_registers)
-    trial.truth.expected.incarnations[topic.name, 0] = topic
+    truth.begin(SimGroup(Scheduler(), Random(1), GroupSettings(), serve_registers))
+    truth.expected.incarnations[topic.name, 0] = topic
     topic.queues[0] = [Stored(offset, topic.name, 0, 0, offset, offset, 1, 0, 0) for offset in range(5)]
-    trial.truth.by_position.update((stored.position, stored) for stored in topic.queues[0])
-    assert trial.pulled(topic.name, 0, 1, _found(3)) == 4
+    truth.by_position.update((stored.position, stored) for stored in topic.queues[0])
+    judge_of_pulls = PullJudge(truth)
+    assert judge_of_pulls.pulled(topic.name, 0, 1, _found(3)) == 4
     with pytest.raises(Violation, match="a pull skips nothing that is kept"):
-        trial.pulled(topic.name, 0, 1, _found(4))
+        judge_of_pulls.pulled(topic.name, 0, 1, _found(4))
 
 
 def _found(offset: int) -> Answer:

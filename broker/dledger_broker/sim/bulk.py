@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -18,12 +18,10 @@ from dledger.types import EntryKind
 from dledger_broker.sim.clients import LATE_EFFECT_S, Client
 from dledger_broker.sim.connection import Answer
 from dledger_broker.sim.truth import Claim
+from dledger_broker.sim.workload import Workload
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.range_reads import PinList, ReadPlan
 from dledger_remoting.record import scan_records
-
-if TYPE_CHECKING:
-    from dledger_broker.sim.trial import BrokerTrial
 
 ANY_ROLE: Final = "leader,follower,learner"
 SLICE_BYTES: Final = 64 << 10
@@ -33,8 +31,8 @@ LEASE_S: Final = 20.0
 class BulkReader(Client):
     """Reads the log as Spark does, and starts again from a new plan."""
 
-    def __init__(self, trial: BrokerTrial, number: int) -> None:
-        super().__init__(trial, number)
+    def __init__(self, workload: Workload, number: int) -> None:
+        super().__init__(workload, number)
         self._pin = f"reader-{number}"
         self._ranges: list[tuple[int, int]] = []
         self._unpinned_at: float | None = None
@@ -55,7 +53,7 @@ class BulkReader(Client):
     # ---------------------------------------------------------------- reading
 
     def _plan(self) -> None:
-        floor = self.trial.stored_below
+        floor = self.workload.stored_below
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
@@ -63,7 +61,7 @@ class BulkReader(Client):
                 require(plan.commit >= floor, "a plan covers what it has to", commit=plan.commit, asked_for=floor)
                 ends = [*(cut.position for cut in plan.cuts[1:]), plan.commit]
                 self._ranges = [(cut.position, end) for cut, end in zip(plan.cuts, ends, strict=False)]
-                self.trial.counts["log planned"] += 1
+                self.workload.counts["log planned"] += 1
             self.pause()
 
         ext = {"roles": ANY_ROLE, "sliceBytes": str(SLICE_BYTES), "minCommit": str(floor)}
@@ -81,14 +79,14 @@ class BulkReader(Client):
                     self._ranges.pop(0)
             elif answer is not None and answer.code == ResponseCode.READ_TRIMMED:
                 require(
-                    start < self.trial.truth.trimmed_to,
+                    start < self.workload.truth.trimmed_to,
                     "a range that is kept is not denied",
                     asked=start,
                     answer=answer,
                 )
                 self._ranges.clear()
-                self.trial.counts["range trimmed"] += 1
-            elif answer is not None and self.trial.group.rotten:
+                self.workload.counts["range trimmed"] += 1
+            elif answer is not None and self.workload.group.rotten:
                 self._ranges.clear()
             self.pause()
 
@@ -114,16 +112,16 @@ class BulkReader(Client):
                     records = body[begin : begin + entry.size - HEADER_BYTES - entry.channel]
                     found += [entry.position + HEADER_BYTES + record.position for record in scan_records(records)]
         except CorruptionError:
-            require(self.trial.group.rotten, "a range holds whole entries", start=start, end=end)
+            require(self.workload.group.rotten, "a range holds whole entries", start=start, end=end)
             return
-        expected = self.trial.truth.positions_between(start, end)
+        expected = self.workload.truth.positions_between(start, end)
         require(
-            found == expected or self.trial.group.rotten, "a range brings all that lies in it", start=start, end=end
+            found == expected or self.workload.group.rotten, "a range brings all that lies in it", start=start, end=end
         )
-        self.trial.counts["record read by range"] += len(found)
+        self.workload.counts["record read by range"] += len(found)
 
     def _commit(self) -> None:
-        floor = self.trial.stored_below
+        floor = self.workload.stored_below
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
@@ -137,7 +135,7 @@ class BulkReader(Client):
     # ---------------------------------------------------------------- pins
 
     def _change_pin(self) -> None:
-        claims = self.trial.truth.claims
+        claims = self.workload.truth.claims
         if self._pin in claims and self.random.random() < 0.5:
             self._list()
         elif self._pin in claims and self.random.random() < 0.3:
@@ -150,13 +148,13 @@ class BulkReader(Client):
     @property
     def _may_be_unpinned(self) -> bool:
         """Whether an earlier unpin may still take effect."""
-        group, at = self.trial.group, self._unpinned_at
+        group, at = self.workload.group, self._unpinned_at
         return at is not None and group.scheduler.now <= at + LATE_EFFECT_S + group.longest_pause_s
 
     def _put(self, position: int) -> None:
-        trial, now = self.trial, self.trial.group.scheduler.now
+        workload, now = self.workload, self.workload.group.scheduler.now
         counts = not self._may_be_unpinned
-        trimmed_to = trial.truth.trimmed_to
+        trimmed_to = workload.truth.trimmed_to
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
@@ -164,8 +162,8 @@ class BulkReader(Client):
             if answer is not None and answer.code == ResponseCode.SUCCESS and counts:
                 held = int(answer.ext["position"])
                 require(held <= position, "a pin holds at least what was asked for", asked=position, held=held)
-                trial.truth.claims[self._pin] = Claim(held, now + LEASE_S)
-                trial.counts["log pinned"] += 1
+                workload.truth.claims[self._pin] = Claim(held, now + LEASE_S)
+                workload.counts["log pinned"] += 1
             self.pause()
 
         ext = {"name": self._pin, "position": str(position), "leaseMillis": str(int(LEASE_S * 1000))}
@@ -173,16 +171,16 @@ class BulkReader(Client):
             self.pause()
 
     def _unpin(self) -> None:
-        del self.trial.truth.claims[self._pin]
-        self._unpinned_at = self.trial.group.scheduler.now
+        del self.workload.truth.claims[self._pin]
+        self._unpinned_at = self.workload.group.scheduler.now
         if not self.call(RequestCode.UNPIN_LOG, {"name": self._pin}, lambda _: self.pause()):
             self.pause()
 
     def _list(self) -> None:
-        claim = self.trial.truth.claims[self._pin]
+        claim = self.workload.truth.claims[self._pin]
 
         def done(answer: Answer | None) -> None:
-            group = self.trial.group
+            group = self.workload.group
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 pins = {pin.name: pin.position for pin in msgspec.json.decode(answer.body, type=PinList).pins}
                 held = pins.get(self._pin)

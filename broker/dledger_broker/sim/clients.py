@@ -12,18 +12,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dledger.sim.invariants import require
 from dledger_broker.forward import NO_FORWARD_FIELD
 from dledger_broker.sim.connection import Answer, Done, SimConnection
 from dledger_broker.sim.service import FIRST_PORT, PORT_STEP
+from dledger_broker.sim.workload import NOT_STORED, Workload
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.hosts import HostAddress
-
-if TYPE_CHECKING:
-    from dledger_broker.sim.trial import BrokerTrial
 
 CLIENT_HOST: Final = "127.0.0.1"
 FIRST_CLIENT_PORT: Final = 50_000
@@ -32,67 +30,21 @@ LATE_EFFECT_S: Final = 15.0
 leader, or in a link that nothing passes."""
 LEAVE_SHARE: Final = 0.2
 """Share of a client's steps in which it learns that its node is about to stop."""
-NOT_STORED: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.MESSAGE_ILLEGAL,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.TOPIC_NOT_EXIST,
-    }
-)
-"""After these nothing was, is or will be stored."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientSettings:
-    """How much the clients of a seed do, and in which way."""
-
-    producers: int = 2
-    consumers: int = 2
-    administrators: int = 1
-    readers: int = 1
-    repeaters: int = 0
-    bulk_readers: int = 0
-    racers: int = 0
-    waiters: int = 0
-    tenants: int = 0
-    restarters: int = 0
-    stewards: int = 0
-    resizers: int = 0
-    think_s: float = 0.1
-    """Mean pause between two operations of one client."""
-    timeout_s: float = 3.0
-    stay_share: float = 0.3
-    """Share of the clients that stay with a node whoever leads."""
-    no_forward_share: float = 0.2
-    """Share of the clients that ask not to be forwarded."""
-    topics: int = 2
-    queues: int = 2
-    batch_share: float = 0.2
-    most_in_batch: int = 8
-    oneway_share: float = 0.05
-    padding_bytes: int = 300
-    large_share: float = 0.02
-    large_bytes: int = 12 << 10
-    long_poll_share: float = 0.3
-    restart_share: float = 0.05
-    """Share of a consumer's steps in which it forgets where it was, and asks."""
 
 
 class Client:
     """One client; a subclass says what it does next in `act`, and calls `pause` when that is done."""
 
-    def __init__(self, trial: BrokerTrial, number: int) -> None:
-        self.trial = trial
+    def __init__(self, workload: Workload, number: int) -> None:
+        self.workload = workload
         self.number = number
-        self.random: Random = trial.random
+        self.random: Random = workload.random
         self.name = f"client-{number}"
         self._connection: SimConnection | None = None
         self._connections = count(1)
-        self._believed = self.random.choice(trial.group.settings.names)
-        self._stays = self.random.random() < trial.settings.stay_share
-        self._no_forward = not self._stays and self.random.random() < trial.settings.no_forward_share
+        self._believed = self.random.choice(workload.group.settings.names)
+        self._stays = self.random.random() < workload.settings.stay_share
+        self._no_forward = not self._stays and self.random.random() < workload.settings.no_forward_share
 
     def act(self) -> None:
         """Do something."""
@@ -100,11 +52,11 @@ class Client:
 
     def pause(self, then: Callable[[], None] | None = None, *, haste: float = 1.0) -> None:
         """Go on after a while, of which `haste` is the share that passes."""
-        trial, act = self.trial, partial(self._act, then or self.act)
-        trial.group.scheduler.after(self.random.expovariate(1.0) * trial.settings.think_s * haste, act)
+        workload, act = self.workload, partial(self._act, then or self.act)
+        workload.group.scheduler.after(self.random.expovariate(1.0) * workload.settings.think_s * haste, act)
 
     def _act(self, act: Callable[[], None]) -> None:
-        if self.trial.takes_another():
+        if self.workload.takes_another():
             act()
 
     def call(
@@ -120,7 +72,7 @@ class Client:
         """Send a request to the node believed in; False, and nothing was sent, if it cannot be reached."""
         connection = self._connect()
         if connection is None:
-            self._believed = self.random.choice(self.trial.group.settings.names)
+            self._believed = self.random.choice(self.workload.group.settings.names)
             return False
         if self._no_forward:
             ext[NO_FORWARD_FIELD] = "true"
@@ -128,15 +80,15 @@ class Client:
 
         def answered(answer: Answer | None) -> None:
             if answer is not None:
-                self.trial.answered(code, answer)
+                self.workload.answered(code, answer)
             self._learn(answer, oneway=oneway)
             done(answer)
 
-        connection.call(command, timeout_s or self.trial.settings.timeout_s, answered)
+        connection.call(command, timeout_s or self.workload.settings.timeout_s, answered)
         return True
 
     def _connect(self) -> SimConnection | None:
-        connection, group = self._connection, self.trial.group
+        connection, group = self._connection, self.workload.group
         leaves = self._believed in group.leaving
         if connection is not None and connection.is_usable and not (leaves and self.random.random() < LEAVE_SHARE):
             return connection
@@ -155,7 +107,7 @@ class Client:
         if address and not self._stays:
             self._move(f"n{(int(address.rpartition(':')[2]) - FIRST_PORT) // PORT_STEP}")
         elif answer is None or self.random.random() < 0.5:
-            self._move(self.random.choice(self.trial.group.settings.names))
+            self._move(self.random.choice(self.workload.group.settings.names))
 
     def _move(self, name: str) -> None:
         if name != self._believed or not (self._connection and self._connection.is_usable):
@@ -170,20 +122,22 @@ class Producer(Client):
 
     def act(self) -> None:
         """Send."""
-        trial, random, settings = self.trial, self.random, self.trial.settings
-        topic = trial.any_topic()
+        workload, random, settings = self.workload, self.random, self.workload.settings
+        topic = workload.any_topic()
         many = random.random() < settings.batch_share
-        operations = [trial.next_operation() for _ in range(random.randint(2, settings.most_in_batch) if many else 1)]
+        operations = [
+            workload.next_operation() for _ in range(random.randint(2, settings.most_in_batch) if many else 1)
+        ]
         oneway = random.random() < settings.oneway_share
         queue_id = random.randrange(settings.queues)
-        code, ext, body = trial.make_send(topic, queue_id, operations, batch=many)
+        code, ext, body = workload.make_send(topic, queue_id, operations, batch=many)
 
         def done(answer: Answer | None) -> None:
-            trial.sent(operations, queue_id, answer)
+            workload.sent(operations, queue_id, answer)
             self.pause()
 
         if not self.call(code, ext, done, body=body, oneway=oneway):
-            trial.not_sent(operations)
+            workload.not_sent(operations)
             self.pause()
 
 
@@ -201,17 +155,17 @@ class _Position:
 class Consumer(Client):
     """Consumes some queues of a lasting topic as the only member of its group, and commits, ever higher."""
 
-    def __init__(self, trial: BrokerTrial, number: int) -> None:
-        super().__init__(trial, number)
+    def __init__(self, workload: Workload, number: int) -> None:
+        super().__init__(workload, number)
         self.group_name = f"group-{number}"
-        self.topic = self.random.choice(sorted(trial.lasting))
-        self._positions = {queue_id: _Position() for queue_id in range(trial.settings.queues)}
+        self.topic = self.random.choice(sorted(workload.lasting))
+        self._positions = {queue_id: _Position() for queue_id in range(workload.settings.queues)}
 
     def act(self) -> None:
         """Ask where to go on, pull, or commit."""
         queue_id = self.random.choice(sorted(self._positions))
         position = self._positions[queue_id]
-        if position.offset < 0 or self.random.random() < self.trial.settings.restart_share:
+        if position.offset < 0 or self.random.random() < self.workload.settings.restart_share:
             self._ask(queue_id, position)
         elif position.offset > position.attempted and self.random.random() < 0.3:
             self._commit(queue_id, position)
@@ -226,9 +180,9 @@ class Consumer(Client):
 
         def done(answer: Answer | None) -> None:
             if answer is not None:
-                self.trial.questions.offset((self.group_name, self.topic, queue_id), answer)
+                self.workload.questions.offset((self.group_name, self.topic, queue_id), answer)
             if answer is not None and answer.code == ResponseCode.SUCCESS:
-                position.offset = self.trial.offset_read(answer, floor, self._key(queue_id))
+                position.offset = self.workload.offset_read(answer, floor, self._key(queue_id))
             elif answer is not None and answer.code == ResponseCode.QUERY_NOT_FOUND:
                 require(floor < 0, "a committed offset is known", group=self.group_name, acknowledged=floor)
                 position.offset = 0
@@ -241,16 +195,16 @@ class Consumer(Client):
     def _commit(self, queue_id: int, position: _Position) -> None:
         offset = position.attempted = position.offset
         change = ("offset", self.group_name, self.topic, queue_id, offset)
-        self.trial.truth.expected.attempt(change)
-        oneway = self.random.random() < self.trial.settings.oneway_share
+        self.workload.truth.expected.attempt(change)
+        oneway = self.random.random() < self.workload.settings.oneway_share
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 position.acknowledged = max(position.acknowledged, offset)
-                self.trial.truth.commit_acknowledged((self.group_name, self.topic, queue_id), offset)
-                self.trial.counts["commit"] += 1
+                self.workload.truth.commit_acknowledged((self.group_name, self.topic, queue_id), offset)
+                self.workload.counts["commit"] += 1
             elif answer is not None and answer.code in NOT_STORED:
-                self.trial.truth.expected.refuse(change)
+                self.workload.truth.expected.refuse(change)
             self.pause()
 
         ext = self._key(queue_id) | {"commitOffset": str(offset)}
@@ -258,17 +212,17 @@ class Consumer(Client):
             self.pause()
 
     def _pull(self, queue_id: int, position: _Position) -> None:
-        random, settings = self.random, self.trial.settings
+        random, settings = self.random, self.workload.settings
         waits = random.random() < settings.long_poll_share
         commits = position.offset > position.attempted and random.random() < 0.3
         offset = position.offset
         if commits:
             position.attempted = offset
-            self.trial.truth.expected.attempt(("offset", self.group_name, self.topic, queue_id, offset))
+            self.workload.truth.expected.attempt(("offset", self.group_name, self.topic, queue_id, offset))
 
         def done(answer: Answer | None) -> None:
             if answer is not None:
-                after = self.trial.pulled(self.topic, queue_id, offset, answer)
+                after = self.workload.pulled(self.topic, queue_id, offset, answer)
                 if position.offset == offset and after is not None:
                     position.offset = after
             self.pause()
@@ -296,14 +250,14 @@ def pull_fields(offset: int, most: int, *, poll_s: float = 0.0, commits: bool = 
 class Administrator(Client):
     """Creates and deletes a topic of its own, again and again, while others send to it, and commits offsets of it."""
 
-    def __init__(self, trial: BrokerTrial, number: int) -> None:
-        super().__init__(trial, number)
+    def __init__(self, workload: Workload, number: int) -> None:
+        super().__init__(workload, number)
         self.topic = f"passing-{number}"
         self._exists: bool | None = None
         """As far as it was told; None if nobody knows."""
         self._unsure_since: float | None = None
         """When the outcome of the last change that had none was given up: it may take effect after later ones."""
-        trial.passing.append(self.topic)
+        workload.passing.append(self.topic)
 
     def act(self) -> None:
         """Create, delete, commit, or look whether what was done last is still so."""
@@ -311,7 +265,7 @@ class Administrator(Client):
         if choice < 0.1:
             self._pull()
         elif choice < 0.4:
-            ext = self.trial.topic_fields(self.topic)
+            ext = self.workload.topic_fields(self.topic)
             self._change(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, exists=True)
         elif choice < 0.7:
             self._change(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": self.topic}, exists=False)
@@ -321,16 +275,16 @@ class Administrator(Client):
     @property
     def _may_be_undone(self) -> bool:
         """Whether an earlier change may still take effect."""
-        group, since = self.trial.group, self._unsure_since
+        group, since = self.workload.group, self._unsure_since
         return since is not None and group.scheduler.now < since + LATE_EFFECT_S + group.longest_pause_s
 
     def _change(self, code: int, ext: dict[str, str], *, exists: bool) -> None:
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 self._exists = exists
-                self.trial.counts["topic changed"] += 1
+                self.workload.counts["topic changed"] += 1
             elif answer is None or answer.code not in NOT_STORED:
-                self._unsure_since = self.trial.group.scheduler.now
+                self._unsure_since = self.workload.group.scheduler.now
             if self._may_be_undone:
                 self._exists = None
             self.pause()
@@ -350,7 +304,7 @@ class Administrator(Client):
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code in {ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST}:
-                self.trial.topic_seen(self.topic, expected=expected, found=answer.code == ResponseCode.SUCCESS)
+                self.workload.topic_seen(self.topic, expected=expected, found=answer.code == ResponseCode.SUCCESS)
             self.pause()
 
         if not self.call(RequestCode.GET_TOPIC_CONFIG, {"topic": self.topic}, done):
@@ -369,31 +323,31 @@ class Reader(Client):
             self._message(by_key=choice < 0.8)
 
     def _maximum(self) -> None:
-        trial = self.trial
-        topic, queue_id = self.random.choice(sorted(trial.lasting)), self.random.randrange(trial.settings.queues)
-        floor = trial.floors.get((topic, queue_id), 0)
+        workload = self.workload
+        topic, queue_id = self.random.choice(sorted(workload.lasting)), self.random.randrange(workload.settings.queues)
+        floor = workload.floors.get((topic, queue_id), 0)
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 found = int(answer.ext["offset"])
                 require(found >= floor, "the end of a queue is never stale", topic=topic, found=found, floor=floor)
-                trial.counts["read"] += 1
+                workload.counts["read"] += 1
             self.pause()
 
         if not self.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)}, done):
             self.pause()
 
     def _message(self, *, by_key: bool) -> None:
-        trial = self.trial
-        stored = trial.any_acknowledged(self.random)
+        workload = self.workload
+        stored = workload.any_acknowledged(self.random)
         if stored is None:
             self.pause()
             return
 
         def done(answer: Answer | None) -> None:
-            trial.looked_up(stored, answer, by_key=by_key)
+            workload.looked_up(stored, answer, by_key=by_key)
             self.pause()
 
-        code, ext = trial.make_lookup(stored, by_key=by_key)
+        code, ext = workload.make_lookup(stored, by_key=by_key)
         if not self.call(code, ext, done):
             self.pause()

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, Protocol, cast
 
+from dledger.sim.group import Life, SimGroup
 from dledger.sim.invariants import require
 from dledger.sim.scheduler import Scheduler, Timer
 from dledger_broker.server.connection import pack_born_host
 from dledger_broker.server.request import Buffer
+from dledger_broker.sim.watched import WatchedMachine
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import FrameError
-from dledger_remoting.frame import FrameDecoder, split_frames
+from dledger_remoting.frame import FrameBounds, FrameDecoder, split_frames
 from dledger_remoting.hosts import HostAddress
-
-if TYPE_CHECKING:
-    from dledger.sim.group import Life, SimGroup
-    from dledger_broker.sim.service import SimBroker
 
 FASTEST_S: Final = 0.0001
 SPREAD_S: Final = 0.001
@@ -57,6 +55,19 @@ Done = Callable[[Answer | None], None]
 """Told once: the answer, or None if there was none in time."""
 
 
+class Server(Protocol):
+    """What answers on a node, as far as a connection knows it."""
+
+    machine: WatchedMachine
+    reign: int
+    """A number of its own for each time that this node leads and is ready without a break; 0 while it is not."""
+    is_deaf: bool
+    """It reads nothing more of what comes over its connections."""
+
+    def on_frames(self, origin: SimConnection, data: bytes, frames: list[FrameBounds]) -> None:
+        """Requests came over a connection."""
+
+
 class SimConnection:
     """One connection of a client to one life of a node; frames keep their order in each direction."""
 
@@ -74,7 +85,7 @@ class SimConnection:
         self._unanswered: dict[int, int] = {}
         """The codes of requests that have come and were not answered yet, by their numbers."""
         self._reign = 0
-        """When the last frame came (see `SimBroker.reign`), 0 if that had to wait for requests that were passed on."""
+        """When the last frame came (see `Server.reign`), 0 if that had to wait for requests that were passed on."""
         self.passed_on: set[int] = set()
         """Requests that the node has passed on, by their numbers."""
         self._opaques = count(1)
@@ -146,8 +157,8 @@ class SimConnection:
     # ---------------------------------------------------------------- the node's side, see `Origin`
 
     @property
-    def _broker(self) -> SimBroker:
-        return cast("SimBroker", self._life.service)
+    def _broker(self) -> Server:
+        return cast(Server, self._life.service)
 
     def _arrive(self, frame: bytes, opaque: int, code: int | None, asked_at: float) -> None:
         if self._broker.is_deaf:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from dledger.sim.group import Life, SimGroup
 from dledger.sim.invariants import require
@@ -10,15 +10,13 @@ from dledger_broker.sim.clients import pull_fields
 from dledger_broker.sim.connection import Answer, SimConnection
 from dledger_broker.sim.expected import Stored
 from dledger_broker.sim.service import SimBroker, address_of
+from dledger_broker.sim.workload import Workload
 from dledger_broker.state.tables import QueueState
 from dledger_broker.views.unitfiles import queue_directory
 from dledger_broker.views.unitreader import read_units
 from dledger_broker.views.units import UNIT
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
-
-if TYPE_CHECKING:
-    from dledger_broker.sim.trial import BrokerTrial
 
 ANSWER_S: Final = 8.0
 LONGEST_POLL_S: Final = 10.0
@@ -35,11 +33,11 @@ VIEW_DIRECTORIES: Final = ("consumequeue", "keyindex", "views")
 WHOLE_S: Final = 20.0
 
 
-def check_views(life: Life, trial: BrokerTrial) -> None:
+def check_views(life: Life, workload: Workload) -> None:
     """The consume queues of a node, in memory and in files, are what the log says."""
     machine = cast(SimBroker, life.service).broker
     for name, topic in machine.state.topics.items():
-        truth = trial.truth.topics.get(name)
+        truth = workload.truth.topics.get(name)
         if truth is None or truth.created != topic.created_position:
             continue  # this replica has not applied everything yet
         for queue in topic.queues.values():
@@ -84,8 +82,8 @@ def _units(life: Life, queue: QueueState) -> bytes:
 class Judge:
     """Asks a whole group."""
 
-    def __init__(self, trial: BrokerTrial, group: SimGroup) -> None:
-        self._trial = trial
+    def __init__(self, workload: Workload, group: SimGroup) -> None:
+        self._workload = workload
         self._group = group
 
     def judge(self) -> None:
@@ -95,7 +93,7 @@ class Judge:
         self._grow_back()
         for name in self._group.nodes:
             self._check_node(name)
-        name = self._trial.random.choice(self._group.settings.names)
+        name = self._workload.random.choice(self._group.settings.names)
         self._delete_views(name)
         self._check_node(name)
 
@@ -113,11 +111,11 @@ class Judge:
 
     def _grow_back(self) -> None:
         """What a topic had in queues that it lost for a while is there again with them."""
-        trial, group = self._trial, self._group
-        for name in sorted(trial.lasting & trial.truth.topics.keys()):
-            config = trial.truth.topics[name].config
-            if config.read_queue_nums < trial.settings.queues and (leader := group.leader) and leader.life:
-                fields = trial.topic_fields(name)
+        workload, group = self._workload, self._group
+        for name in sorted(workload.lasting & workload.truth.topics.keys()):
+            config = workload.truth.topics[name].config
+            if config.read_queue_nums < workload.settings.queues and (leader := group.leader) and leader.life:
+                fields = workload.topic_fields(name)
                 answer = self._ask(self._connect(leader.life), RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
                 require(answer.code == ResponseCode.SUCCESS, "a whole group changes a topic", answer=answer)
 
@@ -125,9 +123,9 @@ class Judge:
         life = self._group.nodes[name].life
         require(life is not None, "a whole group's nodes run", node=name)
         assert life is not None
-        check_views(life, self._trial)
+        check_views(life, self._workload)
         connection = self._connect(life)
-        for topic in self._trial.truth.topics.values():
+        for topic in self._workload.truth.topics.values():
             for queue_id, stored in topic.queues.items():
                 self._read_queue(connection, topic.name, queue_id, len(stored), topic.kept(queue_id))
         self._check_offsets(connection)
@@ -137,7 +135,7 @@ class Judge:
         self._send(connection)
 
     def _connect(self, life: Life) -> SimConnection:
-        return SimConnection(self._group, life, self._trial.random, address_of("n9"), 1 << 30)
+        return SimConnection(self._group, life, self._workload.random, address_of("n9"), 1 << 30)
 
     def _ask(self, connection: SimConnection, code: int, ext: dict[str, str], body: bytes = b"") -> Answer:
         answers: list[Answer | None] = []
@@ -161,7 +159,7 @@ class Judge:
             if again and scheduler.now < deadline:
                 scheduler.run_until(scheduler.now + 0.05)
                 continue
-            after = self._trial.pulled(topic, queue_id, offset, answer)
+            after = self._workload.pulled(topic, queue_id, offset, answer)
             if self._group.rotten and after is None:
                 if scheduler.now < deadline + SCRUB_S:
                     scheduler.run_until(scheduler.now + 0.5)
@@ -188,7 +186,7 @@ class Judge:
 
     def _past_rot(self, topic: str, queue_id: int, offset: int) -> int:
         """Go on behind a message that rotted on a running node, in the one segment that no scrub has looked at yet."""
-        position = self._trial.truth.topics[topic].queues[queue_id][offset].position
+        position = self._workload.truth.topics[topic].queues[queue_id][offset].position
         end = max(node.life.replica.store.end_position for node in self._group.nodes.values() if node.life is not None)
         require(
             position >= end - end % self._group.settings.segment_bytes,
@@ -204,7 +202,7 @@ class Judge:
         return {"consumerGroup": "judges", "topic": topic, "queueId": str(queue_id), **pull_fields(offset, messages)}
 
     def _check_offsets(self, connection: SimConnection) -> None:
-        for (group, topic, queue_id), offset in self._trial.truth.committed.items():
+        for (group, topic, queue_id), offset in self._workload.truth.committed.items():
             ext = {
                 "consumerGroup": group,
                 "topic": topic,
@@ -220,7 +218,7 @@ class Judge:
                 committed=offset,
                 answer=answer,
             )
-        for key, history in self._trial.truth.expected.offsets.items():
+        for key, history in self._workload.truth.expected.offsets.items():
             if history.last is None:
                 self._check_no_offset(connection, *key)
 
@@ -236,26 +234,29 @@ class Judge:
         )
 
     def _look_up(self, connection: SimConnection, *, by_key: bool) -> None:
-        stored = self._trial.any_acknowledged(self._trial.random)
+        stored = self._workload.any_acknowledged(self._workload.random)
         if stored is not None:
-            code, ext = self._trial.make_lookup(stored, by_key=by_key)
+            code, ext = self._workload.make_lookup(stored, by_key=by_key)
             answer = self._ask(connection, code, ext)
             found = answer.code == ResponseCode.SUCCESS or self._group.rotten
             require(
-                found or not self._trial.is_kept(stored), "what is acknowledged is found", stored=stored, answer=answer
+                found or not self._workload.is_kept(stored),
+                "what is acknowledged is found",
+                stored=stored,
+                answer=answer,
             )
-            self._trial.looked_up(stored, answer, by_key=by_key)
+            self._workload.looked_up(stored, answer, by_key=by_key)
 
     def _send(self, connection: SimConnection) -> None:
-        trial = self._trial
-        topic = min(trial.lasting)
-        if topic not in trial.truth.topics:
+        workload = self._workload
+        topic = min(workload.lasting)
+        if topic not in workload.truth.topics:
             return
-        operation = trial.next_operation()
-        code, ext, body = trial.make_send(topic, 0, [operation], batch=False)
+        operation = workload.next_operation()
+        code, ext, body = workload.make_send(topic, 0, [operation], batch=False)
         answer = self._ask(connection, code, ext, body)
         require(answer.code == ResponseCode.SUCCESS, "a whole group takes a message", answer=answer)
-        trial.sent([operation], 0, answer)
+        workload.sent([operation], 0, answer)
 
     def _delete_views(self, name: str) -> None:
         """Views are disposable."""
@@ -268,4 +269,4 @@ class Judge:
         while not group.healthy():
             require(scheduler.now < deadline, "a node without views is soon back", node=name)
             scheduler.run_until(scheduler.now + 0.05)
-        self._trial.counts["views deleted"] += 1
+        self._workload.counts["views deleted"] += 1

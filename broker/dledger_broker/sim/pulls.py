@@ -12,27 +12,22 @@ Of a topic that was deleted and made again every answer is about one incarnation
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from dledger.sim.invariants import Violation, require
 from dledger_broker.sim.connection import Answer
 from dledger_broker.sim.expected import Incarnation
-from dledger_broker.sim.truth import operation_of
+from dledger_broker.sim.truth import Truth, operation_of
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.errors import RecordError
 from dledger_remoting.record import MessageRecord, iter_records
-
-if TYPE_CHECKING:
-    from dledger_broker.sim.trial import BrokerTrial
 
 
 class PullJudge:
     """Judges the pulls of a trial."""
 
-    def __init__(self, trial: BrokerTrial) -> None:
-        self._trial = trial
-        self._truth = trial.truth
-        self._counts = trial.counts
+    def __init__(self, truth: Truth) -> None:
+        self._truth = truth
+        self._counts = truth.happened
 
     def pulled(
         self, topic: str, queue_id: int, offset: int, answer: Answer, codes: frozenset[int] | None = None
@@ -57,7 +52,7 @@ class PullJudge:
     def _found(
         self, topic: str, queue_id: int, offset: int, answer: Answer, codes: frozenset[int] | None
     ) -> int | None:
-        if self._trial.group.rotten and not self._is_sound(answer):
+        if self._truth.group.rotten and not self._is_sound(answer):
             self._counts["rot noticed by a client"] += 1
             return None
         incarnation = self._truth.topics.get(topic)
@@ -97,7 +92,7 @@ class PullJudge:
         skipped = incarnation.skipped(queue_id, offset, end, codes)
         require(skipped is None, "nobody is told that there is nothing while there is", asked=offset, stored=skipped)
         require(
-            offset <= end or self._trial.group.rotten,
+            offset <= end or self._truth.group.rotten,
             "who asks beyond the end is told where that is",
             topic=topic,
             queue=queue_id,
@@ -180,7 +175,7 @@ class PullJudge:
         """What the group had of a topic, from question to answer."""
         if answer.seen is None:
             return [self._truth.topics.get(topic)]
-        now = self._trial.group.scheduler.now
+        now = self._truth.group.scheduler.now
         return self._truth.expected.topics[topic].during(answer.seen.asked_at, now)
 
     @staticmethod

@@ -5,29 +5,25 @@ A node that is asked for single messages answers from what it has: nothing of a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from dledger.sim.invariants import require
 from dledger_broker.sim.connection import Answer
 from dledger_broker.sim.expected import OffsetKey, Stored
 from dledger_broker.sim.history import History
-from dledger_broker.sim.truth import operation_of
+from dledger_broker.sim.truth import Truth, operation_of
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.record import iter_records
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
-
-if TYPE_CHECKING:
-    from dledger_broker.sim.trial import BrokerTrial
 
 
 class QuestionJudge:
     """Judges the answers of a trial."""
 
-    def __init__(self, trial: BrokerTrial) -> None:
-        self._trial = trial
-        self._expected = trial.truth.expected
+    def __init__(self, truth: Truth) -> None:
+        self._truth = truth
+        self._counts = truth.happened
+        self._expected = truth.expected
 
     def offset(self, key: OffsetKey, answer: Answer) -> int | None:
         """A committed offset (14, asked without the rule for young topics); None if there is none, or no answer."""
@@ -35,7 +31,7 @@ class QuestionJudge:
             return None
         found = int(answer.ext["offset"]) if answer.code == ResponseCode.SUCCESS else None
         self._require(self._expected.offsets[key], found, answer, "a committed offset is what was committed last", key)
-        self._trial.counts["offset read" if found is not None else "no offset read"] += 1
+        self._counts["offset read" if found is not None else "no offset read"] += 1
         return found
 
     def beginning_of_a_group(self, key: OffsetKey, answer: Answer, lost_before: int) -> None:
@@ -61,10 +57,10 @@ class QuestionJudge:
                 found=found,
                 lost=lost_before,
             )
-            self._trial.counts["group begins with a young queue"] += 1
+            self._counts["group begins with a young queue"] += 1
         else:
             require(lost > 0 or stored == 0, "a group begins with a queue that has lost nothing yet", key=key)
-            self._trial.counts["group begins where it likes"] += 1
+            self._counts["group begins where it likes"] += 1
 
     def committed_oneway(self, key: OffsetKey, offset: int, sent_at: float, answer: Answer) -> bool:
         """A question (14) behind a commit that nobody answers, over one connection: to the node that took that.
@@ -72,13 +68,13 @@ class QuestionJudge:
         No other commit of the group may still take effect. Returns whether the commit is known to have done so.
         """
         seen = answer.seen
-        if seen is None or not seen.steady or self._trial.group.disks_filled:
+        if seen is None or not seen.steady or self._truth.group.disks_filled:
             return False
         if answer.code not in {ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND}:
             return False
         known = self._expected.offsets[key].during(sent_at, self._now)
         require(offset in known, "who commits and asks is told what it committed", key=key, sent=offset, known=known)
-        self._trial.counts["told what it committed"] += 1
+        self._counts["told what it committed"] += 1
         return True
 
     def committed(self, key: OffsetKey, offset: int, answer: Answer) -> None:
@@ -137,13 +133,13 @@ class QuestionJudge:
             else None
         )
         self._require(self._expected.groups[name], found, answer, "a group is as it was made", name)
-        self._trial.counts["group read"] += 1
+        self._counts["group read"] += 1
         return found
 
     def message(self, stored: Stored, answer: Answer, *, by_key: bool) -> None:
         """A message of a topic that comes and goes was looked for."""
-        trial, seen = self._trial, answer.seen
-        if trial.group.rotten or seen is None or seen.passed_on:
+        seen = answer.seen
+        if self._truth.group.rotten or seen is None or seen.passed_on:
             return
         known = self._expected.topics[stored.topic].within(seen.first_index, seen.last_index)
         if answer.code == ResponseCode.SUCCESS:
@@ -156,7 +152,7 @@ class QuestionJudge:
                 by_key=by_key,
                 known=known,
             )
-            trial.counts["message of a passing topic found"] += 1
+            self._counts["message of a passing topic found"] += 1
         elif answer.code == ResponseCode.QUERY_NOT_FOUND or "can not find" in answer.remark:
             group = self._expected.topics[stored.topic].during(seen.asked_at, self._now)
             if len(group) == 1 and group[0] is not None and group[0].created == stored.created:
@@ -166,11 +162,11 @@ class QuestionJudge:
                     stored=stored,
                     by_key=by_key,
                 )
-            trial.counts["message of a passing topic denied"] += 1
+            self._counts["message of a passing topic denied"] += 1
 
     @property
     def _now(self) -> float:
-        return self._trial.group.scheduler.now
+        return self._truth.group.scheduler.now
 
     def _require(self, history: History, found: object, answer: Answer, promise: str, of: object) -> None:  # type: ignore[type-arg]
         if answer.seen is None:

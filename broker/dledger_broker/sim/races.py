@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dledger_broker.sim.clients import CLIENT_HOST, FIRST_CLIENT_PORT, Client, pull_fields
 from dledger_broker.sim.connection import Answer, SimConnection
+from dledger_broker.sim.workload import Workload
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.hosts import HostAddress
-
-if TYPE_CHECKING:
-    from dledger_broker.sim.trial import BrokerTrial
 
 LEAD_S: Final = 0.005
 """By so much one commit is sent earlier than the next, at least, and so arrives first where both go straight."""
@@ -31,12 +29,12 @@ class Racer(Client):
     The first commit is still under way then.  Offsets only grow, so that none may ever undo a later one.
     """
 
-    def __init__(self, trial: BrokerTrial, number: int) -> None:
-        super().__init__(trial, number)
+    def __init__(self, workload: Workload, number: int) -> None:
+        super().__init__(workload, number)
         self._group_name = f"group-{number}"
-        self._topic = self.random.choice(sorted(trial.lasting))
-        self._attempted = dict.fromkeys(range(trial.settings.queues), 0)
-        self._acknowledged = dict.fromkeys(range(trial.settings.queues), -1)
+        self._topic = self.random.choice(sorted(workload.lasting))
+        self._attempted = dict.fromkeys(range(workload.settings.queues), 0)
+        self._acknowledged = dict.fromkeys(range(workload.settings.queues), -1)
         self._channels: dict[str, SimConnection] = {}
         self._known = False
         self._under_way = 0
@@ -67,9 +65,9 @@ class Racer(Client):
 
         def done(answer: Answer | None) -> None:
             if answer is not None:
-                self.trial.questions.offset((self._group_name, self._topic, queue_id), answer)
+                self.workload.questions.offset((self._group_name, self._topic, queue_id), answer)
             if answer is not None and answer.code == ResponseCode.SUCCESS:
-                self.trial.offset_read(answer, floor, self._key(queue_id))
+                self.workload.offset_read(answer, floor, self._key(queue_id))
             self.pause()
 
         ext = self._key(queue_id) | {"setZeroIfNotFound": "false"}
@@ -78,8 +76,8 @@ class Racer(Client):
 
     def _race(self, queue_id: int) -> None:
         random = self.random
-        near, far = random.sample(self.trial.group.settings.names, 2)
-        after = self.trial.group.scheduler.after
+        near, far = random.sample(self.workload.group.settings.names, 2)
+        after = self.workload.group.scheduler.after
         by_pull = random.random() < BY_PULL_SHARE
         behind = random.choice(MORE_BEHIND)
         self._under_way = 2 + behind
@@ -93,17 +91,17 @@ class Racer(Client):
 
     def _commit(self, name: str, queue_id: int, *, by_pull: bool = False) -> None:
         """Commit an offset above all before it through a node, if that can be reached."""
-        trial, random = self.trial, self.random
-        if not trial.active:
+        workload, random = self.workload, self.random
+        if not workload.active:
             return  # the group is being judged
         offset = self._attempted[queue_id] = self._attempted[queue_id] + random.randint(1, MOST_STEPS)
-        oneway = not by_pull and random.random() < trial.settings.oneway_share
+        oneway = not by_pull and random.random() < workload.settings.oneway_share
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS and not by_pull:
                 self._acknowledged[queue_id] = max(self._acknowledged[queue_id], offset)
-                trial.truth.commit_acknowledged((self._group_name, self._topic, queue_id), offset)
-                trial.counts["commit"] += 1
+                workload.truth.commit_acknowledged((self._group_name, self._topic, queue_id), offset)
+                workload.counts["commit"] += 1
             self._settled()
 
         connection = self._channel(name)
@@ -116,7 +114,7 @@ class Racer(Client):
             ext = self._key(queue_id) | {"commitOffset": str(offset)}
         code = RequestCode.PULL_MESSAGE if by_pull else RequestCode.UPDATE_CONSUMER_OFFSET
         command = RemotingCommand(code, flag=FLAG_ONEWAY if oneway else 0, ext=ext)
-        connection.call(command, trial.settings.timeout_s, done)
+        connection.call(command, workload.settings.timeout_s, done)
 
     def _settled(self) -> None:
         self._under_way -= 1
@@ -125,7 +123,7 @@ class Racer(Client):
 
     def _channel(self, name: str) -> SimConnection | None:
         """A connection to a node; None if it cannot be reached."""
-        group, life = self.trial.group, self.trial.group.nodes[name].life
+        group, life = self.workload.group, self.workload.group.nodes[name].life
         known = self._channels.get(name)
         if known is not None and known.is_usable:
             return known

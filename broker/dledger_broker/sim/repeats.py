@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from dledger_broker.sim.clients import NOT_STORED, Client
+from dledger_broker.sim.clients import Client
 from dledger_broker.sim.connection import Answer
+from dledger_broker.sim.workload import NOT_STORED, Workload
 from dledger_remoting.codes import ResponseCode
-
-if TYPE_CHECKING:
-    from dledger_broker.sim.trial import BrokerTrial
 
 MOST_ATTEMPTS: Final = 6
 AGAIN_SHARE: Final = 0.3
@@ -44,13 +42,13 @@ class Repeater(Client):
     several at a time, whose keys follow each other.
     """
 
-    def __init__(self, trial: BrokerTrial, number: int) -> None:
-        super().__init__(trial, number)
+    def __init__(self, workload: Workload, number: int) -> None:
+        super().__init__(workload, number)
         self._sends: list[_Send] = []
 
     def act(self) -> None:
         """Begin some sends."""
-        topic = self.random.choice(sorted(self.trial.lasting))
+        topic = self.random.choice(sorted(self.workload.lasting))
         self._sends = [self._begin(self.random, topic) for _ in range(self.random.choice(AT_A_TIME))]
         for send in list(self._sends):
             self._try(send)
@@ -61,17 +59,19 @@ class Repeater(Client):
             self._settled(send, again=True)
 
     def _begin(self, random: Random, topic: str) -> _Send:
-        trial, settings = self.trial, self.trial.settings
+        workload, settings = self.workload, self.workload.settings
         many = random.random() < settings.batch_share
-        operations = [trial.next_operation() for _ in range(random.randint(2, settings.most_in_batch) if many else 1)]
+        operations = [
+            workload.next_operation() for _ in range(random.randint(2, settings.most_in_batch) if many else 1)
+        ]
         queue_id = random.randrange(settings.queues)
-        code, ext, body = trial.make_send(topic, queue_id, operations, batch=many)
-        trial.truth.idempotent.update(dict.fromkeys(operations, operations[0]))
+        code, ext, body = workload.make_send(topic, queue_id, operations, batch=many)
+        workload.truth.idempotent.update(dict.fromkeys(operations, operations[0]))
         return _Send(operations, queue_id, code, ext | {"idempotent": "true"}, body)
 
     def _done(self, send: _Send, answer: Answer | None) -> None:
         if answer is not None and answer.code == ResponseCode.SUCCESS:
-            self.trial.sent(send.operations, send.queue_id, answer)
+            self.workload.sent(send.operations, send.queue_id, answer)
             send.uncertain = True
             self._settled(send, again=self.random.random() < AGAIN_SHARE)
             return
@@ -81,11 +81,11 @@ class Repeater(Client):
     def _settled(self, send: _Send, *, again: bool) -> None:
         """An attempt has its outcome: make another one, or leave it at that."""
         if again and send.attempts < MOST_ATTEMPTS:
-            self.trial.counts["send repeated"] += 1
+            self.workload.counts["send repeated"] += 1
             self.pause(partial(self._try, send), haste=HASTE)
             return
         if not send.uncertain:
-            self.trial.not_sent(send.operations)
+            self.workload.not_sent(send.operations)
         self._sends.remove(send)
         if not self._sends:
             self.pause()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from dledger_broker.sim.clients import NOT_STORED, Client, pull_fields
+from dledger_broker.sim.clients import Client, pull_fields
 from dledger_broker.sim.connection import Answer, SimConnection
 from dledger_broker.sim.expected import OffsetKey
+from dledger_broker.sim.workload import NOT_STORED, Workload
 from dledger_remoting.codes import RequestCode, ResponseCode
-
-if TYPE_CHECKING:
-    from dledger_broker.sim.trial import BrokerTrial
 
 ASKS_AFTER_S: Final = 3.0
 """So long after a one-way commit its group asks at most: at once, when the leader proposes what it has collected, or
@@ -28,8 +26,8 @@ class Restarter(Client):
     and then it takes another group, which has committed nothing yet.
     """
 
-    def __init__(self, trial: BrokerTrial, number: int) -> None:
-        super().__init__(trial, number)
+    def __init__(self, workload: Workload, number: int) -> None:
+        super().__init__(workload, number)
         self._generation = 0
         self._group_name = ""
         self._exists = False
@@ -44,7 +42,7 @@ class Restarter(Client):
     def _begin_anew(self) -> None:
         self._generation += 1
         self._group_name = f"restarter-{self.number}-{self._generation}"
-        self.trial.truth.seeking.add(self._group_name)
+        self.workload.truth.seeking.add(self._group_name)
         self._exists = False
         self._highest.clear()
         self._committed_over.clear()
@@ -55,8 +53,8 @@ class Restarter(Client):
         choice = self.random.random()
         if choice < 0.05:
             self._begin_anew()
-        topic = self.trial.any_topic()
-        queue_id = self.random.randrange(self.trial.settings.queues)
+        topic = self.workload.any_topic()
+        queue_id = self.random.randrange(self.workload.settings.queues)
         if not self._exists and choice < 0.5:
             self._pull(topic, queue_id)
         elif not self._exists or choice < 0.4:
@@ -73,7 +71,7 @@ class Restarter(Client):
     def _pull(self, topic: str, queue_id: int) -> None:
         def done(answer: Answer | None) -> None:
             if answer is not None:
-                self.trial.pulled(topic, queue_id, 0, answer)
+                self.workload.pulled(topic, queue_id, 0, answer)
                 self._exists = answer.code == ResponseCode.SUCCESS
             self.pause()
 
@@ -83,14 +81,14 @@ class Restarter(Client):
     def _ask(self, topic: str, queue_id: int) -> None:
         key = self._key(topic, queue_id)
         young = self.random.random() < 0.5
-        incarnation = self.trial.truth.topics.get(topic)
+        incarnation = self.workload.truth.topics.get(topic)
         lost_before = 0 if incarnation is None else incarnation.first_offsets.get(queue_id, 0)
 
         def done(answer: Answer | None) -> None:
             if answer is not None and young:
-                self.trial.questions.beginning_of_a_group(key, answer, lost_before)
+                self.workload.questions.beginning_of_a_group(key, answer, lost_before)
             elif answer is not None:
-                self.trial.questions.offset(key, answer)
+                self.workload.questions.offset(key, answer)
             self.pause()
 
         ext = self._fields(topic, queue_id) | ({} if young else {"setZeroIfNotFound": "false"})
@@ -121,7 +119,7 @@ class Restarter(Client):
 
         def done(answer: Answer | None) -> None:
             if answer is not None and sure and over is connection:
-                self.trial.questions.committed(key, offset, answer)
+                self.workload.questions.committed(key, offset, answer)
             if sure and answer is not None and answer.code in NOT_STORED | {ResponseCode.SUCCESS}:
                 self._unsure.discard(queue)
             self.pause()
@@ -132,14 +130,14 @@ class Restarter(Client):
         over = self._connection  # another one if this node is about to stop
 
     def _commit_and_ask(self, queue: tuple[str, int], offset: int) -> None:
-        key, sent_at = self._key(*queue), self.trial.group.scheduler.now
-        judged = queue not in self._unsure and queue[0] in self.trial.lasting and self._has_messages(*queue, sent_at)
+        key, sent_at = self._key(*queue), self.workload.group.scheduler.now
+        judged = queue not in self._unsure and queue[0] in self.workload.lasting and self._has_messages(*queue, sent_at)
         self._unsure.add(queue)
 
         def told(answer: Answer | None) -> None:
             if answer is not None:
-                self.trial.questions.offset(key, answer)
-            if answer is not None and judged and self.trial.questions.committed_oneway(key, offset, sent_at, answer):
+                self.workload.questions.offset(key, answer)
+            if answer is not None and judged and self.workload.questions.committed_oneway(key, offset, sent_at, answer):
                 self._unsure.discard(queue)
             self.pause()
 
@@ -150,11 +148,11 @@ class Restarter(Client):
 
         ext = self._fields(*queue) | {"commitOffset": str(offset)}
         self.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, lambda _: None, oneway=True)
-        proposed_s = self.trial.brokers.offset_flush_ms / 1000 + self.random.random() * PROPOSAL_S
+        proposed_s = self.workload.brokers.offset_flush_ms / 1000 + self.random.random() * PROPOSAL_S
         delay_s = self.random.choice((0.0, 0.0, proposed_s, ASKS_AFTER_S))
-        self.trial.group.scheduler.after(delay_s, partial(self._act, ask))
+        self.workload.group.scheduler.after(delay_s, partial(self._act, ask))
 
     def _has_messages(self, topic: str, queue_id: int, moment: float) -> bool:
         """Whether a queue is there for sure, even if its topic was given fewer queues."""
-        incarnation = self.trial.truth.topics.get(topic)
+        incarnation = self.workload.truth.topics.get(topic)
         return incarnation is not None and incarnation.end_before(queue_id, moment) > 0

@@ -9,10 +9,10 @@ from typing import Final
 
 from dledger.sim.cases import Limits
 from dledger.sim.plan import Plan, draw_plan
-from dledger_broker.sim.clients import ClientSettings
 from dledger_broker.sim.obstacles import Obstacles
 from dledger_broker.sim.service import BrokerSettings
 from dledger_broker.sim.trial import BrokerTrial
+from dledger_broker.sim.workload import ClientSettings
 
 SHORT_WINDOWS_MS: Final = (500, 1500, 5000)
 

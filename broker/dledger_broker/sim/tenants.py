@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from dledger_broker.sim.clients import NOT_STORED, Client, pull_fields
+from dledger_broker.sim.clients import Client, pull_fields
 from dledger_broker.sim.connection import Answer
 from dledger_broker.sim.expected import OffsetKey
+from dledger_broker.sim.workload import NOT_STORED, Workload
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.topics import SubscriptionGroupConfig
-
-if TYPE_CHECKING:
-    from dledger_broker.sim.trial import BrokerTrial
 
 NOT_DONE: Final = NOT_STORED | {ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}
 """After these nothing was, is or will be changed."""
@@ -24,16 +22,16 @@ class Tenant(Client):
     Of a topic that was made anew it begins again where it is sent: what it commits may be lower than before.
     """
 
-    def __init__(self, trial: BrokerTrial, number: int) -> None:
-        super().__init__(trial, number)
+    def __init__(self, workload: Workload, number: int) -> None:
+        super().__init__(workload, number)
         self.group_name = f"tenant-{number}"
         self._offsets: dict[tuple[str, int], int] = {}
 
     def act(self) -> None:
         """Pull, commit, ask what is committed, or look for a message."""
         choice = self.random.random()
-        topic = self.random.choice(self.trial.passing)
-        queue_id = self.random.randrange(self.trial.settings.queues)
+        topic = self.random.choice(self.workload.passing)
+        queue_id = self.random.randrange(self.workload.settings.queues)
         if choice < 0.35:
             self._pull(topic, queue_id)
         elif choice < 0.6:
@@ -50,18 +48,18 @@ class Tenant(Client):
         offset = self._offsets.get((topic, queue_id), 0)
         commits = self.random.random() < 0.2
         if commits:
-            self.trial.truth.expected.attempt(("offset", self.group_name, topic, queue_id, offset))
+            self.workload.truth.expected.attempt(("offset", self.group_name, topic, queue_id, offset))
         poll_s = self.random.choice((0.0, 0.0, 1.0))
 
         def done(answer: Answer | None) -> None:
             if answer is not None:
-                after = self.trial.pulled(topic, queue_id, offset, answer)
+                after = self.workload.pulled(topic, queue_id, offset, answer)
                 if after is not None:
                     self._offsets[topic, queue_id] = after
             self.pause()
 
         fields = pull_fields(offset, self.random.choice((1, 4, 32)), poll_s=poll_s, commits=commits)
-        timeout_s = self.trial.settings.timeout_s + poll_s
+        timeout_s = self.workload.settings.timeout_s + poll_s
         if not self.call(RequestCode.PULL_MESSAGE, self._fields(topic, queue_id) | fields, done, timeout_s=timeout_s):
             self.pause()
 
@@ -69,15 +67,15 @@ class Tenant(Client):
         offset = self._offsets.get((topic, queue_id), 0)
         key: OffsetKey = (self.group_name, topic, queue_id)
         change = ("offset", *key, offset)
-        expected = self.trial.truth.expected
-        oneway = self.random.random() < self.trial.settings.oneway_share
+        expected = self.workload.truth.expected
+        oneway = self.random.random() < self.workload.settings.oneway_share
         expected.attempt(change)
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
-                self.trial.counts["commit"] += 1
+                self.workload.counts["commit"] += 1
             elif answer is not None and answer.code in NOT_DONE:
-                self.trial.counts["commit refused"] += 1
+                self.workload.counts["commit refused"] += 1
                 expected.refuse(change)
             self.pause()
 
@@ -89,7 +87,7 @@ class Tenant(Client):
     def _ask(self, topic: str, queue_id: int) -> None:
         def done(answer: Answer | None) -> None:
             if answer is not None:
-                offset = self.trial.questions.offset((self.group_name, topic, queue_id), answer)
+                offset = self.workload.questions.offset((self.group_name, topic, queue_id), answer)
                 if offset is not None and self.random.random() < 0.3:
                     self._offsets[topic, queue_id] = offset
             self.pause()
@@ -99,7 +97,7 @@ class Tenant(Client):
             self.pause()
 
     def _look_up(self, topic: str, *, by_key: bool) -> None:
-        newest = self.trial.truth.newest[topic]
+        newest = self.workload.truth.newest[topic]
         if not newest:
             self.pause()
             return
@@ -107,10 +105,10 @@ class Tenant(Client):
 
         def done(answer: Answer | None) -> None:
             if answer is not None:
-                self.trial.questions.message(stored, answer, by_key=by_key)
+                self.workload.questions.message(stored, answer, by_key=by_key)
             self.pause()
 
-        code, ext = self.trial.make_lookup(stored, by_key=by_key)
+        code, ext = self.workload.make_lookup(stored, by_key=by_key)
         if not self.call(code, ext, done):
             self.pause()
 
@@ -118,10 +116,10 @@ class Tenant(Client):
 class Steward(Client):
     """Makes and deletes a consumer group, commits offsets for it, and asks for both: nobody else does."""
 
-    def __init__(self, trial: BrokerTrial, number: int) -> None:
-        super().__init__(trial, number)
+    def __init__(self, workload: Workload, number: int) -> None:
+        super().__init__(workload, number)
         self.group_name = f"club-{number}"
-        self._topic = self.random.choice(sorted(trial.lasting))
+        self._topic = self.random.choice(sorted(workload.lasting))
         self._numbers = 0
         """Each change has a number of its own, by which it is known in the log."""
 
@@ -149,12 +147,12 @@ class Steward(Client):
 
     def _put(self) -> None:
         number = self._next_number()
-        expected, change = self.trial.truth.expected, ("group", self.group_name, number)
+        expected, change = self.workload.truth.expected, ("group", self.group_name, number)
         expected.attempt(change)
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code in NOT_DONE:
-                self.trial.counts["group change refused"] += 1
+                self.workload.counts["group change refused"] += 1
                 expected.refuse(change)
             self.pause()
 
@@ -177,18 +175,18 @@ class Steward(Client):
     def _commit_oneway(self) -> None:
         """Commit in the moment of a deletion, before or behind it."""
         offset = self._next_number()
-        self.trial.truth.expected.attempt(("offset", self.group_name, self._topic, 0, offset))
+        self.workload.truth.expected.attempt(("offset", self.group_name, self._topic, 0, offset))
         ext = self._fields | {"commitOffset": str(offset)}
         self.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, lambda _: None, oneway=True)
 
     def _commit(self) -> None:
         offset = self._next_number()
-        expected, change = self.trial.truth.expected, ("offset", self.group_name, self._topic, 0, offset)
+        expected, change = self.workload.truth.expected, ("offset", self.group_name, self._topic, 0, offset)
         expected.attempt(change)
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code in NOT_DONE:
-                self.trial.counts["commit refused"] += 1
+                self.workload.counts["commit refused"] += 1
                 expected.refuse(change)
             self.pause()
 
@@ -200,7 +198,7 @@ class Steward(Client):
     def _ask(self) -> None:
         def done(answer: Answer | None) -> None:
             if answer is not None:
-                self.trial.questions.offset((self.group_name, self._topic, 0), answer)
+                self.workload.questions.offset((self.group_name, self._topic, 0), answer)
             self.pause()
 
         ext = self._fields | {"setZeroIfNotFound": "false"}
@@ -210,7 +208,7 @@ class Steward(Client):
     def _look(self) -> None:
         def done(answer: Answer | None) -> None:
             if answer is not None:
-                self.trial.questions.group(self.group_name, answer)
+                self.workload.questions.group(self.group_name, answer)
             self.pause()
 
         if not self.call(RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG, {"group": self.group_name}, done):
@@ -220,30 +218,30 @@ class Steward(Client):
 class Resizer(Client):
     """Changes how many queues a lasting topic has, down and up again: what left with a queue comes back with it."""
 
-    def __init__(self, trial: BrokerTrial, number: int) -> None:
-        super().__init__(trial, number)
-        self._topic = self.random.choice(sorted(trial.lasting))
+    def __init__(self, workload: Workload, number: int) -> None:
+        super().__init__(workload, number)
+        self._topic = self.random.choice(sorted(workload.lasting))
         self._number = 1000 * number
 
     def act(self) -> None:
         """Resize, or look."""
         if self.random.random() < 0.3:
-            self._resize(self.random.randint(1, self.trial.settings.queues))
+            self._resize(self.random.randint(1, self.workload.settings.queues))
         else:
             self._look()
 
     def _resize(self, queues: int) -> None:
         self._number += 1
-        expected, change = self.trial.truth.expected, ("topic", self._topic, self._number)
+        expected, change = self.workload.truth.expected, ("topic", self._topic, self._number)
         expected.attempt(change)
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code in NOT_DONE:
-                self.trial.counts["topic change refused"] += 1
+                self.workload.counts["topic change refused"] += 1
                 expected.refuse(change)
             self.pause()
 
-        fields = self.trial.topic_fields(self._topic, queues) | {"topicSysFlag": str(self._number)}
+        fields = self.workload.topic_fields(self._topic, queues) | {"topicSysFlag": str(self._number)}
         if not self.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, done):
             expected.refuse(change)
             self.pause()
@@ -251,7 +249,7 @@ class Resizer(Client):
     def _look(self) -> None:
         def done(answer: Answer | None) -> None:
             if answer is not None:
-                self.trial.questions.topic(self._topic, answer)
+                self.workload.questions.topic(self._topic, answer)
             self.pause()
 
         if not self.call(RequestCode.GET_TOPIC_CONFIG, {"topic": self._topic}, done):

@@ -17,9 +17,10 @@ from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dledger.format import iter_commands
+from dledger.sim.group import SimGroup
 from dledger.sim.invariants import require
 from dledger.statemachine import CommittedEntry
 from dledger.types import SnapshotMeta
@@ -49,9 +50,6 @@ from dledger_broker.state.tables import BrokerState
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
 from dledger_remoting.topics import is_system_group
-
-if TYPE_CHECKING:
-    from dledger.sim.group import SimGroup
 
 _BODY: Final = struct.Struct(">4sQ")
 _MARK: Final = b"simu"
@@ -106,8 +104,7 @@ class Truth:
         """The first operation of the send, by each operation of a send that may be repeated."""
         self.batches: dict[int, list[int]] = {}
         """The operations of the batch, by each of them."""
-        self.group: SimGroup | None = None
-        """Where all this happens."""
+        self._group: SimGroup | None = None
         self.claims: dict[str, Claim] = {}
         """Pins of the log that somebody relies on."""
         self.trimmed_to = 0
@@ -130,6 +127,16 @@ class Truth:
         """Idempotent operations that were forgotten and stored for the second time."""
         self._digests: dict[int, int] = {}
         self._index = -1
+
+    @property
+    def group(self) -> SimGroup:
+        """Where all this happens."""
+        assert self._group is not None
+        return self._group
+
+    def begin(self, group: SimGroup) -> None:
+        """Clients begin to talk to a group, which has run for a moment."""
+        self._group = group
 
     # ---------------------------------------------------------------- the log
 
@@ -214,7 +221,7 @@ class Truth:
 
     def _see_who_remembers(self) -> None:
         """Before every node understands it nothing is remembered, nor what leaders proposed who did not know yet."""
-        group = self.group
+        group = self._group
         if group is None or self._remembers_from is not None or not self._is_limited:
             return
         if not self._understands.issuperset(group.settings.names):
@@ -320,10 +327,10 @@ class Truth:
 
     def _see_pins(self, position: int) -> None:
         """The log is about to be trimmed: does anybody still need what goes?  A full disk overrides every pin."""
-        if self.group is None or self.group.clocks_jumped or self.group.disks_filled:
+        if self._group is None or self._group.clocks_jumped or self._group.disks_filled:
             return
         for name, claim in self.claims.items():
-            lasts = self.group.scheduler.now < claim.until
+            lasts = self._group.scheduler.now < claim.until
             require(
                 not lasts or position <= claim.position, "a pinned log is kept", pin=name, claim=claim, trim=position
             )
@@ -331,15 +338,15 @@ class Truth:
     @property
     def disks_filled(self) -> bool:
         """Whether a disk was full at any time."""
-        return self.group is not None and self.group.disks_filled
+        return self._group is not None and self._group.disks_filled
 
     @property
     def _clocks_jumped(self) -> bool:
-        return self.group is not None and self.group.clocks_jumped
+        return self._group is not None and self._group.clocks_jumped
 
     def _may_forget(self) -> bool:
         """Whether a disk has rotted or a wall clock has jumped, which may let a group forget idempotent sends."""
-        return self._clocks_jumped or (self.group is not None and self.group.rotten)
+        return self._clocks_jumped or (self._group is not None and self._group.rotten)
 
     @staticmethod
     def _see_trim(topic: Incarnation, queue_id: int, first: int, position: int) -> None:
@@ -375,7 +382,7 @@ class Truth:
 
     @property
     def _moment(self) -> float:
-        return 0.0 if self.group is None else self.group.scheduler.now
+        return 0.0 if self._group is None else self._group.scheduler.now
 
     def positions_between(self, start: int, end: int) -> list[int]:
         """Of all records in a range of the log, in its order."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dledger_broker.sim.clients import Client, pull_fields
 from dledger_broker.sim.connection import Answer
+from dledger_broker.sim.workload import Workload
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.tags import TagFilter
-
-if TYPE_CHECKING:
-    from dledger_broker.sim.trial import BrokerTrial
 
 GROUP: Final = "waiters"
 SUBSCRIPTIONS: Final = ("*", "*", "red", "red || green", "blue")
@@ -24,14 +22,14 @@ BEFORE: Final = 40
 class Waiter(Client):
     """Waits for messages of any topic, also of those that come and go, on whichever node it believes in."""
 
-    def __init__(self, trial: BrokerTrial, number: int) -> None:
-        super().__init__(trial, number)
+    def __init__(self, workload: Workload, number: int) -> None:
+        super().__init__(workload, number)
         self._ends: dict[tuple[str, int], int] = {}
 
     def act(self) -> None:
         """Ask for the bounds of a queue, or pull."""
-        topic = self.trial.any_topic()
-        queue_id = self.random.randrange(self.trial.settings.queues)
+        topic = self.workload.any_topic()
+        queue_id = self.random.randrange(self.workload.settings.queues)
         end = self._ends.get((topic, queue_id))
         if end is None or self.random.random() < 0.05:
             self._ask(topic, queue_id)
@@ -40,7 +38,7 @@ class Waiter(Client):
 
     def _ask(self, topic: str, queue_id: int) -> None:
         first = self.random.random() < 0.3
-        judge = self.trial.questions
+        judge = self.workload.questions
 
         def done(answer: Answer | None) -> None:
             if answer is not None and first:
@@ -69,7 +67,7 @@ class Waiter(Client):
             if answer is None or answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 self._ends.pop((topic, queue_id), None)
             if answer is not None:
-                after = self.trial.pulled(
+                after = self.workload.pulled(
                     topic, queue_id, offset, answer, None if tags.matches_all else frozenset(tags.codes)
                 )
                 if after is not None and (place != "before" or after > end):
@@ -78,5 +76,5 @@ class Waiter(Client):
 
         ext = {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id)}
         ext |= pull_fields(offset, random.choice((1, 4, 32)), poll_s=poll_s) | {"subscription": subscription}
-        if not self.call(RequestCode.PULL_MESSAGE, ext, done, timeout_s=self.trial.settings.timeout_s + poll_s):
+        if not self.call(RequestCode.PULL_MESSAGE, ext, done, timeout_s=self.workload.settings.timeout_s + poll_s):
             self.pause()

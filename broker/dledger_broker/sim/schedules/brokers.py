@@ -9,11 +9,12 @@ from dledger.errors import LogFullError
 from dledger.sim.group import GroupSettings, SimGroup
 from dledger.sim.registers import leading
 from dledger.sim.scheduler import Scheduler
-from dledger_broker.sim.clients import ClientSettings, pull_fields
+from dledger_broker.sim.clients import pull_fields
 from dledger_broker.sim.connection import TURN_S, Answer, SimConnection
 from dledger_broker.sim.service import BrokerSettings
 from dledger_broker.sim.trial import BrokerTrial
 from dledger_broker.sim.truth import encode_body
+from dledger_broker.sim.workload import ClientSettings
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.hosts import HostAddress
@@ -30,13 +31,14 @@ class Brokers:
 
     def __init__(self) -> None:
         nobody = ClientSettings(producers=0, consumers=0, administrators=0, readers=0, topics=1, queues=1)
-        self.trial = BrokerTrial(Random(1), nobody, BrokerSettings(), None)
+        trial = BrokerTrial(Random(1), nobody, BrokerSettings(), None)
+        self.workload = trial.workload
         self.scheduler = Scheduler()
-        self.group = SimGroup(self.scheduler, Random(2), GroupSettings(clock_drift=0.0), self.trial.serve)
+        self.group = SimGroup(self.scheduler, Random(2), GroupSettings(clock_drift=0.0), trial.serve)
         for name in self.group.nodes:
             self.group.start(name)
         self.run(2.0)
-        self.trial.start(self.group)
+        trial.start(self.group)
         self.run(2.0)
         self._connections = 0
 
@@ -89,13 +91,13 @@ class Brokers:
 
     def send(self, connection: SimConnection, topic: str, *, padding: int = 0) -> None:
         """Send a message, whose answer is checked."""
-        operation = self.trial.next_operation()
-        code, ext, _ = self.trial.make_send(topic, 0, [operation], batch=False)
+        operation = self.workload.next_operation()
+        code, ext, _ = self.workload.make_send(topic, 0, [operation], batch=False)
         body = encode_body(operation, padding)
         connection.call(
             RemotingCommand(code, ext=ext, body=body),
             TIMEOUT_S,
-            lambda answer: self.trial.sent([operation], 0, answer),
+            lambda answer: self.workload.sent([operation], 0, answer),
         )
 
     def found_group(self, connection: SimConnection) -> None:

@@ -31,7 +31,7 @@ def commit_that_was_overtaken() -> None:
     brokers.run(4.0)
     assert second[0] is not None
     assert second[0].code == ResponseCode.SUCCESS
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
 def commit_that_missed_two_leaders() -> None:
@@ -50,12 +50,12 @@ def commit_that_missed_two_leaders() -> None:
     brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
     brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
     brokers.run(0.4)
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
     life = leading(brokers.group)
     life.replica.transfer(life.replica.engine.table.membership.find(heir))
     brokers.run(4.0)
     assert brokers.leader == heir
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
 def commit_in_a_node_that_stood_still() -> None:
@@ -79,13 +79,13 @@ def commit_in_a_node_that_stood_still() -> None:
     brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
     brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
     brokers.run(1.0)
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
     life = leading(brokers.group)
     life.replica.transfer(life.replica.engine.table.membership.find(heir))
     brokers.run(STANDSTILL_S + 4.0)
     assert brokers.leader == heir
     assert counters.forwarded > forwarded
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
 def commit_behind_a_refused_one() -> None:
@@ -116,7 +116,7 @@ def commit_behind_a_refused_one() -> None:
     assert life.replica.is_ready
     brokers.run(3.0)
     assert [answer.code for answer in (*first, *second) if answer] == [ResponseCode.SUCCESS, ResponseCode.SUCCESS]
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
 def commit_that_came_back() -> None:
@@ -140,7 +140,7 @@ def commit_that_came_back() -> None:
     brokers.run(4.0)
     assert second[0] is not None
     assert second[0].code == ResponseCode.SUCCESS
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
 def commit_behind_one_that_is_away() -> None:
@@ -164,7 +164,7 @@ def commit_behind_one_that_is_away() -> None:
     second = brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
     brokers.run(4.0)
     assert [answer.code for answer in (*first, *second) if answer] == [ResponseCode.SUCCESS, ResponseCode.SUCCESS]
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
 def pull_behind_a_later_commit() -> None:
@@ -198,7 +198,7 @@ def pull_behind_a_later_commit() -> None:
     brokers.run(4.0)
     assert brokers.leader != old.node.name
     assert [answer.code for answer in second if answer] == [ResponseCode.SUCCESS]
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
 def overtaken_commit_and_a_killed_leader() -> None:
@@ -221,7 +221,7 @@ def overtaken_commit_and_a_killed_leader() -> None:
     brokers.run(3.0)
     assert brokers.leader != leader
     assert [answer.code for answer in first if answer] == [ResponseCode.SUCCESS]
-    assert brokers.trial.truth.committed.get((GROUP_NAME, TOPIC, 0), -1) >= 1
+    assert brokers.workload.truth.committed.get((GROUP_NAME, TOPIC, 0), -1) >= 1
 
 
 def commit_whose_overtaker_was_lost() -> None:
@@ -245,7 +245,7 @@ def commit_whose_overtaker_was_lost() -> None:
     brokers.run(4.0)
     assert brokers.leader == leader
     assert [answer.code for answer in first if answer] == [ResponseCode.SUCCESS]
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 1
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 1
 
 
 def commit_of_which_only_a_lower_one_is_left() -> None:
@@ -273,7 +273,7 @@ def commit_of_which_only_a_lower_one_is_left() -> None:
     brokers.fill_disk_for(0.4)
     brokers.run(20.0)
     assert brokers.leader == leader
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
 def commit_that_a_handover_takes_along() -> None:
@@ -291,7 +291,7 @@ def commit_that_a_handover_takes_along() -> None:
     brokers.hand_over(heir)
     brokers.run(3.0)
     assert brokers.leader == heir
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
 def commit_that_a_deposed_leader_had_taken() -> None:
@@ -320,7 +320,7 @@ def commit_that_a_deposed_leader_had_taken() -> None:
     brokers.run(0.5)
     assert brokers.leader == first
     brokers.run(3.0)
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 3
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 3
 
 
 def commit_in_a_leader_that_stops() -> None:
@@ -338,7 +338,7 @@ def commit_in_a_leader_that_stops() -> None:
     brokers.group.stop(leader)
     brokers.run(4.0)
     assert brokers.leader != leader
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
 def commit_that_comes_to_a_stopping_leader() -> None:
@@ -362,7 +362,7 @@ def commit_that_comes_to_a_stopping_leader() -> None:
     brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
     brokers.run(4.0)
     assert brokers.group.nodes[leader].life is None
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
 def commit_passed_on_to_a_leader_that_closes_files() -> None:
@@ -382,7 +382,7 @@ def commit_passed_on_to_a_leader_that_closes_files() -> None:
     brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
     brokers.run(4.0)
     assert brokers.group.nodes[leader].life is None
-    assert brokers.trial.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
 
 
 COMMIT_SCHEDULES: Final = (

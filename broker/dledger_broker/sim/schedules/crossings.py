@@ -29,17 +29,17 @@ def deletion_by_a_deposed_leader() -> None:
         group.network.block(*link)
     old.environment.pause(brokers.scheduler.now + 4.0)
     brokers.run(3.0)
-    fields = brokers.trial.topic_fields(PASSING)
+    fields = brokers.workload.topic_fields(PASSING)
     brokers.ask(brokers.connect(brokers.leader), RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
     brokers.run(0.5)
-    assert PASSING in brokers.trial.truth.topics
+    assert PASSING in brokers.workload.truth.topics
     deleted = brokers.ask(before, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": PASSING})
     brokers.run(0.6)
     for link in links:
         group.network.unblock(*link)
     brokers.run(4.0)
     codes = [answer.code for answer in deleted if answer]
-    assert codes != [ResponseCode.SUCCESS] or PASSING not in brokers.trial.truth.topics
+    assert codes != [ResponseCode.SUCCESS] or PASSING not in brokers.workload.truth.topics
 
 
 def commit_in_the_moment_of_a_deletion() -> None:
@@ -51,14 +51,14 @@ def commit_in_the_moment_of_a_deletion() -> None:
     brokers = Brokers()
     connection = brokers.connect(brokers.leader)
     brokers.found_group(connection)
-    brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, brokers.trial.topic_fields(PASSING))
+    brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, brokers.workload.topic_fields(PASSING))
     brokers.run(1.0)
     brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(5) | {"topic": PASSING})
     brokers.run(0.01)
     brokers.ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": PASSING})
     brokers.run(2.0)
-    assert PASSING not in brokers.trial.truth.topics
-    assert (GROUP_NAME, PASSING, 0) not in brokers.trial.truth.committed
+    assert PASSING not in brokers.workload.truth.topics
+    assert (GROUP_NAME, PASSING, 0) not in brokers.workload.truth.committed
 
 
 def pin_of_what_others_have_trimmed() -> None:

@@ -23,17 +23,17 @@ def send_in_the_turn_of_a_deletion() -> None:
     """
     brokers = Brokers()
     connection = brokers.connect(brokers.leader)
-    brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, brokers.trial.topic_fields("passing"))
+    brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, brokers.workload.topic_fields("passing"))
     for _ in range(20):
         brokers.send(connection, TOPIC)
     brokers.run(1.0)
-    assert "passing" in brokers.trial.truth.topics
+    assert "passing" in brokers.workload.truth.topics
     brokers.await_turn()
     store = leading(brokers.group).replica.store
     brokers.send(connection, "passing", padding=store.segment_bytes - store.end_position % store.segment_bytes)
     brokers.ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "passing"})
     brokers.run(2.0)
-    assert "passing" not in brokers.trial.truth.topics
+    assert "passing" not in brokers.workload.truth.topics
 
 
 def handover_that_fails() -> None:
@@ -62,7 +62,7 @@ def handover_that_fails() -> None:
             break
     brokers.send(connection, TOPIC)
     brokers.run(3.0)
-    assert brokers.trial.counts["ok"] == 2
+    assert brokers.workload.counts["ok"] == 2
 
 
 def question_to_a_deposed_leader() -> None:
@@ -84,7 +84,7 @@ def question_to_a_deposed_leader() -> None:
     brokers.run(3.0)
     brokers.send(brokers.connect(brokers.leader), TOPIC)
     brokers.run(0.5)
-    assert brokers.trial.counts["ok"] == 2
+    assert brokers.workload.counts["ok"] == 2
     answers = brokers.ask(before, RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
     brokers.run(4.0)
     assert [answer.ext["offset"] for answer in answers if answer and answer.code == ResponseCode.SUCCESS] in ([], ["2"])
@@ -126,12 +126,12 @@ def index_sync_that_failed() -> None:
         brokers.group.start(name)
     brokers.run(5.0)
     connection = brokers.connect(brokers.leader)
-    for stored in brokers.trial.acknowledged:
-        code, fields = brokers.trial.make_lookup(stored, by_key=True)
+    for stored in brokers.workload.acknowledged:
+        code, fields = brokers.workload.make_lookup(stored, by_key=True)
         answers = brokers.ask(connection, code, fields)
         brokers.run(1.0)
-        brokers.trial.looked_up(stored, answers[0], by_key=True)
-    assert brokers.trial.counts["found by key"] == 7
+        brokers.workload.looked_up(stored, answers[0], by_key=True)
+    assert brokers.workload.counts["found by key"] == 7
 
 
 def views_of_a_killed_node() -> None:

@@ -39,7 +39,7 @@ def trim_that_outlives_its_term() -> None:
     assert brokers.leader == leader
     finish()
     brokers.run(2.0)
-    assert brokers.trial.truth.trimmed_to == 0
+    assert brokers.workload.truth.trimmed_to == 0
 
 
 def trim_of_a_topic_that_was_made_anew() -> None:
@@ -54,7 +54,7 @@ def trim_of_a_topic_that_was_made_anew() -> None:
     """
     brokers = Brokers()
     connection = brokers.connect(brokers.leader)
-    fields = brokers.trial.topic_fields(PASSING)
+    fields = brokers.workload.topic_fields(PASSING)
     brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
     brokers.run(1.0)
     _fill(brokers, PASSING)
@@ -67,7 +67,7 @@ def trim_of_a_topic_that_was_made_anew() -> None:
     brokers.run(1.0)
     finish()
     brokers.run(2.0)
-    assert brokers.trial.truth.trimmed_to > 0
+    assert brokers.workload.truth.trimmed_to > 0
     queue = cast(SimBroker, leading(brokers.group).service).broker.queue(PASSING, 0)
     assert queue is not None
     assert (queue.min_offset, queue.max_offset) == (0, 1)
