@@ -31,7 +31,8 @@ from dledger.sim.cases import Case, Limits
 from dledger.sim.group import Life, SimGroup
 from dledger.sim.plan import Plan
 from dledger.sim.run import Outcome
-from dledger.sim.service import Scenario, Service, Trial
+from dledger.sim.scenario import Scenario, Trial
+from dledger.sim.service import Service
 from dledger.sim.workload import Workload
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.sim.connection import SimConnection

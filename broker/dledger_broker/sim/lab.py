@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dledger.sim import lab as log_lab
-from dledger.sim.service import Scenario
+from dledger.sim.scenario import Scenario
 from dledger_broker.sim.mutants import MUTANTS
 from dledger_broker.sim.scenario import BrokerScenario
 

@@ -34,7 +34,7 @@ CLIENTS: Final = (
 
 
 class BrokerScenario:
-    """See `dledger.sim.service.Scenario`.
+    """See `dledger.sim.scenario.Scenario`.
 
     With `repeats` there are repeated sends, and readers that pin the log, besides; with `forgets` the log remembers
     sends for a short time only; with `races` there are clients that commit through two nodes at once. With `swarm` each

@@ -23,7 +23,7 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 
 
 class BrokerTrial:
-    """See `dledger.sim.service.Trial`."""
+    """See `dledger.sim.scenario.Trial`."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from typing import Protocol, cast
 from dledger.sim.cases import Case
 from dledger.sim.mutants import Mutant
 from dledger.sim.run import NODE_PACKAGES, Outcome, simulate
-from dledger.sim.service import Scenario
+from dledger.sim.scenario import Scenario
 
 GC_THRESHOLDS = (20_000, 20, 50)
 """Simulated nodes make few cycles of objects: looking for them as often as usual takes a tenth of the time."""

@@ -335,7 +335,7 @@ class SimGroup:
         life.serving = self._serve(self, life)
         replica = Replica(node.config, opened, environment, transport, life.machine, on_failure=failed)
         replica.engine.table.window = self.settings.sizes_window
-        life.running = replica
+        life.run(replica)
         return life
 
     def _join(self, node: SimNode, life: Life, opened: Opened) -> None:

@@ -7,8 +7,6 @@ for, may.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dledger.core.messages import (
     Append,
     AppendReply,
@@ -19,22 +17,22 @@ from dledger.core.messages import (
     VoteReply,
     VoteRequest,
 )
+from dledger.replica.replica import Replica
+from dledger.sim.environment import SimEnvironment
 from dledger.sim.violation import require
 from dledger.types import ReplicaId
-
-if TYPE_CHECKING:
-    from dledger.sim.group import Life
 
 SURE_SHARE = 0.9
 """Of the least election time-out: within it there is no doubt that the leader was heard."""
 
 
 class Hearing:
-    """Between the network and one life's replica: knows when it last heard whom."""
+    """Between the network and one replica: knows when it last heard whom."""
 
-    def __init__(self, life: Life) -> None:
-        self._life = life
-        self._sure_s = life.node.config.election_min_ms / 1000 * SURE_SHARE
+    def __init__(self, replica: Replica, environment: SimEnvironment) -> None:
+        self._replica = replica
+        self._environment = environment
+        self._sure_s = replica.config.election_min_ms / 1000 * SURE_SHARE
         self._heard_term = -1
         self._heard_at = 0.0
         self._contacts: dict[ReplicaId, float] = {}
@@ -45,7 +43,7 @@ class Hearing:
 
     def on_message(self, sender: ReplicaId, message: Message, payload: bytes) -> None:
         """See `Receiver.on_message`."""
-        replica = self._life.replica
+        replica = self._replica
         engine = replica.engine
         if not isinstance(message, VoteRequest):
             replica.on_message(sender, message, payload)
@@ -61,7 +59,7 @@ class Hearing:
         require(
             replica.failure is not None or (engine.term, engine.role) == before,
             "a vote request deposes no leader that is heard",
-            node=self._life.node.name,
+            node=self._replica.me.node_id,
             candidate=sender,
             before=before,
             after=(engine.term, engine.role),
@@ -72,25 +70,25 @@ class Hearing:
         require(
             self._asked is None or not reply.granted,
             "nobody votes while a leader is heard",
-            node=self._life.node.name,
+            node=self._replica.me.node_id,
             candidate=to,
             reply=reply,
         )
 
     def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
         """See `Receiver.on_data`."""
-        self._life.replica.on_data(sender, channel, data)
+        self._replica.on_data(sender, channel, data)
 
     def on_connected(self, peer: ReplicaId) -> None:
         """See `Receiver.on_connected`."""
-        self._life.replica.on_connected(peer)
+        self._replica.on_connected(peer)
 
     def on_disconnected(self, peer: ReplicaId) -> None:
         """See `Receiver.on_disconnected`."""
-        self._life.replica.on_disconnected(peer)
+        self._replica.on_disconnected(peer)
 
     def _note(self, sender: ReplicaId, message: Message) -> None:
-        engine, now = self._life.replica.engine, self._life.environment.clock
+        engine, now = self._replica.engine, self._environment.clock
         if message.term != engine.term:
             return
         if isinstance(message, Heartbeat | Append | InstallSnapshot):
@@ -103,14 +101,14 @@ class Hearing:
 
     def _hears(self) -> bool:
         """Whether a leader, perhaps this replica itself, is alive beyond doubt."""
-        engine, since = self._life.replica.engine, self._life.environment.clock - self._sure_s
+        engine, since = self._replica.engine, self._environment.clock - self._sure_s
         if not engine.is_leader:
             return engine.leader is not None and self._heard_term == engine.term and self._heard_at > since
         if self._contacts_term != engine.term:
             return False
         membership = engine.table.membership
         heard = [voter for voter in membership.voters if self._contacts.get(voter, -1.0) > since]
-        return len(heard) + (self._life.replica_id in membership.voters) >= membership.quorum
+        return len(heard) + (self._replica.me in membership.voters) >= membership.quorum
 
 
 class PreVotes:
@@ -123,14 +121,14 @@ class PreVotes:
         """A voter would vote for a node in a term."""
         self._granted.setdefault((term, to), set()).add(voter)
 
-    def check(self, life: Life, request: VoteRequest) -> None:
+    def check(self, replica: Replica, request: VoteRequest) -> None:
         """A node asks for votes in a term that it has begun."""
-        membership = life.replica.engine.table.membership
-        promised = {*self._granted.get((request.term, life.node.name), ()), life.replica_id}
+        membership = replica.engine.table.membership
+        promised = {*self._granted.get((request.term, replica.me.node_id), ()), replica.me}
         require(
             request.transfer or len(promised.intersection(membership.voters)) >= membership.quorum,
             "nobody begins a term without a majority that would vote for it",
-            candidate=life.node.name,
+            candidate=replica.me.node_id,
             term=request.term,
             promised=sorted(map(str, promised)),
         )

@@ -25,12 +25,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from dledger.core.messages import AppendReply, HeartbeatReply, InstallSnapshot, Message, VoteReply, VoteRequest
 from dledger.errors import CorruptionError
 from dledger.loop_guard import excepted
+from dledger.sim.disk import SimDisk
 from dledger.sim.hearing import PreVotes
+from dledger.sim.life import Life
 from dledger.sim.losses import Identity, Losses
 from dledger.sim.memberships import CommittedMemberships
 from dledger.sim.platter import durable_hard_state, durable_hard_states
@@ -38,10 +39,6 @@ from dledger.sim.violation import Violation, require
 from dledger.statemachine import CommittedEntry
 from dledger.store.segments import segment_path
 from dledger.types import EntryMeta, ReplicaId, Role, SnapshotMeta
-
-if TYPE_CHECKING:
-    from dledger.sim.disk import SimDisk
-    from dledger.sim.group import Life
 
 __all__ = ["Violation", "Witness", "require"]
 
@@ -384,7 +381,7 @@ class Witness:
             if message.pre:
                 promised -= 1
             else:
-                self._pre_votes.check(life, message)
+                self._pre_votes.check(life.replica, message)
                 self._check_vote(life, message.term, life.replica_id)
         elif isinstance(message, VoteReply):
             life.hearing.sending(to, message)

@@ -8,7 +8,7 @@ from typing import Final
 from dledger.sim.modes import draw_any_plan, draw_mode_plan, draw_thread_plan
 from dledger.sim.mutants import MUTANTS
 from dledger.sim.registers import RegisterScenario
-from dledger.sim.service import Scenario
+from dledger.sim.scenario import Scenario
 
 _LOGS: Final = (
     RegisterScenario("log", draw_any_plan),

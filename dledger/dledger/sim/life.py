@@ -82,10 +82,8 @@ class Life:
         self.environment = environment
         self.transport = transport
         self.replica_id = me
-        self.hearing = Hearing(self)
-        self.waiting = Waiting(self)
         self.serving: Service | None = None
-        self.running: Replica | None = None
+        self._running: tuple[Replica, Hearing, Waiting] | None = None
         self.stopping = False
         self.on_killed: list[Callable[[], None]] = []
         """Called when the process ends and its machine goes on, which tells whoever is connected."""
@@ -104,10 +102,24 @@ class Life:
         self.astray = False
         """It holds as committed what an operator has accepted to lose."""
 
+    def run(self, replica: Replica) -> None:
+        """This is the replica that lives."""
+        self._running = replica, Hearing(replica, self.environment), Waiting(replica)
+
     @property
     def replica(self) -> Replica:
-        assert self.running is not None
-        return self.running
+        assert self._running is not None
+        return self._running[0]
+
+    @property
+    def hearing(self) -> Hearing:
+        assert self._running is not None
+        return self._running[1]
+
+    @property
+    def waiting(self) -> Waiting:
+        assert self._running is not None
+        return self._running[2]
 
     @property
     def service(self) -> Service:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from dledger.core.messages import InstallSnapshot
 from dledger.format import HEADER_BYTES
+from dledger.sim.life import Life
 from dledger.sim.violation import require
 from dledger.types import EntryKind, EntryMeta, Membership, SnapshotMeta
-
-if TYPE_CHECKING:
-    from dledger.sim.group import Life
 
 _decode = msgspec.msgpack.Decoder(Membership).decode
 

@@ -17,8 +17,8 @@ from dledger.sim.cases import Case, Strike
 from dledger.sim.group import DISK_ERRORS, SimGroup, SimNode
 from dledger.sim.invariants import Violation, require
 from dledger.sim.nemesis import Nemesis
+from dledger.sim.scenario import Scenario, Trial
 from dledger.sim.scheduler import Scheduler
-from dledger.sim.service import Scenario, Trial
 
 CONVERGE_S = 60.0
 OPERATOR_S = 15.0

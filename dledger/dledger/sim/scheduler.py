@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from dledger.sim.invariants import Violation
+from dledger.sim.violation import Violation
 
 SPIN_EVENTS = 1 << 14
 SPIN_S = 0.4

@@ -1,18 +1,11 @@
-"""Services on top of a simulated group: the one that every node runs, and the clients of it."""
+"""Service on top of a simulated group: what every node runs."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection
-from random import Random
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from dledger.statemachine import StateMachine
-
-if TYPE_CHECKING:
-    from dledger.sim.cases import Limits
-    from dledger.sim.group import Life, SimGroup
-    from dledger.sim.plan import Plan
 
 
 class Service(Protocol):
@@ -33,37 +26,3 @@ class Service(Protocol):
 
     def trim(self, position: int) -> None:
         """Leader: have every replica drop what lies before a snapshot's position."""
-
-
-class Trial(Protocol):
-    """One seed's clients, and what they know."""
-
-    def serve(self, group: SimGroup, life: Life) -> Service:
-        """The service of a new life of a node."""
-
-    def start(self, group: SimGroup) -> None:
-        """Let the clients begin; the nodes have run for a moment."""
-
-    def stop(self) -> None:
-        """No operation begins any more."""
-
-    def judge(self, group: SimGroup) -> None:
-        """The group is healed and whole: raise `Violation` unless everything promised is there."""
-
-    @property
-    def counts(self) -> Counter[str]:
-        """Operations by outcome (`ok`, `fail`, `info`), and rare things that happened."""
-
-
-class Scenario(Protocol):
-    """A kind of service with its clients."""
-
-    @property
-    def name(self) -> str:
-        """What the command line calls it."""
-
-    def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
-        """A seed's group and faults; `kinds` are those to draw from, by default all."""
-
-    def draw(self, random: Random, limits: Limits) -> Trial:
-        """A seed's clients."""

@@ -6,21 +6,18 @@ its leader leads no more; a read is answered once everything that was committed 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dledger.errors import LogError
 from dledger.loop_guard import excepted
+from dledger.replica.replica import Replica
 from dledger.sim.violation import require
-
-if TYPE_CHECKING:
-    from dledger.sim.group import Life
 
 
 class Waiting:
-    """What one life has been asked and has not answered yet."""
+    """What one replica has been asked and has not answered yet."""
 
-    def __init__(self, life: Life) -> None:
-        self._life = life
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._node = replica.config.node_id
         self._operations: set[int] = set()
         self._reads: dict[int, int] = {}
         self._number = 0
@@ -35,7 +32,7 @@ class Waiting:
 
     def is_too_much(self) -> bool | None:
         """Whether what waits for a majority is more than a leader is to take; None if that cannot be read."""
-        replica, limit = self._life.replica, self._life.node.config.max_uncommitted_bytes
+        replica, limit = self._replica, self._replica.config.max_uncommitted_bytes
         committed = replica.engine.commit_index
         if committed > replica.store.last_index:
             return None  # the log is being truncated, and what follows is held back
@@ -52,7 +49,7 @@ class Waiting:
         require(
             operation in self._operations,
             "an operation is applied or dropped once",
-            node=self._life.node.name,
+            node=self._node,
             operation=operation,
         )
         self._operations.remove(operation)
@@ -65,14 +62,14 @@ class Waiting:
 
     def read(self, number: int, error: Exception | None) -> None:
         """A read is answered."""
-        life = self._life
-        require(number in self._reads, "a read is answered once", node=life.node.name, read=number)
+        replica = self._replica
+        require(number in self._reads, "a read is answered once", node=self._node, read=number)
         committed = self._reads.pop(number)
         require(
-            error is not None or life.replica.applied_index >= committed,
+            error is not None or replica.applied_index >= committed,
             "a read waits until what was committed before it is applied",
-            node=life.node.name,
-            applied=life.replica.applied_index,
+            node=self._node,
+            applied=replica.applied_index,
             committed=committed,
         )
 
@@ -80,9 +77,9 @@ class Waiting:
         """Something happened on the node."""
         if self._operations:
             require(
-                self._life.replica.engine.is_leader,
+                self._replica.engine.is_leader,
                 "who leads no more drops what it had proposed",
-                node=self._life.node.name,
+                node=self._node,
                 kept=sorted(self._operations)[:5],
             )
 
