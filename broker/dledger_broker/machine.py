@@ -31,7 +31,9 @@ from dledger.store.disk import Disk, OsDisk
 from dledger.store.identity import read_identity
 from dledger.store.log import SegmentInfo
 from dledger.types import Membership, SnapshotMeta
+from dledger_broker.lookup import Queries
 from dledger_broker.state.applying import Applied, apply_commands
+from dledger_broker.state.applying_records import dispatch, redispatch, scan_entry
 from dledger_broker.state.commands import Command, Features, kind_of_type, understood_kinds
 from dledger_broker.state.contexts import Done, QueueRun, StagedContext
 from dledger_broker.state.offset_buffer import OffsetBuffer
@@ -39,16 +41,15 @@ from dledger_broker.state.proposals import Proposals
 from dledger_broker.state.recent_commits import Committer, Key
 from dledger_broker.state.snapshot import decode_state, encode_state
 from dledger_broker.state.tables import BrokerState, QueueState, TopicState
-from dledger_broker.views.checkpoint import TopicExtent, extents_of
+from dledger_broker.view_recovery import extents_of, recover_queues
+from dledger_broker.views.checkpoint import TopicExtent
 from dledger_broker.views.checkpointer import Checkpointer
 from dledger_broker.views.consumequeue import ConsumeQueues
-from dledger_broker.views.dispatch import dispatch, redispatch, scan_entry
 from dledger_broker.views.keyfile import IndexLayout
 from dledger_broker.views.keysearch import IndexedLog, KeySearch
 from dledger_broker.views.logreader import LogReader
-from dledger_broker.views.queries import Queries
+from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.reading import GetResult, ReadStatus, outside, select, units_to_read
-from dledger_broker.views.recovery import recover_queues
 from dledger_broker.views.unitfiles import FileLayout
 from dledger_broker.views.units import UNITS_PER_FILE
 from dledger_broker.views.writer import ViewWriter
@@ -224,7 +225,7 @@ class BrokerMachine:
             self.queues.delete_topic(deleted.config.topic_name, deleted.created_position)
         if touched:
             self.state.queues_changed(touched)
-            self.queues.appended(touched)
+            self.queues.appended([queue.view for queue in touched])
         if self.state.topic_version != topic_version:
             _call(self.on_topics_changed)
         if applied.groups_changed:
@@ -339,7 +340,7 @@ class BrokerMachine:
         nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.end)
         if nothing is not None:
             return nothing
-        units = self.queues.read(queue, offset, units_to_read(max_messages, tag_filter))
+        units = self.queues.read(queue.view, offset, units_to_read(max_messages, tag_filter))
         if units is None:
             return GetResult(ReadStatus.COLD, offset, queue.min_offset, queue.max_offset, [])
         return self._select(queue, offset, max_messages, max_bytes, tag_filter, units)
@@ -370,7 +371,7 @@ class BrokerMachine:
             else:
                 done(self._select(queue, offset, max_messages, max_bytes, tag_filter, units))
 
-        self.queues.read_later(queue, offset, units_to_read(max_messages, tag_filter), selected)
+        self.queues.read_later(queue.view, offset, units_to_read(max_messages, tag_filter), selected)
 
     def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
         """Propose a command; topics and groups go through `proposals`, which knows what is in flight.
@@ -465,7 +466,7 @@ class BrokerMachine:
         for queue in self.state.queues():
             invariant(queue.view.end <= queue.next_offset, "views hold what the state covers", queue=queue)
             if queue.view.end < queue.next_offset:
-                self.queues.start_over(queue, queue.next_offset)
+                self.queues.start_over(queue.view, queue.next_offset)
 
     def _capture_extents(self) -> tuple[int, list[TopicExtent]]:
         return self.applied_position, extents_of(self.state)
@@ -473,13 +474,13 @@ class BrokerMachine:
     def _trimmed(self, position: int) -> None:
         """The log now starts at `position`; the state has the first kept offsets since before."""
         self._finish_recovery()
-        shortened: list[QueueState] = []
+        shortened: list[QueueView] = []
         for queue in self.state.queues():
             view = queue.view
             start = min(queue.first_offset, view.end)
             if start > view.start:
                 view.start = start
-                shortened.append(queue)
+                shortened.append(view)
         self.keys.trimmed(position)
         self.checkpointer.request(partial(self.queues.remove_below_start, shortened))
 

@@ -217,7 +217,7 @@ class Retention:
         self._busy = True
         self._machine.trim_under_way = position
         searches: list[tuple[str, int, int, Callable[[], int]]] = [
-            (name, topic.created_position, queue.queue_id, self._machine.queues.first_kept(queue, position))
+            (name, topic.created_position, queue.queue_id, self._machine.queues.first_kept(queue.view, position))
             for name, topic in self._machine.state.topics.items()
             for queue in topic.queues.values()
             if queue.min_offset < queue.max_offset

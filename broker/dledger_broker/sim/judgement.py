@@ -68,7 +68,7 @@ def _units(life: Life, queue: QueueState) -> bytes:
     found: list[bytes] = []
     offset = queue.view.start
     while offset < queue.view.end:
-        units = queues.read(queue, offset, 1 << 20)
+        units = queues.read(queue.view, offset, 1 << 20)
         if units is None:
             count = min(queues.layout.room(offset), queue.view.tail_start - offset)
             directory = queue_directory(queue.topic, queue.queue_id)

@@ -28,7 +28,6 @@ class QueueState:
 
     __slots__ = (
         "contribution",
-        "dropped",
         "first_offset",
         "hash_due",
         "key_hash",
@@ -45,11 +44,15 @@ class QueueState:
         self.next_offset = 0
         self.staged_offset = 0
         self.first_offset = 0
-        self.view = QueueView()
-        self.dropped = False
+        self.view = QueueView(topic, queue_id)
         self.key_hash = key_hash
         self.contribution = 0
         self.hash_due = False
+
+    @property
+    def dropped(self) -> bool:
+        """Its topic is gone."""
+        return self.view.dropped
 
     @property
     def min_offset(self) -> int:
@@ -98,7 +101,7 @@ class TopicState:
         """Mark it and its queues as `dropped`."""
         self.dropped = True
         for queue in self.queues.values():
-            queue.dropped = True
+            queue.view.dropped = True
 
 
 class BrokerState:

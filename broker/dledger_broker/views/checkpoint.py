@@ -9,7 +9,6 @@ from __future__ import annotations
 import msgspec
 
 from dledger.store.disk import Disk
-from dledger_broker.state.tables import BrokerState
 from dledger_broker.views.checked import read_checked, write_checked
 
 DIRECTORY = "views"
@@ -40,22 +39,6 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return {
             (extent.topic, queue_id): (start, end) for extent in self.topics for queue_id, start, end in extent.queues
         }
-
-
-def extents_of(state: BrokerState) -> list[TopicExtent]:
-    """What the views of all queues hold now."""
-    return [
-        TopicExtent(
-            name,
-            topic.created_position,
-            [
-                (queue_id, queue.view.start, queue.view.end)
-                for queue_id, queue in topic.queues.items()
-                if queue.view.end
-            ],
-        )
-        for name, topic in state.topics.items()
-    ]
 
 
 def load_checkpoint(disk: Disk) -> Checkpoint | None:

@@ -15,8 +15,8 @@ from functools import partial
 from dledger.environment import Environment
 from dledger.invariants import invariant
 from dledger.store.disk import Disk
-from dledger_broker.state.tables import QueueState
 from dledger_broker.views.checkpoint import remove_checkpoint
+from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.unitfiles import (
     DIRECTORY,
     FileLayout,
@@ -41,7 +41,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ConsumeQueues:
-    """Appends go to `QueueState.view`; this class moves them to files, reads them back, and removes them."""
+    """Appends go to a `QueueView`; this class moves them to files, reads them back, and removes them."""
 
     def __init__(self, disk: Disk, env: Environment, writer: ViewWriter, layout: FileLayout, flush_ms: int) -> None:
         self._disk = disk
@@ -51,8 +51,8 @@ class ConsumeQueues:
         self._flush_s = flush_ms / 1000
         self._reader = QueueFileReader(disk, env, layout)
         self._files = QueueFileWriter(disk, layout)
-        self._dirty: list[QueueState] = []
-        self._resident: list[QueueState] = []
+        self._dirty: list[QueueView] = []
+        self._resident: list[QueueView] = []
         self._timer_armed = False
         self._flushing = 0
         self._failed_writes = 0
@@ -70,44 +70,41 @@ class ConsumeQueues:
             return f"the files of about {batches * MAX_QUEUES_PER_BATCH} consume queues are to be written"
         return f"{self._to_sync} files of consume queues are to be synced" if self._to_sync else ""
 
-    def appended(self, queues: Iterable[QueueState]) -> None:
-        """Units were appended to the views of these queues."""
-        for queue in queues:
-            if not queue.view.dirty:
-                queue.view.dirty = True
-                self._dirty.append(queue)
+    def appended(self, views: Iterable[QueueView]) -> None:
+        """Units were appended to these views."""
+        for view in views:
+            if not view.dirty:
+                view.dirty = True
+                self._dirty.append(view)
         self._arm()
 
-    def read(self, queue: QueueState, offset: int, count: int) -> bytes | None:
+    def read(self, view: QueueView, offset: int, count: int) -> bytes | None:
         """Up to `count` units from `offset` on, at least one; None if that needs the disk (`read_later`).
 
-        `offset` lies between `queue.min_offset` and `queue.max_offset`.
+        `offset` is one that the view holds.
         """
-        view = queue.view
         if offset >= view.tail_start:
             return view.in_memory(offset, count)
-        if queue.dropped:
+        if view.dropped:
             return None  # its files give their names away: none may be kept open under a name that another queue gets
         count = min(count, view.tail_start - offset)
-        return self._reader.read_nowait(queue_directory(queue.topic, queue.queue_id), offset, count)
+        return self._reader.read_nowait(queue_directory(view.topic, view.queue_id), offset, count)
 
     def read_later(
-        self, queue: QueueState, offset: int, count: int, done: Callable[[bytes | BaseException], None]
+        self, view: QueueView, offset: int, count: int, done: Callable[[bytes | BaseException], None]
     ) -> None:
         """As `read`, on a worker.  `done` may get `CorruptionError` (files are gone), `BusyError` or `OSError`."""
-        view = queue.view
         if offset >= view.tail_start:
             done(view.in_memory(offset, count))
             return
         count = min(count, view.tail_start - offset, self.layout.units_per_file)
-        directory = queue_directory(queue.topic, queue.queue_id)
+        directory = queue_directory(view.topic, view.queue_id)
         self._reader.read(directory, offset, count, done)
 
-    def first_kept(self, queue: QueueState, position: int) -> Callable[[], int]:
+    def first_kept(self, view: QueueView, position: int) -> Callable[[], int]:
         """Work for a worker: the first offset whose record lies at or above a log position."""
-        view = queue.view
         start, tail_start, tail = view.start, view.tail_start, bytes(view.tail)
-        directory = queue_directory(queue.topic, queue.queue_id)
+        directory = queue_directory(view.topic, view.queue_id)
 
         def position_at(offset: int) -> int:
             if offset >= tail_start:
@@ -125,43 +122,42 @@ class ConsumeQueues:
             self._flush_batch()
 
     def _flush_batch(self) -> None:
-        queues, self._dirty = self._dirty[:MAX_QUEUES_PER_BATCH], self._dirty[MAX_QUEUES_PER_BATCH:]
+        views, self._dirty = self._dirty[:MAX_QUEUES_PER_BATCH], self._dirty[MAX_QUEUES_PER_BATCH:]
         self._release_idle()
         batches: list[UnitBatch] = []
-        ends: list[tuple[QueueState, int]] = []
-        for queue in queues:
-            view = queue.view
+        ends: list[tuple[QueueView, int]] = []
+        for view in views:
             view.dirty = False
-            if not queue.dropped and view.end > view.written:
-                directory = queue_directory(queue.topic, queue.queue_id)
+            if not view.dropped and view.end > view.written:
+                directory = queue_directory(view.topic, view.queue_id)
                 batches.append(UnitBatch(directory, view.written, view.unwritten()))
-                ends.append((queue, view.end))
+                ends.append((view, view.end))
         self._flushing += 1
         self._writer.submit(partial(self._files.write, batches), partial(self._flushed, ends))
 
-    def _flushed(self, ends: Sequence[tuple[QueueState, int]], result: BaseException | None) -> None:
+    def _flushed(self, ends: Sequence[tuple[QueueView, int]], result: BaseException | None) -> None:
         self._flushing -= 1
         if isinstance(result, BaseException):
             if not self._complained:
                 _logger.warning("event=queues_not_written error=%r consequence='tried again'", str(result))
             self._complained = True
             self._failed_writes += 1
-            self.appended(queue for queue, _ in ends)
+            self.appended(view for view, _ in ends)
         else:
             self._complained = False
             busy = len(ends) + len(self._dirty)
             keep = min(MAX_RESIDENT_UNITS_PER_QUEUE, MAX_RESIDENT_UNITS // (busy or 1))
-            for queue, end in ends:
-                if not queue.dropped and queue.view.written < end <= queue.view.end:
-                    queue.view.mark_written(end, keep)
-                    self._resident.append(queue)
+            for view, end in ends:
+                if not view.dropped and view.written < end <= view.end:
+                    view.mark_written(end, keep)
+                    self._resident.append(view)
         if self._resident or self._dirty:
             self._arm()
 
     def _release_idle(self) -> None:
-        for queue in self._resident:
-            if not queue.view.dirty:
-                queue.view.mark_written(queue.view.written, 0)
+        for view in self._resident:
+            if not view.dirty:
+                view.mark_written(view.written, 0)
         self._resident.clear()
 
     def _arm(self) -> None:
@@ -224,11 +220,11 @@ class ConsumeQueues:
 
         self._writer.submit(self._files.take_unsynced, taken)
 
-    def start_over(self, queue: QueueState, offset: int) -> None:
+    def start_over(self, view: QueueView, offset: int) -> None:
         """Forget a queue's units and files, and the checkpoint that lists them; the next unit is that of `offset`."""
-        directory = queue_directory(queue.topic, queue.queue_id)
+        directory = queue_directory(view.topic, view.queue_id)
         self._reader.forget(directory + "/")
-        queue.view.reset(offset, offset)
+        view.reset(offset, offset)
         self._remove(directory)
 
     def delete_topic(self, topic: str, created_position: int) -> None:
@@ -243,14 +239,12 @@ class ConsumeQueues:
         self._resident.clear()
         self._remove(DIRECTORY)
 
-    def remove_below_start(self, queues: Iterable[QueueState]) -> None:
+    def remove_below_start(self, views: Iterable[QueueView]) -> None:
         """Remove the files that lie wholly below what their queue holds.
 
         Not those of a queue that was dropped meanwhile: its name may be another one's by now.
         """
-        jobs = [
-            (queue_directory(queue.topic, queue.queue_id), queue.view.start) for queue in queues if not queue.dropped
-        ]
+        jobs = [(queue_directory(view.topic, view.queue_id), view.start) for view in views if not view.dropped]
         self._reader.forget_in({directory for directory, _ in jobs})
 
         def work() -> None:

@@ -11,12 +11,15 @@ class QueueView:
 
     `start` is the first offset held on this replica, units below `written` are in the queue's files, and `tail` holds
     the units from `tail_start` to `end`, at least all those that are not written; new units are added to it.  Of an
-    idle queue the tail is empty: it costs no more than this object.
+    idle queue the tail is empty: it costs no more than this object.  A queue is `dropped` with its topic.
     """
 
-    __slots__ = ("dirty", "start", "tail", "tail_start", "written")
+    __slots__ = ("dirty", "dropped", "queue_id", "start", "tail", "tail_start", "topic", "written")
 
-    def __init__(self) -> None:
+    def __init__(self, topic: str, queue_id: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.dropped = False
         self.start = 0
         self.written = 0
         self.tail_start = 0

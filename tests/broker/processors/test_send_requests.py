@@ -243,7 +243,7 @@ def test_the_leader_lists_the_tag_codes_that_followers_compute(broker: ServedBro
     for machine in (broker.memory.machine, follower.machine):
         queue = machine.queue("T1", 0)
         assert queue is not None
-        units = machine.queues.read(queue, 0, 5)
+        units = machine.queues.read(queue.view, 0, 5)
         assert units is not None
         codes = [int.from_bytes(units[at + 12 : at + 20], "big", signed=True) for at in range(0, len(units), 20)]
         assert codes == [tag_code("a"), tag_code("b"), 0, tag_code("c"), 0]

@@ -232,6 +232,6 @@ def test_a_search_in_a_topic_that_is_deleted_meanwhile_leaves_no_file_open_for_t
         if generation == b"old":
             broker.machine.proposals.delete_topic("orders", lambda _: None)
             broker.node.commit()
-            broker.machine.queues.read(searched, 0, 1)
+            broker.machine.queues.read(searched.view, 0, 1)
             broker.env.run_ready()
     assert broker.bodies("orders") == [b"new%d" % number for number in range(20)]

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable
 
 from dledger.sim.mutants.catalogue import Catalogue
 from dledger_broker import machine
+from dledger_broker.lookup import Queries
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.sim.schedules import trims
+from dledger_broker.state import applying_records
 from dledger_broker.state.contexts import Done, QueueRun
 from dledger_broker.state.offsets import OffsetTable
 from dledger_broker.state.proposals import Proposals
-from dledger_broker.state.tables import BrokerState, QueueState, TopicState
-from dledger_broker.views import dispatch
-from dledger_broker.views.queries import Queries
+from dledger_broker.state.tables import BrokerState, TopicState
+from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.unitreader import QueueFileReader
 from dledger_remoting.record import MessageRecord
 
@@ -87,8 +88,8 @@ CATALOGUE.add(
 
 
 def _redispatch_all(
-    runs: Iterable[QueueRun], state: BrokerState, start_over: Callable[[QueueState, int], None]
-) -> list[QueueState]:
+    runs: Iterable[QueueRun], state: BrokerState, start_over: Callable[[QueueView, int], None]
+) -> list[QueueView]:
     created = {topic: topic.created_position for topic in state.topics.values()}
     try:
         for topic in created:
@@ -99,7 +100,7 @@ def _redispatch_all(
             topic.created_position = position
 
 
-_real_redispatch = dispatch.redispatch
+_real_redispatch = applying_records.redispatch
 
 CATALOGUE.add(
     "views-rebuilt-across-a-deletion",

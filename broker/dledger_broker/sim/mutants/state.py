@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dledger.errors import LogError
 from dledger.sim.mutants.catalogue import Catalogue
 from dledger.statemachine import CommittedEntry, Leadership
-from dledger_broker import machine
+from dledger_broker import machine, view_recovery
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.retention import Retention
 from dledger_broker.sim.schedules import crossings, trims
@@ -16,11 +16,11 @@ from dledger_broker.state.contexts import Done
 from dledger_broker.state.pins import PinTable
 from dledger_broker.state.proposals import Proposals
 from dledger_broker.state.snapshot import decode_state, encode_state
-from dledger_broker.state.tables import BrokerState, QueueState
-from dledger_broker.views import recovery
+from dledger_broker.state.tables import BrokerState
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keyfile import ActiveIndexFile, Keys
 from dledger_broker.views.keyindex import KeyIndex
+from dledger_broker.views.queueview import QueueView
 
 CATALOGUE = Catalogue("broker")
 
@@ -89,9 +89,9 @@ CATALOGUE.add(
 )
 
 
-def _first_kept_too_far(self: ConsumeQueues, queue: QueueState, position: int) -> Callable[[], int]:
-    search = _real_first_kept(self, queue, position)
-    return lambda: min(search() + 1, queue.view.end)
+def _first_kept_too_far(self: ConsumeQueues, view: QueueView, position: int) -> Callable[[], int]:
+    search = _real_first_kept(self, view, position)
+    return lambda: min(search() + 1, view.end)
 
 
 _real_first_kept = ConsumeQueues.first_kept
@@ -202,7 +202,7 @@ CATALOGUE.add(
     "checkpoint-before-sync",
     "a checkpoint lists what is durable",
     (ConsumeQueues, "sync", _sync_nothing),
-    (recovery, "_holds", lambda *_arguments: True),
+    (view_recovery, "_holds", lambda *_arguments: True),
 )
 
 # ---------------------------------------------------------------- key index

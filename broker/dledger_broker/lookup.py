@@ -1,4 +1,4 @@
-"""Questions about single messages: by position, by time, by key.  All may wait for the disk."""
+"""Lookup of single messages: by position, by time, by key.  Each may wait for the disk."""
 
 from __future__ import annotations
 
@@ -152,9 +152,9 @@ class Queries:
     async def _unit(self, queue: QueueState, offset: int) -> tuple[int, int]:
         if offset >= queue.view.end:
             raise NotLeaderError(None, 0, f"this node has not rebuilt the files of {queue} beyond {queue.view.end} yet")
-        unit = self._queues.read(queue, offset, 1)
+        unit = self._queues.read(queue.view, offset, 1)
         if unit is None:
-            later: bytes = await called_back(lambda done: self._queues.read_later(queue, offset, 1, done))
+            later: bytes = await called_back(lambda done: self._queues.read_later(queue.view, offset, 1, done))
             unit = later
         position, size, _ = UNIT.unpack(unit)
         return position, size

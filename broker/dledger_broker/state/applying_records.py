@@ -1,4 +1,4 @@
-"""From committed records to queues: the only way in which a view learns of a message."""
+"""Applying of committed records to queues: the only way in which a view learns of a message."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dledger.invariants import invariant
 from dledger.statemachine import CommittedEntry
 from dledger_broker.state.contexts import QueueRun
 from dledger_broker.state.tables import BrokerState, QueueState, TopicState
+from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.scan import scan_runs
 from dledger_broker.views.units import UNIT_BYTES
 
@@ -41,14 +42,14 @@ def dispatch(runs: Iterable[QueueRun], touched: list[QueueState]) -> None:
 
 
 def redispatch(
-    runs: Iterable[QueueRun], state: BrokerState, start_over: Callable[[QueueState, int], None]
-) -> list[QueueState]:
-    """Append to the views what they lack of runs that the state already covers; returns the queue of each such run.
+    runs: Iterable[QueueRun], state: BrokerState, start_over: Callable[[QueueView, int], None]
+) -> list[QueueView]:
+    """Append to the views what they lack of runs that the state already covers; returns the view of each such run.
 
-    Where the log no longer holds what would join a run to the units before it, `start_over(queue, offset)` must
+    Where the log no longer holds what would join a run to the units before it, `start_over(view, offset)` must
     empty the view.
     """
-    touched: list[QueueState] = []
+    touched: list[QueueView] = []
     for queue, end_offset, units in runs:
         view = queue.view
         # A topic's creation ends an entry: all records of one entry belong to the same incarnation.
@@ -62,7 +63,7 @@ def redispatch(
         if not units:
             continue
         if queue_offset > view.end:
-            start_over(queue, queue_offset)
+            start_over(view, queue_offset)
         view.tail += units
-        touched.append(queue)
+        touched.append(view)
     return touched
