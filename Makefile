@@ -87,7 +87,7 @@ fix: $(DEV) ## format, and fix what can be fixed mechanically
 	$(BIN)/ruff format .
 
 sim: $(DEV) ## simulate whole groups on faulty disks, networks and clocks (SEEDS=n)
-	$(BIN)/python -m dledger_broker.sim --seeds $(SEEDS) --seconds $(SECONDS)
+	$(BIN)/python -m dledger_sim.brokers --seeds $(SEEDS) --seconds $(SECONDS)
 
 golden: $(DEV) ## compare 300 simulated runs of each scenario with those that an earlier build recorded (RECORD=yes: record all)
 	$(if $(filter yes,$(RECORD)),RECORD_GOLDEN=yes $(BIN)/python -m pytest -q tests/recorded)
@@ -95,15 +95,15 @@ golden: $(DEV) ## compare 300 simulated runs of each scenario with those that an
 
 proof: $(DEV) ## simulate on, for MINUTES=n, where the last campaign stopped; the sums go into docs/proof.md
 	@mkdir -p .proof
-	$(BIN)/python -m dledger_broker.sim --seeds 1000000 --seconds $(SECONDS) --minutes $(MINUTES) \
+	$(BIN)/python -m dledger_sim.brokers --seeds 1000000 --seconds $(SECONDS) --minutes $(MINUTES) \
 	  --state .proof/simulator.json --keep .proof/broken
-	$(BIN)/python -m dledger_broker.sim figures .proof/simulator.json --page docs/proof.md
+	$(BIN)/python -m dledger_sim.brokers figures .proof/simulator.json --page docs/proof.md
 
 mutants: $(DEV) ## switch known bugs on one by one, and say how many seeds each took
-	$(BIN)/python -m dledger_broker.sim mutants
+	$(BIN)/python -m dledger_sim.brokers mutants
 
 explore: $(DEV) ## take real cores through every interleaving of a small world (EXPLORE="--crashes 1 --terms 1")
-	$(BIN)/python -m dledger.sim.explore $(EXPLORE)
+	$(BIN)/python -m dledger_sim.log.explore $(EXPLORE)
 
 bench: $(DEV) ## measure speed and memory beside this machine's own limits
 	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'

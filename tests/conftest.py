@@ -11,7 +11,7 @@ from dledger import loop_guard
 
 SERVING = ("dledger.node", "dledger.reopening", "dledger.replica.", "dledger_broker.", "dledger_namesrv.")
 """Modules that run on the loop of a node or name server."""
-NOT_SERVING = ("dledger_broker.testing.", "dledger_broker.sim.")
+NOT_SERVING = ("dledger_broker.testing.", "dledger_sim.brokers.")
 
 
 def is_a_tests_own(caller: FrameType) -> bool:

@@ -283,7 +283,7 @@ def workloads_command(output: str) -> None:
 @output_option
 def mutants_command(output: str) -> None:
     """List the known bugs that nodes can run with, the promise each breaks, and the faults that convict it."""
-    from dledger_broker.sim.mutants import MUTANTS
+    from dledger_sim.brokers.mutants import MUTANTS
 
     from .mutants.trials import TRIALS
 

@@ -1,7 +1,7 @@
 """A replicated log: Raft over segments of opaque bytes, usable alone.
 
 `Node` is one member of a group; `StateMachine` is what a service implements.  The folders: `core` decides (pure),
-`store` keeps, `net` carries, `replica` drives the three, `sim` proves them.  Nothing here knows of topics or messages.
+`store` keeps, `net` carries, `replica` drives the three.  Nothing here knows of topics or messages.
 """
 
 from dledger.config import NodeConfig

@@ -2,8 +2,8 @@
 
 An event loop that waits for a disk answers nobody meanwhile: no heartbeat, no vote, no client.  So a loop writes
 entries (into the page cache) and reads what is there already, and everything else that touches files is a worker's.
-The disk boundary (`dledger.store.disk`, `dledger.sim.disk`) tells each operation to `disk_work`, which raises where the
-calling thread runs an event loop.
+The disk boundary (`dledger.store.disk`, `dledger.testing.disk`) tells each operation to `disk_work`, which raises where
+the calling thread runs an event loop.
 
 It is switched on by the environment variable `DLEDGER_WATCH_LOOPS`, which tests set for themselves and for every
 process they start, and by `watched`; the simulator always asks (`refuse_on_loop`).  Otherwise it costs a look at one

@@ -1,11 +1,11 @@
 """Trials of known bugs: whatever is said to convict one in real processes can be run."""
 
-from dledger_broker.sim.mutants import MUTANTS
 from dledger_chaos.faults import kinds_named
 from dledger_chaos.mutants import registers
 from dledger_chaos.mutants.trials import TRIALS
 from dledger_chaos.run import workloads_named
 from dledger_chaos.targets import MUTABLE, TARGETS
+from dledger_sim.brokers.mutants import MUTANTS
 
 
 def test_every_trial_names_a_known_bug_and_what_there_is():

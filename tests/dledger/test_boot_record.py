@@ -12,10 +12,10 @@ from dledger.config import ReplicaConfig
 from dledger.replica.boot import PATH as BOOT_PATH
 from dledger.replica.opening import open_directory
 from dledger.replica.replica import Replica
-from dledger.sim.disk import SimDisk
-from dledger.sim.group import GroupSettings, SimGroup
-from dledger.sim.registers import serve_registers
-from dledger.sim.scheduler import Scheduler
+from dledger.testing.disk import SimDisk
+from dledger_sim.log.group import GroupSettings, SimGroup
+from dledger_sim.log.registers import serve_registers
+from dledger_sim.log.scheduler import Scheduler
 
 
 async def test_killed_processes_elect_a_leader_although_each_host_once_went_down_alone(

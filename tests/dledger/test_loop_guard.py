@@ -9,8 +9,8 @@ import pytest
 from dledger import loop_guard
 from dledger.environment import BACKGROUND, AsyncioEnvironment, called_back
 from dledger.loop_guard import DiskWorkOnLoopError, as_worker, excepted
-from dledger.sim.disk import SimDisk
 from dledger.store.disk import Disk, File, OsDisk
+from dledger.testing.disk import SimDisk
 
 BLOCKING = (
     "open",

@@ -6,10 +6,10 @@ import pytest
 from node_group import JournalService
 
 from dledger.errors import StorageError
-from dledger.sim.group import GroupSettings, SimGroup
-from dledger.sim.scheduler import Scheduler
 from dledger.store.commit import PATH as COMMIT_PATH
 from dledger.store.verify import verify
+from dledger_sim.log.group import GroupSettings, SimGroup
+from dledger_sim.log.scheduler import Scheduler
 
 
 def test_a_power_loss_before_the_log_is_synced_is_no_damage_below_the_commit_index() -> None:

@@ -6,9 +6,9 @@ import pytest
 from node_group import JournalService
 
 from dledger.format import HEADER_BYTES
-from dledger.sim.group import GroupSettings, SimGroup, SimNode
-from dledger.sim.scheduler import Scheduler
 from dledger.store.segments import segment_path
+from dledger_sim.log.group import GroupSettings, SimGroup, SimNode
+from dledger_sim.log.scheduler import Scheduler
 
 
 def until(scheduler: Scheduler, holds, seconds: float = 30.0) -> None:

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from dledger.replica.snapshot_keeper import SCRUB_BYTES, SnapshotKeeper
-from dledger.sim.disk import SimDisk
 from dledger.store.snapshots import SnapshotStore
+from dledger.testing.disk import SimDisk
 from dledger.types import Membership, ReplicaId, SnapshotMeta
 
 META = SnapshotMeta(4096, 17, 3, 99, Membership((ReplicaId("a", "1"),)))

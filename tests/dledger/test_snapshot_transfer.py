@@ -22,10 +22,10 @@ from dledger.replica.transfer import (
     SnapshotReceiver,
     SnapshotSender,
 )
-from dledger.sim.disk import SimDisk
 from dledger.store import snapshots
 from dledger.store.disk import OsDisk
 from dledger.store.snapshots import SnapshotStore
+from dledger.testing.disk import SimDisk
 from dledger.types import Membership, ReplicaId, SnapshotMeta
 
 A, B = ReplicaId("a", "1"), ReplicaId("b", "1")

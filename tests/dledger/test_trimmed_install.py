@@ -6,12 +6,12 @@ import pytest
 
 from dledger.errors import TrimmedError
 from dledger.replica.feed import MachineFeed
-from dledger.sim.faults import Trim
-from dledger.sim.group import GroupSettings, SimGroup
-from dledger.sim.registers import serve_registers
-from dledger.sim.scheduler import Scheduler
-from dledger.sim.workload import Workload, WorkloadSettings
 from dledger.types import SnapshotMeta
+from dledger_sim.log.faults import Trim
+from dledger_sim.log.group import GroupSettings, SimGroup
+from dledger_sim.log.registers import serve_registers
+from dledger_sim.log.scheduler import Scheduler
+from dledger_sim.log.workload import Workload, WorkloadSettings
 
 
 def test_a_snapshot_that_a_trim_takes_while_it_is_decoded_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ from random import Random
 from node_group import JournalService
 
 from dledger.core.progress import Mode
-from dledger.sim.group import GroupSettings, SimGroup, SimNode
-from dledger.sim.scheduler import Scheduler
 from dledger.store.verify import verify
 from dledger.types import Role
+from dledger_sim.log.group import GroupSettings, SimGroup, SimNode
+from dledger_sim.log.scheduler import Scheduler
 
 SEGMENT_BYTES = 64 << 10
 

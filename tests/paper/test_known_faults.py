@@ -16,14 +16,14 @@ from dledger.core.messages import Append, AppendReply, Heartbeat, VoteReply, Vot
 from dledger.errors import ConfigError, CorruptionError
 from dledger.format import HEADER_BYTES, encode_command, iter_commands, parse_run, seal
 from dledger.net.transport import Lane
-from dledger.sim.disk import SimDisk
-from dledger.sim.group import GroupSettings, SimGroup
-from dledger.sim.registers import serve_registers
-from dledger.sim.scheduler import Scheduler
-from dledger.sim.workload import Workload, WorkloadSettings
 from dledger.store.hardstate import HardStateFile
 from dledger.testing.cores import CoreGroup, entries, replica
+from dledger.testing.disk import SimDisk
 from dledger.types import EntryKind, HardState, Membership, Role
+from dledger_sim.log.group import GroupSettings, SimGroup
+from dledger_sim.log.registers import serve_registers
+from dledger_sim.log.scheduler import Scheduler
+from dledger_sim.log.workload import Workload, WorkloadSettings
 
 
 def running_group(seed: int = 3) -> tuple[SimGroup, Workload]:

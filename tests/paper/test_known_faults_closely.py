@@ -8,10 +8,10 @@ from answers import only
 
 from dledger.core.messages import Append, AppendReply, Heartbeat, HeartbeatReply, VoteReply, VoteRequest
 from dledger.format import HEADER_BYTES, seal
-from dledger.sim.disk import SimDisk
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore
 from dledger.testing.cores import CoreGroup, entries, replica
+from dledger.testing.disk import SimDisk
 from dledger.types import EntryKind, Role
 
 SEGMENT_BYTES = 4096

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 
 import click
 
-from dledger_broker.sim.lab import SCENARIOS
+from dledger_sim.brokers.lab import SCENARIOS
 from tests.recorded.fingerprints import (
     RECORDED_SEEDS,
     differences,

@@ -26,18 +26,18 @@ from typing import Final
 from unittest import mock
 
 from dledger.replica.describe import describe
-from dledger.sim.campaign import run_case
-from dledger.sim.cases import Case, Limits
-from dledger.sim.group import Life, SimGroup
-from dledger.sim.plan import Plan
-from dledger.sim.run import Outcome
-from dledger.sim.scenario import Scenario, Trial
-from dledger.sim.service import Service
-from dledger.sim.workload import Workload
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.sim.connection import SimConnection
-from dledger_broker.sim.lab import SCENARIOS
-from dledger_broker.sim.service import SimBroker
+from dledger_sim.brokers.connection import SimConnection
+from dledger_sim.brokers.lab import SCENARIOS
+from dledger_sim.brokers.service import SimBroker
+from dledger_sim.log.campaign import run_case
+from dledger_sim.log.cases import Case, Limits
+from dledger_sim.log.group import Life, SimGroup
+from dledger_sim.log.plan import Plan
+from dledger_sim.log.run import Outcome
+from dledger_sim.log.scenario import Scenario, Trial
+from dledger_sim.log.service import Service
+from dledger_sim.log.workload import Workload
 from tests.recorded.golden_files import GOLDEN
 
 RECORDED_SEEDS: Final = 300

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger_broker.sim.lab import SCENARIOS
+from dledger_sim.brokers.lab import SCENARIOS
 from tests.recorded.fingerprints import differences, fingerprint, recorded, recorded_scenarios
 
 ROOT = Path(__file__).parents[2]

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 import click
 import pytest
 
-from dledger.sim import cli as simulator_cli
-from dledger.sim.explore import __main__ as explorer
 from dledger_admin.cli import main as dledger
 from dledger_broker import __main__ as broker
 from dledger_namesrv import __main__ as name_server
+from dledger_sim.log import cli as simulator_cli
+from dledger_sim.log.explore import __main__ as explorer
 from dledger_spark import package as spark_package
 from tests.recorded.golden_files import compare
 
@@ -25,8 +25,8 @@ GROWING = {"--mutant", "--scenario"}
 """Options of simulators whose choices are its known bugs and scenarios: they grow with its tests, for nobody else."""
 
 SIMULATORS: dict[str, click.Command] = {
-    "simulator of the log": simulator_cli.command("NAME", "dledger.sim.lab"),
-    "simulator of brokers": simulator_cli.command("NAME", "dledger_broker.sim.lab"),
+    "simulator of the log": simulator_cli.command("NAME", "dledger_sim.log.lab"),
+    "simulator of brokers": simulator_cli.command("NAME", "dledger_sim.brokers.lab"),
     "explorer of the log": explorer.main,
 }
 PROCESSES: dict[str, Callable[[list[str]], int]] = {"broker": broker.main, "name server": name_server.main}

@@ -19,9 +19,9 @@ from dledger.replica.repair import Repairer
 from dledger.replica.returning import Returning, Standing, StandingDesk
 from dledger.replica.snapshot_keeper import SnapshotKeeper
 from dledger.replica.transfer import SnapshotReceiver, SnapshotSender
-from dledger.sim.disk import SimDisk
 from dledger.store.damage import CorruptRange
 from dledger.store.snapshots import SnapshotStore
+from dledger.testing.disk import SimDisk
 from dledger.types import Membership, ReplicaId, SnapshotMeta
 from dledger_broker.testing import FakeEnvironment
 from tests.recorded.golden_files import bytes_text, compare

@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from dledger.sim.group import GroupSettings, SimGroup
-from dledger.sim.registers import serve_registers
-from dledger.sim.scheduler import Scheduler
+from dledger_sim.log.group import GroupSettings, SimGroup
+from dledger_sim.log.registers import serve_registers
+from dledger_sim.log.scheduler import Scheduler
 
 
 @pytest.fixture

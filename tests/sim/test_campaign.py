@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from dledger.sim.campaign import judge
-from dledger.sim.cases import Case, decode_case, encode_case
-from dledger.sim.event_loop import SimEventLoop
-from dledger.sim.figures import write_figures
-from dledger.sim.group import SimGroup
-from dledger.sim.invariants import Violation
-from dledger.sim.run import Outcome
-from dledger.sim.shrink import shrink
-from dledger.sim.totals import Totals, load_totals, save_totals
-from dledger_broker.sim.lab import MUTANTS
+from dledger_sim.brokers.lab import MUTANTS
+from dledger_sim.log.campaign import judge
+from dledger_sim.log.cases import Case, decode_case, encode_case
+from dledger_sim.log.event_loop import SimEventLoop
+from dledger_sim.log.figures import write_figures
+from dledger_sim.log.group import SimGroup
+from dledger_sim.log.invariants import Violation
+from dledger_sim.log.run import Outcome
+from dledger_sim.log.shrink import shrink
+from dledger_sim.log.totals import Totals, load_totals, save_totals
 
-LAB = "dledger_broker.sim.lab"
+LAB = "dledger_sim.brokers.lab"
 ROOT = Path(__file__).parents[2]
 
 
@@ -63,7 +63,7 @@ def test_nothing_of_a_run_stays_in_memory() -> None:
         return sum(isinstance(kept, SimGroup) for kept in gc.get_objects())
 
     before = groups()
-    judge(Case("repeats", 5, 10.0), "dledger_broker.sim.lab")
+    judge(Case("repeats", 5, 10.0), "dledger_sim.brokers.lab")
     assert groups() == before
 
 

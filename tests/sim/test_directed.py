@@ -1,11 +1,11 @@
-"""Schedules by hand on the real code; `dledger.sim.schedules` tells the stories."""
+"""Schedules by hand on the real code; `dledger_sim.log.schedules` tells the stories."""
 
 from collections.abc import Callable
 
 import pytest
 
-from dledger.sim.schedules import SCHEDULES
-from dledger_broker.sim.schedules import SCHEDULES as BROKER_SCHEDULES
+from dledger_sim.brokers.schedules import SCHEDULES as BROKER_SCHEDULES
+from dledger_sim.log.schedules import SCHEDULES
 
 
 @pytest.mark.parametrize("schedule", [*SCHEDULES, *BROKER_SCHEDULES], ids=lambda schedule: schedule.__name__)

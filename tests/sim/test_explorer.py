@@ -7,15 +7,15 @@ import pytest
 
 from dledger.core.raft import Raft
 from dledger.invariants import InvariantError
-from dledger.sim.explore import state as explored_state
-from dledger.sim.explore.bounds import Bounds
-from dledger.sim.explore.prefixes import PREFIXES
-from dledger.sim.explore.search import Found, search
-from dledger.sim.explore.state import put_together, take_apart
-from dledger.sim.explore.story import tell
-from dledger.sim.explore.tables import rename_envelope, rename_history, rename_node
-from dledger.sim.explore.world import World, Worlds
-from dledger.sim.mutants import MUTANTS
+from dledger_sim.log.explore import state as explored_state
+from dledger_sim.log.explore.bounds import Bounds
+from dledger_sim.log.explore.prefixes import PREFIXES
+from dledger_sim.log.explore.search import Found, search
+from dledger_sim.log.explore.state import put_together, take_apart
+from dledger_sim.log.explore.story import tell
+from dledger_sim.log.explore.tables import rename_envelope, rename_history, rename_node
+from dledger_sim.log.explore.world import World, Worlds
+from dledger_sim.log.mutants import MUTANTS
 
 PROMPT = Bounds(prompt_saves=True, prompt_syncs=True)
 ONE_TERM = replace(PROMPT, terms=1)

@@ -5,16 +5,16 @@ from pathlib import Path
 from random import Random
 
 from dledger.net.transport import Lane
-from dledger.sim.campaign import judge
-from dledger.sim.cases import Case, strike_of
-from dledger.sim.faults import ClockDrift, Deposed, Drain, LongPause, RollingRestart, SlowClose, Throttle
-from dledger.sim.group import SimGroup
-from dledger.sim.kinds import DRAWS, KINDS
-from dledger.sim.plan import draw_plan
-from dledger.sim.run import AWAKE_S
 from dledger_chaos.faults import KINDS as CHAOS_KINDS
+from dledger_sim.log.campaign import judge
+from dledger_sim.log.cases import Case, strike_of
+from dledger_sim.log.faults import ClockDrift, Deposed, Drain, LongPause, RollingRestart, SlowClose, Throttle
+from dledger_sim.log.group import SimGroup
+from dledger_sim.log.kinds import DRAWS, KINDS
+from dledger_sim.log.plan import draw_plan
+from dledger_sim.log.run import AWAKE_S
 
-LAB = "dledger_broker.sim.lab"
+LAB = "dledger_sim.brokers.lab"
 ROOT = Path(__file__).parents[2]
 EVERY_S = 0.01
 

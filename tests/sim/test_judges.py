@@ -14,25 +14,25 @@ from dledger.errors import StorageError
 from dledger.invariants import InvariantError
 from dledger.net.requests import RequestChannel
 from dledger.net.transport import Lane
-from dledger.sim.campaign import judge
-from dledger.sim.cases import Case
-from dledger.sim.group import GroupSettings, SimGroup
-from dledger.sim.invariants import Violation, require
-from dledger.sim.mutants import MUTANTS
-from dledger.sim.network import REDIAL_S
-from dledger.sim.registers import serve_registers
-from dledger.sim.scheduler import Scheduler
-from dledger.sim.workload import Workload, WorkloadSettings
 from dledger.types import ReplicaId
 from dledger_broker.processors.idempotent import IdempotentSends
 from dledger_broker.processors.identities import UnitRows
-from dledger_broker.sim.connection import Answer
-from dledger_broker.sim.expected import Incarnation, Stored
-from dledger_broker.sim.pulls import PullJudge
-from dledger_broker.sim.truth import Truth, encode_body
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.record import MessageRecord, encode_record
+from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.expected import Incarnation, Stored
+from dledger_sim.brokers.pulls import PullJudge
+from dledger_sim.brokers.truth import Truth, encode_body
+from dledger_sim.log.campaign import judge
+from dledger_sim.log.cases import Case
+from dledger_sim.log.group import GroupSettings, SimGroup
+from dledger_sim.log.invariants import Violation, require
+from dledger_sim.log.mutants import MUTANTS
+from dledger_sim.log.network import REDIAL_S
+from dledger_sim.log.registers import serve_registers
+from dledger_sim.log.scheduler import Scheduler
+from dledger_sim.log.workload import Workload, WorkloadSettings
 
 HOST = HostAddress("127.0.0.1", 10911)
 
@@ -121,7 +121,7 @@ def test_an_idempotent_send_that_is_not_remembered_is_no_excuse_for_its_repetiti
         return remember(self, rows) if next(numbers) % 3 else bytearray()
 
     monkeypatch.setattr(IdempotentSends, "command", forget_some)
-    outcome = judge(Case("repeats", 1, 20.0), "dledger_broker.sim.lab")
+    outcome = judge(Case("repeats", 1, 20.0), "dledger_sim.brokers.lab")
     assert outcome.violation is not None
     assert outcome.violation.promise == "an idempotent send is remembered"
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dledger.sim.losses import Losses
-from dledger.sim.violation import Violation
 from dledger.types import ReplicaId
+from dledger_sim.log.losses import Losses
+from dledger_sim.log.violation import Violation
 
 A, B = ReplicaId("a", "1"), ReplicaId("b", "1")
 ENTRIES = [(1, 100, 7), (1, 200, 8)]

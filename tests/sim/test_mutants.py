@@ -6,12 +6,12 @@ import pytest
 
 from dledger import loop_guard
 from dledger.invariants import InvariantError
-from dledger.sim.campaign import judge
-from dledger.sim.cases import Case
-from dledger.sim.invariants import Violation
-from dledger_broker.sim.lab import MUTANTS
+from dledger_sim.brokers.lab import MUTANTS
+from dledger_sim.log.campaign import judge
+from dledger_sim.log.cases import Case
+from dledger_sim.log.invariants import Violation
 
-LAB = "dledger_broker.sim.lab"
+LAB = "dledger_sim.brokers.lab"
 SECONDS = 20.0
 SEEDS_TRIED = 20
 # Seeds that catch what the first ones do not; if the code has changed since, others are tried.

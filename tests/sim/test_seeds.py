@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from dledger.sim.campaign import judge, judge_all
-from dledger.sim.cases import Case
-from dledger.sim.kinds import CLASSES, DRAWS, TRIM
-from dledger.sim.run import Outcome
-from dledger_broker.sim.schedules import SCHEDULES, brokers
-from dledger_broker.sim.trial import BrokerTrial
+from dledger_sim.brokers.schedules import SCHEDULES, brokers
+from dledger_sim.brokers.trial import BrokerTrial
+from dledger_sim.log.campaign import judge, judge_all
+from dledger_sim.log.cases import Case
+from dledger_sim.log.kinds import CLASSES, DRAWS, TRIM
+from dledger_sim.log.run import Outcome
 
-LAB = "dledger_broker.sim.lab"
+LAB = "dledger_sim.brokers.lab"
 SECONDS = 10.0
 FRESH = {
     "log": range(500, 530),

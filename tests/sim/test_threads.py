@@ -10,16 +10,16 @@ from random import Random
 import pytest
 
 from dledger.environment import BACKGROUND
-from dledger.sim.campaign import judge
-from dledger.sim.cases import Case
-from dledger.sim.disk import SimDisk
-from dledger.sim.environment import SimEnvironment
-from dledger.sim.mutants import MUTANTS
-from dledger.sim.mutants.threads import CATALOGUE
-from dledger.sim.scheduler import Scheduler
-from dledger.sim.threads import Threads
-from dledger.sim.violation import Violation
 from dledger.store import mark
+from dledger.testing.disk import SimDisk
+from dledger_sim.log.campaign import judge
+from dledger_sim.log.cases import Case
+from dledger_sim.log.environment import SimEnvironment
+from dledger_sim.log.mutants import MUTANTS
+from dledger_sim.log.mutants.threads import CATALOGUE
+from dledger_sim.log.scheduler import Scheduler
+from dledger_sim.log.threads import Threads
+from dledger_sim.log.violation import Violation
 
 CATCHING_SEEDS = {"filling-not-waited-for": 3, "index-read-without-lock": 15, "spare-replaced-while-filled": 3}
 
@@ -170,6 +170,6 @@ def test_three_bugs_at_least_are_of_threads_alone() -> None:
 def test_what_threads_catch_is_not_caught_without_them(name: str) -> None:
     """The same group with the same faults, in one step and in several."""
     seed = CATCHING_SEEDS[name]
-    assert judge(Case("modes", seed, 20.0), "dledger.sim.lab", name).violation is None
-    assert judge(Case("threads", seed, 20.0), "dledger.sim.lab", name).violation is not None
+    assert judge(Case("modes", seed, 20.0), "dledger_sim.log.lab", name).violation is None
+    assert judge(Case("threads", seed, 20.0), "dledger_sim.log.lab", name).violation is not None
     assert MUTANTS[name].scenario == "threads"

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from dledger.sim.disk import SimDisk
 from dledger.store.disk import Disk
+from dledger.testing.disk import SimDisk
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.state.tables import QueueState
 from dledger_broker.testing.environment import START_MS, FakeEnvironment

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from dledger.sim.figures import write_section
+from dledger_sim.log.figures import write_section
 
 from ..checkers.recovery import percentile
 from ..faults import KINDS, FaultKind

@@ -1,6 +1,6 @@
 """Known bugs in real processes: a rig that finds nothing must first show that it can.
 
-The bugs are those of the simulator (`dledger_broker.sim.mutants`), put into a node from outside:
+The bugs are those of the simulator (`dledger_sim.brokers.mutants`), put into a node from outside:
 `preload/sitecustomize.py` is found by every interpreter whose PYTHONPATH begins there, and acts in nodes
 only.  No product code knows.  `registers` has the one that nodes of registers have in a form of their own, `trials`
 what convicts which.
@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from dledger_broker.sim.mutants import MUTANTS
+from dledger_sim.brokers.mutants import MUTANTS
 
 from ..errors import ChaosError
 

@@ -8,9 +8,9 @@ from typing import Final
 from dledger.format import HEADER_BYTES
 from dledger.replica.leading import Leading
 from dledger.replica.proposer import SealedEntry
-from dledger.sim.mutants.catalogue import Catalogue
-from dledger_broker.sim.mutants import MUTANTS
 from dledger_chaos.subjects.registers import Result
+from dledger_sim.brokers.mutants import MUTANTS
+from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE: Final = Catalogue("log")
 

@@ -1,6 +1,6 @@
 """Reader of the files of a simulated disk."""
 
-from dledger.sim.disk import SimDisk
+from dledger.testing.disk import SimDisk
 
 
 def content(disk: SimDisk, path: str) -> bytes:

@@ -5,8 +5,8 @@ import pytest
 from simulated_files import content
 
 from dledger.errors import CorruptionError
-from dledger.sim.disk import SimDisk
 from dledger.store.disk import OsDisk
+from dledger.testing.disk import SimDisk
 from dledger_broker.state.commands import TrimQueues
 from dledger_broker.testing import SMALL, BrokerInMemory, FakeLog, Message
 from dledger_broker.views import consumequeue

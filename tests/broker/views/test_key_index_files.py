@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simulated_files import content
 
 from dledger.errors import NotLeaderError
-from dledger.sim.disk import SimDisk
+from dledger.testing.disk import SimDisk
 from dledger_broker.testing import SMALL, START_MS, BrokerInMemory, Message
 from dledger_broker.views import keysearch
 from dledger_broker.views.keyfile import (

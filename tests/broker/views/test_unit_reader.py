@@ -9,7 +9,7 @@ import pytest
 from dledger.environment import AsyncioEnvironment, called_back
 from dledger.errors import CorruptionError
 from dledger.loop_guard import as_worker
-from dledger.sim.disk import SimDisk, SimFile
+from dledger.testing.disk import SimDisk, SimFile
 from dledger_broker.testing import FakeEnvironment
 from dledger_broker.views.unitfiles import FileLayout, QueueFileWriter, UnitBatch
 from dledger_broker.views.unitreader import QueueFileReader, close_all

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.errors import NotLeaderError
-from dledger.sim.disk import SimDisk
+from dledger.testing.disk import SimDisk
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message
 from dledger_broker.views import leftovers

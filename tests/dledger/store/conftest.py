@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from store_model import LoggedModel, make_identity
 
-from dledger.sim.disk import SimDisk
 from dledger.store.disk import Disk, OsDisk
+from dledger.testing.disk import SimDisk
 
 
 @pytest.fixture(params=["os", "sim"])

@@ -12,8 +12,8 @@ from store_model import SEGMENT_BYTES, LoggedModel
 
 from dledger.errors import StorageError
 from dledger.format import HEADER_BYTES
-from dledger.sim.disk import SimDisk
 from dledger.store.sync import SyncTicket
+from dledger.testing.disk import SimDisk
 from dledger.types import EntryKind
 
 

@@ -14,10 +14,10 @@ from store_model import LoggedModel, make_identity
 
 from dledger.errors import LogFullError, StorageError
 from dledger.format import HEADER_BYTES
-from dledger.sim.disk import SimDisk
-from dledger.sim.inodes import SECTOR_BYTES, Keep
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.segments import segment_path
+from dledger.testing.disk import SimDisk
+from dledger.testing.inodes import SECTOR_BYTES, Keep
 from dledger.types import EntryMeta
 
 LARGE_SEGMENT_BYTES = 1 << 20

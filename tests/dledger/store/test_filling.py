@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from store_model import LoggedModel, make_identity
 
-from dledger.sim.disk import SimDisk
 from dledger.store import space
 from dledger.store.disk import OsDisk
+from dledger.testing.disk import SimDisk
 
 SEGMENT_BYTES = 1 << 18
 ENTRIES = 1500

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.errors import StorageError
-from dledger.sim.disk import SimDisk
 from dledger.store.disk import Disk
 from dledger.store.hardstate import HardStateFile
 from dledger.store.mark import DurableMark, MarkValue
 from dledger.store.slots import decode_slot, encode_slot
+from dledger.testing.disk import SimDisk
 from dledger.types import HardState, ReplicaId
 
 ONE = HardState(3, ReplicaId("n1", "aa"))

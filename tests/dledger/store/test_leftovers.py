@@ -10,9 +10,9 @@ from store_model import SEGMENT_BYTES, LoggedModel
 
 from dledger import loop_guard
 from dledger.errors import StorageError, TrimmedError
-from dledger.sim.disk import SimDisk
 from dledger.store.index import IndexFiles, IndexUnit
 from dledger.store.segments import list_positions
+from dledger.testing.disk import SimDisk
 
 DIRECTORIES = ("commitlog", "index", "snapshots")
 

@@ -10,13 +10,13 @@ from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, body_leaving, left_
 from dledger.errors import IdentityError, LogFullError, StorageError, TooLargeError, TrimmedError
 from dledger.format import BLANK_BYTES, HEADER_BYTES, blank
 from dledger.invariants import InvariantError
-from dledger.sim.disk import SimDisk, SimFile
 from dledger.store import space
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.index import UNIT_BYTES
 from dledger.store.log import LogStore
 from dledger.store.segments import Segment, SegmentTable, segment_path
 from dledger.store.snapshots import SnapshotStore
+from dledger.testing.disk import SimDisk, SimFile
 from dledger.types import EntryKind, SnapshotMeta
 
 

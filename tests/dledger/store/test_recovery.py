@@ -4,9 +4,9 @@ import pytest
 from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, body_leaving, make_identity
 
 from dledger.errors import CorruptionError
-from dledger.sim.disk import SimDisk
 from dledger.store.mark import DurableMark, MarkValue
 from dledger.store.recovered import Recovery
+from dledger.testing.disk import SimDisk
 from dledger.types import EntryKind, EntryMeta, SnapshotMeta
 
 

@@ -7,9 +7,9 @@ from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel
 
 from dledger.errors import CorruptionError, LogFullError
 from dledger.replica.repair import REPAIR_CHANNEL, Repairer
-from dledger.sim.disk import SimDisk
 from dledger.store import repair
 from dledger.store.repair import SPOOL_PATH, Spool
+from dledger.testing.disk import SimDisk
 from dledger.types import EntryMeta
 
 

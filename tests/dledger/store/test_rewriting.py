@@ -21,7 +21,7 @@ from dledger.replica.flusher import Flusher
 from dledger.replica.inbox import MAX_HELD, Inbox
 from dledger.replica.recent import RecentEntries
 from dledger.replica.rewriting import Rewriter
-from dledger.sim.disk import SimDisk
+from dledger.testing.disk import SimDisk
 from dledger.types import ReplicaId
 from dledger_broker.testing.environment import FakeEnvironment
 

@@ -3,8 +3,8 @@ import random
 
 import pytest
 
-from dledger.sim.disk import BLOCK_BYTES, SimDisk
-from dledger.sim.inodes import SECTOR_BYTES
+from dledger.testing.disk import BLOCK_BYTES, SimDisk
+from dledger.testing.inodes import SECTOR_BYTES
 
 
 def synced_file(disk: SimDisk, path: str, content: bytes) -> None:

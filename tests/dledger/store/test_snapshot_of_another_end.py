@@ -7,7 +7,7 @@ import pytest
 from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, left_in_segment
 
 from dledger.format import blank
-from dledger.sim.disk import SimDisk
+from dledger.testing.disk import SimDisk
 from dledger.types import EntryMeta, SnapshotMeta
 
 

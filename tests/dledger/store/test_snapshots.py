@@ -7,9 +7,9 @@ import pytest
 from store_model import MEMBERS
 
 from dledger.errors import CorruptionError, LogFullError, StorageError, TrimmedError
-from dledger.sim.disk import SimDisk
 from dledger.store.disk import Disk
 from dledger.store.snapshots import MAX_CHUNK_BYTES, SnapshotStore
+from dledger.testing.disk import SimDisk
 from dledger.types import SnapshotMeta
 
 

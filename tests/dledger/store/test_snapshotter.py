@@ -12,8 +12,8 @@ from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, make_identity
 from dledger.environment import Environment
 from dledger.errors import LogError
 from dledger.replica.snapshotter import SLICE_S, Snapshotter
-from dledger.sim.disk import SimDisk
 from dledger.store.disk import Disk, OsDisk, OsFile
+from dledger.testing.disk import SimDisk
 from dledger.types import SnapshotMeta
 
 

@@ -5,8 +5,8 @@ import pytest
 from store_model import SEGMENT_BYTES, LoggedModel, make_identity
 
 from dledger.errors import IdentityError
-from dledger.sim.disk import SimDisk
 from dledger.store.verify import compare, inspect, verify
+from dledger.testing.disk import SimDisk
 
 
 def closed_log(seed: int = 1, count: int = 40, committed: int = 34) -> LoggedModel:

@@ -5,7 +5,7 @@ import random
 import pytest
 from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, left_in_segment
 
-from dledger.sim.disk import SimDisk
+from dledger.testing.disk import SimDisk
 from dledger.types import SnapshotMeta
 
 

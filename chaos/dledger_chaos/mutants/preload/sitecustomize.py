@@ -13,6 +13,6 @@ if "DLEDGER_CHAOS_MUTANT" in os.environ:
 
         apply(os.environ["DLEDGER_CHAOS_MUTANT"])
     elif "dledger_broker" in sys.orig_argv:
-        from dledger_broker.sim.mutants import apply
+        from dledger_sim.brokers.mutants import apply
 
         apply(os.environ["DLEDGER_CHAOS_MUTANT"])

@@ -1,0 +1,132 @@
+"""Rare branches of forwarding, of requests and of retention, counted by watching the methods that take them.
+
+`Forwarder`, `OffsetProcessor`, `Requests` and `Retention` say what each branch is for.
+"""
+
+# ruff: noqa: SLF001 - what is watched is what is private
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from dledger_broker.errors import wire_error
+from dledger_broker.forward import READ_ONLY_CODES, Envelope, Forwarder
+from dledger_broker.group import Group
+from dledger_broker.processors.offsets import OffsetProcessor
+from dledger_broker.processors.requests import UNSURE_CODES, Requests
+from dledger_broker.server.request import Request
+from dledger_broker.service import BrokerService
+from dledger_sim.brokers.connection import SimConnection
+
+_decode: Final = msgspec.msgpack.Decoder(Envelope).decode
+
+
+def watch(service: BrokerService, counts: Counter[str]) -> None:
+    """Count what the requests of one life of a node go through, and what grows too old."""
+    processors, group = service.processors, service.group
+    _watch_forwarder(processors.forwarder, group, counts)
+    _watch_offsets(processors.offsets, counts)
+    _watch_requests(processors.requests, group, counts)
+    _before(service.retention, "_trim_if_due", lambda before: counts.update({"log too old": before > 0}))
+
+
+def _before(owner: object, name: str, see: Callable[..., None]) -> None:
+    """Have `see` told the arguments of every call of a method, before it."""
+    method = getattr(owner, name)
+
+    def watched(*arguments: Any) -> Any:  # noqa: ANN401 - whatever the method takes and gives
+        see(*arguments)
+        return method(*arguments)
+
+    setattr(owner, name, watched)
+
+
+def _after(owner: object, name: str, see: Callable[..., None]) -> None:
+    """Have `see` told the result of every call of a method, and the arguments behind it."""
+    method = getattr(owner, name)
+
+    def watched(*arguments: Any) -> Any:  # noqa: ANN401 - whatever the method takes and gives
+        result = method(*arguments)
+        see(result, *arguments)
+        return result
+
+    setattr(owner, name, watched)
+
+
+def _watch_forwarder(forwarder: Forwarder, group: Group, counts: Counter[str]) -> None:
+    def on_request(_sender: object, data: bytes, _reply: object) -> None:
+        if forwarder._refusals and group.ready:
+            envelope = _decode(data)
+            refused = forwarder._refusals.get(envelope.channel)
+            counts["refused for its channel's epoch"] += refused is not None and envelope.epoch <= refused[0]
+
+    def answered(request: Request, _answer: object) -> None:
+        origin = request.origin
+        refused, sent = origin.forward_refused, origin.forwards_sent
+        counts["channel has all back"] += bool(refused) and max(sent - {request.sequence}, default=0) < refused
+
+    def hand_on(request: Request) -> None:
+        origin = request.origin
+        if not group.ready:
+            counts["waited behind a refused one"] += bool(origin.forward_refused)
+        elif origin.forwards_sent:
+            counts["waited for what another node had"] += 1
+        else:
+            counts["handled where it had waited"] += 1
+
+    def unanswered(request: Request, _error: object) -> None:
+        counts["question without an answer"] += request.code in READ_ONLY_CODES
+
+    def pass_on(request: Request) -> None:
+        if isinstance(request.origin, SimConnection):
+            request.origin.passed_on.add(request.opaque)
+
+    _before(forwarder, "pass_on", pass_on)
+    _before(forwarder, "on_request", on_request)
+    _before(forwarder, "_answered", answered)
+    _before(forwarder, "_hand_on", hand_on)
+    _before(forwarder, "_unanswered", unanswered)
+    _before(forwarder, "_answer_pull_again", lambda _: counts.update(("pull to be repeated",)))
+    _before(forwarder, "_expire", lambda count, _: counts.update({"answered by a stopping node": count}))
+    _after(forwarder, "_refuses_forwarding", lambda refuses, _: counts.update({"forwarding not wanted": refuses}))
+
+
+def _watch_offsets(offsets: OffsetProcessor, counts: Counter[str]) -> None:
+    def is_late(late: bool, request: Request, *_: object) -> None:
+        counts["commit took a detour"] += request.took_a_detour
+        counts["commit came back"] += request.took_a_detour and not request.origin.is_forwarded
+        counts["commit overtaken"] += late
+
+    def finish_overtaken(
+        _result: None, _request: Request, key: tuple[str, str, int], offset: int, error: Exception | None
+    ) -> None:
+        counts["overtaken commit answered"] += error is None and offsets._covers(key, offset)
+        counts["overtaking commit lost"] += error is None and not offsets._covers(key, offset)
+        counts["overtaken commit of unknown outcome"] += error is not None
+
+    _after(offsets, "_is_late", is_late)
+    _after(offsets, "_is_lost", lambda lost, *_: counts.update({"overtaking commit known to be lost": lost}))
+    _after(offsets, "_may_be_late", lambda may, *_: counts.update({"commit that may be old": may}))
+    _after(offsets, "_finish_overtaken", finish_overtaken)
+    _before(offsets, "_pass_on_commit", lambda *_: counts.update(("commit of a pull passed on",)))
+
+
+def _watch_requests(requests: Requests, group: Group, counts: Counter[str]) -> None:
+    def confirmed(_request: Request, _go_on: object, error: Exception | None) -> None:
+        counts["leader not confirmed"] += error is not None
+
+    def confirm(_request: Request) -> None:
+        counts["doubt passed on to the leader"] += not group.ready
+
+    def fail(request: Request, error: Exception) -> None:
+        unsure = wire_error(error).code in UNSURE_CODES
+        counts["denial confirmed first"] += unsure and not request.confirmed
+        counts["denial of a confirmed leader"] += unsure and request.confirmed
+
+    _before(requests, "_confirmed", confirmed)
+    _before(requests, "confirm", confirm)
+    _before(requests, "fail", fail)

@@ -1,0 +1,272 @@
+"""Judge of a healed broker group: every node is looked at, through the front door and in its files."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from dledger_broker.state.tables import QueueState
+from dledger_broker.views.unitfiles import queue_directory
+from dledger_broker.views.unitreader import read_units
+from dledger_broker.views.units import UNIT
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
+from dledger_sim.brokers.clients import pull_fields
+from dledger_sim.brokers.connection import Answer, SimConnection
+from dledger_sim.brokers.expected import Stored
+from dledger_sim.brokers.service import SimBroker, address_of
+from dledger_sim.brokers.workload import Workload
+from dledger_sim.log.group import Life, SimGroup
+from dledger_sim.log.invariants import require
+
+ANSWER_S: Final = 8.0
+LONGEST_POLL_S: Final = 10.0
+SETTLE_S: Final = 5.0
+"""What clients began before they stopped is over by then."""
+CATCH_UP_S: Final = 2.0
+"""A follower may learn of the newest commits with the next heartbeat only."""
+SCRUB_S: Final = 15.0
+LOOKUPS: Final = 4
+MESSAGES: Final = 64
+"""Asked for by one pull."""
+"""Messages that each node is asked for by key, and by position."""
+VIEW_DIRECTORIES: Final = ("consumequeue", "keyindex", "views")
+WHOLE_S: Final = 20.0
+
+
+def check_views(life: Life, workload: Workload) -> None:
+    """The consume queues of a node, in memory and in files, are what the log says."""
+    machine = cast(SimBroker, life.service).broker
+    for name, topic in machine.state.topics.items():
+        truth = workload.truth.topics.get(name)
+        if truth is None or truth.created != topic.created_position:
+            continue  # this replica has not applied everything yet
+        for queue in topic.queues.values():
+            stored = truth.queues.get(queue.queue_id, [])
+            view = queue.view
+            require(
+                view.end == queue.next_offset <= len(stored),
+                "a view holds what the state covers",
+                node=life.node.name,
+                queue=queue,
+                view=(view.start, view.end),
+            )
+            expected = b"".join(
+                UNIT.pack(message.position, message.size, message.tag_code) for message in stored[view.start : view.end]
+            )
+            require(
+                _units(life, queue) == expected,
+                "a view equals a rebuild from the log",
+                node=life.node.name,
+                queue=queue,
+                view=(view.start, view.end),
+            )
+
+
+def _units(life: Life, queue: QueueState) -> bytes:
+    """All units of a queue as a consumer would get them."""
+    queues = cast(SimBroker, life.service).broker.queues
+    found: list[bytes] = []
+    offset = queue.view.start
+    while offset < queue.view.end:
+        units = queues.read(queue.view, offset, 1 << 20)
+        if units is None:
+            count = min(queues.layout.room(offset), queue.view.tail_start - offset)
+            directory = queue_directory(queue.topic, queue.queue_id)
+            units = read_units(life.node.disk, queues.layout, directory, offset, count)
+        require(units, "a view's file holds its units", node=life.node.name, queue=queue, offset=offset)
+        found.append(units)
+        offset += len(units) // UNIT.size
+    return b"".join(found)
+
+
+class Judge:
+    """Asks a whole group."""
+
+    def __init__(self, workload: Workload, group: SimGroup) -> None:
+        self._workload = workload
+        self._group = group
+
+    def judge(self) -> None:
+        """Raise `Violation` unless every node shows everything."""
+        self._group.scheduler.run_until(self._group.scheduler.now + SETTLE_S)
+        self._check_answers()
+        self._grow_back()
+        for name in self._group.nodes:
+            self._check_node(name)
+        name = self._workload.random.choice(self._group.settings.names)
+        self._delete_views(name)
+        self._check_node(name)
+
+    def _check_answers(self) -> None:
+        """Every request of those that still run has its answer, once no poll may wait any more."""
+        scheduler, deadline = self._group.scheduler, self._group.scheduler.now + LONGEST_POLL_S
+        while unanswered := self._unanswered():
+            require(scheduler.now < deadline, "every request is answered", unanswered=unanswered)
+            scheduler.run_until(scheduler.now + 0.5)
+
+    def _unanswered(self) -> list[tuple[str, list[int]]]:
+        lives = [node.life for node in self._group.nodes.values() if node.life is not None]
+        connections = [connection for life in lives for connection in cast(SimBroker, life.service).connections]
+        return [(connection.key, codes) for connection in connections if (codes := connection.unanswered)]
+
+    def _grow_back(self) -> None:
+        """What a topic had in queues that it lost for a while is there again with them."""
+        workload, group = self._workload, self._group
+        for name in sorted(workload.lasting & workload.truth.topics.keys()):
+            config = workload.truth.topics[name].config
+            if config.read_queue_nums < workload.settings.queues and (leader := group.leader) and leader.life:
+                fields = workload.topic_fields(name)
+                answer = self._ask(self._connect(leader.life), RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+                require(answer.code == ResponseCode.SUCCESS, "a whole group changes a topic", answer=answer)
+
+    def _check_node(self, name: str) -> None:
+        life = self._group.nodes[name].life
+        require(life is not None, "a whole group's nodes run", node=name)
+        assert life is not None
+        check_views(life, self._workload)
+        connection = self._connect(life)
+        for topic in self._workload.truth.topics.values():
+            for queue_id, stored in topic.queues.items():
+                self._read_queue(connection, topic.name, queue_id, len(stored), topic.kept(queue_id))
+        self._check_offsets(connection)
+        for _ in range(LOOKUPS):
+            for by_key in (True, False):
+                self._look_up(connection, by_key=by_key)
+        self._send(connection)
+
+    def _connect(self, life: Life) -> SimConnection:
+        return SimConnection(self._group, life, self._workload.random, address_of("n9"), 1 << 30)
+
+    def _ask(self, connection: SimConnection, code: int, ext: dict[str, str], body: bytes = b"") -> Answer:
+        answers: list[Answer | None] = []
+        connection.call(RemotingCommand(code, ext=ext, body=body), ANSWER_S, answers.append)
+        scheduler = self._group.scheduler
+        while not answers:
+            scheduler.run_until(scheduler.now + 0.002)
+        answer = answers[0]
+        require(answer is not None, "a whole group answers", code=code, ext=ext, node=connection.key)
+        assert answer is not None
+        return answer
+
+    def _read_queue(self, connection: SimConnection, topic: str, queue_id: int, end: int, kept: list[Stored]) -> None:
+        offset = kept[0].offset if kept else end
+        scheduler, deadline = self._group.scheduler, self._group.scheduler.now + CATCH_UP_S
+        messages = MESSAGES
+        while offset < end:
+            fields = self._pull_fields(topic, queue_id, offset, messages)
+            answer = self._ask(connection, RequestCode.PULL_MESSAGE, fields)
+            again = answer.code in {ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY}
+            if again and scheduler.now < deadline:
+                scheduler.run_until(scheduler.now + 0.05)
+                continue
+            after = self._workload.pulled(topic, queue_id, offset, answer)
+            if self._group.rotten and after is None:
+                if scheduler.now < deadline + SCRUB_S:
+                    scheduler.run_until(scheduler.now + 0.5)
+                    continue
+                if messages > 1:
+                    messages = 1
+                    continue
+                after = self._past_rot(topic, queue_id, offset)
+            require(
+                after is not None and after > offset,
+                "what is acknowledged can be read on every node",
+                node=connection.key,
+                topic=topic,
+                queue=queue_id,
+                offset=offset,
+                answer=(answer.code, answer.ext, answer.remark),
+            )
+            assert after is not None
+            offset, deadline = after, scheduler.now + CATCH_UP_S  # a trim may meet any of the pulls
+        answer = self._ask(connection, RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
+        require(
+            int(answer.ext["offset"]) == end, "a queue ends where the log says", topic=topic, answer=answer, end=end
+        )
+
+    def _past_rot(self, topic: str, queue_id: int, offset: int) -> int:
+        """Go on behind a message that rotted on a running node, in the one segment that no scrub has looked at yet."""
+        position = self._workload.truth.topics[topic].queues[queue_id][offset].position
+        end = max(node.life.replica.store.end_position for node in self._group.nodes.values() if node.life is not None)
+        require(
+            position >= end - end % self._group.settings.segment_bytes,
+            "rot in a full segment is found by the scrub",
+            topic=topic,
+            queue=queue_id,
+            offset=offset,
+        )
+        return offset + 1
+
+    @staticmethod
+    def _pull_fields(topic: str, queue_id: int, offset: int, messages: int) -> dict[str, str]:
+        return {"consumerGroup": "judges", "topic": topic, "queueId": str(queue_id), **pull_fields(offset, messages)}
+
+    def _check_offsets(self, connection: SimConnection) -> None:
+        for (group, topic, queue_id), offset in self._workload.truth.committed.items():
+            ext = {
+                "consumerGroup": group,
+                "topic": topic,
+                "queueId": str(queue_id),
+                "setZeroIfNotFound": "false",
+            }
+            answer = self._ask(connection, RequestCode.QUERY_CONSUMER_OFFSET, ext)
+            require(
+                answer.code == ResponseCode.SUCCESS and int(answer.ext["offset"]) == offset,
+                "every node answers what was committed",
+                node=connection.key,
+                key=(group, topic, queue_id),
+                committed=offset,
+                answer=answer,
+            )
+        for key, history in self._workload.truth.expected.offsets.items():
+            if history.last is None:
+                self._check_no_offset(connection, *key)
+
+    def _check_no_offset(self, connection: SimConnection, group: str, topic: str, queue_id: int) -> None:
+        ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "setZeroIfNotFound": "false"}
+        answer = self._ask(connection, RequestCode.QUERY_CONSUMER_OFFSET, ext)
+        require(
+            answer.code == ResponseCode.QUERY_NOT_FOUND,
+            "no node answers an offset that is gone",
+            node=connection.key,
+            key=(group, topic, queue_id),
+            answer=answer,
+        )
+
+    def _look_up(self, connection: SimConnection, *, by_key: bool) -> None:
+        stored = self._workload.any_acknowledged(self._workload.random)
+        if stored is not None:
+            code, ext = self._workload.make_lookup(stored, by_key=by_key)
+            answer = self._ask(connection, code, ext)
+            found = answer.code == ResponseCode.SUCCESS or self._group.rotten
+            require(
+                found or not self._workload.is_kept(stored),
+                "what is acknowledged is found",
+                stored=stored,
+                answer=answer,
+            )
+            self._workload.looked_up(stored, answer, by_key=by_key)
+
+    def _send(self, connection: SimConnection) -> None:
+        workload = self._workload
+        topic = min(workload.lasting)
+        if topic not in workload.truth.topics:
+            return
+        operation = workload.next_operation()
+        code, ext, body = workload.make_send(topic, 0, [operation], batch=False)
+        answer = self._ask(connection, code, ext, body)
+        require(answer.code == ResponseCode.SUCCESS, "a whole group takes a message", answer=answer)
+        workload.sent([operation], 0, answer)
+
+    def _delete_views(self, name: str) -> None:
+        """Views are disposable."""
+        group = self._group
+        group.kill(name)
+        for directory in VIEW_DIRECTORIES:
+            group.nodes[name].disk.rmtree(directory)
+        group.start(name)
+        scheduler, deadline = group.scheduler, group.scheduler.now + WHOLE_S
+        while not group.healthy():
+            require(scheduler.now < deadline, "a node without views is soon back", node=name)
+            scheduler.run_until(scheduler.now + 0.05)
+        self._workload.counts["views deleted"] += 1

@@ -1,0 +1,22 @@
+"""The two things that can be simulated: the log alone, and brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dledger_sim.brokers.mutants import MUTANTS
+from dledger_sim.brokers.scenario import BrokerScenario
+from dledger_sim.log import lab as log_lab
+from dledger_sim.log.scenario import Scenario
+
+_BROKERS: Final = (
+    BrokerScenario("broker", swarm=True),
+    BrokerScenario("plain"),
+    BrokerScenario("repeats", repeats=True),
+    BrokerScenario("forgets", repeats=True, forgets=True),
+    BrokerScenario("races", races=True),
+)
+SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
+
+__all__ = ["MUTANTS", "SCENARIOS"]

@@ -1,0 +1,34 @@
+"""The broker's known bugs beside those of the log: a simulator that does not catch them proves nothing.
+
+`requests` lists those of what clients are told, `polls` those of clients that wait, `commits` those of consumer
+offsets, `repeats` those of idempotent sends, `busy` those of what the log did not take, `incarnations` those of names
+that were given twice, `state` those of other state and of views; `apply` puts one into a real process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dledger_sim.brokers.mutants import busy, commits, incarnations, polls, repeats, requests, state
+from dledger_sim.log.mutants import MUTANTS as LOG_MUTANTS
+from dledger_sim.log.mutants.catalogue import Mutant
+
+MUTANTS: Final[Mapping[str, Mutant]] = {
+    **LOG_MUTANTS,
+    **requests.CATALOGUE,
+    **polls.CATALOGUE,
+    **commits.CATALOGUE,
+    **busy.CATALOGUE,
+    **incarnations.CATALOGUE,
+    **state.CATALOGUE,
+    **repeats.CATALOGUE,
+}
+
+
+def apply(name: str) -> None:
+    """Put a bug, of the log or of the broker, into this process for good.  Raises `KeyError` if there is none."""
+    MUTANTS[name].apply()
+
+
+__all__ = ["MUTANTS", "apply"]

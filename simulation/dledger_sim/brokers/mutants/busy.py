@@ -1,0 +1,132 @@
+"""Bugs of what happens to an operation that the log does not take, because it is busy or full."""
+
+# ruff: noqa: SLF001 - what is patched is what is private
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from weakref import WeakKeyDictionary
+
+from dledger.errors import BusyError, LogError
+from dledger_broker.retention import Retention
+from dledger_broker.state.commands import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic
+from dledger_broker.state.contexts import Done
+from dledger_broker.state.offset_buffer import OffsetBuffer, _Flight
+from dledger_broker.state.proposals import Proposals
+from dledger_sim.log.mutants.catalogue import Catalogue
+
+CATALOGUE = Catalogue("broker")
+
+# ---------------------------------------------------------------- commits of offsets
+
+
+def _drop_refused_commits(self: OffsetBuffer, flight: _Flight, error: LogError | None) -> None:
+    if not isinstance(error, BusyError):
+        _real_landed(self, flight, error)
+        return
+    self._flights.remove(flight)
+    for waiter in flight.waiters:
+        waiter(error)
+
+
+_real_landed = OffsetBuffer._landed
+
+CATALOGUE.add(
+    "busy-commit-dropped",
+    "a commit that the busy log did not take is proposed again, also if nobody waits for its answer",
+    (OffsetBuffer, "_landed", _drop_refused_commits),
+)
+
+
+def _forget_refused_commits(self: OffsetBuffer, flight: _Flight, error: LogError | None) -> None:
+    _real_landed(self, flight, None if isinstance(error, BusyError) else error)
+
+
+CATALOGUE.add(
+    "busy-commit-acknowledged",
+    "a commit that the busy log did not take is not acknowledged before it does",
+    (OffsetBuffer, "_landed", _forget_refused_commits),
+)
+
+
+def _keep_the_commits_only(self: OffsetBuffer, flight: _Flight, error: LogError | None) -> None:
+    waiting = self._waiters
+    _real_landed(self, flight, error)
+    if isinstance(error, BusyError):
+        self._waiters = waiting
+
+
+CATALOGUE.add(
+    "busy-commit-never-answered",
+    "a commit that waits while the log is busy is answered in the end",
+    (OffsetBuffer, "_landed", _keep_the_commits_only),
+)
+
+
+def _wait_for_the_next_commit(self: OffsetBuffer, flight: _Flight, error: LogError | None) -> None:
+    arm, self._timer_armed = self._timer_armed, True
+    _real_landed(self, flight, error)
+    self._timer_armed = arm
+
+
+CATALOGUE.add(
+    "busy-commit-not-proposed-again",
+    "a commit that the busy log did not take is proposed again by itself",
+    (OffsetBuffer, "_landed", _wait_for_the_next_commit),
+)
+
+# ---------------------------------------------------------------- changes
+
+
+def _answer_done(self: Proposals, command: Command, done: Done, *, privileged: bool = False) -> None:
+    def settled(error: LogError | None) -> None:
+        done(None if isinstance(error, BusyError) and isinstance(command, DeleteTopic | DeleteGroup) else error)
+
+    _real_stage_command(self, command, settled, privileged=privileged)
+
+
+def _try_again_later(self: Proposals, command: Command, done: Done, *, privileged: bool = False) -> None:
+    def settled(error: LogError | None) -> None:
+        done(error)
+        if isinstance(error, BusyError) and isinstance(command, _CHANGES):
+            again = partial(_real_stage_command, self, command, _nobody, privileged=privileged)
+            _refused_for_now.setdefault(self, []).append(again)
+
+    for again in _refused_for_now.pop(self, []):
+        again()
+    _real_stage_command(self, command, settled, privileged=privileged)
+
+
+def _nobody(_error: LogError | None) -> None:
+    """Nobody waits for it any more."""
+
+
+_refused_for_now: WeakKeyDictionary[Proposals, list[Callable[[], None]]] = WeakKeyDictionary()
+_CHANGES = (PutTopic, DeleteTopic, PutGroup, DeleteGroup)
+_real_stage_command = Proposals.stage_command
+
+CATALOGUE.add(
+    "busy-deletion-acknowledged",
+    "a deletion that the busy log did not take is not acknowledged",
+    (Proposals, "stage_command", _answer_done),
+)
+
+CATALOGUE.add(
+    "refused-change-done-later",
+    "a change that was refused as busy is never done",
+    (Proposals, "stage_command", _try_again_later),
+)
+
+
+def _decide_although_refused(self: Retention, position: int, error: LogError | None) -> None:
+    _real_decided(self, position, None if isinstance(error, BusyError) else error)
+
+
+_real_decided = Retention._decided
+
+CATALOGUE.add(
+    "busy-trim-goes-on",
+    "the log is trimmed only once its first kept offsets are applied, though the log was busy when they were proposed",
+    (Retention, "_decided", _decide_although_refused),
+)

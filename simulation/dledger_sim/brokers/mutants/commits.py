@@ -1,0 +1,169 @@
+"""Bugs of consumer offsets: how they are committed, kept through restarts, and asked for."""
+
+# ruff: noqa: SLF001 - what is patched is what is private
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dledger.errors import NotLeaderError
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.processors.offsets import OffsetProcessor
+from dledger_broker.service import BrokerService
+from dledger_broker.state.contexts import Done
+from dledger_broker.state.offset_buffer import OffsetBuffer
+from dledger_broker.state.offsets import OffsetTable
+from dledger_broker.state.recent_commits import Key, RecentCommits
+from dledger_remoting.errors import QueryNotFound
+from dledger_remoting.headers import QueryConsumerOffsetHeader
+from dledger_sim.brokers.schedules import commits
+from dledger_sim.log.mutants.catalogue import Catalogue
+from dledger_sim.log.node import SimulatedNode
+
+CATALOGUE = Catalogue("broker")
+
+# ---------------------------------------------------------------- snapshots and restarts
+
+
+def _capture_what_changes(self: OffsetTable) -> list[tuple[tuple[str, str], Mapping[int, int]]]:
+    return [(key, row.offsets) for key, row in self._rows.items()]
+
+
+CATALOGUE.add(
+    "capture-not-copied",
+    "a captured table of offsets does not change",
+    (OffsetTable, "capture", _capture_what_changes),
+)
+
+
+CATALOGUE.add(
+    "committers-forgotten-at-a-restart",
+    "a restart, or a snapshot, forgets nothing of who committed of late",
+    (RecentCommits, "restore", lambda *_arguments: None),
+)
+
+# ---------------------------------------------------------------- leadership that is lost
+
+
+CATALOGUE.add(
+    "commits-kept-at-step-down",
+    "commits that a deposed leader had taken are not proposed when it leads again",
+    (OffsetBuffer, "discard", lambda _self, _error: None),
+    schedule=commits.commit_that_a_deposed_leader_had_taken,
+)
+
+
+def _discard_without_a_word(self: OffsetBuffer, _error: NotLeaderError) -> None:
+    self._waiters.clear()
+    self._offsets.clear()
+
+
+CATALOGUE.add(
+    "discarded-commits-never-answered",
+    "a commit that a leader had taken and lost is answered",
+    (OffsetBuffer, "discard", _discard_without_a_word),
+)
+
+CATALOGUE.add(
+    "collected-commits-dropped-at-a-handover",
+    "a leader that hands over proposes first what it has collected",
+    (SimulatedNode, "on_handover", lambda _self, _hook: None),
+    schedule=commits.commit_that_a_handover_takes_along,
+)
+
+
+async def _leave_them(_self: BrokerService) -> None:
+    """Stop with what was collected."""
+
+
+CATALOGUE.add(
+    "collected-commits-dropped-at-a-stop",
+    "a leader that stops proposes first what it has collected",
+    (BrokerService, "_flush_offsets", _leave_them),
+    schedule=commits.commit_in_a_leader_that_stops,
+)
+
+CATALOGUE.add(
+    "passed-on-commits-dropped-at-a-stop",
+    "a leader that stops takes nothing from the other nodes that it will not propose",
+    (BrokerService, "part", _leave_them),
+    schedule=commits.commit_passed_on_to_a_leader_that_closes_files,
+)
+
+# ---------------------------------------------------------------- commits that meet others
+
+
+CATALOGUE.add(
+    "commits-under-way-not-compared",
+    "a commit that was overtaken does not replace the one that overtook it, which is still under way",
+    (OffsetBuffer, "under_way", lambda _self, _key: ()),
+    scenario="races",
+)
+
+
+# ---------------------------------------------------------------- questions
+
+
+def _ask_what_is_applied(self: BrokerMachine, done: Done, key: Key | None = None) -> None:
+    if key is None:
+        _real_flush_offsets(self, done, key)
+    else:
+        done(None)
+
+
+_real_flush_offsets = BrokerMachine.flush_offsets
+
+CATALOGUE.add(
+    "question-passes-a-commit",
+    "who commits and asks, over one connection, is told what it committed",
+    (BrokerMachine, "flush_offsets", _ask_what_is_applied),
+)
+
+
+def _wait_for_what_is_collected(self: OffsetBuffer, done: Done, key: Key | None = None) -> None:
+    flights, self._flights = self._flights, []
+    try:
+        _real_flush(self, done, key)
+    finally:
+        self._flights = [*flights, *self._flights]
+
+
+_real_flush = OffsetBuffer.flush
+
+CATALOGUE.add(
+    "question-passes-a-commit-under-way",
+    "who commits and asks is told what it committed, also if that is proposed and not applied yet",
+    (OffsetBuffer, "flush", _wait_for_what_is_collected),
+)
+
+
+def _begin_at_zero(self: OffsetProcessor, header: QueryConsumerOffsetHeader) -> int:
+    try:
+        return _real_committed(self, header)
+    except QueryNotFound:
+        return 0
+
+
+_real_committed = OffsetProcessor._committed
+
+CATALOGUE.add(
+    "none-committed-means-zero",
+    "where nothing is committed no offset is answered",
+    (OffsetProcessor, "_committed", _begin_at_zero),
+)
+
+
+def _call_every_topic_young(self: OffsetProcessor, header: QueryConsumerOffsetHeader) -> int:
+    try:
+        return _real_committed(self, header)
+    except QueryNotFound:
+        if header.set_zero_if_not_found is False:
+            raise
+        return 0
+
+
+CATALOGUE.add(
+    "every-topic-is-young",
+    "a group without an offset begins at 0 only where nothing is lost yet",
+    (OffsetProcessor, "_committed", _call_every_topic_young),
+)

@@ -1,0 +1,127 @@
+"""Bugs of topics, and of consumer groups, that were deleted and made again under the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from dledger_broker import machine
+from dledger_broker.lookup import Queries
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.state import applying_records
+from dledger_broker.state.contexts import Done, QueueRun
+from dledger_broker.state.offsets import OffsetTable
+from dledger_broker.state.proposals import Proposals
+from dledger_broker.state.tables import BrokerState, TopicState
+from dledger_broker.views.queueview import QueueView
+from dledger_broker.views.unitreader import QueueFileReader
+from dledger_remoting.record import MessageRecord
+from dledger_sim.brokers.schedules import trims
+from dledger_sim.log.mutants.catalogue import Catalogue
+
+CATALOGUE = Catalogue("broker")
+
+# ---------------------------------------------------------------- the state
+
+
+CATALOGUE.add(
+    "deleted-topic-keeps-offsets",
+    "a deleted topic takes its committed offsets along",
+    (OffsetTable, "remove_topic", lambda _self, _topic: None),
+)
+
+
+CATALOGUE.add(
+    "deleted-group-keeps-offsets",
+    "a deleted consumer group takes its committed offsets along, if asked",
+    (OffsetTable, "remove_group", lambda _self, _group: None),
+)
+
+
+def _trim_whatever_has_the_name(
+    self: BrokerState, name: str, created_position: int, queue_id: int, first_offset: int
+) -> None:
+    topic = self.topics.get(name)
+    _real_trim_queue(self, name, created_position if topic is None else topic.created_position, queue_id, first_offset)
+
+
+_real_trim_queue = BrokerState.trim_queue
+
+CATALOGUE.add(
+    "trim-of-an-earlier-topic",
+    "a trim that was searched before a topic was made anew takes nothing of it",
+    (BrokerState, "trim_queue", _trim_whatever_has_the_name),
+    schedule=trims.trim_of_a_topic_that_was_made_anew,
+)
+
+
+CATALOGUE.add(
+    "deleted-topic-not-dropped",
+    "who holds a queue learns that it is gone with its topic",
+    (TopicState, "drop", lambda _self: None),
+)
+
+
+def _delete_group_only(self: Proposals, name: str, done: Done, *, clean_offsets: bool = False) -> None:
+    flush, self._flush_offsets = self._flush_offsets, lambda: None
+    try:
+        _real_delete_group(self, name, done, clean_offsets=clean_offsets)
+    finally:
+        self._flush_offsets = flush
+
+
+_real_delete_group = Proposals.delete_group
+
+CATALOGUE.add(
+    "commit-behind-a-group-deletion",
+    "what was committed before a consumer group is deleted is not proposed behind the deletion",
+    (Proposals, "delete_group", _delete_group_only),
+)
+
+
+CATALOGUE.add(
+    "group-deletion-not-waited-for",
+    "no offset is committed for a consumer group whose deletion is in flight",
+    (BrokerMachine, "has_group", lambda self, name: name in self.state.groups),
+)
+
+# ---------------------------------------------------------------- views
+
+
+def _redispatch_all(
+    runs: Iterable[QueueRun], state: BrokerState, start_over: Callable[[QueueView, int], None]
+) -> list[QueueView]:
+    created = {topic: topic.created_position for topic in state.topics.values()}
+    try:
+        for topic in created:
+            topic.created_position = 0
+        return _real_redispatch(runs, state, start_over)
+    finally:
+        for topic, position in created.items():
+            topic.created_position = position
+
+
+_real_redispatch = applying_records.redispatch
+
+CATALOGUE.add(
+    "views-rebuilt-across-a-deletion",
+    "what is rebuilt of a queue is of the topic that has the name now",
+    (machine, "redispatch", _redispatch_all),
+)
+
+
+CATALOGUE.add(
+    "file-kept-open-under-its-name",
+    "no file of a deleted topic is read under the name that another topic has by now",
+    (QueueFileReader, "forget", lambda _self, _directory: None),
+)
+
+
+async def _is_in_the_log(self: Queries, record: MessageRecord) -> bool:
+    return record.topic in self._state().topics
+
+
+CATALOGUE.add(
+    "message-of-a-deleted-topic-found",
+    "nothing of a deleted topic is found, though the log has it still",
+    (Queries, "_is_listed", _is_in_the_log),
+)

@@ -1,0 +1,100 @@
+"""Bugs of idempotent sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+from dledger.statemachine import Leadership
+from dledger_broker.processors import idempotent
+from dledger_broker.processors.idempotent import IdempotentSends
+from dledger_broker.processors.identities import identity_of_batch
+from dledger_broker.processors.send_unit import PendingSend
+from dledger_broker.state.remembered import RememberedSends
+from dledger_broker.state.rows import Row
+from dledger_sim.log.mutants.catalogue import Catalogue
+
+CATALOGUE = Catalogue("repeats")
+
+_began: WeakKeyDictionary[IdempotentSends, int] = WeakKeyDictionary()
+"""Where the log ended, as far as it was applied, when a leader began to remember."""
+
+
+def _remember_from_now_on(self: IdempotentSends, leadership: Leadership) -> None:
+    _real_on_leadership(self, leadership)
+    if leadership.ready:
+        _began.setdefault(self, self._machine.applied_position)
+    else:
+        _began.pop(self, None)
+
+
+def _is_stored_by_this_leader(
+    self: IdempotentSends,
+    rows: Sequence[Row],
+    send: PendingSend,
+) -> bool:
+    own = [row for row in rows if row.position >= _began.get(self, 0)]
+    return _real_is_stored(self, own, send)
+
+
+_real_on_leadership = IdempotentSends._on_leadership  # noqa: SLF001 - what is patched is what is private
+_real_is_stored = IdempotentSends._is_stored  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "sends-forgotten-at-failover",
+    "a new leader knows the sends that earlier ones stored",
+    (IdempotentSends, "_on_leadership", _remember_from_now_on),
+    (IdempotentSends, "_is_stored", _is_stored_by_this_leader),
+)
+
+
+CATALOGUE.add(
+    "repetition-in-flight-stored",
+    "a repetition waits for the outcome of the first attempt",
+    (IdempotentSends, "_in_flight", lambda _self: {}),
+)
+
+CATALOGUE.add(
+    "repetition-not-compared",
+    "a send is a repetition only if it equals what is stored",
+    (idempotent, "_same", lambda *_arguments: True),
+    (idempotent, "rows_of_runs", lambda *_arguments: None),
+    (idempotent, "identities_of", lambda keys, _seeds: [identity_of_batch(b"", len(key)) for key in keys]),
+)
+
+
+CATALOGUE.add(
+    "first-of-a-row-compared",
+    "a send that is remembered together with others is found",
+    (idempotent, "_records", lambda _stored, _count: (0,)),
+)
+
+
+def _index_as_many_as_last(self: RememberedSends, max_rows: int) -> bool:
+    _ = max_rows
+    _real_index(self, len(self))
+    return True
+
+
+_real_index = RememberedSends.index
+
+CATALOGUE.add(
+    "expired-sends-indexed-first",
+    "a send that is remembered is found, however many have expired",
+    (RememberedSends, "index", _index_as_many_as_last),
+    scenario="forgets",
+)
+
+
+def _pass_time_twice_as_fast(self: RememberedSends, store_ms: int, position: int) -> None:
+    _real_pass_time(self, 2 * store_ms, position)
+
+
+_real_pass_time = RememberedSends._pass_time  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "sends-forgotten-early",
+    "a send is remembered for the whole window",
+    (RememberedSends, "_pass_time", _pass_time_twice_as_fast),
+    scenario="forgets",
+)

@@ -1,0 +1,321 @@
+"""Bugs of what clients are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dledger.errors import LogError, NotLeaderError
+from dledger.net.errors import PeerError
+from dledger_broker.errors import wire_error
+from dledger_broker.forward import Envelope, Forwarder
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.processors.offsets import OffsetProcessor
+from dledger_broker.processors.pull import PullProcessor
+from dledger_broker.processors.ranges import RangeProcessor
+from dledger_broker.processors.requests import Requests
+from dledger_broker.processors.send import SendProcessor
+from dledger_broker.processors.send_unit import SendUnit
+from dledger_broker.processors.topics import TopicProcessor
+from dledger_broker.server.request import Request
+from dledger_broker.state.contexts import Done
+from dledger_broker.state.recent_commits import Committer, Key, RecentCommits, Taken
+from dledger_broker.state.tables import QueueState
+from dledger_broker.views.reading import GetResult, ReadStatus
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.command import FLAG_ONEWAY
+from dledger_remoting.headers import DeleteTopicHeader, UpdateConsumerOffsetHeader, decode_ext
+from dledger_remoting.hotpath import PullFields
+from dledger_remoting.tags import TagFilter
+from dledger_sim.brokers.schedules import commits, crossings
+from dledger_sim.brokers.schedules import requests as request_schedules
+from dledger_sim.log.mutants.catalogue import Catalogue
+
+CATALOGUE = Catalogue("broker")
+
+# ---------------------------------------------------------------- sends
+
+
+def _answer_when_staged(self: SendProcessor) -> None:
+    _real_flush(self)
+    for unit in list(self._flying):
+        unit.applied()
+
+
+_real_flush = SendProcessor.flush
+
+CATALOGUE.add(
+    "send-answered-when-staged",
+    "a send is acknowledged once a majority has it on disk and it can be read",
+    (SendProcessor, "flush", _answer_when_staged),
+)
+
+
+def _tear_batches(self: SendProcessor) -> None:
+    for number, send in enumerate(self._pending):
+        request, fields, target, queue, messages, key, sizes, size, identity, queue_id = send
+        if request.flag & FLAG_ONEWAY and sizes is not None:
+            self._pending_bytes -= sizes[-1]
+            left = size - sizes[-1]
+            torn = messages[:-1], key, sizes[:-1], left
+            self._pending[number] = request, fields, target, queue, *torn, identity, queue_id
+    _real_flush(self)
+
+
+CATALOGUE.add("batch-torn", "a batch is stored whole or not at all", (SendProcessor, "flush", _tear_batches))
+
+
+def _refuse_what_was_proposed(self: SendUnit) -> None:
+    if not self.settled:
+        self.settled = True
+        for pending in self._pending:
+            self._failed(pending[0], NotLeaderError(None, 0))
+
+
+CATALOGUE.add(
+    "lost-send-refused",
+    "what was proposed and lost sight of is of unknown outcome: it is neither refused nor sent again",
+    (SendUnit, "dropped", _refuse_what_was_proposed),
+)
+
+
+def _send_again(self: Forwarder, request: Request, error: PeerError) -> None:
+    _ = error
+    self._hold(request)
+
+
+CATALOGUE.add(
+    "forward-sent-again",
+    "a forwarded request without an answer is never sent again",
+    (Forwarder, "_unanswered", _send_again),
+)
+
+
+def _forget_refusals(self: Forwarder, envelope: Envelope, reply: Callable[[bytes], None], answer: bytes) -> None:
+    _ = self, envelope
+    reply(answer)
+
+
+CATALOGUE.add(
+    "refusal-passed",
+    "no forwarded request passes an earlier one of its channel that was refused",
+    (Forwarder, "_reply", _forget_refusals),
+    schedule=commits.commit_behind_a_refused_one,
+    scenario="races",
+)
+
+CATALOGUE.add(
+    "send-to-deleted-topic",
+    "nothing is staged for a topic whose deletion is in flight",
+    (SendProcessor, "_without_deleted", lambda _self, pending: pending),
+    schedule=request_schedules.send_in_the_turn_of_a_deletion,
+)
+
+# ---------------------------------------------------------------- reads
+
+
+def _believe_oneself(self: Requests, request: Request) -> None:
+    if self._group.ready:
+        request.confirmed = True
+        self.run(request)
+    else:
+        self._forwarder.pass_on(request)
+
+
+CATALOGUE.add(
+    "read-unconfirmed",
+    "offsets and denials wait until a majority has confirmed the leader",
+    (Requests, "confirm", _believe_oneself),
+    schedule=request_schedules.question_to_a_deposed_leader,
+)
+
+
+def _delete_what_is_known(self: TopicProcessor, request: Request) -> None:
+    if decode_ext(DeleteTopicHeader, request.ext).topic in self._machine.state.topics:
+        _real_delete_topic(self, request)
+    else:
+        request.respond()
+
+
+_real_delete_topic = TopicProcessor.delete_topic
+
+CATALOGUE.add(
+    "deletion-unconfirmed",
+    "only a confirmed leader says that what is to be deleted is gone",
+    (TopicProcessor, "delete_topic", _delete_what_is_known),
+    schedule=crossings.deletion_by_a_deposed_leader,
+)
+
+
+def _deny_at_once(self: Requests, request: Request, error: Exception) -> None:
+    if isinstance(error, NotLeaderError):
+        self._forwarder.pass_on(request)
+        return
+    request.fail(wire_error(error))
+
+
+CATALOGUE.add(
+    "follower-denies",
+    "only a confirmed leader says that there is none",
+    (Requests, "fail", _deny_at_once),
+)
+
+
+def _move_at_once(
+    self: PullProcessor,
+    request: Request,
+    fields: PullFields,
+    queue: QueueState,
+    tag_filter: TagFilter | None,
+    result: GetResult,
+) -> None:
+    if result.status is ReadStatus.OFFSET_OVERFLOW_BADLY:
+        self._answer_nothing(request, ResponseCode.PULL_OFFSET_MOVED, result.next_begin, result)
+    else:
+        _real_conclude(self, request, fields, queue, tag_filter, result)
+
+
+_real_conclude = PullProcessor._conclude  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "follower-moves-consumer",
+    "a follower that lags sends no consumer back",
+    (PullProcessor, "_conclude", _move_at_once),
+)
+
+# ---------------------------------------------------------------- consumer offsets
+
+
+CATALOGUE.add(
+    "late-commit-taken",
+    "no delayed forward moves a committed offset back",
+    (RecentCommits, "is_late", lambda *_arguments: False),
+    schedule=commits.commit_that_was_overtaken,
+    scenario="races",
+)
+
+CATALOGUE.add(
+    "late-commit-after-failover",
+    "no failover moves a committed offset back by a commit that waited for a leader",
+    (RecentCommits, "learn", lambda *_arguments: None),
+    schedule=commits.commit_that_missed_two_leaders,
+    scenario="races",
+)
+
+CATALOGUE.add(
+    "late-commit-of-ones-own",
+    "no commit that came back to a node which leads by now moves a committed offset back",
+    (Request, "took_a_detour", property(lambda self: self.origin.is_forwarded)),
+    schedule=commits.commit_that_came_back,
+    scenario="races",
+)
+
+
+def _commit_again(self: OffsetProcessor, request: Request, fields: PullFields) -> None:
+    key, offset = (fields.consumer_group, fields.topic, fields.queue_id), fields.commit_offset
+    if not request.took_a_detour or not self._group.ready:
+        _real_commit_by_pull(self, request, fields)
+    elif not self._is_late(request, key, offset) and not self._may_be_late(request, key, offset):
+        origin = request.origin
+        self._machine.commit_offset(*key, offset, by=Committer.of(origin.key, origin.client_ids, origin.address.ip))
+
+
+_real_commit_by_pull = OffsetProcessor.commit_by_pull
+
+CATALOGUE.add(
+    "pull-commits-again",
+    "a pull that is passed on behind a later commit does not move a committed offset back",
+    (OffsetProcessor, "commit_by_pull", _commit_again),
+    schedule=commits.pull_behind_a_later_commit,
+    scenario="races",
+)
+
+
+def _answer_before_commit(self: OffsetProcessor, request: Request, error: LogError | None) -> None:
+    _ = self, request, error
+
+
+def _update_and_answer(self: OffsetProcessor, request: Request) -> None:
+    _real_update(self, request)
+    if not request.is_oneway:
+        request.respond()
+
+
+_real_update = OffsetProcessor.update
+
+CATALOGUE.add(
+    "commit-answered-at-once",
+    "a commit of an offset is acknowledged once it is applied",
+    (OffsetProcessor, "_finish_update", _answer_before_commit),
+    (OffsetProcessor, "update", _update_and_answer),
+)
+
+
+def _answer_overtaken_at_once(self: OffsetProcessor, request: Request) -> None:
+    header = decode_ext(UpdateConsumerOffsetHeader, request.ext)
+    if self._is_late(request, (header.consumer_group, header.topic, header.queue_id), header.commit_offset):
+        request.respond()
+    else:
+        _real_update(self, request)
+
+
+CATALOGUE.add(
+    "overtaken-commit-answered-at-once",
+    "a commit that was overtaken is acknowledged once the one that overtook it is applied",
+    (OffsetProcessor, "update", _answer_overtaken_at_once),
+    schedule=commits.overtaken_commit_and_a_killed_leader,
+    scenario="races",
+)
+
+
+def _answer_whatever_became_of_it(
+    self: OffsetProcessor, request: Request, key: tuple[str, str, int], offset: int, error: LogError | None
+) -> None:
+    _ = key, offset
+    _real_finish_update(self, request, error)
+
+
+def _remember_before_it_is_applied(
+    self: BrokerMachine,
+    group: str,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    done: Done | None = None,
+    by: Committer | None = None,
+) -> None:
+    self.state.recent_commits.note((group, topic, queue_id), Taken(offset, by, self.env.now()))
+    _real_commit_offset(self, group, topic, queue_id, offset, done, by)
+
+
+def _late_by_any(
+    self: RecentCommits, by: Committer, key: Key, offset: int, under_way: tuple[Taken, ...], now: float
+) -> bool:
+    taken = [taken for taken in (*self.of(key, now), *under_way) if taken.offset > offset and taken.by is not None]
+    return any(one.by.channel != by.channel for one in taken if one.by is not None and one.by.is_same_client(by))
+
+
+_real_commit_offset = BrokerMachine.commit_offset
+_real_finish_update = OffsetProcessor._finish_update  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "overtaken-by-a-lost-commit",
+    "a commit that was overtaken is not acknowledged if the one that overtook it was lost",
+    (BrokerMachine, "commit_offset", _remember_before_it_is_applied),
+    (RecentCommits, "is_late", _late_by_any),
+    (OffsetProcessor, "_finish_overtaken", _answer_whatever_became_of_it),
+    schedule=commits.commit_of_which_only_a_lower_one_is_left,
+    scenario="races",
+)
+
+
+def _forget_a_case(self: RangeProcessor, request: Request) -> None:
+    _ = self
+    raise KeyError(request.code)
+
+
+CATALOGUE.add(
+    "request-fails",
+    "no request fails in a way that nobody foresaw",
+    (RangeProcessor, "commit", _forget_a_case),
+    scenario="repeats",
+)

@@ -1,0 +1,237 @@
+"""Bugs of the replicated state, and of the views derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from dledger.errors import LogError
+from dledger.statemachine import CommittedEntry, Leadership
+from dledger_broker import machine, view_recovery
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.retention import Retention
+from dledger_broker.state.contexts import Done
+from dledger_broker.state.pins import PinTable
+from dledger_broker.state.proposals import Proposals
+from dledger_broker.state.snapshot import decode_state, encode_state
+from dledger_broker.state.tables import BrokerState
+from dledger_broker.views.consumequeue import ConsumeQueues
+from dledger_broker.views.keyfile import ActiveIndexFile, Keys
+from dledger_broker.views.keyindex import KeyIndex
+from dledger_broker.views.queueview import QueueView
+from dledger_sim.brokers.schedules import crossings, trims
+from dledger_sim.brokers.schedules import requests as request_schedules
+from dledger_sim.log.mutants.catalogue import Catalogue
+
+CATALOGUE = Catalogue("broker")
+
+# ---------------------------------------------------------------- the leader's overlay
+
+CATALOGUE.add(
+    "overlay-kept",
+    "a new leader hands out queue offsets from what is applied",
+    (BrokerState, "reset_staged", lambda _self: None),
+)
+
+
+def _reset_whenever_not_ready(self: BrokerMachine, leadership: Leadership) -> None:
+    if not leadership.ready:
+        self.state.reset_staged()
+    _real_on_leadership(self, leadership)
+
+
+_real_on_leadership = BrokerMachine.on_leadership
+
+CATALOGUE.add(
+    "overlay-reset-in-handover",
+    "a handover that fails takes back no queue offset that is in flight",
+    (BrokerMachine, "on_leadership", _reset_whenever_not_ready),
+    schedule=request_schedules.handover_that_fails,
+)
+
+# ---------------------------------------------------------------- what crosses on its way
+
+
+def _delete_only(self: Proposals, name: str, done: Done) -> None:
+    flush, self._flush_offsets = self._flush_offsets, _nothing
+    try:
+        _real_delete_topic(self, name, done)
+    finally:
+        self._flush_offsets = flush
+
+
+def _nothing() -> None:
+    """Instead of a flush."""
+
+
+_real_delete_topic = Proposals.delete_topic
+
+CATALOGUE.add(
+    "commit-behind-deletion",
+    "no offset is committed for a topic behind its deletion",
+    (Proposals, "delete_topic", _delete_only),
+    schedule=crossings.commit_in_the_moment_of_a_deletion,
+)
+
+# ---------------------------------------------------------------- trims
+
+
+def _trim_undecided(self: Retention, position: int) -> None:
+    try:
+        self._log.trim(position)
+    except LogError:
+        pass
+
+
+CATALOGUE.add(
+    "trim-undecided",
+    "first kept offsets are applied before the log is trimmed",
+    (Retention, "trim", _trim_undecided),
+)
+
+
+def _first_kept_too_far(self: ConsumeQueues, view: QueueView, position: int) -> Callable[[], int]:
+    search = _real_first_kept(self, view, position)
+    return lambda: min(search() + 1, view.end)
+
+
+_real_first_kept = ConsumeQueues.first_kept
+
+CATALOGUE.add(
+    "trim-takes-one-more",
+    "a queue keeps every message that the log keeps",
+    (ConsumeQueues, "first_kept", _first_kept_too_far),
+)
+
+
+def _found_in_any_term(
+    self: Retention, position: int, term: int, rows: tuple[tuple[str, int, int, int], ...] | BaseException
+) -> None:
+    _ = term
+    _real_found(self, position, self._machine.leadership.term, rows)
+
+
+_real_found = Retention._found  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "trim-across-terms",
+    "a trim that was searched in an earlier term is not proposed",
+    (Retention, "_found", _found_in_any_term),
+    schedule=trims.trim_that_outlives_its_term,
+)
+
+CATALOGUE.add(
+    "pins-ignored",
+    "the log is kept from a pin on while its lease runs",
+    (PinTable, "lowest", lambda _self, _now_ms: None),
+    scenario="repeats",
+)
+
+CATALOGUE.add(
+    "pin-below-a-trim",
+    "no leader pins what other nodes have trimmed, though it may still have it",
+    (BrokerMachine, "kept_from", property(lambda self: max(self.log.first_position, self.trim_under_way))),
+    schedule=crossings.pin_of_what_others_have_trimmed,
+    scenario="repeats",
+)
+
+# ---------------------------------------------------------------- snapshots
+
+
+def _encode_without_the_trim(state: BrokerState, now: float) -> Iterator[bytes]:
+    trimmed_before, state.trimmed_before = state.trimmed_before, 0
+    try:
+        return _real_encode_state(state, now)
+    finally:
+        state.trimmed_before = trimmed_before
+
+
+_real_encode_state = encode_state
+
+CATALOGUE.add(
+    "snapshot-forgets-the-trim",
+    "a snapshot holds up to where the log is trimmed",
+    (machine, "encode_state", _encode_without_the_trim),
+)
+
+
+def _count_anew(chunks: Iterable[bytes], now: float) -> BrokerState:
+    state = _real_decode_state(chunks, now)
+    state.topic_version = len(state.topics)
+    return state
+
+
+_real_decode_state = decode_state
+
+CATALOGUE.add(
+    "topic-version-counted-anew",
+    "a restart goes on counting the changes of topics, by which name servers know what is newer",
+    (machine, "decode_state", _count_anew),
+)
+
+
+def _encode_late(state: BrokerState, now: float) -> Iterator[bytes]:
+    yield from _real_encode_state(state, now)
+
+
+CATALOGUE.add(
+    "state-captured-late",
+    "a snapshot holds the state at its entry, however late it is encoded",
+    (machine, "encode_state", _encode_late),
+)
+
+# ---------------------------------------------------------------- consume queues
+
+
+def _rebuild_nothing(self: BrokerMachine, entries: Sequence[CommittedEntry]) -> None:
+    _ = self, entries
+
+
+CATALOGUE.add(
+    "rebuild-forgotten",
+    "what views lack of the restored state is rebuilt from the log",
+    (BrokerMachine, "rebuild", _rebuild_nothing),
+    schedule=request_schedules.views_of_a_killed_node,
+)
+
+
+def _sync_nothing(self: ConsumeQueues, done: Callable[[str | None], None]) -> None:
+    self._writer.submit(lambda: None, lambda _result: done(None))
+
+
+CATALOGUE.add(
+    "checkpoint-before-sync",
+    "a checkpoint lists what is durable",
+    (ConsumeQueues, "sync", _sync_nothing),
+    (view_recovery, "_holds", lambda *_arguments: True),
+)
+
+# ---------------------------------------------------------------- key index
+
+
+def _slots_first(self: ActiveIndexFile, keys: Keys) -> None:
+    first = self.header.next_entry
+    slots = {code % self._layout.slots: first + place for place, code in enumerate(keys["hash"].tolist())}
+    try:
+        _real_add(self, keys)
+    except OSError:
+        for slot, number in slots.items():
+            self._slots[slot] = number
+        raise
+
+
+_real_add = ActiveIndexFile.add
+
+
+CATALOGUE.add(
+    "index-slots-before-entries",
+    "a failed write of the key index loses no key",
+    (ActiveIndexFile, "add", _slots_first),
+    schedule=request_schedules.index_write_that_failed,
+)
+
+CATALOGUE.add(
+    "failed-sync-tried-again",
+    "what a failed sync of the key index left out is written again",
+    (KeyIndex, "_sync_entries", lambda _self, active: active.sync_entries()),
+    schedule=request_schedules.index_sync_that_failed,
+)

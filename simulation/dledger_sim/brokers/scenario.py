@@ -1,0 +1,119 @@
+"""Scenario of a run of brokers, made from a seed: its clients, how much they do, and how small everything is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from dledger_sim.brokers.obstacles import Obstacles
+from dledger_sim.brokers.service import BrokerSettings
+from dledger_sim.brokers.trial import BrokerTrial
+from dledger_sim.brokers.workload import ClientSettings
+from dledger_sim.log.cases import Limits
+from dledger_sim.log.plan import Plan, draw_plan
+
+SHORT_WINDOWS_MS: Final = (500, 1500, 5000)
+
+
+CLIENTS: Final = (
+    "producers",
+    "consumers",
+    "administrators",
+    "readers",
+    "repeaters",
+    "bulk_readers",
+    "racers",
+    "waiters",
+    "tenants",
+    "restarters",
+    "stewards",
+    "resizers",
+)
+
+
+class BrokerScenario:
+    """See `dledger_sim.log.scenario.Scenario`.
+
+    With `repeats` there are repeated sends, and readers that pin the log, besides; with `forgets` the log remembers
+    sends for a short time only; with `races` there are clients that commit through two nodes at once. With `swarm` each
+    seed has some of all other kinds of clients besides, and some obstacles.
+    """
+
+    def __init__(
+        self, name: str, *, repeats: bool = False, forgets: bool = False, races: bool = False, swarm: bool = False
+    ) -> None:
+        self.name = name
+        self._repeats = repeats
+        self._forgets = forgets
+        self._races = races
+        self._swarm = swarm
+
+    def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
+        """See `Scenario.plan`."""
+        return draw_plan(random, kinds)
+
+    def draw(self, random: Random, limits: Limits) -> BrokerTrial:
+        """See `Scenario.draw`."""
+        settings = ClientSettings(
+            producers=random.choice((1, 2, 4)),
+            consumers=random.choice((1, 2, 3)),
+            administrators=random.choice((0, 1, 2)),
+            readers=random.choice((0, 1, 2)),
+            think_s=random.choice((0.05, 0.1, 0.3)),
+            timeout_s=random.choice((0.5, 1.5, 4.0)),
+            stay_share=random.choice((0.0, 0.3, 1.0)),
+            no_forward_share=random.choice((0.0, 0.5)),
+            topics=random.choice((1, 2)),
+            queues=random.choice((1, 2, 4)),
+            batch_share=random.choice((0.0, 0.2)),
+            oneway_share=random.choice((0.0, 0.1)),
+            padding_bytes=random.choice((50, 500, 3000)),
+            large_share=random.choice((0.0, 0.02)),
+            long_poll_share=random.choice((0.0, 0.3)),
+        )
+        if self._repeats:
+            settings = replace(
+                settings,
+                producers=random.choice((0, 1)),
+                repeaters=random.choice((1, 2, 4)),
+                bulk_readers=random.choice((0, 1, 2)),
+            )
+        if self._races:
+            settings = replace(settings, producers=1, consumers=random.choice((0, 1)), racers=random.choice((2, 4, 6)))
+        brokers = BrokerSettings(
+            units_per_file=random.choice((8, 32, 256)),
+            checkpoint_bytes=random.choice((8 << 10, 64 << 10, 1 << 40)),
+            view_flush_ms=random.choice((20, 200)),
+            offset_flush_ms=random.choice((20, 200)),
+            forward_hold_ms=random.choice((300, 2000)),
+        )
+        obstacles = Obstacles()
+        if self._swarm:
+            settings, brokers, obstacles = _swarm(random, settings, brokers)
+        if self._forgets:
+            brokers = replace(brokers, idempotent_window_ms=random.choice(SHORT_WINDOWS_MS))
+        if limits.clients is not None:
+            settings = replace(settings, **{kind: min(getattr(settings, kind), limits.clients) for kind in CLIENTS})
+        return BrokerTrial(random, settings, brokers, limits.operations, obstacles)
+
+
+def _swarm(
+    random: Random, settings: ClientSettings, brokers: BrokerSettings
+) -> tuple[ClientSettings, BrokerSettings, Obstacles]:
+    """Some kinds at a time find more than all of them always."""
+    tenants = random.choice((0, 1, 3))
+    settings = replace(
+        settings,
+        administrators=max(settings.administrators, 1 if tenants else 0),
+        bulk_readers=random.choice((0, 0, 1)),
+        waiters=random.choice((0, 2, 5)),
+        tenants=tenants,
+        restarters=random.choice((0, 1, 2)),
+        stewards=random.choice((0, 0, 1, 2)),
+        resizers=random.choice((0, 0, 0, 1)),
+    )
+    flush_ms = random.choice((brokers.offset_flush_ms, brokers.offset_flush_ms, 2000))
+    obstacles = Obstacles(random.choice((0.0, 0.0, 0.05, 0.3)), random.choice((0.0, 0.0, 0.5, 2.0, 8.0)))
+    return settings, replace(brokers, offset_flush_ms=flush_ms), obstacles

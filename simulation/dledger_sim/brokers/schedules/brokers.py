@@ -1,0 +1,122 @@
+"""The group of brokers that schedules drive."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from dledger.errors import LogFullError
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
+from dledger_remoting.hosts import HostAddress
+from dledger_sim.brokers.clients import pull_fields
+from dledger_sim.brokers.connection import TURN_S, Answer, SimConnection
+from dledger_sim.brokers.service import BrokerSettings
+from dledger_sim.brokers.trial import BrokerTrial
+from dledger_sim.brokers.truth import encode_body
+from dledger_sim.brokers.workload import ClientSettings
+from dledger_sim.log.group import GroupSettings, SimGroup
+from dledger_sim.log.registers import leading
+from dledger_sim.log.scheduler import Scheduler
+
+TOPIC: Final = "lasting-0"
+GROUP_NAME: Final = "group-0"
+TIMEOUT_S: Final = 6.0
+SLOW_SYNC_S: Final = 2.5
+CLIENT: Final = HostAddress("127.0.0.1", 50_000)
+
+
+class Brokers:
+    """A whole group with one topic, and no clients but those of the schedule."""
+
+    def __init__(self) -> None:
+        nobody = ClientSettings(producers=0, consumers=0, administrators=0, readers=0, topics=1, queues=1)
+        trial = BrokerTrial(Random(1), nobody, BrokerSettings(), None)
+        self.workload = trial.workload
+        self.scheduler = Scheduler()
+        self.group = SimGroup(self.scheduler, Random(2), GroupSettings(clock_drift=0.0), trial.serve)
+        for name in self.group.nodes:
+            self.group.start(name)
+        self.run(2.0)
+        trial.start(self.group)
+        self.run(2.0)
+        self._connections = 0
+
+    def run(self, seconds: float) -> None:
+        self.scheduler.run_until(self.scheduler.now + seconds)
+
+    def await_turn(self) -> None:
+        """What is sent now is read in one turn."""
+        self.scheduler.run_until((self.scheduler.now // TURN_S + 1) * TURN_S)
+
+    def connect(self, name: str) -> SimConnection:
+        life = self.group.nodes[name].life
+        assert life is not None
+        self._connections += 1
+        return SimConnection(self.group, life, Random(self._connections), CLIENT, self._connections)
+
+    def ask(
+        self, connection: SimConnection, code: int, ext: dict[str, str], *, oneway: bool = False
+    ) -> list[Answer | None]:
+        """Send a request; its answer will stand in the list."""
+        answers: list[Answer | None] = []
+        flag = FLAG_ONEWAY if oneway else 0
+        connection.call(RemotingCommand(code, flag=flag, ext=ext), TIMEOUT_S, answers.append)
+        return answers
+
+    def slow_down_disk(self, name: str, sync_s: float = SLOW_SYNC_S) -> None:
+        """Syncs of a node take so long from now on: longer than a leader waits for who is to succeed it."""
+        life = self.group.nodes[name].life
+        assert life is not None
+        life.environment.sync_delay_s = lambda _lane: sync_s
+
+    def fill_disk_for(self, seconds: float) -> None:
+        """Let time pass in which the leader's log refuses everything, the small and rare commands too."""
+        log = leading(self.group).replica.leading
+
+        def refuse(*_: object, **__: object) -> int:
+            raise LogFullError("the disk is full")
+
+        stage = log.stage
+        log.stage = refuse  # type: ignore[method-assign]
+        self.run(seconds)
+        log.stage = stage  # type: ignore[method-assign]
+
+    def hand_over(self, name: str) -> None:
+        """Have the leader begin to hand over."""
+        replica = leading(self.group).replica
+        member = replica.engine.table.membership.find(name)
+        assert member is not None
+        assert replica.transfer(member)
+
+    def send(self, connection: SimConnection, topic: str, *, padding: int = 0) -> None:
+        """Send a message, whose answer is checked."""
+        operation = self.workload.next_operation()
+        code, ext, _ = self.workload.make_send(topic, 0, [operation], batch=False)
+        body = encode_body(operation, padding)
+        connection.call(
+            RemotingCommand(code, ext=ext, body=body),
+            TIMEOUT_S,
+            lambda answer: self.workload.sent([operation], 0, answer),
+        )
+
+    def found_group(self, connection: SimConnection) -> None:
+        """Have some messages, and a consumer group that has pulled them."""
+        for _ in range(3):
+            self.send(connection, TOPIC)
+        pull = {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0", **pull_fields(0, 8)}
+        self.ask(connection, RequestCode.PULL_MESSAGE, pull)
+        self.run(1.0)
+
+    @property
+    def leader(self) -> str:
+        return leading(self.group).node.name
+
+    @property
+    def follower(self) -> str:
+        return next(name for name in self.group.nodes if name != self.leader)
+
+
+def offset_fields(offset: int) -> dict[str, str]:
+    """What the commit of an offset says."""
+    return {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0", "commitOffset": str(offset)}

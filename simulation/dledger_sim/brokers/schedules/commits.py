@@ -1,0 +1,404 @@
+"""Commits of consumer offsets that were delayed, passed on, overtaken, lost, or came back."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_sim.brokers.clients import pull_fields
+from dledger_sim.brokers.schedules.brokers import GROUP_NAME, TOPIC, Brokers, offset_fields
+from dledger_sim.brokers.service import SimBroker
+from dledger_sim.log.registers import leading
+
+STANDSTILL_S: Final = 60.0
+
+
+def commit_that_was_overtaken() -> None:
+    """A commit that a slow link holds back does not undo a later one of its client.
+
+    1. A consumer commits 1 through a follower whose link to the leader is slow.
+    2. It commits 2 at the leader.
+    3. The first commit arrives.
+    """
+    brokers = Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    at_leader, at_follower = brokers.connect(leader), brokers.connect(follower)
+    brokers.found_group(at_leader)
+    brokers.group.network.slow(follower, leader, 1.0)
+    brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.run(0.1)
+    second = brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(4.0)
+    assert second[0] is not None
+    assert second[0].code == ResponseCode.SUCCESS
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_that_missed_two_leaders() -> None:
+    """A commit that waited for a leader does not undo one that a leader has taken meanwhile which is gone again.
+
+    1. A consumer commits 1 through a follower whose link to everybody is slow.
+    2. It commits 2 at the leader, which then hands over.
+    3. The first commit arrives at the new leader, which knows of 2 from the log only.
+    """
+    brokers = Brokers()
+    leader = brokers.leader
+    follower, heir = (name for name in brokers.group.nodes if name != leader)
+    at_leader, at_follower = brokers.connect(leader), brokers.connect(follower)
+    brokers.found_group(at_leader)
+    brokers.group.network.slow(follower, leader, 0.8)
+    brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(0.4)
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    life = leading(brokers.group)
+    life.replica.transfer(life.replica.engine.table.membership.find(heir))
+    brokers.run(4.0)
+    assert brokers.leader == heir
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_in_a_node_that_stood_still() -> None:
+    """A commit that lay for a minute in a node that stood still does not undo a later one, whoever leads by then.
+
+    1. A follower is stopped (SIGSTOP), and a consumer commits 1 there.
+    2. It commits 2 at the leader, which soon hands over.
+    3. The follower wakes after a minute, and passes the first commit on to the new leader, which knows of 2 from the
+       log only.
+    """
+    brokers = Brokers()
+    leader = brokers.leader
+    follower, heir = (name for name in brokers.group.nodes if name != leader)
+    at_leader, at_follower = brokers.connect(leader), brokers.connect(follower)
+    brokers.found_group(at_leader)
+    stopped = brokers.group.nodes[follower].life
+    assert stopped is not None
+    stopped.environment.pause(brokers.scheduler.now + STANDSTILL_S)
+    counters = cast(SimBroker, stopped.service).counters
+    forwarded = counters.forwarded
+    brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(1.0)
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+    life = leading(brokers.group)
+    life.replica.transfer(life.replica.engine.table.membership.find(heir))
+    brokers.run(STANDSTILL_S + 4.0)
+    assert brokers.leader == heir
+    assert counters.forwarded > forwarded
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_behind_a_refused_one() -> None:
+    """What was sent behind a refused request does not pass it.
+
+    1. A leader begins to hand over to a node that it cannot reach.
+    2. A consumer commits 1 through a follower whose link to the leader is slow, and then 2: both are under way.
+    3. The first commit arrives and is refused; the handover is given up; the second commit arrives.
+    """
+    brokers = Brokers()
+    leader, group = brokers.leader, brokers.group
+    follower, target = (name for name in group.nodes if name != leader)
+    brokers.found_group(brokers.connect(leader))
+    at_follower = brokers.connect(follower)
+    group.network.slow(follower, leader, 0.4)
+    group.network.block(leader, target)
+    life = leading(group)
+    member = life.replica.engine.table.membership.find(target)
+    assert member is not None
+    assert life.replica.transfer(member)
+    gives_up_s = life.node.config.election_max_ms / 1000
+    brokers.run(gives_up_s - 0.5)
+    first = brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.run(0.3)
+    second = brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(0.2)
+    assert cast(SimBroker, life.service).counters.forward_refusals == 1
+    assert life.replica.is_ready
+    brokers.run(3.0)
+    assert [answer.code for answer in (*first, *second) if answer] == [ResponseCode.SUCCESS, ResponseCode.SUCCESS]
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_that_came_back() -> None:
+    """A commit that a deposed leader gives back does not undo a later one that the next leader has taken itself.
+
+    1. A consumer commits 1 through a follower whose link to the leader is slow.
+    2. The follower comes to lead, and the consumer commits 2 there, over another connection.
+    3. The first commit arrives at the old leader, which refuses it: it comes back to the follower.
+    """
+    brokers = Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    brokers.found_group(brokers.connect(leader))
+    brokers.group.network.slow(follower, leader, 0.8)
+    brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.run(0.1)
+    life = leading(brokers.group)
+    life.replica.transfer(life.replica.engine.table.membership.find(follower))
+    brokers.run(0.4)
+    assert brokers.leader == follower
+    second = brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(4.0)
+    assert second[0] is not None
+    assert second[0].code == ResponseCode.SUCCESS
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_behind_one_that_is_away() -> None:
+    """A node that comes to lead handles no request before an earlier one of its channel that another node still has.
+
+    1. A consumer commits 1 through a follower whose link to the leader is slow.
+    2. The follower comes to lead, and the consumer commits 2 over the same connection.
+    3. The first commit arrives at the old leader, which refuses it: it comes back to the follower.
+    """
+    brokers = Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    brokers.found_group(brokers.connect(leader))
+    brokers.group.network.slow(follower, leader, 0.8)
+    connection = brokers.connect(follower)
+    first = brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.run(0.1)
+    life = leading(brokers.group)
+    life.replica.transfer(life.replica.engine.table.membership.find(follower))
+    brokers.run(0.4)
+    assert brokers.leader == follower
+    second = brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(4.0)
+    assert [answer.code for answer in (*first, *second) if answer] == [ResponseCode.SUCCESS, ResponseCode.SUCCESS]
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def pull_behind_a_later_commit() -> None:
+    """A pull that is passed on behind a later commit of its connection does not undo it.
+
+    1. The leader is stopped (SIGSTOP) and cut off; another node leads.
+    2. It wakes and still believes that it leads.  A consumer pulls there, behind the end, and commits 1 with that: the
+       answer waits until the others have confirmed the leader.
+    3. It begins to hand over, and the consumer commits 2 over the same connection: that waits for a leader.
+    4. The others are heard again.  The second commit is passed on, and then the pull.
+    """
+    brokers = Brokers()
+    group, old = brokers.group, leading(brokers.group)
+    connection = brokers.connect(old.node.name)
+    brokers.found_group(connection)
+    links = [(a, b) for a in group.nodes for b in group.nodes if a != b and old.node.name in {a, b}]
+    for link in links:
+        group.network.block(*link)
+    old.environment.pause(brokers.scheduler.now + 4.0)
+    brokers.run(3.9)
+    ext = {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0"} | pull_fields(99, 8, commits=True)
+    brokers.ask(connection, RequestCode.PULL_MESSAGE, ext | {"commitOffset": "1"})
+    brokers.run(0.11)
+    assert old.replica.is_ready
+    heir = next(name for name in group.nodes if name != old.node.name)
+    assert old.replica.transfer(old.replica.engine.table.membership.find(heir))
+    second = brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(0.01)
+    for link in links:
+        group.network.unblock(*link)
+    brokers.run(4.0)
+    assert brokers.leader != old.node.name
+    assert [answer.code for answer in second if answer] == [ResponseCode.SUCCESS]
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def overtaken_commit_and_a_killed_leader() -> None:
+    """A commit that was overtaken is acknowledged only once the one that overtook it is in the log.
+
+    1. A consumer commits 1 through a follower whose link to the leader is slow.
+    2. It commits 2 at the leader, which collects commits for a while.
+    3. The first commit arrives meanwhile; the leader is killed before it would have proposed the second by itself.
+    """
+    brokers = Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    at_leader = brokers.connect(leader)
+    brokers.found_group(at_leader)
+    brokers.group.network.slow(follower, leader, 0.5)
+    first = brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.run(0.4)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(0.15)
+    brokers.group.kill(leader)
+    brokers.run(3.0)
+    assert brokers.leader != leader
+    assert [answer.code for answer in first if answer] == [ResponseCode.SUCCESS]
+    assert brokers.workload.truth.committed.get((GROUP_NAME, TOPIC, 0), -1) >= 1
+
+
+def commit_whose_overtaker_was_lost() -> None:
+    """A commit is taken if the one that overtook it was lost: nothing as high is committed or on its way.
+
+    1. A consumer commits 1 through a follower whose link to the leader is slow.
+    2. It commits 2 at the leader, which collects commits, and asks for no answer.
+    3. The disk is full when the leader proposes what it has collected: that is dropped.
+    4. The disk has room again, and the first commit arrives.
+    """
+    brokers = Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    at_leader = brokers.connect(leader)
+    brokers.found_group(at_leader)
+    brokers.group.network.slow(follower, leader, 1.3)
+    first = brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.run(0.05)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
+    brokers.run(0.05)
+    brokers.fill_disk_for(0.4)
+    brokers.run(4.0)
+    assert brokers.leader == leader
+    assert [answer.code for answer in first if answer] == [ResponseCode.SUCCESS]
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 1
+
+
+def commit_of_which_only_a_lower_one_is_left() -> None:
+    """A commit is taken if the one that overtook it was lost, and what is on its way is lower.
+
+    1. The disks of all followers are slow.  A consumer commits 1 at the leader, which proposes it.
+    2. It commits 2 through a follower, over a slow link, and 3 at the leader, which collects commits.
+    3. The disk is full when the leader proposes 3, which is dropped, but not 1, which is on its way.
+    4. The disk has room again, and 2 arrives before 1 is applied.
+    """
+    brokers = Brokers()
+    leader, follower = brokers.leader, brokers.follower
+    at_leader = brokers.connect(leader)
+    brokers.found_group(at_leader)
+    for name in brokers.group.nodes:
+        if name != leader:
+            brokers.slow_down_disk(name)
+    brokers.group.network.slow(follower, leader, 1.3)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
+    brokers.run(0.3)
+    brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(0.05)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(3), oneway=True)
+    brokers.run(0.05)
+    brokers.fill_disk_for(0.4)
+    brokers.run(20.0)
+    assert brokers.leader == leader
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_that_a_handover_takes_along() -> None:
+    """A one-way commit that the leader still collects is not lost in a handover, which its consumer is not told of.
+
+    1. A consumer commits 2 at the leader, which collects commits, and asks for no answer.
+    2. The leader hands over before it would have proposed that by itself.
+    """
+    brokers = Brokers()
+    leader, heir = brokers.leader, brokers.follower
+    at_leader = brokers.connect(leader)
+    brokers.found_group(at_leader)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
+    brokers.run(0.05)
+    brokers.hand_over(heir)
+    brokers.run(3.0)
+    assert brokers.leader == heir
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_that_a_deposed_leader_had_taken() -> None:
+    """What a leader collects goes with its term: proposed when it leads again, it would undo what others took since.
+
+    1. A consumer commits 2 at the leader, which collects commits for 6 s, and asks for no answer.
+    2. The leader is cut off, and another node leads, at which the consumer commits 3.
+    3. The first leader is back, and leads again before the 6 s are over.
+    """
+    brokers = Brokers()
+    group, first = brokers.group, brokers.leader
+    brokers.found_group(brokers.connect(first))
+    cast(SimBroker, leading(group).service).broker.offset_buffer._delay_s = 6.0  # noqa: SLF001 - longer than an election takes
+    brokers.ask(brokers.connect(first), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
+    brokers.run(0.05)
+    links = [link for name in group.nodes if name != first for link in ((first, name), (name, first))]
+    for link in links:
+        group.network.block(*link)
+    brokers.run(2.0)
+    brokers.ask(brokers.connect(brokers.leader), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(3))
+    brokers.run(1.0)
+    for link in links:
+        group.network.unblock(*link)
+    brokers.run(1.0)
+    brokers.hand_over(first)
+    brokers.run(0.5)
+    assert brokers.leader == first
+    brokers.run(3.0)
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 3
+
+
+def commit_in_a_leader_that_stops() -> None:
+    """A one-way commit that the leader still collects is not lost when it is told to stop at once.
+
+    1. A consumer commits 2 at the leader, which collects commits, and asks for no answer.
+    2. The leader is stopped (SIGINT): it hands over to nobody.
+    """
+    brokers = Brokers()
+    leader = brokers.leader
+    at_leader = brokers.connect(leader)
+    brokers.found_group(at_leader)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
+    brokers.run(0.05)
+    brokers.group.stop(leader)
+    brokers.run(4.0)
+    assert brokers.leader != leader
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_that_comes_to_a_stopping_leader() -> None:
+    """A one-way commit that comes while a leader that stops waits for its earlier ones is not lost either.
+
+    1. A consumer commits 1 at the leader, and asks for no answer.
+    2. The leader is stopped (SIGINT). The disks of the others are slow: it waits until they have that commit.
+    3. The consumer commits 2 meanwhile.
+    """
+    brokers = Brokers()
+    leader = brokers.leader
+    at_leader = brokers.connect(leader)
+    brokers.found_group(at_leader)
+    for name in brokers.group.nodes:
+        if name != leader:
+            brokers.slow_down_disk(name, 0.3)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1), oneway=True)
+    brokers.run(0.05)
+    brokers.group.stop(leader)
+    brokers.run(0.2)
+    brokers.ask(at_leader, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
+    brokers.run(4.0)
+    assert brokers.group.nodes[leader].life is None
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+def commit_passed_on_to_a_leader_that_closes_files() -> None:
+    """A one-way commit that a follower passes on to a leader that is about to end is left to the next leader, or in the
+    log of this one: its consumer, who talks to the follower, sees nothing end.
+
+    1. The leader is stopped (SIGINT) and has written down all that it collected. Its disk is slow: it closes files.
+    2. A consumer commits 2 at a follower, which passes that on.
+    """
+    brokers = Brokers()
+    leader = brokers.leader
+    at_leader, at_follower = brokers.connect(leader), brokers.connect(brokers.follower)
+    brokers.found_group(at_leader)
+    brokers.slow_down_disk(leader, 0.1)
+    brokers.group.stop(leader)
+    brokers.run(0.03)
+    brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
+    brokers.run(4.0)
+    assert brokers.group.nodes[leader].life is None
+    assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
+
+
+COMMIT_SCHEDULES: Final = (
+    commit_that_was_overtaken,
+    commit_that_missed_two_leaders,
+    commit_in_a_node_that_stood_still,
+    commit_behind_a_refused_one,
+    commit_that_came_back,
+    commit_behind_one_that_is_away,
+    pull_behind_a_later_commit,
+    overtaken_commit_and_a_killed_leader,
+    commit_whose_overtaker_was_lost,
+    commit_of_which_only_a_lower_one_is_left,
+    commit_that_a_handover_takes_along,
+    commit_that_a_deposed_leader_had_taken,
+    commit_in_a_leader_that_stops,
+    commit_that_comes_to_a_stopping_leader,
+    commit_passed_on_to_a_leader_that_closes_files,
+)

@@ -1,0 +1,178 @@
+"""Service of a simulated node: the real state machine, views, processors, forwarding and retention of a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from dledger.invariants import InvariantError
+from dledger.statemachine import Leadership
+from dledger_broker.config import Address, BrokerConfig
+from dledger_broker.group import Group
+from dledger_broker.machine import BrokerMachine, MachineConfig
+from dledger_broker.metrics import BrokerCounters
+from dledger_broker.retention import RetentionPolicy
+from dledger_broker.service import BrokerService
+from dledger_remoting.frame import FrameBounds
+from dledger_remoting.hosts import HostAddress
+from dledger_sim.brokers.connection import SimConnection
+from dledger_sim.brokers.obstacles import BusyNode, Obstacles, slow_down_reads
+from dledger_sim.brokers.proposed import nothing_is_collected, watch_proposals
+from dledger_sim.brokers.truth import Truth
+from dledger_sim.brokers.waiting import Waiting
+from dledger_sim.brokers.watched import WatchedMachine
+from dledger_sim.log.group import Life
+from dledger_sim.log.node import SimulatedNode
+from dledger_sim.log.scheduler import Scheduler
+
+HOST: Final = "127.0.0.1"
+FIRST_PORT: Final = 10911
+PORT_STEP: Final = 10
+CHUNK_BYTES: Final = 200
+"""A snapshot of some 4 KB is sent in pieces, and these are more than may wait for the receiver's disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Sizes and delays of the nodes; small, so that files roll and checkpoints move all the time.
+
+    Messages older than `retention_ms` go, by wall clocks that may jump and drift.
+    """
+
+    units_per_file: int = 16
+    index_slots: int = 64
+    index_entries: int = 50
+    checkpoint_bytes: int = 64 << 10
+    view_flush_ms: int = 200
+    offset_flush_ms: int = 200
+    forward_hold_ms: int = 2000
+    quorum_timeout_ms: int = 2500
+    retention_ms: int = 5000
+    idempotent_window_ms: int = 120_000
+
+
+def address_of(name: str) -> HostAddress:
+    """A node's client address."""
+    return HostAddress(HOST, FIRST_PORT + PORT_STEP * int(name[1:]))
+
+
+class SimBroker:
+    """One life's broker; implements `dledger_sim.log.service.Service`."""
+
+    def __init__(
+        self, life: Life, scheduler: Scheduler, settings: BrokerSettings, obstacles: Obstacles, truth: Truth
+    ) -> None:
+        name, environment = life.node.name, life.environment
+        address = address_of(name)
+        config = BrokerConfig(
+            broker_group="broker-a",
+            node_id=name,
+            data_dir=Path("unused"),
+            secret_file=Path("unused"),
+            port=address.port,
+            peers={peer: _peer_address(peer) for peer in sorted(life.node.config.peers) if peer != name},
+            forward_hold_ms=settings.forward_hold_ms,
+            quorum_timeout_ms=settings.quorum_timeout_ms,
+            offset_flush_ms=settings.offset_flush_ms,
+            idempotent_window_ms=settings.idempotent_window_ms,
+        )
+        self._life = life
+        self._obstacles = obstacles
+        self._truth = truth
+        self.counters = BrokerCounters()
+        self.broker = BrokerMachine(
+            "",
+            env=environment,
+            config=MachineConfig(
+                node_id=name,
+                offset_flush_ms=settings.offset_flush_ms,
+                view_flush_ms=settings.view_flush_ms,
+                checkpoint_bytes=settings.checkpoint_bytes,
+                units_per_file=settings.units_per_file,
+                index_slots=settings.index_slots,
+                index_entries=settings.index_entries,
+            ),
+            disk=life.node.disk,
+        )
+        self.broker.keys.on_restart = self._on_restart
+        node = BusyNode(life, scheduler, obstacles) if obstacles.busy_share else SimulatedNode(life)
+        if obstacles.slow_reads_s:
+            slow_down_reads(environment, Random(f"{name} {life.node.lives} reads"), obstacles)
+        self.broker.attach(node)
+        self.waiting = Waiting(life, scheduler, self.broker, truth)
+        self.machine = WatchedMachine(self.broker, life, truth, self.waiting)
+        group = Group(name, str(config.advertised))
+        self.service = BrokerService(config, self.broker, node, environment, group, self.counters, address, lambda: ())
+        self.service.retention.policy = RetentionPolicy(max_age_ms=settings.retention_ms)
+        self.waiting.watch(self.service.processors.pulls, group)
+        self.machine.checks.append(
+            watch_proposals(
+                self.broker, self.service.retention, lambda: scheduler.now, lambda: environment.paused_until
+            )
+        )
+        self.reign = 0
+        """A number of its own for each time that this node leads and is ready without a break; 0 while it is not."""
+        self._reigns = 0
+        self.is_deaf = False
+        """It stops, and reads nothing more of what comes over its connections."""
+        self.connections: dict[SimConnection, None] = {}
+        """The connections over which requests came."""
+        self.broker.on_leadership_changed.append(self._on_leadership)
+
+    def _on_restart(self) -> None:
+        """What mends a fault in a real process must not hide it here."""
+        error = InvariantError("the key index met an exception that nobody expected")
+        self._life.environment.loop.call_exception_handler({"exception": error})
+
+    def start(self) -> None:
+        """See `Service.start`."""
+        self._life.replica.snapshots.chunk_bytes = CHUNK_BYTES
+        self.service.start()
+
+    def leave(self) -> None:
+        """See `Service.leave`."""
+        self.service.processors.pulls.stop_holding()
+
+    def stop(self, done: Callable[[], None]) -> None:
+        """See `Service.stop`."""
+
+        async def close() -> None:
+            leads = self.reign and not self._obstacles.busy_share and not self._truth.disks_filled
+            await self.service.settle(self._close_intake)
+            if leads and self.reign:
+                nothing_is_collected(self.broker)
+            if self._life.replica.failure is None:
+                await self.broker.close()
+            await self.service.part()
+            if leads and self.reign:
+                nothing_is_collected(self.broker)
+            done()
+
+        self._life.environment.loop.create_task(close())
+
+    def _close_intake(self) -> None:
+        self.is_deaf = True
+
+    def trim(self, position: int) -> None:
+        """See `Service.trim`; what is pinned stays, as it does unless a disk is too full."""
+        pinned = self.broker.proposals.lowest_pin(self._life.environment.wall_ms())
+        if not self.service.retention.is_busy and (pinned is None or position <= pinned):
+            self.service.retention.trim(position)
+
+    def _on_leadership(self, leadership: Leadership) -> None:
+        if leadership.ready and not self.reign:
+            self._reigns += 1
+        self.reign = self._reigns if leadership.ready else 0
+
+    def on_frames(self, origin: SimConnection, data: bytes, frames: list[FrameBounds]) -> None:
+        """Requests came over a connection."""
+        self.connections[origin] = None
+        self.service.processors.requests.on_frames(origin, data, frames)
+
+
+def _peer_address(name: str) -> Address:
+    address = address_of(name)
+    return Address(address.ip, address.port + 1)

@@ -1,0 +1,125 @@
+"""Trial of brokers: one seed's clients on a group, from the first topic to the judgement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_sim.brokers.branches import watch
+from dledger_sim.brokers.bulk import BulkReader
+from dledger_sim.brokers.clients import Administrator, Client, Consumer, Producer, Reader
+from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.judgement import Judge
+from dledger_sim.brokers.obstacles import Obstacles
+from dledger_sim.brokers.races import Racer
+from dledger_sim.brokers.repeats import Repeater
+from dledger_sim.brokers.restarts import Restarter
+from dledger_sim.brokers.service import BrokerSettings, SimBroker
+from dledger_sim.brokers.tenants import Resizer, Steward, Tenant
+from dledger_sim.brokers.waiters import Waiter
+from dledger_sim.brokers.workload import ClientSettings, Workload
+from dledger_sim.log.group import Life, SimGroup
+
+
+class BrokerTrial:
+    """See `dledger_sim.log.scenario.Trial`."""
+
+    def __init__(
+        self,
+        random: Random,
+        settings: ClientSettings,
+        brokers: BrokerSettings,
+        operations: int | None,
+        obstacles: Obstacles | None = None,
+    ) -> None:
+        self.workload = Workload(random, settings, brokers, operations)
+        self.obstacles = obstacles or Obstacles()
+        self._running: list[SimBroker] = []
+
+    @property
+    def counts(self) -> Counter[str]:
+        """See `Trial.counts`."""
+        return self.workload.counts
+
+    def serve(self, group: SimGroup, life: Life) -> SimBroker:
+        """See `Trial.serve`."""
+        broker = SimBroker(life, group.scheduler, self.workload.brokers, self.obstacles, self.workload.truth)
+        watch(broker.service, self.counts)
+        self._running.append(broker)
+        life.on_ended.append(lambda: self._ended(broker))
+        return broker
+
+    def _ended(self, broker: SimBroker) -> None:
+        """Keep what a life has counted."""
+        self._running.remove(broker)
+        counters = broker.counters
+        self.counts["request forwarded"] += counters.forwarded
+        self.counts["request held"] += counters.forward_held
+        self.counts["request expired"] += counters.forward_expired
+        self.counts["forward refused"] += counters.forward_refusals
+        self.counts["outcome unknown"] += counters.outcomes_unknown
+        self.counts["cold read"] += counters.cold_reads
+        self.counts["repetition answered"] += counters.idempotent_repeats
+        self.counts["repetition held"] += counters.idempotent_waits
+        remembered = broker.broker.state.remembered
+        self.counts["remembered sends expired"] += remembered.capture()[0].added > len(remembered)
+
+    def start(self, group: SimGroup) -> None:
+        """See `Trial.start`."""
+        workload = self.workload
+        workload.truth.begin(group)
+        workload.active = True
+        settings = workload.settings
+        kinds: list[type[Client]] = [
+            *[Producer] * settings.producers,
+            *[Consumer] * settings.consumers,
+            *[Administrator] * settings.administrators,
+            *[Reader] * settings.readers,
+            *[Repeater] * settings.repeaters,
+            *[BulkReader] * settings.bulk_readers,
+            *[Racer] * settings.racers,
+            *[Waiter] * settings.waiters,
+            *[Tenant] * settings.tenants,
+            *[Restarter] * settings.restarters,
+            *[Steward] * settings.stewards,
+            *[Resizer] * settings.resizers,
+        ]
+        clients = [kind(workload, number) for number, kind in enumerate(kinds)]
+        Founder(workload, len(kinds), clients).pause()
+
+    def stop(self) -> None:
+        """See `Trial.stop`."""
+        self.workload.active = False
+        self.obstacles.over = True
+
+    def judge(self, group: SimGroup) -> None:
+        """See `Trial.judge`."""
+        Judge(self.workload, group).judge()
+        for broker in list(self._running):
+            self._ended(broker)
+
+
+class Founder(Client):
+    """Creates the lasting topics, then lets the others begin."""
+
+    def __init__(self, workload: Workload, number: int, others: list[Client]) -> None:
+        super().__init__(workload, number)
+        self._left = sorted(workload.lasting)
+        self._others = others
+
+    def act(self) -> None:
+        """Create the next topic."""
+        if not self._left:
+            for client in self._others:
+                client.pause()
+            return
+
+        def done(answer: Answer | None) -> None:
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                self._left.pop()
+            self.pause()
+
+        fields = self.workload.topic_fields(self._left[-1])
+        if not self.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, done):
+            self.pause()

@@ -1,0 +1,441 @@
+"""Truth about messages: the log, read entry by entry beside the code under test, with which all must agree.
+
+- No operation is stored twice, none that was answered as not stored is stored at all.  Idempotent sends may be
+  repeated, and are not stored twice either, as long as what was stored first is kept, remembered, and not rotten.
+- Once every node understands that, each idempotent send is remembered by the entry that stores it.
+- A batch is stored whole, or not at all.
+- A queue's records have the offsets 0, 1, 2, …: none is given twice, none is left out.
+- The offset that a consumer of a lasting topic has committed never goes back, and none is committed for a topic that
+  does not exist.
+- Equal logs make equal states.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from dledger.format import iter_commands
+from dledger.statemachine import CommittedEntry
+from dledger.types import SnapshotMeta
+from dledger_broker.state.applying import store_timestamp_of
+from dledger_broker.state.commands import (
+    KINDS,
+    REMEMBER_SENDS,
+    Command,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    DeletePins,
+    DeleteTopic,
+    Features,
+    LimitSends,
+    PutGroup,
+    PutPin,
+    PutTopic,
+    RememberSends,
+    TrimQueues,
+    decode,
+)
+from dledger_broker.state.pins import Pin
+from dledger_broker.state.rows import Run
+from dledger_broker.state.tables import BrokerState
+from dledger_broker.views.scan import tag_code_of
+from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
+from dledger_remoting.topics import is_system_group
+from dledger_sim.brokers.expected import Expected, Incarnation, OffsetKey, Stored
+from dledger_sim.log.group import SimGroup
+from dledger_sim.log.invariants import require
+
+_BODY: Final = struct.Struct(">4sQ")
+_MARK: Final = b"simu"
+BODY_BYTES: Final = _BODY.size
+"""Of the shortest body that names its operation."""
+
+
+def encode_body(operation: int, padding: int) -> bytes:
+    """A message's body."""
+    return _BODY.pack(_MARK, operation) + bytes(padding)
+
+
+def operation_of(body: bytes | memoryview) -> int:
+    """The operation that a body names."""
+    mark, operation = _BODY.unpack_from(body)
+    require(mark == _MARK, "every record's body is one that was sent", found=bytes(body[:BODY_BYTES]))
+    return int(operation)
+
+
+NEWEST: Final = 60
+LEADER_KNOWS_S: Final = 10.0
+"""A leader has applied what another node applied so much earlier, but for the time that it stood still."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A pin that its reader may rely on: the log is kept from `position` on until `until`, simulated seconds."""
+
+    position: int
+    until: float
+
+
+class Truth:
+    """Follows the log; `happened` counts what rarely does."""
+
+    def __init__(self, happened: Counter[str]) -> None:
+        self.happened = happened
+        self.topics: dict[str, Incarnation] = {}
+        self.stored: dict[int, Stored] = {}
+        self.by_position: dict[int, Stored] = {}
+        self.committed: dict[OffsetKey, int] = {}
+        self.expected = Expected()
+        self.newest: defaultdict[str, deque[Stored]] = defaultdict(lambda: deque(maxlen=NEWEST))
+        """The last messages of each topic, whatever became of it."""
+        self.lasting: set[str] = set()
+        """Topics that are never deleted."""
+        self.seeking: set[str] = set()
+        """Consumer groups whose offsets may go back, for their consumers seek."""
+        self.refused: set[int] = set()
+        """Operations that were answered as certainly not stored."""
+        self.idempotent: dict[int, int] = {}
+        """The first operation of the send, by each operation of a send that may be repeated."""
+        self.batches: dict[int, list[int]] = {}
+        """The operations of the batch, by each of them."""
+        self._group: SimGroup | None = None
+        self.claims: dict[str, Claim] = {}
+        """Pins of the log that somebody relies on."""
+        self.trimmed_to = 0
+        """What lies below this position need not be kept."""
+        self._remembered: set[int] = set()
+        """The positions of sends that the log remembers."""
+        self._understands: set[str] = set()
+        """Nodes that are known to understand commands that remember sends."""
+        self._is_limited = False
+        """The log says for how long sends are remembered."""
+        self._may_remember_since: float | None = None
+        self._remembers_from: int | None = None
+        """From this position of the log on every idempotent send is to be remembered."""
+        self._positions: list[int] = []
+        """Of all records."""
+        self.window_ms = 0
+        """So long the log remembers a send."""
+        self._now_ms = 0
+        self.stored_again: set[int] = set()
+        """Idempotent operations that were forgotten and stored for the second time."""
+        self._digests: dict[int, int] = {}
+        self._index = -1
+
+    @property
+    def group(self) -> SimGroup:
+        """Where all this happens."""
+        assert self._group is not None
+        return self._group
+
+    def begin(self, group: SimGroup) -> None:
+        """Clients begin to talk to a group, which has run for a moment."""
+        self._group = group
+
+    # ---------------------------------------------------------------- the log
+
+    def see(self, entry: CommittedEntry) -> None:
+        """An entry was applied somewhere; the first time counts."""
+        if entry.index <= self._index:
+            return
+        self._index = entry.index
+        self._see_who_remembers()
+        commands = [decode(kind, payload) for kind, payload in iter_commands(entry.commands) if kind in KINDS]
+        for command in commands:
+            if isinstance(command, RememberSends):
+                self._see_remembered(entry, Run.of(command.rows))
+        if len(entry.records):
+            self._see_records(entry)
+        for command in commands:
+            self._see_command(command, entry)
+
+    def _see_remembered(self, entry: CommittedEntry, rows: Run) -> None:
+        """A row stands for as many records that follow each other as it has members."""
+        positions = [entry.records_position + record.position for record in scan_records(bytes(entry.records))]
+        firsts = struct.iter_unpack(">Q", rows.positions)
+        for (members,), (position,) in zip(struct.iter_unpack(">H", rows.members), firsts, strict=True):
+            first = positions.index(position)
+            self._remembered.update(positions[first : first + members.bit_count()])
+            self.happened["send remembered"] += members.bit_count()
+            self.happened["sends remembered together"] += members.bit_count() > 1
+
+    def _see_records(self, entry: CommittedEntry) -> None:
+        records, base = bytes(entry.records), entry.records_position
+        self._now_ms = max(self._now_ms, store_timestamp_of(entry))
+        places: dict[int, tuple[int, int]] = {}
+        for record in scan_records(records):
+            place, size, queue_id, offset = record.position, record.size, record.queue_id, record.queue_offset
+            operation = operation_of(records[place + RECORD_HEAD_BYTES :])
+            require(operation not in self.refused, "what was refused is never stored", operation=operation)
+            places[operation] = queue_id, offset
+            if operation in self.stored:
+                self._see_repetition(operation)
+            require(
+                self._remembers_from is None
+                or base + place < self._remembers_from
+                or self.idempotent.get(operation) != operation
+                or base + place in self._remembered,
+                "an idempotent send is remembered",
+                operation=operation,
+                position=base + place,
+            )
+            self._positions.append(base + place)
+            name = record.topic.decode()
+            topic = self.topics.get(name)
+            if topic is None:
+                self.happened["message for a deleted topic"] += 1
+                continue
+            queue = topic.queues.setdefault(queue_id, [])
+            require(
+                offset == len(queue),
+                "queue offsets are given once and without gaps",
+                queue=f"{name}/{queue_id}",
+                given=offset,
+                expected=len(queue),
+            )
+            position = base + place
+            tag_code = tag_code_of(record.properties)
+            stored = Stored(
+                operation,
+                name,
+                topic.created,
+                queue_id,
+                offset,
+                position,
+                size,
+                tag_code,
+                self._now_ms,
+                entry.index,
+                self._moment,
+            )
+            queue.append(stored)
+            self.newest[name].append(stored)
+            self.stored[operation] = self.by_position[position] = stored
+        self._see_batches(places)
+
+    def _see_who_remembers(self) -> None:
+        """Before every node understands it nothing is remembered, nor what leaders proposed who did not know yet."""
+        group = self._group
+        if group is None or self._remembers_from is not None or not self._is_limited:
+            return
+        if not self._understands.issuperset(group.settings.names):
+            return
+        now = group.scheduler.now
+        if self._may_remember_since is None:
+            self._may_remember_since = now
+        elif now > self._may_remember_since + LEADER_KNOWS_S + group.longest_pause_s:
+            self._remembers_from = group.witness.end_position
+
+    def _see_batches(self, places: dict[int, tuple[int, int]]) -> None:
+        """One entry's operations have these queues and offsets."""
+        for operation, (queue_id, offset) in places.items():
+            batch = self.batches.get(operation, [operation])
+            first = offset - batch.index(operation)
+            require(
+                all(places.get(other) == (queue_id, first + number) for number, other in enumerate(batch)),
+                "a batch is stored whole, at offsets that follow each other",
+                batch=batch,
+                places=places,
+            )
+
+    def _see_repetition(self, operation: int) -> None:
+        """An operation is stored for the second time: was the first one kept, remembered of late, and not rotten?"""
+        first = self.idempotent.get(operation)
+        forgotten = first is not None and (
+            (first != operation and first in self.stored_again)
+            or self._may_forget()
+            or self.stored[first].position < self.trimmed_to
+            or self.stored[first].position not in self._remembered
+            or self._now_ms - self.stored[first].at_ms >= self.window_ms
+        )
+        require(forgotten, "no operation is stored twice", operation=operation, stored=self.stored[operation])
+        self.stored_again.add(operation)
+        self.happened["send forgotten and stored again"] += 1
+
+    def _see_command(self, command: Command, entry: CommittedEntry) -> None:
+        match command:
+            case PutTopic() | DeleteTopic() | PutGroup() | DeleteGroup():
+                self._see_change(command, entry)
+            case CommitOffsets(offsets=rows):
+                for group, topic, queue_id, offset in rows:
+                    self._see_commit((group, topic, queue_id), offset)
+                self.expected.see_committers(command, entry.index, self._moment)
+            case DeleteOffsets(pairs=pairs):
+                self._forget_offsets(key for key in self.committed if key[:2] in pairs)
+            case Features(node_id=node_id, kinds=kinds):
+                self.expected.features[node_id] = kinds
+                if REMEMBER_SENDS in kinds:
+                    self._understands.add(node_id)
+            case LimitSends():
+                self._is_limited = True
+            case PutPin(name=name, position=position, lease_ms=lease_ms, renewed_ms=renewed_ms):
+                self.expected.see(("pin", name, lease_ms))
+                self.expected.put_pin(Pin(name, position, lease_ms, renewed_ms))
+            case DeletePins(names=names):
+                for name in names:
+                    self.expected.pins.pop(name, None)
+            case TrimQueues(before_position=position, first_offsets=rows):
+                self._see_pins(position)
+                self.trimmed_to = max(self.trimmed_to, position)
+                self.expected.trims.put(entry.index, self._moment, self.trimmed_to)
+                for name, created, queue_id, first in rows:
+                    incarnation = self.topics.get(name)
+                    if incarnation is not None and incarnation.created == created:
+                        self._see_trim(incarnation, queue_id, first, self.trimmed_to)
+
+    def _see_change(self, command: PutTopic | DeleteTopic | PutGroup | DeleteGroup, entry: CommittedEntry) -> None:
+        """A topic or a consumer group comes, changes or goes."""
+        expected, index, moment = self.expected, entry.index, self._moment
+        match command:
+            case PutTopic(config=config):
+                name = config.topic_name
+                expected.see(("topic", name, config.topic_sys_flag))
+                incarnation = self.topics.get(name)
+                if incarnation is None:
+                    incarnation = self.topics[name] = Incarnation(name, entry.end)
+                    expected.incarnations[name, entry.end] = incarnation
+                    expected.topics[name].put(index, moment, incarnation)
+                incarnation.config = config
+                expected.configs[name].put(index, moment, config)
+                expected.topic_versions.put(index, moment, expected.topic_versions.last + 1)
+            case DeleteTopic(topic=name):
+                if self.topics.pop(name, None) is not None:
+                    self.happened["topic deleted"] += 1
+                    expected.topics[name].put(index, moment, None)
+                    expected.configs[name].put(index, moment, None)
+                    expected.topic_versions.put(index, moment, expected.topic_versions.last + 1)
+                self._forget_offsets(key for key in self.committed if key[1] == name)
+            case PutGroup(config=group_config):
+                expected.see(("group", group_config.group_name, group_config.retry_max_times))
+                expected.groups[group_config.group_name].put(index, moment, group_config)
+            case DeleteGroup(group=name, clean_offsets=clean):
+                self.happened["group deleted"] += expected.groups[name].last is not None
+                expected.groups[name].put(index, moment, None)
+                if clean:
+                    self._forget_offsets(key for key in self.committed if key[0] == name)
+
+    def _forget_offsets(self, keys: Iterable[OffsetKey]) -> None:
+        for key in list(keys):
+            del self.committed[key]
+            self.expected.offsets[key].put(self._index, self._moment, None)
+
+    def _see_pins(self, position: int) -> None:
+        """The log is about to be trimmed: does anybody still need what goes?  A full disk overrides every pin."""
+        if self._group is None or self._group.clocks_jumped or self._group.disks_filled:
+            return
+        for name, claim in self.claims.items():
+            lasts = self._group.scheduler.now < claim.until
+            require(
+                not lasts or position <= claim.position, "a pinned log is kept", pin=name, claim=claim, trim=position
+            )
+
+    @property
+    def disks_filled(self) -> bool:
+        """Whether a disk was full at any time."""
+        return self._group is not None and self._group.disks_filled
+
+    @property
+    def _clocks_jumped(self) -> bool:
+        return self._group is not None and self._group.clocks_jumped
+
+    def _may_forget(self) -> bool:
+        """Whether a disk has rotted or a wall clock has jumped, which may let a group forget idempotent sends."""
+        return self._clocks_jumped or (self._group is not None and self._group.rotten)
+
+    @staticmethod
+    def _see_trim(topic: Incarnation, queue_id: int, first: int, position: int) -> None:
+        queue = topic.queues.get(queue_id, [])
+        require(
+            first <= bisect_left(queue, position, key=lambda stored: stored.position),
+            "a queue keeps every message that the log keeps",
+            queue=f"{topic.name}/{queue_id}",
+            first=first,
+            position=position,
+        )
+        topic.first_offsets[queue_id] = max(topic.first_offsets.get(queue_id, 0), first)
+
+    def _see_commit(self, key: OffsetKey, offset: int) -> None:
+        before = self.committed.get(key, -1)
+        require(key[1] in self.topics, "an offset is committed for a topic that exists", key=key, offset=offset)
+        require(
+            offset >= before or key[1] not in self.lasting or key[0] in self.seeking,
+            "a committed offset never goes back",
+            key=key,
+            before=before,
+            now=offset,
+        )
+        require(
+            self.expected.groups[key[0]].last is not None or is_system_group(key[0]),
+            "an offset is committed for a group that exists",
+            key=key,
+            offset=offset,
+        )
+        self.expected.see(("offset", *key, offset))
+        self.committed[key] = offset
+        self.expected.offsets[key].put(self._index, self._moment, offset)
+
+    @property
+    def _moment(self) -> float:
+        return 0.0 if self._group is None else self._group.scheduler.now
+
+    def positions_between(self, start: int, end: int) -> list[int]:
+        """Of all records in a range of the log, in its order."""
+        return self._positions[bisect_left(self._positions, start) : bisect_left(self._positions, end)]
+
+    # ---------------------------------------------------------------- replicas
+
+    def compare(self, node: str, index: int, state: BrokerState) -> None:
+        """A replica's state after the entry at `index`."""
+        digest = state.digest()
+        known = self._digests.setdefault(index, digest)
+        require(known == digest, "equal logs make equal states", node=node, index=index)
+        if index == self._index:
+            self.expected.compare(node, index, state)
+
+    def restored(self, node: str, meta: SnapshotMeta | None, state: BrokerState, rebuild_from: int, now: float) -> None:
+        """A replica starts from a snapshot, or from nothing: with the state that was there at that entry.
+
+        `now` is a time of its own clock.
+        """
+        if meta is not None:
+            digest = state.digest()
+            known = self._digests.get(meta.last_index, digest)
+            require(known == digest, "a snapshot restores the state of its entry", node=node, index=meta.last_index)
+            self.expected.compare_restored(node, meta.last_index, state, now, self._moment)
+        if meta is None:
+            self.happened["state from the log"] += 1
+        elif rebuild_from == 0 < meta.position:
+            self.happened["views rebuilt"] += 1
+        elif rebuild_from < meta.position:
+            self.happened["views caught up"] += 1
+        else:
+            self.happened["views trusted"] += 1
+
+    # ---------------------------------------------------------------- answers
+
+    def acknowledged(self, operation: int, queue_id: int, offset: int, position: int) -> None:
+        """A client was told that its message is stored."""
+        stored = self.by_position.get(position)
+        require(
+            stored is not None and (stored.operation, stored.queue_id, stored.offset) == (operation, queue_id, offset),
+            "what is acknowledged lies where the answer says",
+            operation=operation,
+            answered=(queue_id, offset, position),
+            stored=stored,
+        )
+
+    def commit_acknowledged(self, key: OffsetKey, offset: int) -> None:
+        """A client was told that its offset is committed."""
+        found = self.committed.get(key, -1)
+        require(found >= offset, "a commit is acknowledged once it is applied", key=key, answered=offset, found=found)
+
+    def refuse(self, operation: int) -> None:
+        """A client was told that its message is not stored."""
+        require(operation not in self.stored, "what was refused is never stored", operation=operation)
+        self.refused.add(operation)

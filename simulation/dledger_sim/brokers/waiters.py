@@ -1,0 +1,80 @@
+"""Clients that wait at the ends of queues, and ask for what lies before, behind or between."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.tags import TagFilter
+from dledger_sim.brokers.clients import Client, pull_fields
+from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.workload import Workload
+
+GROUP: Final = "waiters"
+SUBSCRIPTIONS: Final = ("*", "*", "red", "red || green", "blue")
+"""Nobody sends a blue message."""
+PLACES: Final = ("end", "end", "end", "end", "end", "beyond", "before")
+"""Where a pull begins, seen from the end of the queue as far as it is known."""
+BEYOND: Final = 3
+BEFORE: Final = 40
+
+
+class Waiter(Client):
+    """Waits for messages of any topic, also of those that come and go, on whichever node it believes in."""
+
+    def __init__(self, workload: Workload, number: int) -> None:
+        super().__init__(workload, number)
+        self._ends: dict[tuple[str, int], int] = {}
+
+    def act(self) -> None:
+        """Ask for the bounds of a queue, or pull."""
+        topic = self.workload.any_topic()
+        queue_id = self.random.randrange(self.workload.settings.queues)
+        end = self._ends.get((topic, queue_id))
+        if end is None or self.random.random() < 0.05:
+            self._ask(topic, queue_id)
+        else:
+            self._pull(topic, queue_id, end)
+
+    def _ask(self, topic: str, queue_id: int) -> None:
+        first = self.random.random() < 0.3
+        judge = self.workload.questions
+
+        def done(answer: Answer | None) -> None:
+            if answer is not None and first:
+                judge.beginning(topic, queue_id, answer)
+            elif answer is not None and (end := judge.end(topic, queue_id, answer)) is not None:
+                self._ends[topic, queue_id] = end
+            self.pause()
+
+        code = RequestCode.GET_MIN_OFFSET if first else RequestCode.GET_MAX_OFFSET
+        if not self.call(code, {"topic": topic, "queueId": str(queue_id)}, done):
+            self.pause()
+
+    def _pull(self, topic: str, queue_id: int, end: int) -> None:
+        random = self.random
+        place = random.choice(PLACES)
+        offset = end
+        if place == "beyond":
+            offset += random.randint(1, BEYOND)
+        elif place == "before":
+            offset = max(0, end - random.randint(1, BEFORE))
+        subscription = random.choice(SUBSCRIPTIONS)
+        tags = TagFilter.parse(subscription)
+        poll_s = random.choice((0.2, 1.0, 4.0)) * random.uniform(0.5, 1.5)
+
+        def done(answer: Answer | None) -> None:
+            if answer is None or answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                self._ends.pop((topic, queue_id), None)
+            if answer is not None:
+                after = self.workload.pulled(
+                    topic, queue_id, offset, answer, None if tags.matches_all else frozenset(tags.codes)
+                )
+                if after is not None and (place != "before" or after > end):
+                    self._ends[topic, queue_id] = after
+            self.pause()
+
+        ext = {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id)}
+        ext |= pull_fields(offset, random.choice((1, 4, 32)), poll_s=poll_s) | {"subscription": subscription}
+        if not self.call(RequestCode.PULL_MESSAGE, ext, done, timeout_s=self.workload.settings.timeout_s + poll_s):
+            self.pause()

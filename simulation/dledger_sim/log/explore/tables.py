@@ -1,0 +1,245 @@
+"""Everything a step depends on is the node that takes it, so a step is computed once and looked up ever after.
+
+Nodes' states, envelopes and histories get numbers in the order in which they are found; a world is a few numbers.
+Hashes are of renamed contents, not of numbers, and equal in every process.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Callable, Hashable
+from functools import cache
+from hashlib import blake2b
+from itertools import permutations
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from dledger.core.settings import RaftSettings
+from dledger.types import Role
+from dledger_sim.log.explore.bounds import Bounds
+from dledger_sim.log.explore.driver import Driver, Move, Seen
+from dledger_sim.log.explore.state import (
+    APPEND_REPLY,
+    HEARTBEAT_REPLY,
+    NOBODY,
+    TIMEOUT_NOW,
+    VOTE_REPLY,
+    Envelope,
+    Held,
+    Log,
+    NodeState,
+    PeerState,
+)
+
+Renaming = tuple[int, ...]
+"""Node n is called `renaming[n]`."""
+Committed = tuple[int, int, int]
+"""(term, voters if it is a membership entry, term of the leader that committed it)."""
+
+
+class History(NamedTuple):
+    """What must not be forgotten although no node may remember it."""
+
+    leaders: tuple[int, ...]
+    """By term; -1: nobody led it."""
+    committed: tuple[Committed, ...]
+
+
+class Result(NamedTuple):
+    """A step in numbers.  `beyond`: it leads to a term that is out of bounds."""
+
+    node: int
+    beyond: bool
+    sent: tuple[int, ...]
+    seen: tuple[Seen, ...]
+    broken: str
+
+
+_T = TypeVar("_T", bound=Hashable)
+
+
+class Numbers(Generic[_T]):
+    """Gives each value a number."""
+
+    def __init__(self) -> None:
+        self.values: list[_T] = []
+        self._numbers: dict[_T, int] = {}
+
+    def of(self, value: _T) -> int:
+        """The number of a value, a new one if it was never seen."""
+        number = self._numbers.setdefault(value, len(self.values))
+        if number == len(self.values):
+            self.values.append(value)
+        return number
+
+
+class Tables:
+    """Numbers, steps and hashes for worlds within some bounds."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.nodes: Numbers[NodeState] = Numbers()
+        self.envelopes: Numbers[Envelope] = Numbers()
+        self.histories: Numbers[History] = Numbers()
+        self._terms = bounds.terms
+        self._driver = Driver(bounds)
+        self._moves: dict[int, tuple[Move, ...]] = {}
+        self._urgent: dict[tuple[int, bool], bool] = {}
+        self._results: dict[tuple[int, Move | int], Result] = {}
+        self.signatures = _Memory(lambda node: _signature(self.nodes.values[node]))
+        """Hashes of nodes' states that are the same whatever the nodes are called."""
+        self.hashes = {renaming: Hashes(self, renaming) for renaming in permutations(range(bounds.nodes))}
+        self._dead: dict[tuple[int, int], bool] = {}
+
+    @property
+    def settings(self) -> RaftSettings:
+        """The settings of the cores."""
+        return self._driver.settings
+
+    @property
+    def steps(self) -> int:
+        """How many different steps the real core has taken."""
+        return len(self._results)
+
+    def moves(self, node: int) -> tuple[Move, ...]:
+        """Everything that may happen to a node by itself."""
+        moves = self._moves.get(node)
+        if moves is None:
+            moves = self._moves[node] = self._driver.moves(self.nodes.values[node])
+        return moves
+
+    def is_urgent(self, node: int, *, crashes_left: bool) -> bool:
+        """Whether nothing else happens anywhere until this node has saved or synced, or has crashed."""
+        urgent = self._urgent.get((node, crashes_left))
+        if urgent is None:
+            urgent = self._driver.is_urgent(self.nodes.values[node], crashes_left=crashes_left)
+            self._urgent[node, crashes_left] = urgent
+        return urgent
+
+    def step(self, node: int, what: Move | int) -> Result:
+        """What a move, or the delivery of an envelope, makes of a node."""
+        result = self._results.get((node, what))
+        if result is None:
+            state = self.nodes.values[node]
+            if isinstance(what, Move):
+                outcome = self._driver.move(state, what)
+            else:
+                outcome = self._driver.deliver(state, self.envelopes.values[what])
+            sent = tuple(self.envelopes.of(envelope) for envelope in outcome.sent)
+            result = Result(
+                self.nodes.of(outcome.state), outcome.state.term > self._terms, sent, outcome.seen, outcome.broken
+            )
+            self._results[node, what] = result
+        return result
+
+    def is_dead(self, node: int, envelope: int) -> bool:
+        """Whether a message can have no effect on its receiver any more, whatever happens."""
+        dead = self._dead.get((node, envelope))
+        if dead is None:
+            dead = self._dead[node, envelope] = _is_dead(self.nodes.values[node], self.envelopes.values[envelope])
+        return dead
+
+
+class _Memory(dict[int, int]):
+    """Computes what it is asked for once."""
+
+    def __init__(self, compute: Callable[[int], int]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, number: int) -> int:
+        found = self[number] = self._compute(number)
+        return found
+
+
+class Hashes:
+    """Hashes of what has numbers, with the nodes called otherwise; equal in every process."""
+
+    def __init__(self, tables: Tables, renaming: Renaming) -> None:
+        nodes, envelopes, histories = tables.nodes.values, tables.envelopes.values, tables.histories.values
+        self.nodes = _Memory(lambda number: _digest(tuple(rename_node(nodes[number], renaming))))
+        self.envelopes = _Memory(lambda number: _digest(rename_envelope(envelopes[number], renaming)))
+        self.histories = _Memory(lambda number: _digest(tuple(rename_history(histories[number], renaming))))
+
+
+def _digest(value: tuple[Any, ...]) -> int:
+    """A hash of nested tuples of numbers, equal in every process."""
+    return int.from_bytes(blake2b(marshal.dumps(value, 2), digest_size=8).digest(), "little") >> 4
+
+
+def _is_dead(state: NodeState, envelope: Envelope) -> bool:
+    kind, fields = envelope[2], envelope[3]
+    if kind not in (VOTE_REPLY, APPEND_REPLY, HEARTBEAT_REPLY, TIMEOUT_NOW):
+        return False
+    term, durable_term = fields[0], state.saved[0]
+    if term < durable_term:
+        return not (kind == VOTE_REPLY and fields[2])
+    if term > durable_term or term != state.term:
+        return False
+    # Nobody becomes candidate, or leader, of a term that is on his disk already and that he does not lead now.
+    if kind == VOTE_REPLY:
+        return not fields[2] and (state.role != Role.CANDIDATE or not fields[1])
+    return kind != TIMEOUT_NOW and state.role != Role.LEADER
+
+
+# ---------------------------------------------------------------- other names
+
+
+def _name(node: int, renaming: Renaming) -> int:
+    return node if node == NOBODY else renaming[node]
+
+
+@cache
+def _mask(mask: int, renaming: Renaming) -> int:
+    return sum(1 << renaming[node] for node in range(len(renaming)) if mask >> node & 1)
+
+
+@cache
+def _log(log: Log, renaming: Renaming) -> Log:
+    return tuple((term, _mask(mask, renaming)) for term, mask in log)
+
+
+def rename_envelope(envelope: Envelope, renaming: Renaming) -> Envelope:
+    """The envelope with the nodes called otherwise."""
+    sender, to, kind, fields, entries = envelope
+    return renaming[sender], renaming[to], kind, fields, _log(entries, renaming)
+
+
+def rename_history(history: History, renaming: Renaming) -> History:
+    """The history with the nodes called otherwise."""
+    leaders, committed = history
+    return History(
+        tuple(_name(leader, renaming) for leader in leaders),
+        tuple((term, _mask(mask, renaming), by) for term, mask, by in committed),
+    )
+
+
+def _rename_held(held: Held, renaming: Renaming) -> Held:
+    saves, late, envelope = held
+    return saves, late, rename_envelope(envelope, renaming)
+
+
+def rename_node(state: NodeState, renaming: Renaming) -> NodeState:
+    """The state with the nodes called otherwise."""
+    peers: list[PeerState] = sorted((renaming[peer[0]], *peer[1:]) for peer in state.progress)
+    return state._replace(
+        me=renaming[state.me],
+        members=_mask(state.members, renaming),
+        vote=_name(state.vote, renaming),
+        leader=_name(state.leader, renaming),
+        log=_log(state.log, renaming),
+        votes=_mask(state.votes, renaming),
+        transfer_to=_name(state.transfer_to, renaming),
+        progress=tuple(peers),
+        saved=(state.saved[0], _name(state.saved[1], renaming)),
+        saves=tuple((term, _name(vote, renaming)) for term, vote in state.saves),
+        held=tuple(sorted(_rename_held(held, renaming) for held in state.held)),
+    )
+
+
+def _signature(state: NodeState) -> int:
+    return _digest((
+        state.members >> state.me & 1, state.term, state.vote == state.me, state.vote == NOBODY, state.role,
+        state.leader == state.me, state.leader == NOBODY, tuple((term, mask.bit_count()) for term, mask in state.log),
+        state.durable, state.commit, state.verified, state.window_first, state.may_vote, state.unsaved,
+        state.votes.bit_count(), state.platter, state.saved[0], len(state.saves), len(state.held), state.sync,
+        tuple(sorted(peer[1:] for peer in state.progress)),
+    ))  # fmt: skip

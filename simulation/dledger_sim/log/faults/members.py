@@ -1,0 +1,108 @@
+"""Faults of memberships and installs: changes one behind the other or at the same time, snapshots that nobody needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Literal, NamedTuple
+
+from dledger.replica.joining import promote, without
+from dledger.types import Membership, ReplicaId
+from dledger_sim.log.faults.operations import call_on
+from dledger_sim.log.group import Life, SimGroup
+
+
+class Change(NamedTuple):
+    """A change of the membership that is asked for `at_s` seconds after the first one."""
+
+    at_s: float
+    node: str
+    action: Literal["remove", "demote", "promote"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """Changes are asked of every node that takes itself for the leader, whether the one before is committed or not.
+
+    With `cut_off` that node hears nobody meanwhile: if it leads, another one soon does so as well.
+    """
+
+    changes: tuple[Change, ...]
+    cut_off: str | None
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        if group.leader is None:
+            return False
+        for link in self._links(group):
+            group.network.block(*link)
+        for change in self.changes:
+            group.scheduler.after(change.at_s, lambda change=change: _ask(group, change))  # type: ignore[misc]
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        for link in self._links(group):
+            group.network.unblock(*link)
+
+    def _links(self, group: SimGroup) -> list[tuple[str, str]]:
+        return [link for link in permutations(group.settings.names, 2) if self.cut_off in link]
+
+
+def _ask(group: SimGroup, change: Change) -> None:
+    for node in group.running:
+        life = node.life
+        if life is not None and life.replica.engine.is_leader:
+            call_on(node, lambda life=life: _change(group, life, change))  # type: ignore[misc]
+
+
+def _change(group: SimGroup, life: Life, change: Change) -> None:
+    """Only while every voter is there: what is left of a group that lost one could decide nothing any more."""
+    replica = life.replica
+    membership = replica.engine.table.membership
+    member = membership.find(change.node)
+    alive = {node.life.replica_id for node in group.running if node.life is not None}
+    if member is None or group.damaged or not alive.issuperset(membership.voters):
+        return
+    progress = replica.engine.progress.get(member)
+    lags = progress is None or progress.match_index < replica.engine.commit_index
+    if change.action == "promote" and (lags or change.node in group.settings.learner_names):
+        return  # nor does anybody promote a member that has no log to vote by
+    changed = _changed(membership, member, change.action)
+    if changed is not None and changed.voters:
+        group.witness.happened["membership change asked for"] += 1
+        replica.change_membership(changed)
+
+
+def _changed(membership: Membership, member: ReplicaId, action: str) -> Membership | None:
+    if action == "remove":
+        return without(membership, member)
+    if action == "demote" and member in membership.voters:
+        rest = without(membership, member)
+        return Membership(rest.voters, (*rest.learners, member))
+    if action == "promote" and member in membership.learners:
+        return promote(membership, member)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Reinstall:
+    """The leader sends a member a snapshot although that has what follows it: it believes what it heard long ago."""
+
+    node: str
+    duration_s: float = 0.0
+
+    def inject(self, group: SimGroup) -> bool:
+        leader = group.leader
+        if leader is None or leader.life is None:
+            return False
+        engine = leader.life.replica.engine
+        member = engine.table.membership.find(self.node)
+        progress = None if member is None else engine.progress.get(member)
+        if progress is None or engine.table.first_index == 0:
+            return False
+        group.witness.happened["snapshot for nothing"] += 1
+        progress.restart(engine.table.first_index - 1)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        """The leader hears better."""

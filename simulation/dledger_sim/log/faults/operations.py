@@ -1,0 +1,239 @@
+"""Operators, who do right and wrong things: members, leadership, restarts, retention."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from dledger.errors import LogError
+from dledger.replica.joining import without
+from dledger_sim.log.group import SimGroup, SimNode
+
+HAND_OVER_S = 1.0
+"""After so long a node stops although it still leads."""
+POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """The leader has everybody drop what lies before one of its snapshots."""
+
+    which: float
+    duration_s: float = 0.0
+
+    def inject(self, group: SimGroup) -> bool:
+        leader = group.leader
+        if leader is None or leader.life is None:
+            return False
+        life, store = leader.life, leader.life.replica.store
+        positions = [meta.position for meta in store.snapshots.list() if meta.position > store.first_position]
+        if not positions:
+            return False
+        position = positions[int(self.which * len(positions))]
+        call_on(leader, lambda: life.service.trim(position))
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        """What is gone is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """The leader removes a member, perhaps itself; the group takes it back by itself.
+
+    Only while every voter is there: who removes a live member of three when another one is gone for good has nothing
+    left to decide with.
+    """
+
+    node: str
+    duration_s: float = 0.0
+
+    def inject(self, group: SimGroup) -> bool:
+        leader = group.leader
+        if leader is None or leader.life is None:
+            return False
+        replica = leader.life.replica
+        membership = replica.engine.table.membership
+        member = membership.find(self.node)
+        alive = {node.life.replica_id for node in group.running if node.life is not None}
+        if (
+            member is None
+            or not alive.issuperset(membership.voters)
+            or group.damaged
+            or len(membership.voters) < 3
+            or not replica.engine.can_change_membership
+        ):
+            return False
+        call_on(leader, lambda: replica.change_membership(without(membership, member)))
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        """The leader adds whoever is configured and connected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The leader hands over."""
+
+    node: str
+    duration_s: float = 0.0
+
+    def inject(self, group: SimGroup) -> bool:
+        leader = group.leader
+        if leader is None or leader.life is None:
+            return False
+        replica = leader.life.replica
+        member = replica.engine.table.membership.find(self.node)
+        if member is None:
+            return False
+        call_on(leader, lambda: replica.transfer(None if member == replica.me else member))
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        """The old leader leads on if the new one does not take over."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptLoss:
+    """A node is let vote whose host went down, although a leader might still make it good."""
+
+    node: str
+    duration_s: float = 0.0
+
+    def inject(self, group: SimGroup) -> bool:
+        node = group.nodes[self.node]
+        if node.disk.faults or node.life is None or node.life.replica.engine.may_vote:
+            return False
+        group.accept_loss(self.node)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        """What is lost is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A node leaves so that clients notice nothing: it hands over, they go elsewhere, it goes on for a while and stops.
+
+    It starts again in the end.
+    """
+
+    node: str
+    drain_s: float
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        node = group.nodes[self.node]
+        life = node.life
+        if life is None or life.stopping or self.node in group.leaving:
+            return False
+        group.leaving[self.node] = life
+        if _leads(node):
+            call_on(node, lambda: life.replica.transfer(None))
+        call_on(node, life.service.leave)
+
+        def stop() -> None:
+            if node.life is life:
+                group.stop(self.node)
+
+        group.scheduler.after(self.drain_s, stop)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        life = group.leaving.pop(self.node, None)
+        if life is not None and group.nodes[self.node].life is life:
+            group.stop(self.node)
+        group.start(self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class RollingRestart:
+    """One node after the other hands over, stops, starts, and has caught up before the next one stops.
+
+    One goes on at a time; it ends where it stands when its time is up.
+    """
+
+    nodes: tuple[str, ...]
+    down_s: float
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        if group.restart is not None:
+            return False
+        group.restart = restart = _Restart(group, self.nodes, self.down_s)
+        restart.next()
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.restart = None
+        for name in self.nodes:
+            group.start(name)
+
+
+class _Restart:
+    """A rolling restart that goes on as long as it is the group's."""
+
+    def __init__(self, group: SimGroup, names: Sequence[str], down_s: float) -> None:
+        self._group = group
+        self._left = deque(names)
+        self._down_s = down_s
+
+    def next(self) -> None:
+        """Let the next node hand over, stop and start."""
+        if not self._left:
+            self._group.witness.happened["rolling restart finished"] += 1
+            return
+        node = self._group.nodes[self._left.popleft()]
+        if _leads(node) and node.life is not None:
+            replica = node.life.replica
+            call_on(node, lambda: replica.transfer(None))
+        deadline = self._group.scheduler.now + HAND_OVER_S
+        self._once(lambda: not _leads(node) or self._group.scheduler.now >= deadline, lambda: self._stop(node))
+
+    def _stop(self, node: SimNode) -> None:
+        life = node.life
+        self._group.stop(node.name)
+        back = partial(self._group.scheduler.after, self._down_s, lambda: self._start(node))
+        self._once(lambda: node.life is None or node.life is not life, back)
+
+    def _start(self, node: SimNode) -> None:
+        leader = self._group.leader
+        committed = -1 if leader is None or leader.replica is None else leader.replica.engine.commit_index
+
+        def caught_up() -> bool:
+            replica = node.replica if self._group.start(node.name) else None
+            return (
+                replica is not None
+                and replica.me in replica.engine.table.membership.voters
+                and replica.applied_index >= committed
+            )
+
+        self._once(caught_up, self.next)
+
+    def _once(self, holds: Callable[[], bool], go_on: Callable[[], object]) -> None:
+        """Go on as soon as something holds."""
+        if self._group.restart is not self:
+            return
+        if holds():
+            go_on()
+        else:
+            self._group.scheduler.after(POLL_S, lambda: self._once(holds, go_on))
+
+
+def _leads(node: SimNode) -> bool:
+    return node.life is not None and node.life.replica.is_ready
+
+
+def call_on(node: SimNode, work: Callable[[], object]) -> None:
+    """Do something on a running node's event loop; that it refuses is no fault of anybody's."""
+
+    def attempt() -> None:
+        try:
+            work()
+        except LogError:
+            pass
+
+    assert node.life is not None
+    node.life.environment.call_soon(attempt)

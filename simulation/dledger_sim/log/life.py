@@ -1,0 +1,144 @@
+"""One node of a simulated group, and one run of its process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dledger.config import ReplicaConfig
+from dledger.errors import IdentityError
+from dledger.net.links import ChannelListener
+from dledger.net.transport import Receiver
+from dledger.replica.replica import Replica
+from dledger.statemachine import StateMachine
+from dledger.store.identity import Identity, read_identity
+from dledger.testing.disk import DiskImage, SimDisk
+from dledger.types import ReplicaId
+from dledger_sim.log.environment import SimEnvironment
+from dledger_sim.log.hearing import Hearing
+from dledger_sim.log.network import SimTransport
+from dledger_sim.log.platter import Platter
+from dledger_sim.log.service import Service
+from dledger_sim.log.waiting import Waiting
+
+
+@dataclass(slots=True)
+class SimNode:
+    """One node directory and what runs on it."""
+
+    name: str
+    disk: SimDisk
+    config: ReplicaConfig
+    clock_rate: float
+    clock_offset_s: float
+    life: Life | None = None
+    lives: int = 0
+    rotten: bool = False
+    """Bits of its disk were flipped, and may be found to be at any time: it may refuse to go on, or to start."""
+    losing_power: bool = False
+    """Every disk operation fails from now on; the crash follows at the end of the event."""
+    lost_files: bool = False
+    """What it had promised was deleted, and not who it is: it must come back as another member."""
+    boots: int = 0
+    """How often its host went down."""
+    loss_accepted: bool = False
+    """An operator lets its next start vote, whatever it has lost."""
+    failing_disk: bool = False
+    """An injected error has struck: it may end this life, or keep the next one from beginning."""
+    sync_delay_s: float = 0.001
+    wall_offset_ms: int = 0
+    wall_gain: float = 0.0
+    """Seconds that its wall clock gains each second, since `wall_gains_from`."""
+    wall_gains_from: float = 0.0
+    copy: DiskImage | None = None
+    """An old copy of its directory that may be put back."""
+
+    def wall_wrong_by(self, now: float) -> int:
+        """By how many ms its wall clock is wrong at a moment."""
+        return self.wall_offset_ms + int(self.wall_gain * (now - self.wall_gains_from) * 1000)
+
+    @property
+    def replica(self) -> Replica | None:
+        """The running replica, or None."""
+        return None if self.life is None else self.life.replica
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who its directory says it is, None if that cannot be read."""
+        try:
+            return read_identity(self.disk, self.name)
+        except IdentityError:
+            return None
+
+
+class Life:
+    """One run of a node's process, from start to crash."""
+
+    def __init__(
+        self, node: SimNode, environment: SimEnvironment, transport: SimTransport, me: ReplicaId, platter: Platter
+    ) -> None:
+        self.node = node
+        self.platter = platter
+        self.environment = environment
+        self.transport = transport
+        self.replica_id = me
+        self.serving: Service | None = None
+        self._running: tuple[Replica, Hearing, Waiting] | None = None
+        self.stopping = False
+        self.on_killed: list[Callable[[], None]] = []
+        """Called when the process ends and its machine goes on, which tells whoever is connected."""
+        self.on_ended: list[Callable[[], None]] = []
+        """Called when the process ends in whatever way."""
+        self.commit_seen = -1
+        self.applied_seen = -1
+        self.first_seen = 0
+        self.last_seen = -1
+        self.led_term = 0
+        self.match_checked = (-1, -1)
+        self.membership_seen = -2
+        self.membership_known = -2
+        self.membership_from = -1
+        self.term_durable = 0
+        self.astray = False
+        """It holds as committed what an operator has accepted to lose."""
+
+    def run(self, replica: Replica) -> None:
+        """This is the replica that lives."""
+        self._running = replica, Hearing(replica, self.environment), Waiting(replica)
+
+    @property
+    def replica(self) -> Replica:
+        assert self._running is not None
+        return self._running[0]
+
+    @property
+    def hearing(self) -> Hearing:
+        assert self._running is not None
+        return self._running[1]
+
+    @property
+    def waiting(self) -> Waiting:
+        assert self._running is not None
+        return self._running[2]
+
+    @property
+    def service(self) -> Service:
+        assert self.serving is not None
+        return self.serving
+
+    @property
+    def machine(self) -> StateMachine:
+        return self.service.machine
+
+    @property
+    def receiver(self) -> Receiver:
+        return self.hearing
+
+    @property
+    def channels(self) -> Mapping[int, ChannelListener]:
+        """See `dledger_sim.log.network.Endpoint`."""
+        return self.transport.channels
+
+    def deliver(self, moment: float, callback: Callable[[], None]) -> None:
+        """See `dledger_sim.log.network.Endpoint`."""
+        self.environment.call_at(moment, callback)

@@ -1,0 +1,47 @@
+"""Bugs of logs that are rewritten: what may happen while a worker cuts off their end, or replaces them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dledger.core.effects import Output
+from dledger.replica.flusher import Flusher
+from dledger.replica.inbox import Inbox
+from dledger.replica.rewriting import Rewriter
+from dledger_sim.log.mutants.catalogue import Catalogue
+
+CATALOGUE = Catalogue("modes")
+
+
+def _hold_nothing_of_this_step(self: Rewriter, output: Output, done: int) -> bool:
+    _ = self, output, done
+    return False
+
+
+CATALOGUE.add(
+    "rest-beside-a-rewriting",
+    "what a step has behind a truncation waits for that",
+    (Rewriter, "hold_rest", _hold_nothing_of_this_step),
+)
+
+
+def _take_everything_in(self: Inbox) -> None:
+    _ = self
+
+
+CATALOGUE.add(
+    "messages-beside-a-rewriting",
+    "no message is stepped while the log is rewritten",
+    (Inbox, "hold", _take_everything_in),
+)
+
+
+def _at_once(self: Flusher, work: Callable[[], object], done: Callable[[object], None]) -> None:
+    self._environment.run_blocking("background", work, done)
+
+
+CATALOGUE.add(
+    "rewriting-beside-a-sync",
+    "no sync is under way while the log is rewritten",
+    (Flusher, "between", _at_once),
+)

@@ -1,0 +1,197 @@
+"""Schedules by hand for the store: what a power loss must not take, and what must not come back after one."""
+
+import errno
+from random import Random
+
+from dledger.errors import LogFullError, StorageError
+from dledger.format import HEADER_BYTES, seal
+from dledger.store.hardstate import HardStateFile
+from dledger.store.log import LogStore
+from dledger.store.snapshots import SnapshotStore
+from dledger.testing.cores import replica
+from dledger.testing.disk import BLOCK_BYTES, SimDisk
+from dledger.types import EntryKind, HardState, Membership, SnapshotMeta
+
+SEGMENT_BYTES = 4096
+
+
+class _Log:
+    """A log on a simulated disk."""
+
+    def __init__(self, disk: SimDisk, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self.disk = disk
+        self.segment_bytes = segment_bytes
+        self.open()
+
+    def open(self) -> None:
+        self.store, self.recovery = LogStore.open(
+            self.disk, segment_bytes=self.segment_bytes, snapshots=SnapshotStore.open(self.disk)
+        )
+
+    def append(self, count: int, term: int, body_bytes: int = 100) -> None:
+        for _ in range(count):
+            entry = bytearray(HEADER_BYTES + body_bytes)
+            store = self.store
+            meta = seal(
+                entry,
+                EntryKind.GROUP,
+                store.last_index + 1,
+                term,
+                store.next_position(len(entry)),
+                0,
+                store.last_chain,
+            )
+            store.ensure_space(len(entry))
+            store.append([meta], entry)
+
+    def sync(self) -> None:
+        ticket = self.store.begin_sync()
+        assert ticket is not None
+        ticket.run()
+        self.store.finish_sync(ticket)
+
+
+def vote_after_power_loss() -> None:
+    """Term and vote are what they were, whatever the power loss left of the file's unsynced writes."""
+    for seed in range(20):
+        disk = SimDisk(Random(seed))
+        disk.mkdir("raft")
+        disk.sync_dir(".")
+        file, state = HardStateFile.open(disk)
+        assert state is None
+        for term in range(1, 4):
+            file.save(HardState(term, replica("a")))
+        disk.crash(Random(seed), "random")
+        assert HardStateFile.open(disk)[1] == HardState(3, replica("a"))
+
+
+def mark_below_a_truncation() -> None:
+    """The durable mark is lowered before entries are cut off: a crash right then is no corruption."""
+    log = _Log(SimDisk(Random(1)))
+    log.append(20, term=1)
+    log.sync()
+    log.store.sync_mark()
+    log.store.take_cut(log.store.cut(5))
+    log.append(2, term=2, body_bytes=30)
+    log.disk.crash(Random(1), "none")
+    log.open()
+    assert log.recovery.last_index == 4
+    assert log.recovery.corrupt_ranges == []
+    assert not log.recovery.notes
+
+
+def cache_after_a_failed_sync() -> None:
+    """After a failed fdatasync the page cache shows bytes that no later sync makes durable: they are rewritten."""
+    log = _Log(SimDisk(Random(1)))
+    log.append(5, term=1)
+    log.sync()
+    log.append(5, term=1)
+    log.disk.fail(lambda operation, path: operation == "datasync" and path.startswith("commitlog"), errno.EIO)
+    try:
+        log.sync()
+    except StorageError:
+        pass
+    else:
+        raise AssertionError("a failed sync is an error")
+    log.disk.kill()
+    log.open()
+    reported = log.recovery.durable_index
+    assert reported == 9
+    log.disk.crash(Random(2), "none")
+    log.open()
+    assert log.recovery.last_index == reported
+    assert log.recovery.corrupt_ranges == []
+
+
+def truncation_on_a_full_disk() -> None:
+    """Entries that replace the end of a log on a full disk have its space: others have taken all the rest."""
+    log = _Log(SimDisk(Random(1)), segment_bytes=16 * BLOCK_BYTES)
+    log.append(60, term=1, body_bytes=BLOCK_BYTES // 2)
+    log.disk.fill_up()
+    for first_index in (50, 10):
+        log.store.take_cut(log.store.cut(first_index))
+        try:
+            log.append(10, term=first_index, body_bytes=BLOCK_BYTES // 2)
+        except LogFullError as error:
+            raise AssertionError(f"no space for what replaces entries {first_index} to 59") from error
+    log.sync()
+
+
+def truncation_before_a_received_snapshot() -> None:
+    """What replaces an entry that nobody else had survives a power loss, though a snapshot was received meanwhile that
+    has the same last entry, and stands where its log goes on: behind the one that is cut off here.
+    """
+    log = _Log(SimDisk(Random(1)))
+    while log.store.end_position < SEGMENT_BYTES - 400:
+        log.append(1, term=1)
+    shared = log.store.meta(log.store.last_index)
+    log.append(1, term=1)
+    log.sync()
+    log.store.sync_mark()
+    assert log.store.end_position < SEGMENT_BYTES
+    snapshot = SnapshotMeta(SEGMENT_BYTES, shared.index, shared.term, shared.chain_crc, Membership())
+    log.store.snapshots.begin(snapshot).commit()
+    log.store.take_cut(log.store.cut(shared.index + 1))
+    log.append(1, term=2, body_bytes=1000)
+    assert log.store.meta(shared.index + 1).position == SEGMENT_BYTES
+    log.sync()
+    log.disk.crash(Random(1), "none")
+    log.open()
+    assert (log.recovery.last_index, log.recovery.last_term) == (shared.index + 1, 2)
+    assert log.recovery.corrupt_ranges == []
+
+
+def sync_across_a_truncation() -> None:
+    """A sync that began before a truncation and is done after it lifts no mark, and says nothing of what came instead.
+
+    Seeds need a fault of its own to get there (`usurped`): a leader that is cut off gives up within a second, and what
+    it still wrote has been synced by the time at which another one has it truncated, unless its disk takes that long.
+    """
+    log = _Log(SimDisk(Random(1)))
+    log.append(10, term=1)
+    ticket = log.store.begin_sync()
+    assert ticket is not None
+    ticket.run()
+    log.store.take_cut(log.store.cut(4))
+    log.append(8, term=2, body_bytes=90)
+    log.store.finish_sync(ticket)
+    assert log.store.durable < 4, "what was truncated was durable, and not what replaced it"
+    log.store.sync_mark()
+    log.disk.crash(Random(1), "none")
+    log.open()
+    assert log.recovery.corrupt_ranges == []
+    assert log.recovery.last_index < 4
+
+
+def lost_entry_behind_a_snapshot() -> None:
+    """What replaces the lost entry at which a snapshot stands may go before it, where that did not fit.
+
+    It takes a power loss on a majority in the moment in which that entry is committed and not synced, a snapshot of it
+    that is, and a small entry in its place: seeds get there once in some hundreds.
+    """
+    log = _Log(SimDisk(Random(1)))
+    while log.store.end_position < SEGMENT_BYTES - 400:
+        log.append(1, term=1)
+    last = log.store.meta(log.store.last_index)
+    log.append(1, term=1, body_bytes=1000)
+    log.sync()
+    log.store.sync_mark()
+    assert log.store.meta(last.index + 1).position == SEGMENT_BYTES
+    snapshot = SnapshotMeta(SEGMENT_BYTES, last.index, last.term, last.chain_crc, Membership())
+    writer = log.store.snapshots.begin(snapshot)
+    writer.commit()
+    log.store.take_cut(log.store.cut(last.index + 1))
+    log.append(1, term=2)
+    assert log.store.meta(last.index + 1).position == last.end
+    assert log.store.snapshots.list() == []
+
+
+DISK_SCHEDULES = (
+    lost_entry_behind_a_snapshot,
+    sync_across_a_truncation,
+    cache_after_a_failed_sync,
+    mark_below_a_truncation,
+    truncation_before_a_received_snapshot,
+    truncation_on_a_full_disk,
+    vote_after_power_loss,
+)
