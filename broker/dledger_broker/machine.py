@@ -17,20 +17,20 @@ neither it nor its queues across turns of the event loop, except in staged conte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol, cast
+from typing import cast
 
 import msgspec
 
 from dledger.environment import Environment, called_back
 from dledger.errors import LogError, NotLeaderError
 from dledger.invariants import invariant
+from dledger.log import Log
 from dledger.statemachine import CommittedEntry, Leadership, Restore
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.identity import read_identity
-from dledger.store.log import SegmentInfo
-from dledger.types import Membership, SnapshotMeta
+from dledger.types import SnapshotMeta
 from dledger_broker.lookup import Queries
 from dledger_broker.state.applying import Applied, apply_commands
 from dledger_broker.state.applying_records import dispatch, redispatch, scan_entry
@@ -74,41 +74,6 @@ class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
     key_index_share: float = 0.04
 
 
-class ReplicatedLog(Protocol):
-    """What the machine needs of `dledger.node.Node`."""
-
-    @property
-    def first_position(self) -> int:
-        """The first kept position."""
-
-    @property
-    def durable_position(self) -> int:
-        """Everything before it is on this node's disk."""
-
-    @property
-    def membership(self) -> Membership:
-        """The group's members."""
-
-    @property
-    def reserve_left(self) -> float:
-        """Share of the disk space kept back that is still there."""
-
-    def stage(self, size: int, fill: None, *, commands: bytes, context: object, privileged: bool) -> int:
-        """Propose a unit of commands."""
-
-    def read_nowait(self, position: int, size: int) -> bytes | None:
-        """Log bytes from the page cache, or None."""
-
-    def read(self, position: int, size: int) -> Awaitable[bytes]:
-        """Log bytes inside one segment."""
-
-    def segments(self) -> Sequence[SegmentInfo]:
-        """The kept segments, oldest first."""
-
-    def on_trimmed(self, hook: Callable[[int], None]) -> None:
-        """Call the hook with the new first position after every trim."""
-
-
 class BrokerMachine:
     """See the module's description.  Everything is for the event loop.
 
@@ -135,7 +100,7 @@ class BrokerMachine:
         self.on_features_changed: list[Callable[[], None]] = []
         self.on_leadership_changed: list[Callable[[Leadership], None]] = []
         self._disk = disk or OsDisk(data_dir)
-        self._log: ReplicatedLog | None = None
+        self._log: Log | None = None
         self._overlay_term = 0
         self._features_told = self._own_features()
         self._features_on_their_way: set[str] = set()
@@ -174,15 +139,15 @@ class BrokerMachine:
 
     # ---------------------------------------------------------------- life
 
-    def attach(self, log: ReplicatedLog) -> None:
+    def attach(self, log: Log) -> None:
         """Name the node that applies to this machine, before it is started."""
         self._log = log
 
     @property
-    def log(self) -> ReplicatedLog:
+    def log(self) -> Log:
         """The attached node."""
         invariant(self._log is not None, "the machine is attached to a node")
-        return cast(ReplicatedLog, self._log)
+        return cast(Log, self._log)
 
     def start(self) -> None:
         """Begin to index keys, to follow trims and to look after the checkpoint; the node is started."""

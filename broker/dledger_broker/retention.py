@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from dledger.environment import COLD, Cancellable, Environment
 from dledger.errors import LogError, NotLeaderError
+from dledger.log import Log
 from dledger.replica.status import NodeStatus
 from dledger.statemachine import Leadership
 from dledger.store.log import SegmentInfo
@@ -45,36 +46,6 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     max_age_ms: int = 72 * HOUR_MS
     max_log_bytes: int = 0
     disk_max_used_ratio: float = 0.75
-
-
-class RetainedLog(Protocol):
-    """What retention needs of `dledger.node.Node`."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Leads and takes proposals."""
-
-    def segments(self) -> Sequence[SegmentInfo]:
-        """The kept segments, oldest first."""
-
-    def last_records(self, start: int, end: int) -> list[bytes]:
-        """The last records of each term in a range.  Blocks."""
-
-    def segment_written_ms(self, start: int) -> int:
-        """When a segment's file was written last.  Blocks."""
-
-    @property
-    def first_position(self) -> int:
-        """The first kept position."""
-
-    def trim_candidates(self) -> Sequence[int]:
-        """Positions that `trim` takes now, ascending."""
-
-    def trim(self, before_position: int) -> bool:
-        """Propose to drop what lies before a position."""
-
-    def status(self) -> NodeStatus:
-        """Disks and clocks of the group, on the leader."""
 
 
 def fullest_disk_ratio(status: NodeStatus) -> float:
@@ -131,7 +102,7 @@ class Retention:
     def __init__(
         self,
         machine: BrokerMachine,
-        log: RetainedLog,
+        log: Log,
         env: Environment,
         policy: RetentionPolicy | None = None,
         counters: BrokerCounters | None = None,

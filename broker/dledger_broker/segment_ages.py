@@ -9,30 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from dledger.environment import COLD, Environment
+from dledger.log import Log
 from dledger.store.log import SegmentInfo
 from dledger_remoting.record import scan_records
 
 _logger = logging.getLogger(__name__)
-
-
-class RecordLog(Protocol):
-    """What ages need of `dledger.node.Node`."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Leads and takes proposals."""
-
-    def segments(self) -> Sequence[SegmentInfo]:
-        """The kept segments, oldest first."""
-
-    def last_records(self, start: int, end: int) -> list[bytes]:
-        """The last records of each term in a range.  Blocks."""
-
-    def segment_written_ms(self, start: int) -> int:
-        """When a segment's file was written last.  Blocks."""
 
 
 class SegmentTimes(NamedTuple):
@@ -81,7 +65,7 @@ def find_expired(
 class SegmentAges:
     """Reads and remembers the times of segments that are closed and applied: those are never written again."""
 
-    def __init__(self, log: RecordLog, env: Environment, applied_position: Callable[[], int]) -> None:
+    def __init__(self, log: Log, env: Environment, applied_position: Callable[[], int]) -> None:
         self._log = log
         self._env = env
         self._applied_position = applied_position

@@ -6,11 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError
-from dledger.net.requests import Handler, RequestChannel
+from dledger.log import Log
 from dledger.statemachine import Leadership
 from dledger_broker.config import BrokerConfig
 from dledger_broker.forward import FORWARD_CHANNEL
@@ -19,8 +19,8 @@ from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.presence import PRESENCE_CHANNEL
-from dledger_broker.processors.assembly import ServedLog, assemble
-from dledger_broker.retention import HOUR_MS, RetainedLog, Retention, RetentionPolicy
+from dledger_broker.processors.assembly import assemble
+from dledger_broker.retention import HOUR_MS, Retention, RetentionPolicy
 from dledger_broker.server.connection import ClientConnection
 from dledger_broker.state.tables import QueueState
 from dledger_remoting.hosts import HostAddress
@@ -29,19 +29,6 @@ _logger = logging.getLogger(__name__)
 
 FLUSH_AT_STOP_S: Final = 1.0
 """How long a leader that stops waits for a majority to have the commits that it holds back."""
-
-
-class ServedNode(ServedLog, RetainedLog, Protocol):
-    """What a service needs of `dledger.node.Node`."""
-
-    def broadcast_commit(self) -> None:
-        """Leader: tell followers the commit index at once."""
-
-    def on_handover(self, hook: Callable[[], None]) -> None:
-        """Call the hook before this node begins to hand over."""
-
-    def request_channel(self, number: int, handler: Handler) -> RequestChannel:
-        """Requests between the nodes of the group."""
 
 
 class BrokerService:
@@ -54,7 +41,7 @@ class BrokerService:
         self,
         config: BrokerConfig,
         machine: BrokerMachine,
-        node: ServedNode,
+        node: Log,
         env: Environment,
         group: Group,
         counters: BrokerCounters,

@@ -1,10 +1,11 @@
 """A replicated log: Raft over segments of opaque bytes, usable alone.
 
-`Node` is one member of a group; `StateMachine` is what a service implements.  The folders: `core` decides (pure),
-`store` keeps, `net` carries, `replica` drives the three.  Nothing here knows of topics or messages.
+`Node` is one member of a group; `StateMachine` is what a service implements, `Log` what it sees.  The folders: `core`
+decides (pure), `store` keeps, `net` carries, `replica` drives the three.  Nothing here knows of topics or messages.
 """
 
 from dledger.config import NodeConfig
+from dledger.log import Log
 from dledger.node import Node
 from dledger.replica.status import NodeStatus
 from dledger.statemachine import CommittedEntry, Leadership, StateMachine
@@ -13,6 +14,7 @@ from dledger.types import Membership, Position, ReplicaId, SnapshotMeta
 __all__ = [
     "CommittedEntry",
     "Leadership",
+    "Log",
     "Membership",
     "Node",
     "NodeConfig",

@@ -26,6 +26,7 @@ from dledger.errors import (
     TrimmedError,
 )
 from dledger.invariants import invariant
+from dledger.log import Log
 from dledger.loop_guard import excepted
 from dledger.net.links import Links
 from dledger.net.requests import Handler, RequestChannel
@@ -47,8 +48,8 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class Node:
-    """One node of a group.
+class Node(Log):
+    """One node of a group: its log, see `dledger.log.Log`, and what runs and administers it.
 
     Raises, from `start`: `ConfigError` (address in use, contradictory settings), `IdentityError` (the directory is
     somebody else's), `LostDirectoryError` (it lost what a group's only voter had promised), `CorruptionError` and
@@ -181,7 +182,7 @@ class Node:
 
     @property
     def is_ready(self) -> bool:
-        """Leads, has applied its own no-op, and takes proposals."""
+        """See `Log.is_ready`."""
         return self._replica is not None and self._replica.is_ready
 
     @property
@@ -199,12 +200,12 @@ class Node:
 
     @property
     def segment_bytes(self) -> int:
-        """Size of the log's segments."""
+        """See `Log.segment_bytes`."""
         return self.replica.store.segment_bytes
 
     @property
     def first_position(self) -> int:
-        """First kept byte of the log."""
+        """See `Log.first_position`."""
         return self.replica.store.first_position
 
     @property
@@ -214,15 +215,16 @@ class Node:
 
     @property
     def durable_position(self) -> int:
-        """Everything before it is on this node's disk."""
+        """See `Log.durable_position`."""
         return self.replica.durable_position
 
     @property
     def membership(self) -> Membership:
+        """See `Log.membership`."""
         return self.replica.engine.table.membership
 
     def status(self) -> NodeStatus:
-        """What `/status` shows."""
+        """See `Log.status`."""
         return describe(self.replica)
 
     def link_counters(self) -> LinkCounters:
@@ -242,23 +244,12 @@ class Node:
         context: object = None,
         privileged: bool = False,
     ) -> int:
-        """Put a unit into the entry of this turn of the event loop; returns the position of its first record byte.
-
-        `size` is the number of record bytes (0: commands only).  `fill(position)` is called at once and returns
-        buffers of `size` bytes in all that must not change afterwards.  `commands` are encoded commands of kinds ≥ 16;
-        `fill` may still complete them in place.
-        Once the entry is applied here, `context` stands in `CommittedEntry.contexts`; if this replica loses track of
-        it, it is passed to `StateMachine.dropped`.  When the disk is full, `privileged` units of commands only may use
-        the space that is kept back, see `reserve_left`.
-
-        Raises, before anything is proposed: `NotLeaderError`, `BusyError` (64 MiB wait for a majority), `LogFullError`,
-        `TooLargeError` (a unit is at most 8 MiB and fits a segment).
-        """
+        """See `Log.stage`."""
         return self.replica.stage(size, fill, commands, context, privileged=privileged)
 
     @property
     def reserve_left(self) -> float:
-        """Share of `reserve_bytes` that this node's disk still keeps back, 0 to 1; below 1 only when it is full."""
+        """See `Log.reserve_left`."""
         return self.replica.store.reserve_left
 
     async def append(self, body: bytes) -> Position:
@@ -271,18 +262,18 @@ class Node:
         return await context.future
 
     def trim(self, before_position: int) -> bool:
-        """Leader: have every replica drop what lies before a snapshot's position; False without such a snapshot."""
+        """See `Log.trim`."""
         return self.replica.propose_trim(before_position)
 
     def trim_candidates(self) -> list[int]:
-        """Positions that `trim` takes now, ascending."""
+        """See `Log.trim_candidates`."""
         first = self.first_position
         return [meta.position for meta in self.replica.snapshots.list() if meta.position > first]
 
     # ---------------------------------------------------------------- reading
 
     def read_index(self, callback: Callable[[Exception | None], None]) -> None:
-        """Leader: `callback(None)` once all that was committed before this call is applied; else `NotLeaderError`."""
+        """See `Log.read_index`."""
         self.replica.read_index(callback)
 
     async def read_barrier(self) -> None:
@@ -300,37 +291,37 @@ class Node:
         await future
 
     def broadcast_commit(self) -> None:
-        """Leader: tell followers the commit index at once."""
+        """See `Log.broadcast_commit`."""
         self.replica.broadcast_commit()
 
     def read_nowait(self, position: int, size: int) -> bytes | None:
-        """Raw log bytes if they are in the page cache, else None.  Raises `TrimmedError`."""
+        """See `Log.read_nowait`."""
         return self.replica.store.read_nowait(position, size)
 
     async def read(self, position: int, size: int) -> bytes:
-        """Raw log bytes inside one segment, on a bounded pool.  Raises `TrimmedError`, `BusyError`."""
+        """See `Log.read`."""
         if position < self.first_position:
             raise TrimmedError(f"position {position} is below the first kept one, {self.first_position}")
         return await self._read(position, partial(self.replica.store.read, position, size))
 
     async def cuts(self, start: int, end: int, slice_bytes: int) -> list[LogCut]:
-        """Where to cut a committed range for readers, see `dledger.store.ranges`.  Raises as `read`."""
+        """See `Log.cuts`."""
         return await self._cold(partial(find_cuts, self.replica.store, start, end, slice_bytes))
 
     async def read_run(self, start: int, end: int, max_bytes: int) -> EntryRun:
-        """Whole raw entries of a committed range, unverified, see `dledger.store.ranges`.  Raises as `read`."""
+        """See `Log.read_run`."""
         return await self._read(start, partial(read_run, self.replica.store, start, end, max_bytes))
 
     async def record_spans(self, start: int, end: int) -> list[RecordSpan]:
-        """Where the first and the last records of each term in a range lie.  Raises as `read`."""
+        """See `Log.record_spans`."""
         return await self._cold(partial(record_spans, self.replica.store, start, end))
 
     def last_records(self, start: int, end: int) -> list[bytes]:
-        """The last records of each term in a range, see `dledger.store.ranges`.  Blocks; for a worker thread."""
+        """See `Log.last_records`."""
         return last_records(self.replica.store, start, end)
 
     def segment_written_ms(self, start: int) -> int:
-        """When a segment's file was written last, see `dledger.store.reader`.  Blocks; for a worker thread."""
+        """See `Log.segment_written_ms`."""
         return self.replica.store.segment_written_ms(start)
 
     async def _read(self, position: int, work: Callable[[], T]) -> T:
@@ -350,24 +341,21 @@ class Node:
         return await called_back(lambda done: self.env.run_blocking(COLD, work, done), unclaimed=Pin.release)
 
     def segments(self) -> list[SegmentInfo]:
+        """See `Log.segments`."""
         return self.replica.store.segments()
 
     def on_trimmed(self, hook: Callable[[int], None]) -> None:
-        """`hook(position)` after every trim of this node's log."""
+        """See `Log.on_trimmed`."""
         self.replica.on_trimmed.append(hook)
 
     def on_handover(self, hook: Callable[[], None]) -> None:
-        """`hook()` before this node, as the leader, begins to hand over: the last moment for `stage`.
-
-        Whoever takes over has what it stages; it is not refused as busy. Handovers begin on request, and by themselves
-        when the disk of a leader is slow or its snapshot has rotted. A leader that is deposed has no such moment.
-        """
+        """See `Log.on_handover`."""
         self.replica.leading.on_handover.append(hook)
 
     # ---------------------------------------------------------------- group
 
     def request_channel(self, number: int, handler: Handler) -> RequestChannel:
-        """Requests between the nodes of the group, on a channel 1…249; see `dledger.net.requests`."""
+        """See `Log.request_channel`."""
         invariant(0 < number < 250 and self._links is not None, "a channel number of the service", number=number)
         assert self._links is not None
         return RequestChannel(self._links, number, handler, self.env)

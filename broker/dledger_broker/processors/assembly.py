@@ -6,9 +6,9 @@ import os
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from dledger.environment import Environment
+from dledger.log import Log
 from dledger_broker.announcements import Announcements
 from dledger_broker.config import BrokerConfig
 from dledger_broker.forward import Forwarder
@@ -17,28 +17,24 @@ from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.presence import Presence
 from dledger_broker.processors.consumers import ConsumerProcessor
-from dledger_broker.processors.idempotent import IdempotentSends, StoredLog
+from dledger_broker.processors.idempotent import IdempotentSends
 from dledger_broker.processors.membership import MembershipProcessor
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.pins import PinProcessor
-from dledger_broker.processors.pull import LogBytes, PullProcessor
+from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
 from dledger_broker.processors.range_pace import RangePace
-from dledger_broker.processors.ranges import RangeLog, RangeProcessor
-from dledger_broker.processors.requests import ConfirmedReads, Requests
-from dledger_broker.processors.roles import MemberLog, Roles
-from dledger_broker.processors.runtime import DescribedLog, RuntimeProcessor
-from dledger_broker.processors.send import SendProcessor, Staging
+from dledger_broker.processors.ranges import RangeProcessor
+from dledger_broker.processors.requests import Requests
+from dledger_broker.processors.roles import Roles
+from dledger_broker.processors.runtime import RuntimeProcessor
+from dledger_broker.processors.send import SendProcessor
 from dledger_broker.processors.send_targets import SendTargets
 from dledger_broker.processors.table import routes
 from dledger_broker.processors.topics import TopicProcessor
 from dledger_broker.server.connection import ClientConnection
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.ids import UniqueKeyGenerator
-
-
-class ServedLog(ConfirmedReads, Staging, LogBytes, RangeLog, StoredLog, MemberLog, DescribedLog, Protocol):
-    """What requests need of `dledger.node.Node`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +54,7 @@ class Processors:
 def assemble(
     config: BrokerConfig,
     machine: BrokerMachine,
-    log: ServedLog,
+    log: Log,
     env: Environment,
     group: Group,
     counters: BrokerCounters,

@@ -12,16 +12,17 @@ is known to this leader only: a repetition waits for its outcome, and is looked 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate, compress
 from operator import itemgetter
 from struct import Struct
-from typing import Final, Protocol
+from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError, TrimmedError
 from dledger.format import COMMAND_HEADER_BYTES
+from dledger.log import Log
 from dledger.statemachine import Leadership
 from dledger.types import Membership
 from dledger_broker.config import BrokerConfig
@@ -67,28 +68,6 @@ _SEED: Final = itemgetter(8)
 """Of a `PendingSend`."""
 
 
-class StoredLog(Protocol):
-    """What comparing needs of `dledger.node.Node`."""
-
-    @property
-    def membership(self) -> Membership:
-        """The group's members."""
-
-    @property
-    def segment_bytes(self) -> int:
-        """The size of a segment."""
-
-    @property
-    def first_position(self) -> int:
-        """The first kept position."""
-
-    def read_nowait(self, position: int, size: int) -> bytes | None:
-        """Bytes from the page cache, or None."""
-
-    def read(self, position: int, size: int) -> Awaitable[bytes]:
-        """Bytes from the disk."""
-
-
 class IdempotentSends:
     """Tells repetitions from other sends. `resume(request, None)` handles a request again; `spawn` runs a task for one;
     `fail` answers one with an error.
@@ -97,7 +76,7 @@ class IdempotentSends:
     def __init__(
         self,
         machine: BrokerMachine,
-        log: StoredLog,
+        log: Log,
         env: Environment,
         config: BrokerConfig,
         counters: BrokerCounters,

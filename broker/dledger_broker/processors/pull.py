@@ -7,11 +7,12 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from dledger.environment import Environment, called_back
 from dledger.errors import NotLeaderError, TrimmedError
+from dledger.log import Log
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.group import Group
@@ -77,23 +78,13 @@ _UNSURE: Final = frozenset(
 """These send a reader elsewhere in the queue: a log that has not caught up, or has lost its beginning, must not."""
 
 
-class LogBytes(Protocol):
-    """The part of `dledger.node.Node` that reads the log."""
-
-    def read_nowait(self, position: int, size: int) -> bytes | None:
-        """Bytes from the page cache, or None."""
-
-    def read(self, position: int, size: int) -> Awaitable[bytes]:
-        """Bytes from the disk."""
-
-
 class PullProcessor:
     """Answers pulls."""
 
     def __init__(
         self,
         machine: BrokerMachine,
-        log: LogBytes,
+        log: Log,
         env: Environment,
         group: Group,
         config: BrokerConfig,

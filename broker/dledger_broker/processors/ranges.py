@@ -9,14 +9,15 @@ one range at a time, so that bulk readers leave room for others, and no faster t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import TrimmedError
-from dledger.store.ranges import EntryRun, LogCut, RecordSpan
+from dledger.log import Log
+from dledger.store.ranges import LogCut
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
@@ -54,33 +55,13 @@ CATCH_UP_S: Final = 2.0
 POLL_S: Final = 0.01
 
 
-class RangeLog(Protocol):
-    """What reading ranges needs of `dledger.node.Node`."""
-
-    @property
-    def first_position(self) -> int:
-        """The first kept position."""
-
-    def cuts(self, start: int, end: int, slice_bytes: int) -> Awaitable[list[LogCut]]:
-        """Where to cut a range."""
-
-    def read_run(self, start: int, end: int, max_bytes: int) -> Awaitable[EntryRun]:
-        """Whole entries of a range."""
-
-    def record_spans(self, start: int, end: int) -> Awaitable[list[RecordSpan]]:
-        """Where the first and last records of each term in a range lie."""
-
-    def read(self, position: int, size: int) -> Awaitable[bytes]:
-        """Bytes inside one segment."""
-
-
 class RangeProcessor:
     """Answers plans and range reads, in tasks."""
 
     def __init__(
         self,
         machine: BrokerMachine,
-        log: RangeLog,
+        log: Log,
         env: Environment,
         group: Group,
         group_name: str,

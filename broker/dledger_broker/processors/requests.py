@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from dledger.errors import LogError, NotLeaderError
 from dledger.invariants import InvariantError
+from dledger.log import Log
 from dledger_broker.errors import NoSuchQueue, wire_error
 from dledger_broker.forward import Forwarder
 from dledger_broker.group import Group
@@ -93,13 +94,6 @@ class Pulls(Protocol):
         """Answer a pull, or hold it."""
 
 
-class ConfirmedReads(Protocol):
-    """The part of `dledger.node.Node` that confirms a leader."""
-
-    def read_index(self, callback: Callable[[Exception | None], None]) -> None:
-        """`callback(None)` once everything committed before this call is applied here."""
-
-
 class Requests:
     """Dispatches all requests of one node. `connect` names the handlers before the first one."""
 
@@ -107,7 +101,7 @@ class Requests:
         self,
         group: Group,
         counters: BrokerCounters,
-        node: ConfirmedReads,
+        node: Log,
         now: Callable[[], float],
         max_frame_bytes: int,
     ) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
-from dledger.types import Membership
+from dledger.log import Log
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
@@ -15,19 +15,11 @@ MAX_ROLES_CHARS: Final = 64
 """All roles, twice: a list of 16 MB would take hundreds to read."""
 
 
-class MemberLog(Protocol):
-    """What telling a role needs of `dledger.node.Node`."""
-
-    @property
-    def membership(self) -> Membership:
-        """The group's members."""
-
-
 class Roles:
     """The present role of this node."""
 
     def __init__(
-        self, machine: BrokerMachine, log: MemberLog, group: Group, group_name: str, counters: BrokerCounters
+        self, machine: BrokerMachine, log: Log, group: Group, group_name: str, counters: BrokerCounters
     ) -> None:
         self._machine = machine
         self._log = log

@@ -12,12 +12,13 @@ looked at where these ports are closed or not there:
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from dledger.environment import Environment
 from dledger.extras import package_version
+from dledger.log import Log
 from dledger.replica.status import NodeStatus
 from dledger_broker.config import BrokerConfig
 from dledger_broker.group import Group
@@ -30,20 +31,13 @@ from dledger_remoting.bodies import KVTable, encode_body
 _DAY_S: Final = 86_400
 
 
-class DescribedLog(Protocol):
-    """What a description needs of `dledger.node.Node`."""
-
-    def status(self) -> NodeStatus:
-        """Where the replicated log stands."""
-
-
 class RuntimeProcessor:
     """Answers from this node alone, of a node that runs since `start`; `is_draining` is set by whoever drains it."""
 
     def __init__(
         self,
         machine: BrokerMachine,
-        log: DescribedLog,
+        log: Log,
         env: Environment,
         group: Group,
         config: BrokerConfig,

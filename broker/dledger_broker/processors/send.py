@@ -21,10 +21,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from random import randrange
-from typing import Final, Protocol
+from typing import Final
 
 from dledger.environment import Cancellable, Environment
 from dledger.errors import LogError
+from dledger.log import Log
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.machine import BrokerMachine
@@ -66,27 +67,13 @@ _RESPONSE: Final = 1
 _ONEWAY: Final = 2
 
 
-class Staging(Protocol):
-    """`dledger.node.Node.stage`."""
-
-    def stage(
-        self,
-        size: int,
-        fill: Callable[[int], Sequence[bytes]],
-        *,
-        commands: bytes | bytearray = b"",
-        context: object = None,
-    ) -> int:
-        """Propose a unit."""
-
-
 class SendProcessor:
     """Stores messages. `fail(request, error)` answers a request that was not stored, or passes it on."""
 
     def __init__(
         self,
         machine: BrokerMachine,
-        node: Staging,
+        node: Log,
         env: Environment,
         limits: BrokerConfig,
         counters: BrokerCounters,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from dledger.errors import LogError
 from dledger.invariants import invariant
-from dledger.types import Membership
+from dledger.log import Log
 from dledger_broker.state.commands import (
     LAST_BASE_KIND,
     Command,
@@ -28,17 +27,6 @@ from dledger_broker.state.tables import BrokerState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 
-class CommandLog(Protocol):
-    """What proposing needs of `dledger.node.Node`."""
-
-    @property
-    def membership(self) -> Membership:
-        """The group's members."""
-
-    def stage(self, size: int, fill: None, *, commands: bytes, context: object, privileged: bool) -> int:
-        """Propose a unit without records; returns its position."""
-
-
 class Proposals:
     """Proposes commands, and lets whoever needs the same topic or group wait for the change in flight.
 
@@ -50,7 +38,7 @@ class Proposals:
     def __init__(
         self,
         state: Callable[[], BrokerState],
-        log: Callable[[], CommandLog],
+        log: Callable[[], Log],
         wall_ms: Callable[[], int],
         flush_offsets: Callable[[], None],
     ) -> None:

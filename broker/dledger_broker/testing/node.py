@@ -10,6 +10,8 @@ from dledger.errors import LogFullError, NotLeaderError, TrimmedError
 from dledger.format import BLANK_BYTES, HEADER_BYTES, MAX_ENTRY_BODY_BYTES, blank, seal
 from dledger.invariants import invariant
 from dledger.loop_guard import excepted
+from dledger.net.links import ChannelListener
+from dledger.net.requests import Handler, RequestChannel
 from dledger.replica.status import NodeStatus
 from dledger.statemachine import CommittedEntry, Leadership, StateMachine
 from dledger.store.disk import Buffer
@@ -62,8 +64,25 @@ class FakeLog:
         return meta
 
 
+class _NoPeers:
+    """Links of a node that is alone: nobody can be reached."""
+
+    def open_channel(self, number: int, listener: ChannelListener) -> None:
+        """Nothing will arrive."""
+
+    def can_exchange(self, node_id: str) -> bool:
+        """See `Links.can_exchange`."""
+        _ = node_id
+        return False
+
+    def send_data(self, to: str, channel: int, data: Sequence[Buffer]) -> bool:
+        """See `Transport.send_data`."""
+        _ = to, channel, data
+        return False
+
+
 class FakeNode:
-    """The part of `dledger.node.Node` that a broker uses, as the ready leader of a group of its own.
+    """A `dledger.log.Log`, as the ready leader of a group of its own has it.
 
     Units staged in one turn of the event loop are sealed, committed and applied at its end, or when `commit` is called.
     With `cold` set, `read_nowait` finds nothing in the page cache.
@@ -90,6 +109,7 @@ class FakeNode:
         self._contexts: list[object] = []
         self._commit_due = False
         self._trim_hooks: list[Callable[[int], None]] = []
+        self.handover_hooks: list[Callable[[], None]] = []
 
     # ---------------------------------------------------------------- life
 
@@ -156,7 +176,7 @@ class FakeNode:
         context: object = None,
         privileged: bool = False,
     ) -> int:
-        """See `Node.stage`; raises `stage_error` if that is set, for privileged units only if that is no full disk."""
+        """See `Log.stage`; raises `stage_error` if that is set, for privileged units only if that is no full disk."""
         if self.stage_error is not None and not (privileged and isinstance(self.stage_error, LogFullError)):
             raise self.stage_error
         if not self.is_ready:
@@ -198,29 +218,29 @@ class FakeNode:
 
     @property
     def first_position(self) -> int:
-        """See `Node.first_position`."""
+        """See `Log.first_position`."""
         return self.log.first_position
 
     @property
     def segment_bytes(self) -> int:
-        """See `Node.segment_bytes`."""
+        """See `Log.segment_bytes`."""
         return self.log.segment_bytes
 
     @property
     def durable_position(self) -> int:
-        """See `Node.durable_position`: everything, or what a test set as `durable_limit`."""
+        """See `Log.durable_position`: everything, or what a test set as `durable_limit`."""
         return self.log.end if self.durable_limit is None else self.durable_limit
 
     def read_nowait(self, position: int, size: int) -> bytes | None:
-        """See `Node.read_nowait`."""
+        """See `Log.read_nowait`."""
         return None if self.cold else self._read(position, size)
 
     async def read(self, position: int, size: int) -> bytes:
-        """See `Node.read`."""
+        """See `Log.read`."""
         return self._read(position, size)
 
     async def cuts(self, start: int, end: int, slice_bytes: int) -> list[LogCut]:
-        """See `Node.cuts`."""
+        """See `Log.cuts`."""
         cuts: list[LogCut] = []
         chain = 0
         for meta in self.log.entries:
@@ -233,7 +253,7 @@ class FakeNode:
         return cuts
 
     async def read_run(self, start: int, end: int, max_bytes: int) -> EntryRun:
-        """See `Node.read_run`."""
+        """See `Log.read_run`."""
         self._read(start, 0)
         data, stop = b"", start
         for meta in self.log.entries:
@@ -244,11 +264,11 @@ class FakeNode:
         return EntryRun(data, min(next(following, stop), end))
 
     async def record_spans(self, start: int, end: int) -> list[RecordSpan]:
-        """See `Node.record_spans`."""
+        """See `Log.record_spans`."""
         return self._record_spans(start, end)
 
     def last_records(self, start: int, end: int) -> list[bytes]:
-        """See `Node.last_records`."""
+        """See `Log.last_records`."""
         return [self._read(span.last_position, span.last_size) for span in self._record_spans(start, end)]
 
     def _record_spans(self, start: int, end: int) -> list[RecordSpan]:
@@ -262,7 +282,7 @@ class FakeNode:
         return list(spans.values())
 
     def segments(self) -> list[SegmentInfo]:
-        """See `Node.segments`."""
+        """See `Log.segments`."""
         ends = [*self.log.segment_starts[1:], self.log.end]
         return [
             SegmentInfo(start, end)
@@ -271,16 +291,16 @@ class FakeNode:
         ]
 
     def segment_written_ms(self, start: int) -> int:
-        """See `Node.segment_written_ms`."""
+        """See `Log.segment_written_ms`."""
         return self.log.segment_times[self.log.segment_starts.index(start)]
 
     def read_index(self, callback: Callable[[Exception | None], None]) -> None:
-        """See `Node.read_index`; answers at the end of the turn."""
+        """See `Log.read_index`; answers at the end of the turn."""
         error = None if self.is_ready else NotLeaderError(self.leader_id, self.term)
         self.env.call_soon(partial(callback, error))
 
     def status(self) -> NodeStatus:
-        """See `Node.status`; `disk_used` is what a test set, in 1/1000."""
+        """See `Log.status`; `disk_used` is what a test set, in 1/1000."""
         return NodeStatus(
             node_id=NODE_ID,
             incarnation=MEMBERSHIP.voters[0].incarnation,
@@ -320,11 +340,11 @@ class FakeNode:
         return meta.position
 
     def trim_candidates(self) -> list[int]:
-        """See `Node.trim_candidates`."""
+        """See `Log.trim_candidates`."""
         return sorted(position for position in self.log.snapshots if position > self.log.first_position)
 
     def trim(self, before_position: int) -> bool:
-        """See `Node.trim`; takes effect at once."""
+        """See `Log.trim`; takes effect at once."""
         if before_position not in self.trim_candidates():
             return False
         self.log.first_position = before_position
@@ -335,8 +355,19 @@ class FakeNode:
         return True
 
     def on_trimmed(self, hook: Callable[[int], None]) -> None:
-        """See `Node.on_trimmed`."""
+        """See `Log.on_trimmed`."""
         self._trim_hooks.append(hook)
+
+    def on_handover(self, hook: Callable[[], None]) -> None:
+        """See `Log.on_handover`; a test calls `handover_hooks`."""
+        self.handover_hooks.append(hook)
+
+    def broadcast_commit(self) -> None:
+        """See `Log.broadcast_commit`; there is nobody to tell."""
+
+    def request_channel(self, number: int, handler: Handler) -> RequestChannel:
+        """See `Log.request_channel`; there is nobody to ask."""
+        return RequestChannel(_NoPeers(), number, handler, self.env)
 
     def _read(self, position: int, size: int) -> bytes:
         if position < self.log.first_position:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import msgspec
 
+from dledger.log import Log
 from dledger.store.disk import Buffer
 from dledger_broker.state.contexts import QueueRun
 from dledger_broker.state.tables import QueueState
@@ -33,20 +33,6 @@ class Message(msgspec.Struct, frozen=True):
         return format_properties({name: value for name, value in named.items() if value}).encode()
 
 
-class StagingNode(Protocol):
-    """What staging needs of a node."""
-
-    def stage(
-        self,
-        size: int,
-        fill: Callable[[int], Sequence[Buffer]] | None,
-        *,
-        commands: bytes | bytearray = b"",
-        context: object = None,
-    ) -> int:
-        """See `Node.stage`."""
-
-
 class SentMessages:
     """The context of staged messages: notes what became of them."""
 
@@ -64,9 +50,7 @@ class SentMessages:
         self.outcome = "dropped"
 
 
-def stage_messages(
-    node: StagingNode, queue: QueueState, messages: Sequence[Message], store_timestamp: int
-) -> SentMessages:
+def stage_messages(node: Log, queue: QueueState, messages: Sequence[Message], store_timestamp: int) -> SentMessages:
     """Stage messages for one queue as a single unit; returns its context."""
     first_offset = queue.staged_offset
     records = [

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from dledger.format import HEADER_BYTES
-from dledger.store.log import SegmentInfo
+from dledger.log import Log
 from dledger_remoting.errors import RecordError
 from dledger_remoting.record import MAGIC_V1, MAGIC_V2, SYS_BORN_HOST_V6, MessageRecord, decode_record
 
@@ -15,27 +14,10 @@ _HEAD_BYTES = 76
 """As much of a record as holds its store timestamp, whatever its hosts."""
 
 
-class ReadableLog(Protocol):
-    """What reading needs of `dledger.node.Node`."""
-
-    @property
-    def first_position(self) -> int:
-        """The first position that is kept."""
-
-    def read_nowait(self, position: int, size: int) -> bytes | None:
-        """Bytes from the page cache, or None."""
-
-    def read(self, position: int, size: int) -> Awaitable[bytes]:
-        """Bytes from the disk if need be; raises `TrimmedError`."""
-
-    def segments(self) -> Sequence[SegmentInfo]:
-        """All segments in order."""
-
-
 class LogReader:
     """Committed and applied bytes only: nothing at or above `applied_position()` is read."""
 
-    def __init__(self, log: Callable[[], ReadableLog], applied_position: Callable[[], int]) -> None:
+    def __init__(self, log: Callable[[], Log], applied_position: Callable[[], int]) -> None:
         self._log = log
         self._applied_position = applied_position
 

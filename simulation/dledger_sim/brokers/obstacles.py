@@ -50,7 +50,7 @@ class BusyNode(SimulatedNode):
         context: object = None,
         privileged: bool = False,
     ) -> int:
-        """See `Node.stage`."""
+        """See `Log.stage`."""
         if self.is_ready and self._is_busy():
             raise BusyError("too many bytes wait for a majority")
         return super().stage(size, fill, commands=commands, context=context, privileged=privileged)

@@ -1,4 +1,4 @@
-"""`dledger.node.Node` as a service sees it, in a simulated group."""
+"""Log of a simulated node, as a service sees it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from dledger.environment import COLD, called_back
 from dledger.errors import TrimmedError
+from dledger.log import Log
 from dledger.net.requests import Handler, RequestChannel
 from dledger.net.transport import Buffer
 from dledger.replica.describe import describe
@@ -35,40 +36,40 @@ class RunningReplica(Protocol):
     def transport(self) -> SimTransport: ...
 
 
-class SimulatedNode:
-    """The methods of `dledger.node.Node` that services use, with the same meaning."""
+class SimulatedNode(Log):
+    """A running replica's log, with the meaning it has in `dledger.node.Node`."""
 
     def __init__(self, life: RunningReplica) -> None:
         self._life = life
 
     @property
     def is_ready(self) -> bool:
-        """See `Node.is_ready`."""
+        """See `Log.is_ready`."""
         return self._life.replica.is_ready
 
     @property
     def first_position(self) -> int:
-        """See `Node.first_position`."""
+        """See `Log.first_position`."""
         return self._life.replica.store.first_position
 
     @property
     def segment_bytes(self) -> int:
-        """See `Node.segment_bytes`."""
+        """See `Log.segment_bytes`."""
         return self._life.replica.store.segment_bytes
 
     @property
     def durable_position(self) -> int:
-        """See `Node.durable_position`."""
+        """See `Log.durable_position`."""
         return self._life.replica.durable_position
 
     @property
     def membership(self) -> Membership:
-        """See `Node.membership`."""
+        """See `Log.membership`."""
         return self._life.replica.engine.table.membership
 
     @property
     def reserve_left(self) -> float:
-        """See `Node.reserve_left`."""
+        """See `Log.reserve_left`."""
         return self._life.replica.store.reserve_left
 
     def stage(
@@ -80,75 +81,75 @@ class SimulatedNode:
         context: object = None,
         privileged: bool = False,
     ) -> int:
-        """See `Node.stage`."""
+        """See `Log.stage`."""
         return self._life.replica.stage(size, fill, commands, context, privileged=privileged)
 
     def read_nowait(self, position: int, size: int) -> bytes | None:
-        """See `Node.read_nowait`."""
+        """See `Log.read_nowait`."""
         return self._life.replica.store.read_nowait(position, size)
 
     async def read(self, position: int, size: int) -> bytes:
-        """See `Node.read`."""
+        """See `Log.read`."""
         if position < self.first_position:
             raise TrimmedError(f"position {position} is below the first kept one, {self.first_position}")
         return await self._cold(partial(self._life.replica.store.read, position, size))
 
     async def cuts(self, start: int, end: int, slice_bytes: int) -> list[LogCut]:
-        """See `Node.cuts`."""
+        """See `Log.cuts`."""
         return await self._cold(partial(find_cuts, self._life.replica.store, start, end, slice_bytes))
 
     async def read_run(self, start: int, end: int, max_bytes: int) -> EntryRun:
-        """See `Node.read_run`."""
+        """See `Log.read_run`."""
         return await self._cold(partial(read_run, self._life.replica.store, start, end, max_bytes))
 
     async def record_spans(self, start: int, end: int) -> list[RecordSpan]:
-        """See `Node.record_spans`."""
+        """See `Log.record_spans`."""
         return await self._cold(partial(record_spans, self._life.replica.store, start, end))
 
     def last_records(self, start: int, end: int) -> list[bytes]:
-        """See `Node.last_records`."""
+        """See `Log.last_records`."""
         return last_records(self._life.replica.store, start, end)
 
     def segment_written_ms(self, start: int) -> int:
-        """See `Node.segment_written_ms`."""
+        """See `Log.segment_written_ms`."""
         return self._life.replica.store.segment_written_ms(start)
 
     async def _cold(self, work: Callable[[], T]) -> T:
         return await called_back(lambda done: self._life.environment.run_blocking(COLD, work, done))
 
     def read_index(self, callback: Callable[[Exception | None], None]) -> None:
-        """See `Node.read_index`."""
+        """See `Log.read_index`."""
         self._life.replica.read_index(callback)
 
     def broadcast_commit(self) -> None:
-        """See `Node.broadcast_commit`."""
+        """See `Log.broadcast_commit`."""
         self._life.replica.broadcast_commit()
 
     def segments(self) -> list[SegmentInfo]:
-        """See `Node.segments`."""
+        """See `Log.segments`."""
         return self._life.replica.store.segments()
 
     def trim_candidates(self) -> list[int]:
-        """See `Node.trim_candidates`."""
+        """See `Log.trim_candidates`."""
         first = self.first_position
         return [meta.position for meta in self._life.replica.snapshots.list() if meta.position > first]
 
     def trim(self, before_position: int) -> bool:
-        """See `Node.trim`."""
+        """See `Log.trim`."""
         return self._life.replica.propose_trim(before_position)
 
     def on_trimmed(self, hook: Callable[[int], None]) -> None:
-        """See `Node.on_trimmed`."""
+        """See `Log.on_trimmed`."""
         self._life.replica.on_trimmed.append(hook)
 
     def on_handover(self, hook: Callable[[], None]) -> None:
-        """See `Node.on_handover`."""
+        """See `Log.on_handover`."""
         self._life.replica.leading.on_handover.append(hook)
 
     def status(self) -> NodeStatus:
-        """See `Node.status`."""
+        """See `Log.status`."""
         return describe(self._life.replica)
 
     def request_channel(self, number: int, handler: Handler) -> RequestChannel:
-        """See `Node.request_channel`."""
+        """See `Log.request_channel`."""
         return RequestChannel(self._life.transport, number, handler, self._life.environment)
