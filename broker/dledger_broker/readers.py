@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from dledger_broker.server.request import Origin
+from dledger_broker.kernel.requests import Origin
 
 KEEP_S: Final = 120.0
 """Who has not asked for so long reads no more: twice as long as a pull waits."""

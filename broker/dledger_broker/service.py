@@ -13,8 +13,8 @@ from dledger.errors import LogError
 from dledger.log import Log
 from dledger.statemachine import Leadership
 from dledger_broker.config import BrokerConfig
-from dledger_broker.forward import FORWARD_CHANNEL
 from dledger_broker.founding import Founding
+from dledger_broker.frontend.forwarding import FORWARD_CHANNEL
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters

@@ -34,7 +34,7 @@ from dledger_remoting.frame import FrameDecoder, SerializeType, join_frame
 from tests.broker.processors.served_broker import NODE_ID, make_served_broker
 from tests.recorded.golden_files import bytes_text
 
-CHANNEL_NUMBERS = "dledger_broker.server.request._channels"
+CHANNEL_NUMBERS = "dledger_broker.kernel.requests._channels"
 """Where the numbers in the keys of channels come from."""
 VERSION = "dledger_broker.processors.runtime.package_version"
 """What a node says that its version is."""

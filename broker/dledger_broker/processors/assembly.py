@@ -11,7 +11,8 @@ from dledger.environment import Environment
 from dledger.log import Log
 from dledger_broker.announcements import Announcements
 from dledger_broker.config import BrokerConfig
-from dledger_broker.forward import Forwarder
+from dledger_broker.frontend.dispatch import Dispatcher
+from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
@@ -25,7 +26,6 @@ from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
 from dledger_broker.processors.range_pace import RangePace
 from dledger_broker.processors.ranges import RangeProcessor
-from dledger_broker.processors.requests import Requests
 from dledger_broker.processors.roles import Roles
 from dledger_broker.processors.runtime import RuntimeProcessor
 from dledger_broker.processors.send import SendProcessor
@@ -41,7 +41,7 @@ from dledger_remoting.ids import UniqueKeyGenerator
 class Processors:
     """What a broker keeps of them."""
 
-    requests: Requests
+    requests: Dispatcher
     forwarder: Forwarder
     presence: Presence
     sends: SendProcessor
@@ -62,8 +62,8 @@ def assemble(
     connections: Callable[[], Iterable[ClientConnection]],
 ) -> Processors:
     """Make everything that handles requests. `store_host` is the numeric address that records and message ids carry."""
-    requests = Requests(group, counters, log, env.now, config.max_frame_bytes)
-    forwarder = Forwarder(env, group, config, counters, receive=requests.receive_forwarded, run=requests.run)
+    requests = Dispatcher(group, counters, log, env.now, config.max_frame_bytes)
+    forwarder = Forwarder(env, group, config, counters, requests)
     membership = MembershipProcessor(machine, env, group, config, connections)
     presence = Presence(
         env,
@@ -76,23 +76,19 @@ def assemble(
     )
     keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
     announcements = Announcements(env, lambda: machine.state.topic_version)
-    targets = SendTargets(machine, group, config, announcements, requests.resume)
-    idempotent = IdempotentSends(
-        machine, log, env, config, counters, resume=requests.resume, spawn=requests.spawn, fail=requests.fail
-    )
-    sends = SendProcessor(machine, log, env, config, counters, targets, store_host, keys, requests.fail, idempotent)
-    offsets = OffsetProcessor(machine, env, group, requests, forwarder)
+    targets = SendTargets(machine, group, config, announcements, requests)
+    idempotent = IdempotentSends(machine, log, env, config, counters, requests)
+    sends = SendProcessor(machine, log, env, config, counters, targets, store_host, keys, requests, idempotent)
+    offsets = OffsetProcessor(machine, env, group, requests)
     roles = Roles(machine, log, group, config.broker_group, counters)
     pulls = PullProcessor(
         machine, log, env, group, config, counters, requests, presence, offsets, presence.hold_changed, roles
     )
     membership.connect(presence, pulls.held.release_groups)
-    consumers = ConsumerProcessor(
-        machine, env, group, presence, pulls.readers, requests, config.broker_group, forwarder.pass_on
-    )
+    consumers = ConsumerProcessor(machine, env, group, presence, pulls.readers, requests, config.broker_group)
     topics = TopicProcessor(machine, group, announcements, requests)
     queries = QueryProcessor(machine, requests)
-    pins = PinProcessor(machine, env, group, requests, forwarder.pass_on)
+    pins = PinProcessor(machine, env, group, requests)
     pace = RangePace(env, lambda: machine.applied_position, config.busy_range_bytes_per_s)
     ranges = RangeProcessor(machine, log, env, group, config.broker_group, counters, requests, pins, roles, pace)
     runtime = RuntimeProcessor(machine, log, env, group, config, counters)

@@ -7,11 +7,10 @@ from functools import partial
 
 from dledger.environment import Environment
 from dledger_broker.group import Group
+from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.presence import Presence
-from dledger_broker.processors.requests import Requests
 from dledger_broker.readers import Readers
-from dledger_broker.server.request import Request
 from dledger_broker.state.tables import TopicState
 from dledger_remoting.bodies import ConsumerList, encode_body
 from dledger_remoting.codes import LanguageCode
@@ -40,7 +39,6 @@ class ConsumerProcessor:
         readers: Readers,
         requests: Requests,
         broker_group: str,
-        pass_on: Callable[[Request], None],
     ) -> None:
         self._machine = machine
         self._env = env
@@ -49,7 +47,6 @@ class ConsumerProcessor:
         self._readers = readers
         self._requests = requests
         self._broker_group = broker_group
-        self._pass_on = pass_on
 
     # ---------------------------------------------------------------- members
 
@@ -69,7 +66,7 @@ class ConsumerProcessor:
             if self._group.ready:
                 answer(request, group)
             else:  # since it began to wait for what the others tell the leader
-                self._pass_on(request)
+                self._requests.pass_on(request)
 
         self._presence.when_complete(complete)
 

@@ -12,7 +12,7 @@ is known to this leader only: a repetition waits for its outcome, and is looked 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate, compress
 from operator import itemgetter
@@ -26,6 +26,7 @@ from dledger.log import Log
 from dledger.statemachine import Leadership
 from dledger.types import Membership
 from dledger_broker.config import BrokerConfig
+from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.identities import (
@@ -40,7 +41,6 @@ from dledger_broker.processors.identities import (
 )
 from dledger_broker.processors.record_tails import MessageParts
 from dledger_broker.processors.send_unit import PendingSend
-from dledger_broker.server.request import Request
 from dledger_broker.state.commands import REMEMBER_SENDS, RememberSends
 from dledger_broker.state.remembered import RememberedSends
 from dledger_broker.state.rows import ROW_BYTES, Row
@@ -69,9 +69,7 @@ _SEED: Final = itemgetter(8)
 
 
 class IdempotentSends:
-    """Tells repetitions from other sends. `resume(request, None)` handles a request again; `spawn` runs a task for one;
-    `fail` answers one with an error.
-    """
+    """Tells repetitions from other sends."""
 
     def __init__(
         self,
@@ -80,10 +78,7 @@ class IdempotentSends:
         env: Environment,
         config: BrokerConfig,
         counters: BrokerCounters,
-        *,
-        resume: Callable[[Request, Exception | None], None],
-        spawn: Callable[[Request, Coroutine[None, None, None]], None],
-        fail: Callable[[Request, Exception], None],
+        requests: Requests,
     ) -> None:
         self._machine = machine
         self._log = log
@@ -91,9 +86,8 @@ class IdempotentSends:
         self._timeout_s = config.quorum_timeout_ms / 1000
         self._timeout_ms = config.quorum_timeout_ms
         self._counters = counters
-        self._resume = resume
-        self._spawn = spawn
-        self._fail = fail
+        self._requests = requests
+        self._fail = requests.fail
         self._seen: dict[int, int] = {}
         """Members of families, all that are remembered or in flight, and perhaps more. Of families that are not there,
         nothing is in flight and all that is remembered is indexed.
@@ -217,7 +211,7 @@ class IdempotentSends:
         if self._closed:
             return
         if self._env.now() - request.received < self._timeout_s:
-            self._resume(request, None)
+            self._requests.resume(request, None)
         else:
             why = f"the same message has waited for a majority for {self._timeout_ms} ms: it may be stored"
             self._fail(request, QuorumTimeout(why))
@@ -240,7 +234,7 @@ class IdempotentSends:
             wanted = size if count == 1 else min(MAX_ROW_BYTES, left)
             stored = self._fetched.get((position, wanted)) or self._log.read_nowait(position, wanted)
             if stored is None:
-                self._spawn(request, self._fetch(request, position, wanted))
+                self._requests.spawn(request, self._fetch(request, position, wanted))
                 return True
             for begin in _records(stored, count):
                 if _same(stored, begin, fields, messages):
@@ -254,7 +248,7 @@ class IdempotentSends:
             self._fetched[position, size] = await self._log.read(position, size)
         except TrimmedError:
             pass
-        self._resume(request, None)
+        self._requests.resume(request, None)
         self._env.call_later(KEEP_FETCHED_S, partial(self._forget_fetched, position, size))
 
     def _forget_fetched(self, position: int, size: int) -> None:

@@ -6,11 +6,9 @@ from functools import partial
 
 from dledger.environment import Environment
 from dledger_broker.errors import NoSuchQueue
-from dledger_broker.forward import Forwarder
 from dledger_broker.group import Group
+from dledger_broker.kernel.requests import Origin, Request, Requests, read_request
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.processors.requests import Requests
-from dledger_broker.server.request import Origin, Request, read_request
 from dledger_broker.state.recent_commits import Committer, Key
 from dledger_broker.state.tables import QueueState
 from dledger_remoting.codes import RequestCode
@@ -35,14 +33,11 @@ from dledger_remoting.topics import is_system_group, validate_group
 class OffsetProcessor:
     """Answers requests about offsets, on the leader."""
 
-    def __init__(
-        self, machine: BrokerMachine, env: Environment, group: Group, requests: Requests, forwarder: Forwarder
-    ) -> None:
+    def __init__(self, machine: BrokerMachine, env: Environment, group: Group, requests: Requests) -> None:
         self._machine = machine
         self._env = env
         self._group = group
         self._requests = requests
-        self._forwarder = forwarder
 
     # ---------------------------------------------------------------- of consumer groups
 
@@ -191,7 +186,7 @@ class OffsetProcessor:
         command = RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, flag=FLAG_ONEWAY, ext=encode_ext(header))
         commit = read_request(request.origin, SerializeType.JSON, encode_json_header(command), b"", request.received)
         if commit is not None:
-            self._forwarder.pass_on(commit)
+            self._requests.pass_on(commit)
 
     # ---------------------------------------------------------------- of queues
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError
 from dledger_broker.group import Group
+from dledger_broker.kernel.requests import Buffer, Request, Requests, channel_key
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.processors.requests import Requests
-from dledger_broker.server.request import Buffer, Request, channel_key
 from dledger_broker.state.commands import Command, DeletePins, PutPin
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode
@@ -29,7 +28,7 @@ RENEW_AFTER_SHARE: Final = 0.25
 
 
 class PinProcessor:
-    """Changes pins on the leader. `pass_on` hands a request of this node itself to the leader."""
+    """Changes pins on the leader."""
 
     def __init__(
         self,
@@ -37,13 +36,11 @@ class PinProcessor:
         env: Environment,
         group: Group,
         requests: Requests,
-        pass_on: Callable[[Request], None],
     ) -> None:
         self._machine = machine
         self._env = env
         self._group = group
         self._requests = requests
-        self._pass_on = pass_on
         self._renewing: dict[str, float] = {}
 
     def pin(self, request: Request) -> None:
@@ -124,7 +121,7 @@ class PinProcessor:
         if self._group.ready:
             self._requests.run(request)
         else:
-            self._pass_on(request)
+            self._requests.pass_on(request)
 
 
 def _check_name(name: str) -> None:

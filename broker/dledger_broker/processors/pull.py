@@ -16,15 +16,15 @@ from dledger.log import Log
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.group import Group
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.routes import Effect
 from dledger_broker.longpoll import HeldPull, LongPolls
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.presence import Presence
 from dledger_broker.processors.offsets import OffsetProcessor
-from dledger_broker.processors.requests import Requests
 from dledger_broker.processors.roles import Roles
 from dledger_broker.readers import Readers
-from dledger_broker.server.request import Request
 from dledger_broker.state.tables import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
@@ -375,3 +375,30 @@ class PullProcessor:
         was_ready, self._was_ready = self._was_ready, self._group.ready
         if was_ready and not self._group.ready:
             self.held.release_all()
+
+
+def _pull_again(request: Request) -> None:
+    """Answer a pull that the leader did not: 20 at the offset that was asked for, so that the client repeats it."""
+    try:
+        offset = int(request.ext.get("queueOffset", ""))
+    except ValueError:
+        offset = 0
+    frame = pull_response_head(
+        request.opaque,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        offset,
+        0,
+        offset,
+        remark="the leader did not answer, pull again",
+        serialize_type=request.serialize_type,
+    )
+    if request.is_oneway:
+        request.origin.settle()
+    else:
+        request.origin.answer_frame(frame)
+
+
+PULL_ANSWER_TIMEOUT_S: Final = 65.0
+"""How long a pull that was passed on waits for the leader's answer: longer than the leader may hold it."""
+HELD: Final = Effect(changes=False, answer_timeout_s=PULL_ANSWER_TIMEOUT_S, unanswered=_pull_again)
+"""Later requests need not wait for the answer to a pull."""

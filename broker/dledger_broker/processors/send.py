@@ -19,7 +19,7 @@ Checks and codes are RocketMQ's `SendMessageProcessor`'s, in its order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from random import randrange
 from typing import Final
 
@@ -28,6 +28,7 @@ from dledger.errors import LogError
 from dledger.log import Log
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
+from dledger_broker.kernel.requests import Read, Request, Requests
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.idempotent import IdempotentSends, write_command
@@ -35,7 +36,6 @@ from dledger_broker.processors.identities import NO_ROWS, identity_of_batch, ide
 from dledger_broker.processors.record_tails import MessageParts, RecordTails, unique_key_of
 from dledger_broker.processors.send_targets import SendTargets
 from dledger_broker.processors.send_unit import PendingSend, SendUnit, message_sizes
-from dledger_broker.server.request import Read, Request
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
     MessageIllegal,
@@ -68,7 +68,7 @@ _ONEWAY: Final = 2
 
 
 class SendProcessor:
-    """Stores messages. `fail(request, error)` answers a request that was not stored, or passes it on."""
+    """Stores messages."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class SendProcessor:
         targets: SendTargets,
         store_host: HostAddress,
         unique_keys: UniqueKeyGenerator,
-        fail: Callable[[Request, Exception], None],
+        requests: Requests,
         idempotent: IdempotentSends,
     ) -> None:
         self._machine = machine
@@ -102,7 +102,7 @@ class SendProcessor:
         self._sweep: Cancellable | None = None
         self._last_ms = 0
         self._counters = counters
-        self._fail = fail
+        self._fail = requests.fail
 
     def close(self) -> None:
         """Answer what is under way: this node will not learn its outcome."""

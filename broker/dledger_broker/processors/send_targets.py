@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -10,8 +9,8 @@ from dledger.errors import LogError
 from dledger_broker.announcements import Announcements
 from dledger_broker.config import BrokerConfig
 from dledger_broker.group import Group
+from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.server.request import Request
 from dledger_broker.state.tables import QueueState, TopicState
 from dledger_broker.system_topics import auto_create_example
 from dledger_remoting.errors import GroupNotExist, NoPermission, TopicNotExist
@@ -121,12 +120,12 @@ class SendTargets:
         group: Group,
         config: BrokerConfig,
         announcements: Announcements,
-        resume: Callable[[Request, Exception | None], None],
+        requests: Requests,
     ) -> None:
         self._machine = machine
         self._config = config
         self._announcements = announcements
-        self._resume = resume
+        self._requests = requests
         self._targets: dict[str, SendTarget] = {}
         machine.on_topics_changed.append(self.forget)
         machine.on_groups_changed.append(self.forget)
@@ -164,7 +163,7 @@ class SendTargets:
         if state is None:
             self._create(request, fields)
             return None
-        if self._announcements.holds(name, partial(self._resume, request, None)):
+        if self._announcements.holds(name, partial(self._requests.resume, request, None)):
             return None
         if not is_writable(state.config.perm):
             raise NoPermission(f"topic {name} has perm {state.config.perm}, which does not allow writing")
@@ -180,7 +179,7 @@ class SendTargets:
         if example is None and self._config.auto_create_topic and fields.default_topic == AUTO_CREATE_TOPIC:
             # The first leader of a group takes sends while its system topics are on their way.
             self._machine.proposals.ensure_topic(
-                auto_create_example(self._config), lambda error: self._resume(request, error)
+                auto_create_example(self._config), lambda error: self._requests.resume(request, error)
             )
             return
         if example is None or not is_inherited(example.config.perm):
@@ -199,9 +198,9 @@ class SendTargets:
     def _created(self, request: Request, name: str, error: LogError | None) -> None:
         """Go on with a send once its topic can be found by whoever learns that it has been stored."""
         if error is None:
-            self._announcements.announce((name,), partial(self._resume, request, None))
+            self._announcements.announce((name,), partial(self._requests.resume, request, None))
         else:
-            self._resume(request, error)
+            self._requests.resume(request, error)
 
     def _create_retry(self, request: Request, group_name: str) -> None:
         group = self._machine.state.groups.get(group_name)
@@ -210,10 +209,12 @@ class SendTargets:
             if not self._config.auto_create_group:
                 raise GroupNotExist(f"consumer group {group_name} does not exist: create it first")
             self._machine.proposals.ensure_group(
-                SubscriptionGroupConfig(group_name), lambda error: self._resume(request, error)
+                SubscriptionGroupConfig(group_name), lambda error: self._requests.resume(request, error)
             )
             return
-        self._machine.proposals.ensure_topic(retry_topic_config(group), lambda error: self._resume(request, error))
+        self._machine.proposals.ensure_topic(
+            retry_topic_config(group), lambda error: self._requests.resume(request, error)
+        )
 
     def _retry_or_dead_letter(
         self, request: Request, fields: SendV2Fields, target: SendTarget, group_name: str
@@ -230,7 +231,7 @@ class SendTargets:
         state = self._machine.topic(name)
         if state is None:
             config = TopicConfig(name, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ_WRITE)
-            self._machine.proposals.ensure_topic(config, lambda error: self._resume(request, error))
+            self._machine.proposals.ensure_topic(config, lambda error: self._requests.resume(request, error))
             return None
         return SendTarget(state, group_name, redirected=True)
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Final, TypeAlias
 
+from dledger_broker.kernel.requests import Origin, Request
 from dledger_broker.processors.record_tails import MessageParts
 from dledger_broker.processors.send_targets import SendTarget
-from dledger_broker.server.request import Origin, Request
 from dledger_broker.state.contexts import QueueRun
 from dledger_broker.state.tables import QueueState
 from dledger_broker.views.units import UNIT

@@ -10,9 +10,8 @@ import msgspec
 from dledger.errors import LogError, OutcomeUnknownError
 from dledger_broker.announcements import Announcements
 from dledger_broker.group import Group
+from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.processors.requests import Requests
-from dledger_broker.server.request import Request
 from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.errors import GroupNotExist, InvalidParameter, TopicNotExist
 from dledger_remoting.headers import (

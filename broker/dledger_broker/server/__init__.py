@@ -1,6 +1,5 @@
-"""The client port: connections, their limits, and requests as objects.
+"""The client port: connections and their limits.
 
 `connection.py` turns bytes into requests and collects answers into one write, `listener.py` owns the port and all
-connections, `request.py` says what a request is to the rest of the broker. Nothing here knows what a request means.
-Start reading at `request.py`.
+connections. Nothing here knows what a request means; `kernel/requests.py` says what one is to the rest of the broker.
 """

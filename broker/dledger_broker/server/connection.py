@@ -15,8 +15,8 @@ from typing import Final, Protocol, cast
 
 from dledger.net.arrivals import Arrivals
 from dledger_broker.config import BrokerConfig
+from dledger_broker.kernel.requests import Buffer, channel_key
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.server.request import Buffer, channel_key
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameBounds, Pieces, pending_frame_bytes, split_frames
 from dledger_remoting.hosts import HostAddress, pack_host

@@ -1,6 +1,6 @@
 """Rare branches of forwarding, of requests and of retention, counted by watching the methods that take them.
 
-`Forwarder`, `OffsetProcessor`, `Requests` and `Retention` say what each branch is for.
+`Forwarder`, `OffsetProcessor`, `Dispatcher` and `Retention` say what each branch is for.
 """
 
 # ruff: noqa: SLF001 - what is watched is what is private
@@ -14,11 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from dledger_broker.errors import wire_error
-from dledger_broker.forward import READ_ONLY_CODES, Envelope, Forwarder
+from dledger_broker.frontend.dispatch import UNSURE_CODES, Dispatcher
+from dledger_broker.frontend.forwarding import Envelope, Forwarder
 from dledger_broker.group import Group
+from dledger_broker.kernel.requests import Request
 from dledger_broker.processors.offsets import OffsetProcessor
-from dledger_broker.processors.requests import UNSURE_CODES, Requests
-from dledger_broker.server.request import Request
 from dledger_broker.service import BrokerService
 from dledger_sim.brokers.connection import SimConnection
 
@@ -79,7 +79,10 @@ def _watch_forwarder(forwarder: Forwarder, group: Group, counts: Counter[str]) -
             counts["handled where it had waited"] += 1
 
     def unanswered(request: Request, _error: object) -> None:
-        counts["question without an answer"] += request.code in READ_ONLY_CODES
+        effect = forwarder._handling.route(request.code).effect
+        counts["question without an answer"] += effect.unanswered is None and not effect.changes
+        if effect.unanswered is not None:
+            counts["pull to be repeated"] += 1
 
     def pass_on(request: Request) -> None:
         if isinstance(request.origin, SimConnection):
@@ -90,9 +93,8 @@ def _watch_forwarder(forwarder: Forwarder, group: Group, counts: Counter[str]) -
     _before(forwarder, "_answered", answered)
     _before(forwarder, "_hand_on", hand_on)
     _before(forwarder, "_unanswered", unanswered)
-    _before(forwarder, "_answer_pull_again", lambda _: counts.update(("pull to be repeated",)))
     _before(forwarder, "_expire", lambda count, _: counts.update({"answered by a stopping node": count}))
-    _after(forwarder, "_refuses_forwarding", lambda refuses, _: counts.update({"forwarding not wanted": refuses}))
+    _after(forwarder, "_is_kept", lambda kept, _: counts.update({"forwarding not wanted": kept}))
 
 
 def _watch_offsets(offsets: OffsetProcessor, counts: Counter[str]) -> None:
@@ -115,7 +117,7 @@ def _watch_offsets(offsets: OffsetProcessor, counts: Counter[str]) -> None:
     _before(offsets, "_pass_on_commit", lambda *_: counts.update(("commit of a pull passed on",)))
 
 
-def _watch_requests(requests: Requests, group: Group, counts: Counter[str]) -> None:
+def _watch_requests(requests: Dispatcher, group: Group, counts: Counter[str]) -> None:
     def confirmed(_request: Request, _go_on: object, error: Exception | None) -> None:
         counts["leader not confirmed"] += error is not None
 

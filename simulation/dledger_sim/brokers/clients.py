@@ -14,7 +14,7 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from dledger_broker.forward import NO_FORWARD_FIELD
+from dledger_broker.frontend.forwarding import NO_FORWARD_FIELD
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.hosts import HostAddress

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, json_body, records
 
-from dledger_broker.server.request import Request
+from dledger_broker.kernel.requests import Request
 from dledger_remoting.codes import RequestCode, request_code_name
 from dledger_remoting.command import RemotingCommand, encode_command
 from dledger_remoting.errors import MessageIllegal

@@ -9,9 +9,7 @@ from served_broker import CLIENT_HOST, FakeClient, MakeBroker, ServedBroker, jso
 
 from dledger_broker import readers
 from dledger_broker.config import Address
-from dledger_broker.forward import READ_ONLY_CODES
 from dledger_broker.presence import COMPLETE_S
-from dledger_broker.processors.requests import Needs
 from dledger_broker.readers import KEEP_S, Readers
 from dledger_remoting.codes import LanguageCode, RequestCode, ResponseCode
 from dledger_remoting.consumers import decode_consume_stats
@@ -155,8 +153,3 @@ def test_the_table_of_readers_forgets_what_nobody_reads(monkeypatch: pytest.Monk
         table.note("CG", f"T{number}", 0, client, float(number))
     assert len(list(table.of("CG", 999.0))) == KEEP_S + 1
     assert len(table._last) <= 3 * KEEP_S
-
-
-def test_of_what_needs_a_confirmed_leader_no_outcome_is_unknown(broker: ServedBroker) -> None:
-    routes = broker.parts.requests._table
-    assert {code for code, route in routes.items() if route.needs is Needs.CONFIRMED_LEADER} <= READ_ONLY_CODES

@@ -9,7 +9,7 @@ import pytest
 from served_broker import FakeClient, ServedBroker, pull_ext, send_ext
 
 from dledger.errors import BusyError
-from dledger_broker.server.request import MAX_REMARK_CHARS
+from dledger_broker.kernel.requests import MAX_REMARK_CHARS
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_json_header
 from dledger_remoting.frame import SerializeType, join_frame

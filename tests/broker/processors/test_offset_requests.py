@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from served_broker import FakeClient, ServedBroker, pull_ext
 
-from dledger_broker.server.request import read_request
+from dledger_broker.kernel.requests import read_request
 from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer, Taken
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_json_header

@@ -9,7 +9,7 @@ import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, records, send_ext
 
 from dledger.errors import TrimmedError
-from dledger_broker.forward import Forwarder
+from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.processors.pull import MAX_HELD_BYTES
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand

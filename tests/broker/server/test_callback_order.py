@@ -21,11 +21,11 @@ from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
 from dledger_broker.broker import Broker
 from dledger_broker.clients import ClientRow
-from dledger_broker.forward import Forwarder
+from dledger_broker.frontend.dispatch import Dispatcher
+from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.presence import Presence, Table, _encode
 from dledger_broker.processors.pull import PullProcessor
-from dledger_broker.processors.requests import Requests
 from dledger_broker.processors.runtime import RuntimeProcessor
 from dledger_broker.processors.send import SendProcessor
 from dledger_broker.registrar import Registrar
@@ -87,7 +87,7 @@ STOPPED = [
     (Retention, "stop"),
     (PullProcessor, "stop_holding"),
     (Forwarder, "close"),
-    (Requests, "close"),
+    (Dispatcher, "close"),
     (SendProcessor, "close"),
     (BrokerMachine, "flush_offsets"),
     (Listener, "stop_reading"),

@@ -13,13 +13,15 @@ import pytest
 from dledger.net.errors import PeerError, PeerGoneError
 from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
-from dledger_broker import forward
 from dledger_broker.config import BrokerConfig
-from dledger_broker.forward import Envelope, ForwardedOrigin, Forwarder
+from dledger_broker.frontend import forwarding
+from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin, Forwarder
 from dledger_broker.group import Group
+from dledger_broker.kernel.requests import Buffer, Request, read_request
+from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.pins import _own_request
-from dledger_broker.server.request import Buffer, Request, read_request
+from dledger_broker.processors.pull import HELD
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command, encode_json_header
@@ -104,15 +106,24 @@ class Node:
             data_dir=Path("unused"),
             **limits,  # type: ignore[arg-type]
         )
-        self.forwarder = Forwarder(
-            self.env, self.group, config, self.counters, receive=self._receive, run=self.ran.append
-        )
+        self.forwarder = Forwarder(self.env, self.group, config, self.counters, self)
         self.forwarder.attach(self.channel)
         self.client = Client()
         self._term = 0
 
-    def _receive(self, origin: ForwardedOrigin, _type: int, header: bytes, _body: bytes, received: float) -> None:
+    def route(self, code: int) -> Route:
+        reads, changes = Route(self.run, Needs.LEADER, NO_EFFECT), Route(self.run, Needs.LEADER, CHANGES)
+        pulls, local = Route(self.run, Needs.NOTHING, HELD), Route(self.run, Needs.NOTHING, NO_EFFECT, forwarded=False)
+        known = {RequestCode.GET_MAX_OFFSET: reads, RequestCode.PULL_MESSAGE: pulls, RequestCode.READ_PLAN: local}
+        return known.get(RequestCode(code), changes)
+
+    def receive_forwarded(
+        self, origin: ForwardedOrigin, _type: int, header: bytes, _body: bytes, received: float
+    ) -> None:
         self.received.append((origin, header, received))
+
+    def run(self, request: Request) -> None:
+        self.ran.append(request)
 
     def leader_is(self, leader: str | None, *, ready: bool = True) -> None:
         self._term += 1
@@ -159,7 +170,7 @@ def test_a_request_goes_to_the_leader_and_its_answer_to_the_client(node: Node) -
 def test_a_request_that_no_frame_between_nodes_can_carry_is_refused(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forward, "MAX_DATA_BYTES", 64)
+    monkeypatch.setattr(forwarding, "MAX_DATA_BYTES", 64)
     node.leader_is("n2")
     node.pass_on(1)
     assert node.channel.sent == []
@@ -223,7 +234,7 @@ def test_a_leader_that_refuses_is_asked_by_one_request_until_it_answers(node: No
     for _, _, on_reply in list(node.channel.sent):
         on_reply(refused)
     for again in range(10):
-        node.env.advance(forward.RETRY_S)
+        node.env.advance(forwarding.RETRY_S)
         assert node.sent_opaques()[100:] == [0] * (again + 1)
         node.channel.sent[-1][2](refused)
     node.leader_is("n3")
@@ -242,7 +253,7 @@ def test_a_leader_that_says_nothing_is_asked_by_twice_as_many_each_time(node: No
         on_reply(b"\x01" + bytes(8))
     found = []
     for _ in range(5):
-        node.env.advance(forward.RETRY_S)
+        node.env.advance(forwarding.RETRY_S)
         found.append(node.sent_opaques()[20:])
     assert found == [list(range(count)) for count in (1, 3, 7, 15, 20)]
 
@@ -268,6 +279,14 @@ def test_a_read_without_an_answer_is_not_of_unknown_outcome(node: Node) -> None:
     maximum, pull = node.client.answers
     assert (maximum.code, "outcome" in maximum.ext) == (14, False)
     assert (pull.code, pull.ext["nextBeginOffset"]) == (20, "17")
+
+
+def test_what_a_node_answers_by_itself_is_never_passed_on(node: Node) -> None:
+    node.leader_is("n2")
+    node.pass_on(1, code=RequestCode.READ_PLAN)
+    assert node.channel.sent == []
+    (answer,) = node.client.answers
+    assert answer.code == 14
 
 
 def test_no_request_overtakes_an_earlier_one_of_its_channel(node: Node) -> None:
@@ -464,7 +483,7 @@ def test_other_channels_do_not_pay_for_a_refusal_and_it_is_forgotten(node: Node)
     assert node.sent_opaques() == [1, 2, 3]
     deliver(node, 2, leader)
     assert handled(leader) == [3]
-    leader.env.advance(forward.REFUSALS_KEPT_S + 1)
+    leader.env.advance(forwarding.REFUSALS_KEPT_S + 1)
     leader.leader_is("n3")
     node.pass_on(4, Client("n1/3"))
     node.env.advance(0.1)
@@ -489,7 +508,7 @@ def test_a_nodes_own_renewals_do_not_pay_for_each_others_refusals(node: Node) ->
         while place < len(node.channel.sent):
             deliver(node, place, leader)
             place += 1
-        node.env.advance(forward.RETRY_S)
+        node.env.advance(forwarding.RETRY_S)
     leader.leader_is("n2")
     while place < len(node.channel.sent):
         deliver(node, place, leader)
@@ -504,6 +523,6 @@ def test_a_nodes_own_renewals_do_not_pay_for_each_others_refusals(node: Node) ->
 
 def test_a_channel_has_no_key_of_an_earlier_process_of_its_node() -> None:
     """Other nodes remember refusals of a channel by its key."""
-    program = "from dledger_broker.server.request import channel_key; print(*(channel_key('n1') for _ in range(9)))"
+    program = "from dledger_broker.kernel.requests import channel_key; print(*(channel_key('n1') for _ in range(9)))"
     keys = [subprocess.check_output([sys.executable, "-c", program], text=True).split() for _ in range(2)]
     assert len({*keys[0], *keys[1]}) == 18

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dledger.errors import LogError, NotLeaderError
 from dledger.net.errors import PeerError
 from dledger_broker.errors import wire_error
-from dledger_broker.forward import Envelope, Forwarder
+from dledger_broker.frontend.dispatch import Dispatcher
+from dledger_broker.frontend.forwarding import Envelope, Forwarder
+from dledger_broker.kernel.requests import Request
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.ranges import RangeProcessor
-from dledger_broker.processors.requests import Requests
 from dledger_broker.processors.send import SendProcessor
 from dledger_broker.processors.send_unit import SendUnit
 from dledger_broker.processors.topics import TopicProcessor
-from dledger_broker.server.request import Request
 from dledger_broker.state.contexts import Done
 from dledger_broker.state.recent_commits import Committer, Key, RecentCommits, Taken
 from dledger_broker.state.tables import QueueState
@@ -113,7 +113,7 @@ CATALOGUE.add(
 # ---------------------------------------------------------------- reads
 
 
-def _believe_oneself(self: Requests, request: Request) -> None:
+def _believe_oneself(self: Dispatcher, request: Request) -> None:
     if self._group.ready:
         request.confirmed = True
         self.run(request)
@@ -124,7 +124,7 @@ def _believe_oneself(self: Requests, request: Request) -> None:
 CATALOGUE.add(
     "read-unconfirmed",
     "offsets and denials wait until a majority has confirmed the leader",
-    (Requests, "confirm", _believe_oneself),
+    (Dispatcher, "confirm", _believe_oneself),
     schedule=request_schedules.question_to_a_deposed_leader,
 )
 
@@ -146,7 +146,7 @@ CATALOGUE.add(
 )
 
 
-def _deny_at_once(self: Requests, request: Request, error: Exception) -> None:
+def _deny_at_once(self: Dispatcher, request: Request, error: Exception) -> None:
     if isinstance(error, NotLeaderError):
         self._forwarder.pass_on(request)
         return
@@ -156,7 +156,7 @@ def _deny_at_once(self: Requests, request: Request, error: Exception) -> None:
 CATALOGUE.add(
     "follower-denies",
     "only a confirmed leader says that there is none",
-    (Requests, "fail", _deny_at_once),
+    (Dispatcher, "fail", _deny_at_once),
 )
 
 

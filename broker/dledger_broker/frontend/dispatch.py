@@ -1,22 +1,22 @@
-"""From a frame to the handler of its code, and from an error to an answer."""
+"""Dispatch of requests: from a frame to the handler of its code, and from an error to an answer."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from enum import Enum, auto
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from dledger.errors import LogError, NotLeaderError
 from dledger.invariants import InvariantError
 from dledger.log import Log
 from dledger_broker.errors import NoSuchQueue, wire_error
-from dledger_broker.forward import Forwarder
+from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.group import Group
+from dledger_broker.kernel.requests import Channel, Origin, Read, Request, read_request
+from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.server.request import Channel, Origin, Read, Request, read_request
 from dledger_remoting.codes import ResponseCode, request_code_name
 from dledger_remoting.errors import (
     FrameError,
@@ -51,26 +51,6 @@ _ONEWAY: Final = 2
 _HEADER_BYTES: Final = 4096
 """Room for the header of an answer."""
 
-Handler: TypeAlias = Callable[[Request], None]
-
-
-class Needs(Enum):
-    """Who may handle a request."""
-
-    NOTHING = auto()
-    """Any node, from what it has."""
-    LEADER = auto()
-    """The leader only."""
-    CONFIRMED_LEADER = auto()
-    """A leader that a majority has confirmed since the request came."""
-
-
-class Route(NamedTuple):
-    """How a request code is handled."""
-
-    handler: Handler
-    needs: Needs
-
 
 class Sends(Protocol):
     """`send.SendProcessor`."""
@@ -94,7 +74,7 @@ class Pulls(Protocol):
         """Answer a pull, or hold it."""
 
 
-class Requests:
+class Dispatcher:
     """Dispatches all requests of one node. `connect` names the handlers before the first one."""
 
     def __init__(
@@ -182,18 +162,18 @@ class Requests:
         if general is None:
             return
         self._begin(general)
-        if origin.forwards and self._route(general).needs is not Needs.NOTHING:
+        if origin.forwards and self.route(general.code).needs is not Needs.NOTHING:
             self._forwarder.pass_on(general)
         else:
             self._dispatch(general)
 
     def run(self, request: Request) -> None:
-        """Handle a request that has waited for something."""
+        """See `Requests.run`."""
         self._dispatch(request)
         self._sends.flush_later()
 
     def resume(self, request: Request, error: Exception | None) -> None:
-        """Handle a request that has waited for a change of the state, unless that failed."""
+        """See `Requests.resume`."""
         if error is None:
             self.run(request)
         else:
@@ -206,12 +186,13 @@ class Requests:
 
     # ---------------------------------------------------------------- dispatch
 
-    def _route(self, request: Request) -> Route:
-        route = self._table.get(request.code)
-        return route if route is not None else Route(self._unsupported, Needs.NOTHING)
+    def route(self, code: int) -> Route:
+        """How a request code is handled."""
+        route = self._table.get(code)
+        return route if route is not None else Route(self._unsupported, Needs.NOTHING, NO_EFFECT, forwarded=False)
 
     def _dispatch(self, request: Request) -> None:
-        route = self._route(request)
+        route = self.route(request.code)
         if route.needs is not Needs.NOTHING and not self._group.ready:
             self._forwarder.pass_on(request)
         elif route.needs is Needs.CONFIRMED_LEADER and not request.confirmed:
@@ -228,7 +209,7 @@ class Requests:
             self.fail(request, error)
 
     def spawn(self, request: Request, work: Coroutine[None, None, None]) -> None:
-        """Go on with a request in a task, because its answer may need the disk."""
+        """See `Requests.spawn`."""
         task = asyncio.get_running_loop().create_task(self._work(request, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -248,11 +229,11 @@ class Requests:
     # ---------------------------------------------------------------- out
 
     def confirm(self, request: Request) -> None:
-        """Handle the request again once a majority has confirmed the leader: here, or there."""
+        """See `Requests.confirm`."""
         self.when_confirmed(request, partial(self.run, request))
 
     def when_confirmed(self, request: Request, go_on: Callable[[], None]) -> None:
-        """Call `go_on` once a majority has confirmed that this node leads; if it does not, the request is passed on."""
+        """See `Requests.when_confirmed`."""
         if self._group.ready:
             self._node.read_index(partial(self._confirmed, request, go_on))
         else:
@@ -265,11 +246,12 @@ class Requests:
         else:
             self._forwarder.pass_on(request)
 
-    def fail(self, request: Request, error: Exception) -> None:
-        """Answer with an error, unless another node or a confirmation may know better.
+    def pass_on(self, request: Request) -> None:
+        """See `Requests.pass_on`."""
+        self._forwarder.pass_on(request)
 
-        Nothing has been proposed for the request, or the error says that the outcome is unknown.
-        """
+    def fail(self, request: Request, error: Exception) -> None:
+        """See `Requests.fail`."""
         if isinstance(error, NotLeaderError):
             self._forwarder.pass_on(request)
             return
@@ -292,11 +274,11 @@ class Requests:
 
     @property
     def max_body_bytes(self) -> int:
-        """The largest body of an answer: what a frame holds beside its header."""
+        """See `Requests.max_body_bytes`."""
         return self._max_frame_bytes - _HEADER_BYTES
 
     def respond(self, request: Request, body: bytes, ext: Mapping[str, str] | None = None) -> None:
-        """Answer with a body that may be larger than a frame allows. Raises `MessageIllegal` if it is."""
+        """See `Requests.respond`."""
         if len(body) > self.max_body_bytes:
             raise MessageIllegal(
                 f"the answer of {len(body)} bytes is larger than a frame of {self._max_frame_bytes}: ask for less"

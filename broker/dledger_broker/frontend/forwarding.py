@@ -35,13 +35,12 @@ from dledger.net.requests import MAX_DATA_BYTES
 from dledger.types import ReplicaId
 from dledger_broker.config import BrokerConfig
 from dledger_broker.group import Group
+from dledger_broker.kernel.requests import Buffer, Origin, Request
+from dledger_broker.kernel.routes import Route
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.server.connection import pack_born_host
-from dledger_broker.server.request import Buffer, Request
-from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import FrameError, MessageIllegal, OutcomeUnknown, SystemBusy
 from dledger_remoting.hosts import HostAddress
-from dledger_remoting.hotpath import pull_response_head
 
 _logger = logging.getLogger(__name__)
 
@@ -53,38 +52,9 @@ RETRY_S: Final = 0.02
 """How often waiting requests are tried again while nothing changes."""
 ALL_AT_ONCE: Final = 1 << 30
 """More requests than can wait: no bound on how many of them are tried."""
-ANSWER_TIMEOUT_S: Final = 10.0
-"""How long a forwarded request waits for the leader's answer: more than the leader itself takes to give up."""
-PULL_ANSWER_TIMEOUT_S: Final = 65.0
-"""The same for pulls, which the leader may hold."""
 REFUSALS_KEPT_S: Final = 60.0
 """How long the last refusal of a channel is remembered: longer than a request that was sent behind it is under way."""
 
-READ_ONLY_CODES: Final = frozenset(
-    {
-        RequestCode.QUERY_MESSAGE,
-        RequestCode.QUERY_CONSUMER_OFFSET,
-        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-        RequestCode.GET_MAX_OFFSET,
-        RequestCode.GET_MIN_OFFSET,
-        RequestCode.GET_EARLIEST_MSG_STORETIME,
-        RequestCode.VIEW_MESSAGE_BY_ID,
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-        RequestCode.GET_CONSUMER_CONNECTION_LIST,
-        RequestCode.GET_CONSUME_STATS,
-        RequestCode.GET_ALL_TOPIC_CONFIG,
-        RequestCode.GET_TOPIC_CONFIG,
-        RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG,
-        RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG,
-        RequestCode.READ_COMMIT,
-        RequestCode.LIST_PINS,
-    }
-)
-"""These take no effect: without an answer nothing is unknown."""
-
-_PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
-_NO_EFFECT_CODES: Final = READ_ONLY_CODES | _PULL_CODES
-"""Later requests need not wait for the answers to these: a leader that stands still may hold a pull for a minute."""
 _ANSWERED, _REFUSED, _SETTLED = b"\x00", b"\x01", b"\x02"
 
 
@@ -166,29 +136,32 @@ class Channel(Protocol):
         """Send a request; False if nothing was sent."""
 
 
-class Forwarder:
-    """Both ends of the forwarding channel of one node.
+class Handling(Protocol):
+    """`frontend.dispatch.Dispatcher`; its methods raise nothing but what they say."""
 
-    `receive(origin, serialize_type, header, body, received)` handles a request that another node passed on;
-    `run(request)` handles one that waited here until this node became the leader. Both raise nothing.
-    """
+    def route(self, code: int) -> Route:
+        """How a request code is handled."""
+
+    def receive_forwarded(
+        self, origin: Origin, serialize_type: int, header: bytes, body: bytes, received: float
+    ) -> None:
+        """Handle a request that another node passed on. Raises `FrameError`."""
+
+    def run(self, request: Request) -> None:
+        """Handle a request that waited here until this node became the leader."""
+
+
+class Forwarder:
+    """Both ends of the forwarding channel of one node."""
 
     def __init__(
-        self,
-        env: Environment,
-        group: Group,
-        limits: BrokerConfig,
-        counters: BrokerCounters,
-        *,
-        receive: Callable[[ForwardedOrigin, int, bytes, bytes, float], None],
-        run: Callable[[Request], None],
+        self, env: Environment, group: Group, limits: BrokerConfig, counters: BrokerCounters, handling: Handling
     ) -> None:
         self._env = env
         self._group = group
         self._limits = limits
         self._counters = counters
-        self._receive = receive
-        self._run = run
+        self._handling = handling
         self._channel: Channel | None = None
         self._waiting: list[Request] = []
         self._waiting_bytes = 0
@@ -233,7 +206,7 @@ class Forwarder:
         except FrameError as error:  # it was read by the short way, which passes over what nobody can read
             request.fail(error)
             return
-        if self._refuses_forwarding(request):
+        if self._is_kept(request):
             leader = self._group.leader_address
             request.fail(
                 self._group.not_leader(
@@ -256,8 +229,9 @@ class Forwarder:
         ):
             self._hold(request)
 
-    @staticmethod
-    def _refuses_forwarding(request: Request) -> bool:
+    def _is_kept(self, request: Request) -> bool:
+        if not self._handling.route(request.code).forwarded:
+            return True
         if NO_FORWARD_FIELD.encode() not in request.header:
             return False
         return request.ext.get(NO_FORWARD_FIELD) in ("true", "TRUE", "1")
@@ -287,12 +261,12 @@ class Forwarder:
                 )
             )
             return True
-        timeout_s = PULL_ANSWER_TIMEOUT_S if request.code in _PULL_CODES else ANSWER_TIMEOUT_S
-        if not self._channel.submit(leader, data, partial(self._answered, request), timeout_s):
+        effect = self._handling.route(request.code).effect
+        if not self._channel.submit(leader, data, partial(self._answered, request), effect.answer_timeout_s):
             return False
         self._counters.forwarded += 1
         origin.forwards += 1
-        if request.code not in _NO_EFFECT_CODES:
+        if effect.changes:
             origin.forwards_sent.add(request.sequence)
             origin.forward_target = leader
         return True
@@ -322,34 +296,14 @@ class Forwarder:
                 origin.settle()
 
     def _unanswered(self, request: Request, error: PeerError) -> None:
-        if request.code in _PULL_CODES:
-            self._answer_pull_again(request)
-        elif request.code in READ_ONLY_CODES:
-            request.fail(self._group.not_leader(f"the leader did not answer: {error}"))
-        else:
+        effect = self._handling.route(request.code).effect
+        if effect.unanswered is not None:
+            effect.unanswered(request)
+        elif effect.changes:
             self._counters.outcomes_unknown += 1
             request.fail(OutcomeUnknown(f"the leader did not answer, the request may have taken effect: {error}"))
-
-    @staticmethod
-    def _answer_pull_again(request: Request) -> None:
-        """Code 20 at the offset that was asked for: the client repeats the pull."""
-        try:
-            offset = int(request.ext.get("queueOffset", ""))
-        except ValueError:
-            offset = 0
-        frame = pull_response_head(
-            request.opaque,
-            ResponseCode.PULL_RETRY_IMMEDIATELY,
-            offset,
-            0,
-            offset,
-            remark="the leader did not answer, pull again",
-            serialize_type=request.serialize_type,
-        )
-        if request.is_oneway:
-            request.origin.settle()
         else:
-            request.origin.answer_frame(frame)
+            request.fail(self._group.not_leader(f"the leader did not answer: {error}"))
 
     def _hold(self, request: Request) -> None:
         size = len(request.header) + len(request.body)
@@ -406,7 +360,7 @@ class Forwarder:
         if self._group.ready:
             if origin.forwards_sent:
                 return False
-            self._run(request)
+            self._handling.run(request)
             return True
         if leader is None or origin.forward_refused or (origin.forwards_sent and origin.forward_target != leader):
             return False
@@ -435,7 +389,7 @@ class Forwarder:
             return
         received = self._env.now() - envelope.age_ms / 1000
         try:
-            self._receive(origin, envelope.serialize_type, envelope.header, envelope.body, received)
+            self._handling.receive_forwarded(origin, envelope.serialize_type, envelope.header, envelope.body, received)
         except FrameError as error:
             _logger.warning("event=header_unreadable peer=%s error=%r", sender, str(error))
             raise

@@ -1,9 +1,9 @@
-"""One request on its way through the broker, wherever it came from."""
+"""Requests on their way through the broker: where one came from, what it asks, how it is settled."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import count
 from typing import Final, Protocol, TypeAlias
 
@@ -171,6 +171,41 @@ class Request(msgspec.Struct, eq=False):
         """Answer with an error: its code, its text on one line, its ext fields."""
         remark = " ".join(error.remark[:MAX_REMARK_CHARS].splitlines()) or type(error).__name__
         self.respond(error.code, remark, error.ext)
+
+
+class Requests(Protocol):
+    """What a handler asks of the machinery that handed it a request."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body of an answer: what a frame holds beside its header."""
+
+    def respond(self, request: Request, body: bytes, ext: Mapping[str, str] | None = None) -> None:
+        """Answer with a body that may be larger than a frame allows. Raises `MessageIllegal` if it is."""
+
+    def fail(self, request: Request, error: Exception) -> None:
+        """Answer with an error, unless another node or a confirmation may know better.
+
+        Nothing has been proposed for the request, or the error says that the outcome is unknown.
+        """
+
+    def pass_on(self, request: Request) -> None:
+        """Hand a request to the leader, now or as soon as there is one. Nothing of it has been proposed."""
+
+    def spawn(self, request: Request, work: Coroutine[None, None, None]) -> None:
+        """Go on with a request in a task, because its answer may need the disk."""
+
+    def run(self, request: Request) -> None:
+        """Handle a request that has waited for something."""
+
+    def resume(self, request: Request, error: Exception | None) -> None:
+        """Handle a request that has waited for a change of the state, unless that failed."""
+
+    def confirm(self, request: Request) -> None:
+        """Handle the request again once a majority has confirmed the leader: here, or there."""
+
+    def when_confirmed(self, request: Request, go_on: Callable[[], None]) -> None:
+        """Call `go_on` once a majority has confirmed that this node leads; if it does not, the request is passed on."""
 
 
 def read_request(origin: Origin, serialize_type: int, header: bytes, body: bytes, received: float) -> Request | None:

@@ -1,0 +1,53 @@
+"""Routes: the handler of a request code, and what a node knows of such requests before they are handled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Final, NamedTuple, TypeAlias
+
+from dledger_broker.kernel.requests import Request
+
+Handler: TypeAlias = Callable[[Request], None]
+
+ANSWER_TIMEOUT_S: Final = 10.0
+"""How long a forwarded request waits for the leader's answer: more than the leader itself takes to give up."""
+
+
+class Needs(Enum):
+    """Who may handle a request."""
+
+    NOTHING = auto()
+    """Any node, from what it has."""
+    LEADER = auto()
+    """The leader only."""
+    CONFIRMED_LEADER = auto()
+    """A leader that a majority has confirmed since the request came."""
+
+
+class Effect(NamedTuple):
+    """What a request may have done at a leader that was handed it and gives no answer.
+
+    If it `changes` something its outcome is then unknown, and later requests of its channel wait until it is answered.
+    One that the leader may hold for long has its own time-out, and its own answer after it.
+    """
+
+    changes: bool
+    answer_timeout_s: float = ANSWER_TIMEOUT_S
+    unanswered: Handler | None = None
+
+
+NO_EFFECT: Final = Effect(changes=False)
+CHANGES: Final = Effect(changes=True)
+
+
+class Route(NamedTuple):
+    """How a request code is handled.
+
+    `forwarded`: a node that is not the leader, or may not know enough, hands it on; else it answers by itself.
+    """
+
+    handler: Handler
+    needs: Needs
+    effect: Effect
+    forwarded: bool = True

@@ -1,0 +1,50 @@
+"""Routes: what each request code may do at a leader that gives no answer, and which codes are passed on at all."""
+
+from __future__ import annotations
+
+from served_broker import ServedBroker
+
+from dledger_broker.kernel.routes import Needs
+from dledger_remoting.codes import RequestCode
+
+READS = {
+    RequestCode.QUERY_MESSAGE,
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.GET_EARLIEST_MSG_STORETIME,
+    RequestCode.VIEW_MESSAGE_BY_ID,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST,
+    RequestCode.GET_CONSUME_STATS,
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_TOPIC_CONFIG,
+    RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG,
+    RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG,
+    RequestCode.READ_COMMIT,
+    RequestCode.LIST_PINS,
+}
+OWN_ANSWERS = {
+    RequestCode.HEART_BEAT,
+    RequestCode.UNREGISTER_CLIENT,
+    RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.DLEDGER_QUEUE_READERS,
+    RequestCode.READ_PLAN,
+    RequestCode.READ_RANGE,
+}
+PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
+
+
+def test_what_only_reads_is_of_no_unknown_outcome(broker: ServedBroker) -> None:
+    routes = broker.parts.requests._table
+    forwarded = {code: route.effect for code, route in routes.items() if route.forwarded}
+    assert routes.keys() - forwarded.keys() == OWN_ANSWERS
+    assert {code for code, effect in forwarded.items() if effect.unanswered is not None} == PULLS
+    assert {code for code, effect in forwarded.items() if not effect.changes} == READS | PULLS
+
+
+def test_what_needs_a_confirmed_leader_changes_nothing(broker: ServedBroker) -> None:
+    routes = broker.parts.requests._table.values()
+    assert not any(route.effect.changes for route in routes if route.needs is Needs.CONFIRMED_LEADER)
+    assert all(route.forwarded for route in routes if route.needs is not Needs.NOTHING)
