@@ -3,6 +3,6 @@
 Nothing here touches asyncio, a socket or a clock; `dledger.node` joins a replica to the real ones and `dledger_sim.log`
 to simulated ones, so what the simulator proves is what runs.  Start at `replica.Replica`.  The leader's side stands in
 `leading` and `proposer`; what comes in and goes out in `inbox` and `outbox`; syncing in `flusher` and `saver`; applying
-in `applier` and `feed`; snapshots, digests and trims in `marks`, `snapshotter` and `transfer`; healing of bit rot in
-`repair`; who may be a member in `joining`.
+in `applier` and `feed`; snapshots, digests and trims in `snapshotting`, `snapshotter` and `transfer`; healing of bit
+rot in `repair`; who may be a member in `joining`; warnings for operators in `warnings`.
 """

@@ -13,8 +13,8 @@ from dledger.core.messages import DISK_FULL
 from dledger.engines import Engine
 from dledger.errors import LogFullError
 from dledger.format import HEADER_BYTES, MAX_ENTRY_BODY_BYTES
-from dledger.replica.marks import Marks
 from dledger.replica.proposer import MARK_BYTES
+from dledger.replica.snapshotting import Snapshotting
 from dledger.store.log import LogStore
 
 GOES_ON = "writes then go on by themselves"
@@ -29,10 +29,12 @@ class Admission:
     that its own disk is full.
     """
 
-    def __init__(self, config: ReplicaConfig, store: LogStore, marks: Marks, engine: Callable[[], Engine]) -> None:
+    def __init__(
+        self, config: ReplicaConfig, store: LogStore, snapshotting: Snapshotting, engine: Callable[[], Engine]
+    ) -> None:
         self._config = config
         self._store = store
-        self._marks = marks
+        self._snapshotting = snapshotting
         self._engine = engine
         self._since = 0.0
         self.refusal: str | None = None
@@ -61,7 +63,7 @@ class Admission:
 
     def require_agreement(self) -> None:
         """Raise `LogFullError` while the replicas' states differ."""
-        if self._marks.disagree:
+        if self._snapshotting.disagree:
             raise LogFullError("the replicas' states differ and no majority agrees: writes are stopped, restore a node")
 
     def reserve(self, size: int, privileged: bool) -> int:

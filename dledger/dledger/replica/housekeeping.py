@@ -9,10 +9,10 @@ from dledger.core.messages import DISK_FULL
 from dledger.engines import Engine
 from dledger.environment import BACKGROUND, Environment
 from dledger.errors import LogFullError, StorageError
-from dledger.replica.concerns import Concerns
 from dledger.replica.joining import JoiningPolicy
 from dledger.replica.leading import Leading
-from dledger.replica.marks import Marks
+from dledger.replica.snapshotting import Snapshotting
+from dledger.replica.warnings import Warnings
 from dledger.store.disk import FULL
 from dledger.store.log import LogStore
 from dledger.types import ReplicaId
@@ -34,10 +34,10 @@ class Housekeeping:
         self,
         environment: Environment,
         store: LogStore,
-        marks: Marks,
+        snapshotting: Snapshotting,
         leading: Leading,
         joining: JoiningPolicy,
-        concerns: Concerns,
+        warnings: Warnings,
         connected: Mapping[str, ReplicaId],
         engine: Callable[[], Engine],
         *,
@@ -48,10 +48,10 @@ class Housekeeping:
     ) -> None:
         self._environment = environment
         self._store = store
-        self._marks = marks
+        self._snapshotting = snapshotting
         self._leading = leading
         self._joining = joining
-        self._concerns = concerns
+        self._warnings = warnings
         self._connected = connected
         self._engine = engine
         self._saved_commit = saved_commit
@@ -76,8 +76,8 @@ class Housekeeping:
             self._record(self._record_start)
         if not has_room or store.end_position != self._prepared_end:
             self._prepare_ahead()
-        self._marks.offer_digest()
-        self._concerns.look(engine, self._environment.now())
+        self._snapshotting.offer_digest()
+        self._warnings.look(engine, self._environment.now())
         if self._is_ready() and engine.can_change_membership:
             membership = self._joining.due(
                 engine.table.membership,

@@ -14,9 +14,9 @@ from dledger.errors import LogFullError, NotLeaderError
 from dledger.replica.admission import Admission
 from dledger.replica.completions import Completions
 from dledger.replica.feed import MachineFeed
-from dledger.replica.marks import Marks
 from dledger.replica.proposer import Contexts, Fill, Proposer, SealedEntry, check_room
 from dledger.replica.roster import Roster
+from dledger.replica.snapshotting import Snapshotting
 from dledger.store.log import LogStore
 from dledger.types import EntryKind, Membership, ReplicaId, Role
 
@@ -40,7 +40,7 @@ class Leading:
         store: LogStore,
         feed: MachineFeed,
         completions: Completions,
-        marks: Marks,
+        snapshotting: Snapshotting,
         connected: Mapping[str, ReplicaId],
         engine: Callable[[], Engine],
         *,
@@ -55,7 +55,7 @@ class Leading:
         self._store = store
         self._feed = feed
         self._completions = completions
-        self._marks = marks
+        self._snapshotting = snapshotting
         self._connected = connected
         self._engine = engine
         self._is_ready = is_ready
@@ -70,14 +70,14 @@ class Leading:
         self.on_handover: list[Callable[[], None]] = []
         """Called before a handover begins, to stage what the service still holds back."""
         self.contexts = Contexts()
-        self.admission = Admission(config, store, marks, engine)
+        self.admission = Admission(config, store, snapshotting, engine)
         self.roster = Roster(config.node_id, engine().table.membership)
         self._proposer = Proposer(
             segment_bytes=config.segment_bytes,
             next_position=self.admission.reserve,
             last=lambda: (store.last_index, store.last_chain),
             sealed=self._propose,
-            wants_mark=marks.wanted,
+            wants_mark=snapshotting.wanted,
         )
 
     def stage(

@@ -37,7 +37,6 @@ from dledger.invariants import invariant
 from dledger.net.transport import Transport
 from dledger.replica.applier import Applier
 from dledger.replica.completions import Completions
-from dledger.replica.concerns import Concerns
 from dledger.replica.feed import MachineFeed
 from dledger.replica.flusher import SLOW_SYNC_S, Flusher
 from dledger.replica.forgetting import Forgetter
@@ -46,7 +45,6 @@ from dledger.replica.inbox import Inbox
 from dledger.replica.joining import JoiningPolicy
 from dledger.replica.lateness import TimedLoop
 from dledger.replica.leading import Leading
-from dledger.replica.marks import DIGEST_CHANNEL, Marks
 from dledger.replica.opening import Opened
 from dledger.replica.outbox import Outbox
 from dledger.replica.proposer import Fill
@@ -56,10 +54,12 @@ from dledger.replica.repair import Repairer
 from dledger.replica.rewriting import Rewriter
 from dledger.replica.saver import HardStateSaver
 from dledger.replica.snapshotter import Snapshotter
+from dledger.replica.snapshotting import DIGEST_CHANNEL, Snapshotting
 from dledger.replica.standing import StandingTeller
 from dledger.replica.transfer import SNAPSHOT_CHANNEL
 from dledger.replica.upkeep import CHANNELS as UPKEEP_CHANNELS
 from dledger.replica.upkeep import Upkeep
+from dledger.replica.warnings import Warnings
 from dledger.statemachine import Restore, StateMachine
 from dledger.store.damage import CorruptRange
 from dledger.store.repair import Repaired
@@ -126,7 +126,7 @@ class Replica:
             trimmed=self._trimmed,
             failed=self.fail,
         )
-        self._marks = self._make_marks(state_machine)
+        self._snapshotting = self._make_snapshotting(state_machine)
         self.leading = self._make_leading()
         self._standing = StandingTeller(
             self._completions,
@@ -157,7 +157,7 @@ class Replica:
         )
         self._housekeeper = self._make_housekeeper(opened)
         applied_index = self._feed.restore(opened.recovery.base)
-        self._marks.restored(self._feed.state_index)
+        self._snapshotting.restored(self._feed.state_index)
         self._applier = self._make_applier(applied_index)
         self._forgetter = Forgetter(
             config.node_id,
@@ -204,8 +204,8 @@ class Replica:
             failed=self.fail,
         )
 
-    def _make_marks(self, state_machine: StateMachine) -> Marks:
-        return Marks(
+    def _make_snapshotting(self, state_machine: StateMachine) -> Snapshotting:
+        return Snapshotting(
             self.me,
             self.environment,
             self.transport,
@@ -227,7 +227,7 @@ class Replica:
             self.store,
             self._feed,
             self._completions,
-            self._marks,
+            self._snapshotting,
             self._outbox.connected,
             lambda: self.engine,
             is_ready=lambda: self.is_ready,
@@ -242,10 +242,10 @@ class Replica:
         return Housekeeping(
             self.environment,
             self.store,
-            self._marks,
+            self._snapshotting,
             self.leading,
             JoiningPolicy(config.peers, config.learners),
-            Concerns(config.node_id, config.peers),
+            Warnings(config.node_id, config.peers),
             self._outbox.connected,
             lambda: self.engine,
             saved_commit=opened.commit_index,
@@ -263,7 +263,7 @@ class Replica:
             self._completions,
             applied_index=applied_index,
             deliver=self._feed.deliver,
-            log_commands=self._marks.on_commands,
+            log_commands=self._snapshotting.on_commands,
             progressed=self._progressed,
             corrupt=self.repairer.suspect,
             failed=self.fail,
@@ -518,7 +518,7 @@ class Replica:
     def _begin_at(self, base: SnapshotMeta, restore: Restore) -> None:
         """Go on with the state of a snapshot, behind which the log begins."""
         if not self._stopped:
-            self._marks.restored(base.last_index)
+            self._snapshotting.restored(base.last_index)
             self._feed.reset(base, restore)
             self._applier.restart(base.last_index, base.position)
             self._applier.advance(self.engine.commit_index)
@@ -542,7 +542,7 @@ class Replica:
         elif channel in UPKEEP_CHANNELS:
             self._guarded(lambda: self.upkeep.on_data(sender, channel, data))
         elif channel == DIGEST_CHANNEL and self.is_ready:
-            self._guarded(lambda: self._marks.propose_digest(data))
+            self._guarded(lambda: self._snapshotting.propose_digest(data))
 
     def on_connected(self, peer: ReplicaId) -> None:
         """A peer can be sent to."""
@@ -611,4 +611,4 @@ class Replica:
 
     def propose_trim(self, position: int) -> bool:
         """Leader: have every replica drop what lies before a snapshot; False if none stands at `position`."""
-        return self._marks.propose_trim(position)
+        return self._snapshotting.propose_trim(position)

@@ -7,7 +7,7 @@ from dledger.core.effects import ResetLog
 from dledger.core.messages import InstallSnapshot
 from dledger.core.raft import Entries, Raft
 from dledger.replica.commands import Digest
-from dledger.replica.marks import Marks
+from dledger.replica.snapshotting import Snapshotting
 from dledger.types import EntryMeta, Membership, ReplicaId, Role, SnapshotMeta
 from dledger_sim.log.mutants.catalogue import Catalogue
 
@@ -16,7 +16,7 @@ CATALOGUE = Catalogue("log")
 # ---------------------------------------------------------------- membership
 
 
-def _snapshot_with_the_newest(self: Marks, mark: EntryMeta) -> None:
+def _snapshot_with_the_newest(self: Snapshotting, mark: EntryMeta) -> None:
     self._last_mark_at = self._environment.now()
     self._own_digest = Digest(mark.position, *self._me, self._machine.digest())
     if any(meta.position == mark.position for meta in self._snapshots.list()):
@@ -30,7 +30,7 @@ def _snapshot_with_the_newest(self: Marks, mark: EntryMeta) -> None:
 CATALOGUE.add(
     "snapshot-with-newest-membership",
     "a snapshot holds the membership of its last entry",
-    (Marks, "_take_snapshot", _snapshot_with_the_newest),
+    (Snapshotting, "_take_snapshot", _snapshot_with_the_newest),
 )
 
 

@@ -28,7 +28,7 @@ SNAPSHOT_SHARE = 0.05
 """Of the time at most, snapshots are written: a large state has them further apart."""
 
 
-class Marks:
+class Snapshotting:
     """Carries out the log's own commands, and proposes them.
 
     `state_index` is the last entry that the restored snapshot covers: commands up to it had their effect already.

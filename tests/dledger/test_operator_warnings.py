@@ -1,4 +1,4 @@
-"""Concerns about differences between the members of a group: said once, after they have lasted, and again after a
+"""Warnings about differences between the members of a group: said once, after they have lasted, and again after a
 minute."""
 
 import logging
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from dledger.core.progress import Progress
-from dledger.replica.concerns import LASTING_S, REPEAT_S, Concerns, clock_ahead_ms
+from dledger.replica.warnings import LASTING_S, REPEAT_S, Warnings, clock_ahead_ms
 from dledger.types import Membership, ReplicaId
 
 MEMBERS = Membership(tuple(ReplicaId(f"n{number}", f"i{number}") for number in range(3)))
@@ -27,7 +27,7 @@ def engine(ahead_ms: int = 0, answered_at: float = 0.0, members: Membership = ME
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture):
-    caplog.set_level(logging.WARNING, logger="dledger.replica.concerns")
+    caplog.set_level(logging.WARNING, logger="dledger.replica.warnings")
     return lambda: [record.getMessage() for record in caplog.records]
 
 
@@ -41,27 +41,27 @@ def test_a_clock_is_compared_as_of_the_last_answer():
 
 @pytest.mark.parametrize(("ahead_ms", "words"), [(9_000, "9000 ms ahead of"), (-9_000, "9000 ms behind")])
 def test_a_clock_that_is_far_off_is_said_with_both_nodes_once_a_minute(said, ahead_ms, words):
-    concerns = Concerns("n0", frozenset({"n0", "n1", "n2"}))
+    warnings = Warnings("n0", frozenset({"n0", "n1", "n2"}))
     for tenth in range(round(10 * (LASTING_S + REPEAT_S))):
-        concerns.look(engine(ahead_ms, tenth / 10), tenth / 10)
+        warnings.look(engine(ahead_ms, tenth / 10), tenth / 10)
     assert len(said()) == 1
     assert all(part in said()[0] for part in (words, "peer=n1", "leader n0", "at most 5000 ms"))
     later = LASTING_S + REPEAT_S
-    concerns.look(engine(ahead_ms, later), later)
+    warnings.look(engine(ahead_ms, later), later)
     assert len(said()) == 2
 
 
 def test_a_moments_difference_is_not_worth_a_line(said):
-    concerns = Concerns("n0", frozenset({"n0", "n1", "n2"}))
+    warnings = Warnings("n0", frozenset({"n0", "n1", "n2"}))
     for tenth in range(100):
-        concerns.look(engine(9_000 if tenth % 20 < 10 else 0, tenth / 10), tenth / 10)
+        warnings.look(engine(9_000 if tenth % 20 < 10 else 0, tenth / 10), tenth / 10)
     assert said() == []
 
 
 def test_a_configuration_that_names_other_members_is_said_with_both_lists(said):
-    concerns = Concerns("n0", frozenset({"n0", "n1", "n9"}))
-    concerns.look(engine(), 0.0)
-    concerns.look(engine(answered_at=LASTING_S), LASTING_S)
+    warnings = Warnings("n0", frozenset({"n0", "n1", "n9"}))
+    warnings.look(engine(), 0.0)
+    warnings.look(engine(answered_at=LASTING_S), LASTING_S)
     assert len(said()) == 1
     assert "n0, n1, n9" in said()[0]
     assert "n0, n1, n2" in said()[0]

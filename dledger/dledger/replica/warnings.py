@@ -1,6 +1,6 @@
 """Warnings for operators about things on which nothing depends: clocks that differ, members that differ.
 
-Each concern is one warning, logged when it has lasted `LASTING_S` and again every `REPEAT_S` while it lasts.
+Each is logged when its reason has lasted `LASTING_S` and again every `REPEAT_S` while it lasts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def clock_ahead_ms(peer: Progress, now: float, wall_ms: int) -> int | None:
     return peer.wall_ms + int((now - peer.contact_at) * 1000) - wall_ms
 
 
-class Concerns:
+class Warnings:
     """`configured` are the node ids of the configuration, this node's included."""
 
     def __init__(self, node_id: str, configured: frozenset[str]) -> None:
