@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 from dledger.errors import BusyError, CorruptionError
 from dledger.format import HEADER_BYTES, encode_command, seal
@@ -12,6 +13,7 @@ from dledger.replica.completions import Completions
 from dledger.replica.proposer import Contexts
 from dledger.replica.recent import RecentEntries
 from dledger.types import EntryKind
+from tests.dledger.fake_driver import FakeDriver
 
 
 class Turns:
@@ -79,26 +81,29 @@ class Setup:
         self.log = Log(count, dict(commands))
         self.applied = []
         self.batches = []
-        self.corrupt = []
-        self.failures = []
-        self.completions = Completions(self.failures.append)
+        self.driver = FakeDriver()
+        self.completions = Completions(self.driver.fail)
         self.applier = Applier(
             self.turns,
             self.log,
             RecentEntries(1 << 20),
             Contexts(),
             self.completions,
+            self,
+            self,
+            SimpleNamespace(applied=lambda _index: None),
+            SimpleNamespace(look=lambda: False),
+            SimpleNamespace(),
+            self.driver,
             applied_index=-1,
-            deliver=self.deliver,
-            log_commands=lambda meta, _commands, _before: self.batches.append(f"commands of {meta.index}"),
-            progressed=lambda: None,
-            corrupt=self.corrupt.append,
-            failed=self.failures.append,
         )
 
     def advance(self, commit_index):
         self.applier.advance(commit_index)
         self.completions.run()
+
+    def on_commands(self, meta, _commands, _before):
+        self.batches.append(f"commands of {meta.index}")
 
     def deliver(self, entries):
         self.batches.append([entry.index for entry in entries])
@@ -109,7 +114,7 @@ class Setup:
             self.turns.run_soon()
             if self.turns.cold:
                 self.turns.cold.popleft()()
-        assert self.failures == []
+        assert self.driver.failures == []
         return self.applied
 
 
@@ -118,7 +123,7 @@ def test_entries_that_verify_again_are_applied_once_however_often_they_were_aske
     setup.log.error = CorruptionError("rotten")
     setup.advance(4)
     setup.turns.cold.popleft()()
-    assert setup.corrupt == [0]
+    assert setup.driver.suspects == [0]
     setup.log.error = None
     setup.applier.retry()
     setup.applier.retry()
@@ -152,7 +157,7 @@ def test_what_stays_rotten_is_asked_for_again_at_each_retry_and_told_each_time()
     setup.advance(4)
     for count in range(1, 4):
         setup.turns.cold.popleft()()
-        assert setup.corrupt == [0] * count
+        assert setup.driver.suspects == [0] * count
         setup.applier.retry()
         setup.turns.run_soon()
     setup.log.error = None

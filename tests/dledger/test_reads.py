@@ -15,13 +15,17 @@ from dledger.core.settings import RaftSettings
 from dledger.errors import NotLeaderError
 from dledger.replica.reads import ReadWaiters
 from dledger.types import EntryKind, EntryMeta, HardState, Membership, ReplicaId
+from tests.dledger.fake_driver import FakeDriver
 
 
 class Turns:
-    """An environment of which only `call_soon` is used; `turn` ends a turn of the event loop."""
+    """An environment whose clock stands; `turn` ends a turn of the event loop."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
+
+    def now(self) -> float:
+        return 0.0
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
@@ -32,8 +36,21 @@ class Turns:
             callback()
 
 
-def nothing() -> None:
-    """Nothing follows from a round that begins."""
+class Leading(FakeDriver):
+    """Engine and driver of a leader; `begin` gives each round its number, None where none can begin."""
+
+    is_leader, leader, term, transfer_to = True, None, 3, None
+
+    def __init__(self, begin: Callable[[], int | None]) -> None:
+        super().__init__()
+        self._begin = begin
+
+    def read_index(self, _now: float) -> int | None:
+        return self._begin()
+
+
+def waiters_of(turns: "Turns", leading: Leading) -> ReadWaiters:
+    return ReadWaiters(turns, leading, leading)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -49,7 +66,7 @@ def test_reads_of_one_turn_share_a_round(turns: Turns):
         rounds.append(len(rounds) + 1)
         return rounds[-1]
 
-    waiters = ReadWaiters(turns, begin, nothing)  # type: ignore[arg-type]
+    waiters = waiters_of(turns, Leading(begin))
     waiters.add(answers.append)
     waiters.add(answers.append)
     assert rounds == []
@@ -69,18 +86,31 @@ def test_reads_of_one_turn_share_a_round(turns: Turns):
 
 
 def test_a_round_that_cannot_begin_fails_its_reads(turns: Turns):
-    error = NotLeaderError(None, 3)
     answers: list[Exception | None] = []
-    waiters = ReadWaiters(turns, lambda: error, nothing)  # type: ignore[arg-type]
+    waiters = waiters_of(turns, Leading(lambda: None))
     waiters.add(answers.append)
+    waiters.add(answers.append)
+    assert answers == []
     turns.turn()
-    assert answers == [error]
+    assert len(answers) == 2
+    assert all(isinstance(answer, NotLeaderError) for answer in answers)
+
+
+@pytest.mark.parametrize("attribute", [{"is_leader": False}, {"is_stopped": True}])
+def test_who_does_not_lead_or_has_stopped_begins_no_round(turns: Turns, attribute: dict[str, bool]):
+    answers: list[Exception | None] = []
+    leading = Leading(lambda: pytest.fail("a round begins"))
+    vars(leading).update(attribute)
+    waiters_of(turns, leading).add(answers.append)
+    assert [type(answer) for answer in answers] == [NotLeaderError]
+    turns.turn()
+    assert len(answers) == 1
 
 
 def test_reads_that_cannot_be_confirmed_any_more_fail_wherever_they_stand(turns: Turns):
     rounds = iter(range(1, 10))
     answers: list[Exception | None] = []
-    waiters = ReadWaiters(turns, lambda: next(rounds), nothing)  # type: ignore[arg-type]
+    waiters = waiters_of(turns, Leading(lambda: next(rounds)))
     waiters.add(answers.append)
     turns.turn()
     waiters.confirmed(1, 10)
@@ -97,11 +127,12 @@ def test_reads_that_cannot_be_confirmed_any_more_fail_wherever_they_stand(turns:
 def test_a_group_of_one_confirms_before_the_round_has_a_number(turns: Turns):
     answers: list[Exception | None] = []
 
-    def confirm() -> None:
-        waiters.confirmed(1, 5)
-        waiters.applied(5)
+    class Alone(Leading):
+        def pump(self) -> None:
+            waiters.confirmed(1, 5)
+            waiters.applied(5)
 
-    waiters = ReadWaiters(turns, lambda: 1, confirm)  # type: ignore[arg-type]
+    waiters = waiters_of(turns, Alone(lambda: 1))
     waiters.add(answers.append)
     turns.turn()
     assert answers == [None]
@@ -119,18 +150,20 @@ def test_an_earlier_round_that_is_confirmed_when_one_begins_answers_none_of_its_
     core.take()
     answers: list[Exception | None] = []
 
-    def carry_out() -> None:
-        for effect in core.take().effects:
-            if isinstance(effect, ReadsReady):
-                waiters.confirmed(effect.round, effect.index)
-        waiters.applied(10)
+    class Driver(FakeDriver):
+        def pump(self) -> None:
+            for effect in core.take().effects:
+                if isinstance(effect, ReadsReady):
+                    waiters.confirmed(effect.round, effect.index)
+            waiters.applied(10)
 
-    waiters = ReadWaiters(turns, lambda: core.read_index(0.0) or -1, carry_out)  # type: ignore[arg-type]
+    driver = Driver()
+    waiters = ReadWaiters(turns, core, driver)  # type: ignore[arg-type]
     waiters.add(answers.append)
     turns.turn()
     assert answers == []
     core.step(c, HeartbeatReply(core.term, first + 1, core.commit_index), 0.0)
-    carry_out()
+    driver.pump()
     assert answers == [None]
 
 
@@ -171,7 +204,7 @@ class Histories(RuleBasedStateMachine):
         self.round_commit: dict[int, int] = {}
         self.answered: dict[int, Exception | None] = {}
         self.reads = 0
-        self.waiters = ReadWaiters(self.turns, self.begin, nothing)  # type: ignore[arg-type]
+        self.waiters = waiters_of(self.turns, Leading(self.begin))
 
     def begin(self) -> int:
         self.rounds += 1

@@ -9,6 +9,7 @@ from dledger.replica.completions import Completions
 from dledger.replica.flusher import Flusher
 from dledger.replica.removal import Remover
 from dledger_broker.testing.environment import FakeEnvironment
+from tests.dledger.fake_driver import FakeDriver
 
 Done = Callable[[object], None]
 
@@ -63,12 +64,11 @@ class Log:
 
 class Parts:
     def __init__(self) -> None:
-        self.log, self.workers, self.failures = Log(), Workers(), list[BaseException]()
-        failed = self.failures.append
-        self.flusher = Flusher(
-            self.workers, cast(Any, self.log), Completions(failed), sync=True, durable=lambda *_: None, failed=failed
-        )
-        self.remover = Remover(self.workers, cast(Any, self.log), self.flusher, failed=failed)
+        self.log, self.workers, driver = Log(), Workers(), FakeDriver()
+        self.failures = driver.failures
+        engine: Any = SimpleNamespace(synced=lambda *_: None)
+        self.flusher = Flusher(self.workers, cast(Any, self.log), Completions(driver.fail), engine, driver, sync=True)
+        self.remover = Remover(self.workers, cast(Any, self.log), self.flusher, driver)
 
 
 def test_a_removal_waits_for_the_sync_under_way_and_syncs_the_mark_first() -> None:

@@ -10,6 +10,7 @@ from dledger.replica.snapshot_keeper import SCRUB_BYTES, SnapshotKeeper
 from dledger.store.snapshots import SnapshotStore
 from dledger.testing.disk import SimDisk
 from dledger.types import Membership, ReplicaId, SnapshotMeta
+from tests.dledger.fake_driver import Unfailing
 
 META = SnapshotMeta(4096, 17, 3, 99, Membership((ReplicaId("a", "1"),)))
 
@@ -39,16 +40,7 @@ def snapshots() -> SnapshotStore:
 def keeper_of(snapshots: SnapshotStore, lane: Lane) -> SnapshotKeeper:
     nothing = cast(Any, None)
     return SnapshotKeeper(
-        "a",
-        cast(Any, lane),
-        nothing,
-        nothing,
-        snapshots,
-        {},
-        rest_s=0.0,
-        applied_position=lambda: 0,
-        replaced=lambda: None,
-        failed=lambda error: pytest.fail(repr(error)),
+        "a", cast(Any, lane), nothing, nothing, snapshots, {}, nothing, nothing, Unfailing(), rest_s=0.0
     )
 
 

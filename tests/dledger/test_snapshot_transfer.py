@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from node_group import Group, Journal, has_trimmed, until
@@ -27,6 +28,7 @@ from dledger.store.disk import OsDisk
 from dledger.store.snapshots import SnapshotStore
 from dledger.testing.disk import SimDisk
 from dledger.types import Membership, ReplicaId, SnapshotMeta
+from tests.dledger.fake_driver import FakeDriver
 
 A, B = ReplicaId("a", "1"), ReplicaId("b", "1")
 META = SnapshotMeta(4096, 17, 3, 99, Membership((A, B)))
@@ -37,7 +39,8 @@ class AtOnce:
     """The environment and the transport of a sender: what it hands over has arrived."""
 
     def __init__(self, target: SnapshotStore) -> None:
-        self.failures: list[BaseException] = []
+        self.driver = FakeDriver()
+        self.failures = self.driver.failures
         self.target = target
         self.receiver = self.receiver_on(self)
         self.answers: list[SnapshotMeta | BaseException] = []
@@ -45,15 +48,8 @@ class AtOnce:
         self.sender: SnapshotSender | None = None
 
     def receiver_on(self, environment) -> SnapshotReceiver:
-        return SnapshotReceiver(
-            environment,
-            self,
-            self.target,
-            self.take,
-            prepare=self.prepare,
-            decode=self.decode,
-            failed=self.failures.append,
-        )
+        store = SimpleNamespace(files=self, snapshots=self.target)
+        return SnapshotReceiver(environment, self, store, self, self.driver, taken=self.take)
 
     def take(self, receiver: ReplicaId, data: bytes) -> None:
         """What the receiver answers, as a leader's replica does."""
@@ -71,7 +67,7 @@ class AtOnce:
 
         return restore
 
-    def prepare(self, meta: SnapshotMeta) -> None:
+    def prepare_reset(self, meta: SnapshotMeta) -> None:
         """There is space."""
 
     def now(self) -> float:
@@ -333,11 +329,11 @@ def test_a_snapshot_that_rots_as_it_is_written_is_not_listed():
 def test_a_snapshot_that_could_not_be_installed_for_lack_of_space_is_not_listed(monkeypatch):
     """A reset of the log that has begun cannot be refused any more, so what it needs is taken before."""
 
-    def prepare(_wire: AtOnce, meta: SnapshotMeta) -> None:
+    def prepare_reset(_wire: AtOnce, meta: SnapshotMeta) -> None:
         assert meta == META
         raise LogFullError("no space to reset the log")
 
-    monkeypatch.setattr(AtOnce, "prepare", prepare)
+    monkeypatch.setattr(AtOnce, "prepare_reset", prepare_reset)
     target = SnapshotStore.open(SimDisk())
     assert isinstance(transfer(target), LogFullError)
     assert target.list() == []

@@ -24,6 +24,7 @@ from dledger.store.snapshots import SnapshotStore
 from dledger.testing.disk import SimDisk
 from dledger.types import Membership, ReplicaId, SnapshotMeta
 from dledger_broker.testing import FakeEnvironment
+from tests.dledger.fake_driver import Unfailing
 from tests.recorded.golden_files import bytes_text, compare
 
 ME, PEER = ReplicaId("n0", "0123456789abcdef0123456789abcdef"), ReplicaId("n1", 32 * "f")
@@ -221,14 +222,14 @@ def test_a_snapshot_is_sent_as_recorded() -> None:
     env.run_ready()
     assert events == ["sent"]
     *pieces, _end, _install = wire.frames
+    store = SimpleNamespace(snapshots=SnapshotStore.open(SimDisk()))
     receiver = SnapshotReceiver(
         env,
         wire.links,
-        SnapshotStore.open(SimDisk()),
-        lambda _sender, _data: None,
-        prepare=lambda _meta: None,
-        decode=lambda _meta: lambda: 0,
-        failed=raise_it,
+        store,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        Unfailing(),
+        taken=lambda _sender, _data: None,
     )
     for piece in pieces:
         receiver.on_data(PEER, frames_in(piece)[0].payload)
@@ -268,11 +269,11 @@ def test_rotten_entries_are_asked_for_as_recorded() -> None:
         wire.links,
         Rotten(),  # type: ignore[arg-type]
         {"n1": PEER},
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        SimpleNamespace(commit_index=100),  # type: ignore[arg-type]
+        Unfailing(),
         rest_s=60.0,
-        committed=lambda: 100,
-        repaired=lambda _range, _found: None,
-        forget=lambda _range, _trimmed_to: None,
-        failed=raise_it,
     )
     repairer.tick()
     for request in ("00000000090000000000001000000001f4", "0000000009000000000010000000000001"):
@@ -290,10 +291,10 @@ def test_rotten_snapshots_are_asked_for_as_recorded() -> None:
         Rotten(),  # type: ignore[arg-type]
         Rotten(),  # type: ignore[arg-type]
         {"n1": PEER},
+        SimpleNamespace(applied_position=1 << 20),  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        Unfailing(),
         rest_s=60.0,
-        applied_position=lambda: 1 << 20,
-        replaced=lambda: None,
-        failed=raise_it,
     )
     keeper.tick()
     for position in (8_192, 4_096):
@@ -301,7 +302,3 @@ def test_rotten_snapshots_are_asked_for_as_recorded() -> None:
         keeper.on_data(PEER, head)
         env.run_ready()
     compare("peer/snapshot-copies", wire.lines)
-
-
-def raise_it(error: BaseException) -> None:
-    raise error

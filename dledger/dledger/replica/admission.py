@@ -6,7 +6,6 @@ Privileged entries (no-ops, memberships, trims) may use what is kept back, so th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from dledger.config import ReplicaConfig
 from dledger.core.messages import DISK_FULL
@@ -29,9 +28,7 @@ class Admission:
     that its own disk is full.
     """
 
-    def __init__(
-        self, config: ReplicaConfig, store: LogStore, snapshotting: Snapshotting, engine: Callable[[], Engine]
-    ) -> None:
+    def __init__(self, config: ReplicaConfig, store: LogStore, snapshotting: Snapshotting, engine: Engine) -> None:
         self._config = config
         self._store = store
         self._snapshotting = snapshotting
@@ -50,7 +47,7 @@ class Admission:
             logger.info("node=%s event=writes_taken refused_s=%.1f", self._config.node_id, now - self._since)
 
     def _look(self, *, leads: bool) -> str | None:
-        if self._engine().disk_used >= DISK_FULL:  # small entries may still fit, until the segment ends
+        if self._engine.disk_used >= DISK_FULL:  # small entries may still fit, until the segment ends
             return self._own_disk()
         if not leads:
             return None
@@ -92,7 +89,7 @@ class Admission:
 
     def _require_followers_room(self) -> None:
         """Refuse what could not be committed: raises `LogFullError` when too many voters have full disks."""
-        engine = self._engine()
+        engine = self._engine
         membership, progress = engine.table.membership, engine.progress
         full = [
             peer.node_id for peer in membership.voters if peer in progress and progress[peer].disk_used >= DISK_FULL

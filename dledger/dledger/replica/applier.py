@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
+from dledger.engines import Engine
 from dledger.environment import URGENT, Environment
 from dledger.errors import BusyError, CorruptionError, StorageError
 from dledger.format import HEADER_BYTES
 from dledger.replica.commands import has_own
 from dledger.replica.completions import Completions
+from dledger.replica.driver import Driver
+from dledger.replica.feed import MachineFeed
 from dledger.replica.proposer import Contexts
+from dledger.replica.reads import ReadWaiters
 from dledger.replica.recent import Buffer, RecentEntries
-from dledger.statemachine import CommittedEntry
+from dledger.replica.snapshotting import Snapshotting
+from dledger.replica.standing import StandingTeller
+from dledger.statemachine import CommittedEntry, Restore
 from dledger.store.log import LogStore
-from dledger.types import EntryKind, EntryMeta
+from dledger.types import EntryKind, EntryMeta, SnapshotMeta
 
 SLICE_S = 0.005
 BATCH_ENTRIES = 64
@@ -25,11 +31,10 @@ BUSY_PAUSE_S = 0.01
 class Applier:
     """Follows the commit index; what it calls is called among the `completions`, or by the event loop.
 
-    `deliver(entries)` gets groups to apply; `log_commands(meta, commands, before)` is asked about every group that has
-    commands of the log's own, when those before it are applied and it is not; `progressed()` is called after every
-    slice.  `before` is the entry in front of it, None if that was not applied here.
+    A group's commands of the log's own are carried out when those before it are applied and it is not.  Reads that
+    waited, and who is told the standing, are looked after behind every slice.
     Entries that are not in memory are read on the urgent lane.
-    Where they do not verify applying stands still until `retry`, and `corrupt(index)` is told from where on.
+    Where they do not verify applying stands still until `retry`.
     """
 
     def __init__(
@@ -39,24 +44,26 @@ class Applier:
         recent: RecentEntries,
         contexts: Contexts,
         completions: Completions,
+        feed: MachineFeed,
+        snapshotting: Snapshotting,
+        reads: ReadWaiters,
+        standing: StandingTeller,
+        engine: Engine,
+        driver: Driver,
         *,
         applied_index: int,
-        deliver: Callable[[Sequence[CommittedEntry]], None],
-        log_commands: Callable[[EntryMeta, memoryview, EntryMeta | None], None],
-        progressed: Callable[[], None],
-        corrupt: Callable[[int], None],
-        failed: Callable[[BaseException], None],
     ) -> None:
         self._environment = environment
         self._store = store
         self._recent = recent
         self._contexts = contexts
         self._completions = completions
-        self._deliver = deliver
-        self._log_commands = log_commands
-        self._progressed = progressed
-        self._corrupt = corrupt
-        self._failed = failed
+        self._feed = feed
+        self._snapshotting = snapshotting
+        self._reads = reads
+        self._standing = standing
+        self._engine = engine
+        self._driver = driver
         self._target = applied_index
         self._epoch = 0
         self._waiting = False
@@ -94,6 +101,14 @@ class Applier:
         self.applied_position = applied_position
         self._target = max(self._target, applied_index)
 
+    def begin_at(self, base: SnapshotMeta, restore: Restore) -> None:
+        """Go on with the state of a snapshot, behind which the log begins."""
+        if not self._driver.is_stopped:
+            self._snapshotting.restored(base.last_index)
+            self._feed.reset(base, restore)
+            self.restart(base.last_index, base.position)
+            self.advance(self._engine.commit_index)
+
     @property
     def stalled_s(self) -> float:
         """How long the next entry could not be read already; 0 if it can."""
@@ -104,6 +119,15 @@ class Applier:
         if self._at_rest:
             self._at_rest = False
             self._later()
+
+    def serve_reads(self) -> None:
+        """Answer the reads that are confirmed for what is applied."""
+        self._reads.applied(self.applied_index)
+
+    def _progressed(self) -> None:
+        self.serve_reads()
+        if self._standing.look():
+            self._completions.run()
 
     def _run(self) -> None:
         self._waiting = False
@@ -139,7 +163,7 @@ class Applier:
         try:
             self._run()
         except Exception as error:
-            self._failed(error)
+            self._driver.fail(error)
 
     def _read(self, first: int) -> None:
         self._waiting = True
@@ -164,10 +188,10 @@ class Applier:
             if self._stalled_at is None:
                 self._stalled_at = self._environment.now()
             self._at_rest = True
-            self._corrupt(self.applied_index + 1)
+            self._driver.suspect(self.applied_index + 1)
             return
         if isinstance(result, BaseException):
-            self._failed(result)
+            self._driver.fail(result)
             return
         self._stalled_at = None
         metas, data = result
@@ -181,7 +205,7 @@ class Applier:
             for start in range(0, len(entries), BATCH_ENTRIES):
                 self._apply(entries[start : start + BATCH_ENTRIES])
         except Exception as error:
-            self._failed(error)
+            self._driver.fail(error)
             return
         finally:
             self._running = False
@@ -202,7 +226,7 @@ class Applier:
                 if groups:
                     self._hand_over(groups)
                     groups = []
-                self._log_commands(meta, commands, before)
+                self._snapshotting.on_commands(meta, commands, before)
             groups.append(
                 CommittedEntry(
                     meta.index,
@@ -219,6 +243,6 @@ class Applier:
         self.applied_position = entries[-1][0].end
 
     def _hand_over(self, groups: list[CommittedEntry]) -> None:
-        self._deliver(groups)
+        self._feed.deliver(groups)
         self.applied_index = groups[-1].index
         self.applied_position = groups[-1].end

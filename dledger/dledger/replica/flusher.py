@@ -6,9 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from dledger.engines import Engine
 from dledger.environment import FLUSH, Environment
 from dledger.errors import StorageError
 from dledger.replica.completions import Completions
+from dledger.replica.driver import Driver
 from dledger.store.log import LogStore
 from dledger.store.sync import SyncTicket
 
@@ -22,9 +24,8 @@ SLOW_SYNC_S = 1.0
 class Flusher:
     """Runs the store's syncs on the flush thread.
 
-    `durable(generation, index)` is told what an acknowledgement may vouch for: with `sync` what a completed sync
-    covered, without it what was written, once the effect that wrote it is carried out.  `failed` is told the error that
-    ends this replica.
+    The engine is told what an acknowledgement may vouch for: with `sync` what a completed sync covered, without it what
+    was written, once the effect that wrote it is carried out.
     """
 
     def __init__(
@@ -32,17 +33,17 @@ class Flusher:
         environment: Environment,
         store: LogStore,
         completions: Completions,
+        engine: Engine,
+        driver: Driver,
         *,
         sync: bool,
-        durable: Callable[[int, int], None],
-        failed: Callable[[BaseException], None],
     ) -> None:
         self._environment = environment
         self._store = store
         self._completions = completions
+        self._engine = engine
+        self._driver = driver
         self._sync = sync
-        self._durable = durable
-        self._failed = failed
         self._running = False
         self._syncing = False
         self._between: deque[tuple[Callable[[], object], Callable[[object], None]]] = deque()
@@ -99,6 +100,10 @@ class Flusher:
         self._reporting = False
         self._durable(self._store.generation, self._store.last_index)
 
+    def _durable(self, generation: int, index: int) -> None:
+        self._engine.synced(generation, index, self._environment.now())
+        self._driver.pump()
+
     def tick(self) -> None:
         """Called a few times a second: bounds how long unsynced bytes wait where acknowledgements do not."""
         now = self._environment.now()
@@ -121,7 +126,7 @@ class Flusher:
             try:
                 self._ticket_done(ticket, result)
             except StorageError as error:
-                self._failed(error)
+                self._driver.fail(error)
 
         self._run(ticket.run, done)
 
@@ -137,7 +142,7 @@ class Flusher:
         if self._stopped:
             return False
         if isinstance(result, BaseException):
-            self._failed(result)
+            self._driver.fail(result)
             return False
         self.syncs += 1
         self.seconds += now - self._began_at

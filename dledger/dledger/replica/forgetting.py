@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 from dledger.environment import URGENT, Environment
 from dledger.errors import CorruptionError, TrimmedError
 from dledger.replica.applier import Applier
+from dledger.replica.driver import Driver
 from dledger.replica.feed import MachineFeed
 from dledger.replica.snapshotter import Snapshotter
 from dledger.statemachine import Restore
@@ -30,10 +31,7 @@ class _Found(NamedTuple):
 
 
 class Forgetter:
-    """`begin_at(base, restore)` gives the state machine the state of a snapshot, and goes on from there;
-    `trimmed(base)` is told that the log begins behind it.  `run` carries out what a worker has found, unless this
-    replica has stopped; `failed` is told the error that ends it.
-    """
+    """Looks for such a snapshot on a worker, one search at a time."""
 
     def __init__(
         self,
@@ -44,11 +42,7 @@ class Forgetter:
         snapshotter: Snapshotter,
         feed: MachineFeed,
         applier: Applier,
-        *,
-        begin_at: Callable[[SnapshotMeta, Restore], None],
-        trimmed: Callable[[SnapshotMeta], None],
-        run: Callable[[Callable[[], None]], None],
-        failed: Callable[[BaseException], None],
+        driver: Driver,
     ) -> None:
         self._node_id = node_id
         self._environment = environment
@@ -57,10 +51,7 @@ class Forgetter:
         self._snapshotter = snapshotter
         self._feed = feed
         self._applier = applier
-        self._begin_at = begin_at
-        self._trimmed = trimmed
-        self._run = run
-        self._failed = failed
+        self._driver = driver
         self._looking = False
 
     def begin_behind(self, damaged: CorruptRange, trimmed_to: int) -> None:
@@ -76,11 +67,7 @@ class Forgetter:
         limit = min(trimmed_to, state.position)
         candidates = [meta for meta in reversed(self._snapshots.list()) if damaged.end <= meta.position <= limit]
         self._looking = True
-        self._environment.run_blocking(
-            URGENT,
-            partial(self._find, candidates),
-            lambda found: self._run(partial(self._begin, damaged, state, found)),
-        )
+        self._environment.run_blocking(URGENT, partial(self._find, candidates), partial(self._found, damaged, state))
 
     def _rebuilt_state(self) -> SnapshotMeta | None:
         """The snapshot that the state is of, if views are still being rebuilt from below it."""
@@ -100,11 +87,14 @@ class Forgetter:
                 return _Found(rotten, base, self._feed.decode(base))
         return _Found(rotten, None, None)
 
+    def _found(self, damaged: CorruptRange, state: SnapshotMeta, found: _Found | BaseException) -> None:
+        self._driver.run(partial(self._begin, damaged, state, found))
+
     def _begin(self, damaged: CorruptRange, state: SnapshotMeta, found: _Found | BaseException) -> None:
         self._looking = False
         if isinstance(found, BaseException):
             if not isinstance(found, TrimmedError):
-                self._failed(found)
+                self._driver.fail(found)
             return
         listed = self._snapshots.list()
         for meta in found.rotten:
@@ -117,6 +107,6 @@ class Forgetter:
         if self._store.first_position != base.position:
             return
         self._snapshotter.abandon()
-        self._begin_at(base, restore)
-        self._trimmed(base)
+        self._applier.begin_at(base, restore)
+        self._snapshotter.trimmed(base)
         logger.warning("node=%s event=forgotten start=%d end=%d", self._node_id, damaged.start, damaged.end)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from dledger.config import ReplicaConfig
 from dledger.core.messages import DISK_FULL
 from dledger.engines import Engine
 from dledger.environment import BACKGROUND, Environment
 from dledger.errors import LogFullError, StorageError
+from dledger.replica.driver import Driver
 from dledger.replica.joining import JoiningPolicy
 from dledger.replica.leading import Leading
+from dledger.replica.opening import Opened
 from dledger.replica.snapshotting import Snapshotting
 from dledger.replica.warnings import Warnings
 from dledger.store.disk import FULL
-from dledger.store.log import LogStore
 from dledger.types import ReplicaId
 
 PREPARE_STEP_BYTES = 16 << 20
@@ -25,39 +27,34 @@ LOOK_AT_DISK_S = 1.0
 
 
 class Housekeeping:
-    """`saved_commit` is the commit index that the directory holds; `failed` is told what ends this replica.
+    """`connected` maps node ids to the incarnation that can be sent to.
 
-    `record_start()`, unless it is None, is called once this replica may vote and there is room for what it writes.
+    A start that is still to be recorded is, once this replica may vote and there is room for what that writes.
     """
 
     def __init__(
         self,
+        config: ReplicaConfig,
+        opened: Opened,
         environment: Environment,
-        store: LogStore,
         snapshotting: Snapshotting,
         leading: Leading,
-        joining: JoiningPolicy,
-        warnings: Warnings,
         connected: Mapping[str, ReplicaId],
-        engine: Callable[[], Engine],
-        *,
-        saved_commit: int,
-        record_start: Callable[[], None] | None,
-        is_ready: Callable[[], bool],
-        failed: Callable[[BaseException], None],
+        engine: Engine,
+        driver: Driver,
     ) -> None:
         self._environment = environment
-        self._store = store
+        self._store = opened.store
         self._snapshotting = snapshotting
         self._leading = leading
-        self._joining = joining
-        self._warnings = warnings
+        self._joining = JoiningPolicy(config.peers, config.learners)
+        self._warnings = Warnings(config.node_id, config.peers)
         self._connected = connected
         self._engine = engine
-        self._saved_commit = saved_commit
-        self._record_start = record_start
-        self._is_ready = is_ready
-        self._failed = failed
+        self._driver = driver
+        self._saved_commit = opened.commit_index
+        """The commit index that the directory holds."""
+        self._record_start = opened.record_start
         self._preparing = False
         self._prepared_end = -1
         self._disk_ratio = 0.0
@@ -65,12 +62,12 @@ class Housekeeping:
 
     def run(self) -> None:
         """Do what is due."""
-        engine, store = self._engine(), self._store
+        engine, store = self._engine, self._store
         has_room = store.has_room(store.end_position)
         engine.disk_used = min(int(self._disk_ratio * DISK_FULL), DISK_FULL - 1) if has_room else DISK_FULL
         self._look_at_disk()
         engine.wall_ms = self._environment.wall_ms()
-        self._leading.admission.look(self._environment.now(), leads=self._is_ready())
+        self._leading.admission.look(self._environment.now(), leads=self._driver.is_ready)
         self._save_commit(engine.commit_index)
         if self._record_start is not None and engine.may_vote and has_room:
             self._record(self._record_start)
@@ -78,7 +75,7 @@ class Housekeeping:
             self._prepare_ahead()
         self._snapshotting.offer_digest()
         self._warnings.look(engine, self._environment.now())
-        if self._is_ready() and engine.can_change_membership:
+        if self._driver.is_ready and engine.can_change_membership:
             membership = self._joining.due(
                 engine.table.membership,
                 self._connected.values(),
@@ -101,7 +98,7 @@ class Housekeeping:
         def done(ratio: float | BaseException) -> None:
             self._look_at = self._environment.now() + LOOK_AT_DISK_S
             if isinstance(ratio, BaseException):
-                self._failed(StorageError(f"the free space of the disk cannot be told: {ratio}"))
+                self._driver.fail(StorageError(f"the free space of the disk cannot be told: {ratio}"))
             else:
                 self._disk_ratio = ratio
 
@@ -114,7 +111,7 @@ class Housekeeping:
             if isinstance(error, OSError) and error.errno in FULL:
                 self._record_start = start  # it is due again
             elif error is not None:
-                self._failed(StorageError(f"recording this start failed: {error}"))
+                self._driver.fail(StorageError(f"recording this start failed: {error}"))
 
         self._environment.run_blocking(BACKGROUND, start, done)
 
@@ -136,6 +133,6 @@ class Housekeeping:
             self._preparing = False
             self._prepared_end = end if result is False else -1  # nothing is left to do until the log has grown
             if isinstance(result, StorageError):
-                self._failed(result)
+                self._driver.fail(result)
 
         self._environment.run_blocking(BACKGROUND, partial(self._store.prepare_ahead, PREPARE_STEP_BYTES), done)

@@ -14,7 +14,9 @@ from dledger.environment import Environment
 from dledger.errors import BusyError, ContradictionError, CorruptionError, LogFullError, TrimmedError
 from dledger.format import HEADER_BYTES, parse_run
 from dledger.net.transport import Transport
+from dledger.replica.driver import Driver
 from dledger.replica.feed import MachineFeed
+from dledger.replica.outbox import Outbox
 from dledger.replica.transfer import Received, SnapshotReceiver
 from dledger.store.log import LogStore
 from dledger.types import NO_CHAIN, EntryKind, EntryMeta, ReplicaId
@@ -26,11 +28,7 @@ FULL_PAUSE_S = 0.25
 
 
 class Inbox:
-    """`run(work)` carries out a step that arrives later than its message, and what the engine makes of it.
-
-    `taken` is given what a peer answers that is being sent a snapshot, see `SnapshotReceiver`; `failed` is told the
-    error that ends this replica.
-    """
+    """Steps the engine with each message, some later than they arrived."""
 
     def __init__(
         self,
@@ -38,27 +36,16 @@ class Inbox:
         transport: Transport,
         store: LogStore,
         feed: MachineFeed,
-        engine: Callable[[], Engine],
-        *,
-        taken: Callable[[ReplicaId, bytes], None],
-        run: Callable[[Callable[[], None]], None],
-        failed: Callable[[BaseException], None],
+        outbox: Outbox,
+        engine: Engine,
+        driver: Driver,
     ) -> None:
         self._environment = environment
         self._store = store
         self._feed = feed
         self._engine = engine
-        self._run = run
-        self._failed = failed
-        self.receiver = SnapshotReceiver(
-            environment,
-            transport,
-            store.snapshots,
-            taken,
-            prepare=store.files.prepare_reset,
-            decode=feed.decode,
-            failed=failed,
-        )
+        self._driver = driver
+        self.receiver = SnapshotReceiver(environment, transport, store, feed, driver, taken=outbox.on_snapshot_taken)
         self.corrupt_messages = 0
         """Appends whose bytes did not verify; they were dropped."""
         self._deaf_until = float("-inf")
@@ -73,7 +60,7 @@ class Inbox:
         """Step what arrived meanwhile, in its order, until something makes the inbox hold again."""
         self._holding = False
         while self._held and not self._holding:
-            self._run(self._held.popleft())
+            self._driver.run(self._held.popleft())
 
     def _is_held(self, work: Callable[[], None]) -> bool:
         """Whether `work` has to wait, or is dropped as a network may drop it; else it is to be done now."""
@@ -90,7 +77,7 @@ class Inbox:
         elif isinstance(message, InstallSnapshot):
             self.receiver.finish(sender, message, partial(self._on_snapshot_received, sender, message))
         else:
-            self._engine().step(sender, message, self._environment.now())
+            self._engine.step(sender, message, self._environment.now())
 
     def _on_append(self, sender: ReplicaId, message: Append, payload: bytes) -> None:
         metas: list[EntryMeta] = []
@@ -109,13 +96,13 @@ class Inbox:
             except LogFullError:
                 # No answer: what follows would only be rejected for the gap and sent again at once, over and over.
                 self._deaf_until = self._environment.now() + FULL_PAUSE_S
-                self._engine().disk_used = DISK_FULL
+                self._engine.disk_used = DISK_FULL
                 return
-        if message.term >= self._engine().term:
+        if message.term >= self._engine.term:
             self._compare(message.prev_index, message.prev_term, message.prev_chain)
             for meta in metas:
                 self._compare(meta.index, meta.term, meta.chain_crc)
-        self._engine().step(sender, message, self._environment.now(), metas, payload)
+        self._engine.step(sender, message, self._environment.now(), metas, payload)
 
     def _within_reach(
         self, sender: ReplicaId, message: Append, metas: list[EntryMeta], payload: bytes
@@ -138,7 +125,7 @@ class Inbox:
             count=message.count - count,
         )
         step = partial(self.on_message, sender, rest, payload[size:])
-        self._environment.call_soon(partial(self._run, step))
+        self._environment.call_soon(partial(self._driver.run, step))
         return msgspec.structs.replace(message, count=count), metas[:count], payload[:size]
 
     def _compare(self, index: int, term: int, chain: int) -> None:
@@ -158,7 +145,7 @@ class Inbox:
 
     def _ensure_space(self, message: Append, metas: list[EntryMeta]) -> None:
         """Find room for those entries that the engine will append.  Raises `LogFullError`."""
-        engine, store = self._engine(), self._store
+        engine, store = self._engine, self._store
         table, commit = engine.table, engine.commit_index
         if message.term < engine.term:
             return  # it will be rejected, and its entries may lie anywhere
@@ -178,7 +165,7 @@ class Inbox:
         if isinstance(result, BusyError | CorruptionError | LogFullError | TrimmedError):
             return  # the leader sends it again, unless a trim has just gone beyond it
         if isinstance(result, BaseException):
-            self._failed(result)
+            self._driver.fail(result)
             return
         install = partial(self._install, sender, message, result)
         if not self._is_held(install):
@@ -186,10 +173,10 @@ class Inbox:
 
     def _install(self, sender: ReplicaId, message: InstallSnapshot, received: Received) -> None:
         self._feed.offer(received.meta, received.restore)
-        self._run(lambda: self._step_install(sender, message))
+        self._driver.run(partial(self._step_install, sender, message))
         self._feed.withdraw()
 
     def _step_install(self, sender: ReplicaId, message: InstallSnapshot) -> None:
-        if message.term >= self._engine().term:
+        if message.term >= self._engine.term:
             self._compare(message.last_index, message.last_term, message.chain_crc)
-        self._engine().step(sender, message, self._environment.now())
+        self._engine.step(sender, message, self._environment.now())

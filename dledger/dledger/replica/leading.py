@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from dledger.config import ReplicaConfig
-from dledger.core.effects import Output
 from dledger.engines import Engine
 from dledger.environment import Environment
-from dledger.errors import LogFullError, NotLeaderError
+from dledger.errors import LogFullError
 from dledger.replica.admission import Admission
 from dledger.replica.completions import Completions
+from dledger.replica.driver import Driver
 from dledger.replica.feed import MachineFeed
 from dledger.replica.proposer import Contexts, Fill, Proposer, SealedEntry, check_room
 from dledger.replica.roster import Roster
 from dledger.replica.snapshotting import Snapshotting
+from dledger.replica.standing import not_leader
 from dledger.store.log import LogStore
 from dledger.types import EntryKind, Membership, ReplicaId, Role
 
@@ -28,9 +29,7 @@ logger = logging.getLogger(__name__)
 class Leading:
     """Proposals of this replica, from staging to being applied or lost track of.
 
-    `is_ready()` says whether the replica takes proposals, `committed_end()` where the last committed entry ends, and
-    `connected` maps node ids to the incarnation that can be sent to.  `execute(output)` carries out effects at once,
-    `run(work)` does work that gives the engine effects, and `failed` is told the error that ends this replica.
+    `connected` maps node ids to the incarnation that can be sent to.
     """
 
     def __init__(
@@ -42,13 +41,8 @@ class Leading:
         completions: Completions,
         snapshotting: Snapshotting,
         connected: Mapping[str, ReplicaId],
-        engine: Callable[[], Engine],
-        *,
-        is_ready: Callable[[], bool],
-        committed_end: Callable[[], int],
-        execute: Callable[[Output], None],
-        run: Callable[[Callable[[], None]], None],
-        failed: Callable[[BaseException], None],
+        engine: Engine,
+        driver: Driver,
     ) -> None:
         self._config = config
         self._environment = environment
@@ -58,11 +52,9 @@ class Leading:
         self._snapshotting = snapshotting
         self._connected = connected
         self._engine = engine
-        self._is_ready = is_ready
-        self._committed_end = committed_end
-        self._execute = execute
-        self._run = run
-        self._failed = failed
+        self._driver = driver
+        self._committed_end = store.first_position
+        """Where the last committed entry ends."""
         self._seal_scheduled = False
         self._was_leader = False
         self._complain_at = float("-inf")
@@ -71,11 +63,11 @@ class Leading:
         """Called before a handover begins, to stage what the service still holds back."""
         self.contexts = Contexts()
         self.admission = Admission(config, store, snapshotting, engine)
-        self.roster = Roster(config.node_id, engine().table.membership)
+        self.roster = Roster(config.node_id, engine.table.membership)
         self._proposer = Proposer(
             segment_bytes=config.segment_bytes,
             next_position=self.admission.reserve,
-            last=lambda: (store.last_index, store.last_chain),
+            last=self._last,
             sealed=self._propose,
             wants_mark=snapshotting.wanted,
         )
@@ -96,35 +88,35 @@ class Leading:
         `own`, are taken although states differ: they tell when that is over.
         """
         self._completions.require_outside("stage")
-        if not self._is_ready():
-            raise self.not_leader()
+        if not self._driver.is_ready:
+            raise not_leader(self._engine)
         if not self._handing_over:
-            check_room(self._store.end_position - self._committed_end(), self._config.max_uncommitted_bytes)
+            check_room(self._store.end_position - self._committed_end, self._config.max_uncommitted_bytes)
         if not own:
             self.admission.require_agreement()
         with self._completions.executing:
-            position = self._proposer.stage(self._engine().term, size, fill, commands, context, privileged=privileged)
+            position = self._proposer.stage(self._engine.term, size, fill, commands, context, privileged=privileged)
         if not self._seal_scheduled:
             self._seal_scheduled = True
             self._environment.call_soon(self._seal)
         return position
 
-    def not_leader(self) -> NotLeaderError:
-        """Why nothing can be proposed here."""
-        engine = self._engine()
-        leader = None if engine.leader is None else engine.leader.node_id
-        if engine.is_leader:
-            return NotLeaderError(
-                leader, engine.term, "it is handing over" if engine.transfer_to else "it is not ready yet"
-            )
-        return NotLeaderError(leader, engine.term)
+    def committed(self, index: int) -> None:
+        """Entries up to `index` wait for a majority no more."""
+        held = self._store.held_meta(index)
+        if held is not None:  # else it is an old one: a leader, whom this bounds, holds what it has proposed last
+            self._committed_end = held.end
+
+    def replaced(self, position: int) -> None:
+        """The log is an empty one that begins at `position`."""
+        self._committed_end = position
 
     def change_membership(self, membership: Membership) -> None:
         """Propose another membership; at most one voter may differ."""
-        if not self._is_ready() or not self._engine().can_change_membership:
-            raise self.not_leader()
+        if not self._driver.is_ready or not self._engine.can_change_membership:
+            raise not_leader(self._engine)
         self._seal_now()
-        self._propose(self._proposer.control_entry(EntryKind.MEMBERSHIP, self._engine().term, membership))
+        self._propose(self._proposer.control_entry(EntryKind.MEMBERSHIP, self._engine.term, membership))
 
     def transfer(self, to: ReplicaId | None) -> bool:
         """Hand leadership to a voter, by default the one with the most of the log; False if there is none.
@@ -132,7 +124,7 @@ class Leading:
         What the service holds back goes ahead into the log: the successor is asked to take over once it has all that
         is staged by then, and the handover is given up if that takes too long.
         """
-        engine = self._engine()
+        engine = self._engine
         if not engine.is_leader:
             return False
         if to is None:
@@ -151,7 +143,7 @@ class Leading:
     def _flush(self) -> None:
         """Have the service stage what it holds back, however many bytes wait for a majority: it is little, once."""
         self._completions.require_outside("a handover")
-        if not self._is_ready():
+        if not self._driver.is_ready:
             return
         self._handing_over = True
         try:
@@ -162,7 +154,7 @@ class Leading:
 
     def role_changed(self, role: Role) -> None:
         """A new leader proposes its no-op; one that was loses track of what it proposed."""
-        engine = self._engine()
+        engine = self._engine
         leader = engine.leader.node_id if engine.leader is not None else None
         logger.info(
             "node=%s event=role role=%s term=%d leader=%s",
@@ -171,7 +163,7 @@ class Leading:
         if role is Role.LEADER:
             self._was_leader = True
             try:
-                no_op = self._proposer.control_entry(EntryKind.NO_OP, self._engine().term, None)
+                no_op = self._proposer.control_entry(EntryKind.NO_OP, self._engine.term, None)
             except LogFullError as error:
                 self._cannot_lead(error)
             else:
@@ -191,7 +183,7 @@ class Leading:
                 str(error),
                 "it tries again until there is space",
             )
-        self._engine().resign(now)
+        self._engine.resign(now)
 
     def drop(self) -> None:
         """Lose track of what is staged, and of everything proposed that is not applied before the machine is told."""
@@ -202,19 +194,22 @@ class Leading:
 
     def _seal(self) -> None:
         self._seal_scheduled = False
-        self._run(self._seal_now)
+        self._driver.run(self._seal_now)
 
     def _seal_now(self) -> None:
-        if self._proposer.is_open and not self._engine().accepts_proposals:
+        if self._proposer.is_open and not self._engine.accepts_proposals:
             self._completions.add(partial(self._feed.dropped, self._proposer.drop()))
         self._proposer.seal()
 
+    def _last(self) -> tuple[int, int]:
+        return self._store.last_index, self._store.last_chain
+
     def _propose(self, entry: SealedEntry) -> None:
         self.contexts.add(entry.meta.index, entry.contexts)
-        engine = self._engine()
+        engine = self._engine
         try:
             engine.propose((entry.meta,), entry.data, self._environment.now())
-            self._execute(engine.take())
+            self._driver.execute(engine.take())
         except Exception as error:
-            self._failed(error)
+            self._driver.fail(error)
             raise

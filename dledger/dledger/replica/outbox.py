@@ -17,6 +17,8 @@ from dledger.engines import Engine
 from dledger.environment import URGENT, Environment
 from dledger.errors import CorruptionError, StorageError
 from dledger.net.transport import Lane, Transport
+from dledger.replica.driver import Driver
+from dledger.replica.leading import Leading
 from dledger.replica.recent import RecentEntries
 from dledger.replica.transfer import SnapshotSender
 from dledger.store.log import LogStore
@@ -33,11 +35,11 @@ logger = logging.getLogger(__name__)
 
 
 class Outbox:
-    """`connected` maps node ids to the incarnation at the other end; others are not sent to.
+    """Keeps `connected`, which maps node ids to the incarnation at the other end; others are not sent to.
 
-    `corrupt(index)` is told from where on a read did not verify: those entries are sent once they can be read again.
-    If nobody else may have them the leader resigns, for it could commit nothing behind them.
-    `hand_over()` is called where all snapshots have rotted and a peer needs one: another voter may have it whole.
+    Entries that do not verify are sent once they can be read again.  If nobody else may have them the leader resigns,
+    for it could commit nothing behind them.  Where all snapshots have rotted and a peer needs one, it hands over:
+    another voter may have it whole.
     """
 
     def __init__(
@@ -47,44 +49,40 @@ class Outbox:
         store: LogStore,
         snapshots: SnapshotStore,
         recent: RecentEntries,
-        engine: Callable[[], Engine],
-        *,
-        pump: Callable[[], None],
-        corrupt: Callable[[int], None],
-        hand_over: Callable[[], None],
-        failed: Callable[[BaseException], None],
+        connected: dict[str, ReplicaId],
+        leading: Leading,
+        engine: Engine,
+        driver: Driver,
     ) -> None:
         self._environment = environment
         self._transport = transport
         self._store = store
         self._snapshots = snapshots
         self._recent = recent
+        self._connected = connected
+        self._leading = leading
         self._engine = engine
-        self._pump = pump
-        self._corrupt = corrupt
-        self._hand_over = hand_over
-        self._failed = failed
+        self._driver = driver
         self._reading: dict[ReplicaId, deque[Send]] = {}
         self._snapshot_senders: dict[ReplicaId, SnapshotSender] = {}
         self._hand_over_at = 0.0
         self._resign_at = 0.0
-        self.connected: dict[str, ReplicaId] = {}
 
     def connect(self, peer: ReplicaId) -> None:
         """A peer can be sent to."""
-        self.connected[peer.node_id] = peer
+        self._connected[peer.node_id] = peer
         self._reading.pop(peer, None)
 
     def disconnect(self, peer: ReplicaId) -> None:
         """A peer was lost."""
-        if self.connected.get(peer.node_id) == peer:
-            del self.connected[peer.node_id]
+        if self._connected.get(peer.node_id) == peer:
+            del self._connected[peer.node_id]
         self._reading.pop(peer, None)
 
     def send(self, send: Send) -> None:
         """Send now, or behind what is being read for the same peer; dropped if the peer is not connected."""
         to = send.to
-        if self.connected.get(to.node_id) != to:
+        if self._connected.get(to.node_id) != to:
             return
         if isinstance(send, SendMessage) and not isinstance(send.message, Append):
             self._transport.send(to.node_id, Lane.CONTROL, send.message)
@@ -94,7 +92,7 @@ class Outbox:
             self._send_bulk(send)
 
     def _send_bulk(self, send: Send) -> None:
-        to, engine = send.to, self._engine()
+        to, engine = send.to, self._engine
         term = send.term if isinstance(send, SendCatchUp) else send.message.term
         if not engine.is_leader or engine.term != term:
             return  # the log may have changed since: its bytes are not this leader's any more
@@ -133,7 +131,7 @@ class Outbox:
 
     def _note(self, to: ReplicaId, accepted: bool) -> None:
         if not accepted:
-            self._engine().peer_disconnected(to)
+            self._engine.peer_disconnected(to)
 
     def _read(
         self,
@@ -150,13 +148,13 @@ class Outbox:
             if self._reading.get(to) is not waiting:
                 return
             del self._reading[to]
-            engine = self._engine()
+            engine = self._engine
             if isinstance(result, BaseException):
                 if isinstance(result, StorageError):
-                    self._failed(result)
+                    self._driver.fail(result)
                 engine.peer_disconnected(to)
                 if isinstance(result, CorruptionError):
-                    self._corrupt(first)
+                    self._driver.suspect(first)
                     if engine.is_leader and engine.term == term and first > engine.commit_index:
                         self._resign(result)
                 return
@@ -172,7 +170,7 @@ class Outbox:
                 self._send_bulk(waiting.popleft())
             if waiting:
                 self._reading[to].extend(waiting)
-            self._pump()
+            self._driver.pump()
 
         self._environment.run_blocking(URGENT, read, done)
 
@@ -181,8 +179,8 @@ class Outbox:
         if now >= self._resign_at:
             self._resign_at = now + RESIGN_EVERY_S
             logger.warning("event=resigned error=%r consequence=%r", str(error), "another node may lead")
-            self._engine().resign(now)
-            self._pump()
+            self._engine.resign(now)
+            self._driver.pump()
 
     def send_snapshot(self, to: ReplicaId, term: int) -> None:
         """Send the snapshot that the log starts behind, instead of any that is still being sent.
@@ -191,15 +189,15 @@ class Outbox:
         """
         first = self._store.first_position
         meta = next((meta for meta in self._snapshots.list() if meta.position >= first), None)
-        if meta is None or self.connected.get(to.node_id) != to:
-            self._engine().peer_disconnected(to)
+        if meta is None or self._connected.get(to.node_id) != to:
+            self._engine.peer_disconnected(to)
             if meta is None and self._snapshots.rotten and self._environment.now() >= self._hand_over_at:
                 self._hand_over_at = self._environment.now() + HAND_OVER_EVERY_S
-                self._environment.call_soon(self._hand_over)
+                self._environment.call_soon(partial(self._driver.run, partial(self._leading.transfer, None)))
             return
 
         def still_wanted() -> bool:
-            engine = self._engine()
+            engine = self._engine
             progress = engine.progress.get(to)
             return (
                 self._snapshot_senders.get(to) is sender
@@ -207,8 +205,11 @@ class Outbox:
                 and engine.term == term
                 and progress is not None
                 and progress.mode is Mode.SNAPSHOT
-                and self.connected.get(to.node_id) == to
+                and self._connected.get(to.node_id) == to
             )
+
+        def sent() -> None:
+            self._engine.snapshot_sent(to, term, self._environment.now())
 
         if to in self._snapshot_senders:
             self._snapshot_senders[to].stop()
@@ -220,8 +221,8 @@ class Outbox:
             term,
             meta,
             still_wanted=still_wanted,
-            sent=lambda: self._engine().snapshot_sent(to, term, self._environment.now()),
-            broken=lambda: self._engine().peer_disconnected(to),
+            sent=sent,
+            broken=partial(self._engine.peer_disconnected, to),
             rotten=partial(self._snapshots.condemn, meta.position),
         )
         sender.start()

@@ -5,24 +5,21 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable
 
+from dledger.engines import Engine
 from dledger.environment import Environment
+from dledger.replica.driver import Driver
+from dledger.replica.standing import not_leader
 
 ReadCallback = Callable[[Exception | None], None]
 
 
 class ReadWaiters:
-    """All reads asked for in one turn of the event loop share one round of heartbeats.
+    """All reads asked for in one turn of the event loop share one round of heartbeats."""
 
-    `begin_round()` returns the round's number, or why this replica cannot confirm reads now; `carry_out()` then does
-    what follows from that: it sends the heartbeats, and may tell of rounds that are confirmed.
-    """
-
-    def __init__(
-        self, environment: Environment, begin_round: Callable[[], int | Exception], carry_out: Callable[[], None]
-    ) -> None:
+    def __init__(self, environment: Environment, engine: Engine, driver: Driver) -> None:
         self._environment = environment
-        self._begin_round = begin_round
-        self._carry_out = carry_out
+        self._engine = engine
+        self._driver = driver
         self._asked: list[ReadCallback] = []
         self._scheduled = False
         self._in_round: list[tuple[int, list[ReadCallback]]] = []
@@ -30,7 +27,10 @@ class ReadWaiters:
         self._serial = 0
 
     def add(self, callback: ReadCallback) -> None:
-        """`callback(None)` once everything committed before this call is applied, or with the error."""
+        """`callback(None)` once everything committed before this call is applied, or with the error; leader only."""
+        if self._driver.is_stopped or not self._engine.is_leader:
+            callback(not_leader(self._engine))
+            return
         self._asked.append(callback)
         if not self._scheduled:
             self._scheduled = True
@@ -41,14 +41,16 @@ class ReadWaiters:
         asked, self._asked = self._asked, []
         if not asked:
             return
-        number = self._begin_round()
-        if isinstance(number, Exception):
+        number = self._engine.read_index(self._environment.now())
+        if number is None:
+            error = not_leader(self._engine)
             for callback in asked:
-                callback(number)
+                callback(error)
         else:
-            # What is carried out may confirm it (a group of one voter), or an earlier one (a voter less is asked).
+            # Carrying out sends the heartbeats; it may confirm this round (a group of one voter), or an earlier one (a
+            # voter less is asked).
             self._in_round.append((number, asked))
-            self._carry_out()
+            self._driver.pump()
 
     def confirmed(self, number: int, index: int) -> None:
         """Rounds up to `number` may be served once `index` is applied."""

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dledger.environment import BACKGROUND, Environment
+from dledger.replica.driver import Driver
 from dledger.replica.flusher import Flusher
 from dledger.store.log import LogStore
 
 
 class Remover:
-    """One removal at a time, after the durable mark was synced; `failed` is told the error that ends this replica."""
+    """One removal at a time, after the durable mark was synced."""
 
-    def __init__(
-        self, environment: Environment, store: LogStore, flusher: Flusher, *, failed: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, environment: Environment, store: LogStore, flusher: Flusher, driver: Driver) -> None:
         self._environment = environment
         self._store = store
         self._flusher = flusher
-        self._failed = failed
+        self._driver = driver
         self._running = False
 
     def tick(self) -> None:
@@ -29,11 +26,11 @@ class Remover:
 
     def _mark_synced(self, result: object) -> None:
         if isinstance(result, BaseException):
-            self._failed(result)
+            self._driver.fail(result)
         else:
             self._environment.run_blocking(BACKGROUND, self._store.remove_trimmed, self._removed)
 
     def _removed(self, result: object) -> None:
         self._running = False
         if isinstance(result, BaseException):
-            self._failed(result)
+            self._driver.fail(result)

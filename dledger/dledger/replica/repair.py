@@ -24,9 +24,13 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from dledger.engines import Engine
 from dledger.environment import BACKGROUND, URGENT, Environment
 from dledger.errors import BusyError, CorruptionError, LogFullError, StorageError, TrimmedError
 from dledger.net.transport import Transport
+from dledger.replica.applier import Applier
+from dledger.replica.driver import Driver
+from dledger.replica.forgetting import Forgetter
 from dledger.store.damage import CorruptRange
 from dledger.store.log import LogStore
 from dledger.store.repair import Repaired, Spool
@@ -72,10 +76,8 @@ class _Attempt:
 class Repairer:
     """Scrubs and repairs, one thing at a time; `tick` is called a few times a second.
 
-    `connected` maps node ids to the incarnation that can be sent to, `committed()` is the commit index.
-    `repaired(range, found)` is told each healed range and what it holds, `failed` the error that ends
-    this replica.  `forget(range, trimmed_to)` may drop a range that the group has trimmed, with the log up to at most
-    `trimmed_to`, some time later.  `rest_s` is the pause between two verifications of the whole log.
+    `connected` maps node ids to the incarnation that can be sent to.  `forgetter` may drop a range that the group has
+    trimmed, some time later.  `rest_s` is the pause between two verifications of the whole log.
     """
 
     def __init__(
@@ -85,23 +87,23 @@ class Repairer:
         transport: Transport,
         store: LogStore,
         connected: Mapping[str, ReplicaId],
+        applier: Applier,
+        forgetter: Forgetter,
+        engine: Engine,
+        driver: Driver,
         *,
         rest_s: float,
-        committed: Callable[[], int],
-        repaired: Callable[[CorruptRange, Repaired], None],
-        forget: Callable[[CorruptRange, int], None],
-        failed: Callable[[BaseException], None],
     ) -> None:
         self._node_id = node_id
         self._environment = environment
         self._transport = transport
         self._store = store
         self._connected = connected
+        self._applier = applier
+        self._forgetter = forgetter
+        self._engine = engine
+        self._driver = driver
         self._rest_s = rest_s
-        self._committed = committed
-        self._repaired = repaired
-        self._forget = forget
-        self._failed = failed
         self._attempt: _Attempt | None = None
         self._number = 0
         self._tried = -1
@@ -139,13 +141,13 @@ class Repairer:
 
     def _certain(self) -> list[CorruptRange]:
         """The corrupt ranges of committed entries: others may be truncated, and replaced, while a repair writes."""
-        next_index = self._committed() + 1
+        next_index = self._engine.commit_index + 1
         return [bad for bad in self._store.corrupt_ranges if bad.next_index <= next_index]
 
     def suspect(self, index: int) -> None:
         """A read from entry `index` on failed: find out what is corrupt there, unless that is known."""
         known = any(bad.first_index <= index < bad.next_index for bad in self._store.corrupt_ranges)
-        if not known and index <= self._committed():
+        if not known and index <= self._engine.commit_index:
             self._suspect = index
             self.tick()
 
@@ -208,13 +210,13 @@ class Repairer:
 
     def _examine(self, index: int) -> None:
         self._suspect = None
-        self._scan(URGENT, partial(self._store.examine, index, self._committed()))
+        self._scan(URGENT, partial(self._store.examine, index, self._engine.commit_index))
 
     def _scrub(self) -> None:
         store = self._store
         idle = store.end_position - self._appended_to < IDLE_APPENDED_BYTES
         self._appended_to = store.end_position
-        committed = self._committed()
+        committed = self._engine.commit_index
         if committed > store.last_index:
             return  # the log is being replaced by the position of a snapshot
         try:
@@ -233,7 +235,7 @@ class Repairer:
             return
         if isinstance(result, BaseException):
             if not isinstance(result, BusyError | CorruptionError | TrimmedError):
-                self._failed(result)
+                self._driver.fail(result)
             return
         if self._store.scrub_between_rounds:
             self._scrub_at = self._environment.now() + self._rest_s
@@ -296,7 +298,7 @@ class Repairer:
             return
         self._drop(attempt)
         if isinstance(result, StorageError):
-            self._failed(result)
+            self._driver.fail(result)
         elif isinstance(result, LogFullError):
             self._rest(str(result), damaged)
         elif isinstance(result, BaseException):
@@ -311,8 +313,15 @@ class Repairer:
                 damaged.end,
                 attempt.peer,
             )
-            self._repaired(damaged, result)
+            self._tell(damaged, result)
             self.tick()
+
+    def _tell(self, healed: CorruptRange, found: Repaired) -> None:
+        """Have the engine know what a healed range holds, and what waits for its entries applied."""
+        first, following = healed.first_index, healed.next_index
+        self._store.learn_terms(healed, found.term_runs)
+        self._driver.run(partial(self._engine.repaired, first, following, found.memberships, found.term_runs))
+        self._applier.retry()
 
     def _give_up(self, attempt: _Attempt) -> None:
         """No peer's bytes could be had, or none fitted: what joins the range may itself be corrupt."""
@@ -320,11 +329,11 @@ class Repairer:
         damaged = attempt.damaged
         if not attempt.mismatched:
             if attempt.trimmed_to >= damaged.end:
-                self._forget(damaged, attempt.trimmed_to)
+                self._forgetter.begin_behind(damaged, attempt.trimmed_to)
             self._rest("no connected peer has its bytes", damaged)
             return
         self._rest("no peer's bytes join it", damaged)
-        if damaged.next_index <= self._committed() + 1 and self._widenings < MAX_WIDENINGS:
+        if damaged.next_index <= self._engine.commit_index + 1 and self._widenings < MAX_WIDENINGS:
             self._widenings += 1
             widen = partial(self._store.widen, damaged)
             self._environment.run_blocking(URGENT, widen, partial(self._on_widened, damaged))
@@ -333,7 +342,7 @@ class Repairer:
         if isinstance(result, CorruptionError | TrimmedError):
             logger.warning("node=%s event=repair_narrow start=%d error=%r", self._node_id, damaged.start, str(result))
         elif isinstance(result, BaseException) and not self._stopped:
-            self._failed(result)
+            self._driver.fail(result)
 
     def _drop(self, attempt: _Attempt) -> None:
         self._attempt = None
@@ -355,7 +364,7 @@ class Repairer:
                 return
             if isinstance(result, BaseException):
                 if isinstance(result, StorageError):
-                    self._failed(result)
+                    self._driver.fail(result)
                 result = b""
             if result:
                 head = _HEAD.pack(_BYTES, number, position, size)

@@ -1,4 +1,4 @@
-"""The driver of one replica.
+"""The driver of one replica (`dledger.replica.driver` is what its parts see of it).
 
 It owns the store and the engine, carries out the engine's effects in order, and joins them to the state machine.  All
 methods are called on one event loop; an exception that escapes an effect ends the replica (`failure`), because what is
@@ -42,7 +42,6 @@ from dledger.replica.flusher import SLOW_SYNC_S, Flusher
 from dledger.replica.forgetting import Forgetter
 from dledger.replica.housekeeping import Housekeeping
 from dledger.replica.inbox import Inbox
-from dledger.replica.joining import JoiningPolicy
 from dledger.replica.lateness import TimedLoop
 from dledger.replica.leading import Leading
 from dledger.replica.opening import Opened
@@ -50,20 +49,18 @@ from dledger.replica.outbox import Outbox
 from dledger.replica.proposer import Fill
 from dledger.replica.reads import ReadWaiters
 from dledger.replica.recent import RecentEntries
+from dledger.replica.removal import Remover
 from dledger.replica.repair import Repairer
 from dledger.replica.rewriting import Rewriter
 from dledger.replica.saver import HardStateSaver
 from dledger.replica.snapshotter import Snapshotter
 from dledger.replica.snapshotting import DIGEST_CHANNEL, Snapshotting
-from dledger.replica.standing import StandingTeller
+from dledger.replica.standing import StandingTeller, not_leader
 from dledger.replica.transfer import SNAPSHOT_CHANNEL
 from dledger.replica.upkeep import CHANNELS as UPKEEP_CHANNELS
 from dledger.replica.upkeep import Upkeep
-from dledger.replica.warnings import Warnings
 from dledger.statemachine import Restore, StateMachine
-from dledger.store.damage import CorruptRange
-from dledger.store.repair import Repaired
-from dledger.types import EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
+from dledger.types import EntryMeta, Membership, ReplicaId, Role, SnapshotMeta
 
 TICKS_PER_HEARTBEAT = 2
 HOUSEKEEPING_S = 0.25
@@ -94,196 +91,61 @@ class Replica:
         self.store = opened.store
         self.snapshots = opened.snapshots
         self.failure: BaseException | None = None
-        self.on_trimmed: list[Callable[[int], None]] = []
         self.elections = 0
         self._on_failure = on_failure
         self._stopped = False
         self._pumping = False
-        self._committed_end = self.store.first_position
-        self._completions = Completions(self.fail)
-        self._feed = MachineFeed(state_machine, self.store, self.snapshots, self._completions)
         self.engine = opened.make_engine(engine, config, environment)
+        self._make_parts(opened, state_machine)
+
+    def _make_parts(self, opened: Opened, machine: StateMachine) -> None:
+        """The parts, each made from those before it; the machine is given its state among them."""
+        config, environment, transport, engine = self.config, self.environment, self.transport, self.engine
+        store, snapshots = self.store, self.snapshots
+        connected: dict[str, ReplicaId] = {}
+
+        self._completions = Completions(self.fail)
+        self._feed = MachineFeed(machine, store, snapshots, self._completions)
         self._recent = RecentEntries(config.recent_bytes)
-        self._outbox = self._make_outbox()
-        self.repairer = self._make_repairer()
-        self._saver = HardStateSaver(
-            environment, opened.hard_state_file, send=self._outbox.send, saved=self._hard_state_saved, failed=self.fail
+        self.flusher = Flusher(environment, store, self._completions, engine, self, sync=config.flush == "sync")
+        remover = Remover(environment, store, self.flusher, self)
+        self._snapshotter = Snapshotter(environment, store, snapshots, remover, engine, self)
+        self._snapshotting = Snapshotting(
+            self.me, environment, transport, store, snapshots, self._snapshotter, machine, engine, self,
+            interval_s=config.snapshot_interval_ms / 1000,
+        )  # fmt: skip
+        self.leading = Leading(
+            config, environment, store, self._feed, self._completions, self._snapshotting, connected, engine, self
         )
-        self.flusher = Flusher(
-            environment,
-            self.store,
-            self._completions,
-            sync=config.flush == "sync",
-            durable=self._durable,
-            failed=self.fail,
+        self._outbox = Outbox(
+            environment, transport, store, snapshots, self._recent, connected, self.leading, engine, self
         )
-        self._reads = ReadWaiters(environment, self._begin_read_round, self._pump)
-        self._snapshotter = Snapshotter(
-            environment,
-            self.store,
-            self.snapshots,
-            durable_position=lambda: self.durable_position,
-            trimmed=self._trimmed,
-            failed=self.fail,
+        self._saver = HardStateSaver(environment, opened.hard_state_file, self._outbox, engine, self)
+        self._reads = ReadWaiters(environment, engine, self)
+        self._standing = StandingTeller(self._completions, self._feed, engine, self)
+        self._inbox = Inbox(environment, transport, store, self._feed, self._outbox, engine, self)
+        self.rewriter = Rewriter(store, self._recent, self.flusher, self._inbox, engine, self)
+        self._housekeeper = Housekeeping(
+            config, opened, environment, self._snapshotting, self.leading, connected, engine, self
         )
-        self._snapshotting = self._make_snapshotting(state_machine)
-        self.leading = self._make_leading()
-        self._standing = StandingTeller(
-            self._completions,
-            self._feed,
-            lambda: self.engine,
-            is_ready=lambda: self.is_ready,
-            is_stopped=lambda: self._stopped,
-        )
-        self._inbox = Inbox(
-            environment,
-            transport,
-            self.store,
-            self._feed,
-            lambda: self.engine,
-            taken=self._outbox.on_snapshot_taken,
-            run=self._run,
-            failed=self.fail,
-        )
-        self.rewriter = Rewriter(
-            self.store,
-            self._recent,
-            self.flusher,
-            self._inbox,
-            generation=lambda: self.engine.generation,
-            execute=self._execute_all,
-            resumed=self._pump,
-            failed=self.fail,
-        )
-        self._housekeeper = self._make_housekeeper(opened)
+
         applied_index = self._feed.restore(opened.recovery.base)
         self._snapshotting.restored(self._feed.state_index)
-        self._applier = self._make_applier(applied_index)
-        self._forgetter = Forgetter(
-            config.node_id,
-            environment,
-            self.store,
-            self.snapshots,
-            self._snapshotter,
-            self._feed,
-            self._applier,
-            begin_at=self._begin_at,
-            trimmed=self._trimmed,
-            run=self._run,
-            failed=self.fail,
+        self._applier = Applier(
+            environment, store, self._recent, self.leading.contexts, self._completions, self._feed, self._snapshotting,
+            self._reads, self._standing, engine, self, applied_index=applied_index,
+        )  # fmt: skip
+        forgetter = Forgetter(
+            config.node_id, environment, store, snapshots, self._snapshotter, self._feed, self._applier, self
         )
-        self.upkeep = self._make_upkeep(opened)
-
-    # ---------------------------------------------------------------- parts, each made from those before it
-
-    def _make_outbox(self) -> Outbox:
-        return Outbox(
-            self.environment,
-            self.transport,
-            self.store,
-            self.snapshots,
-            self._recent,
-            lambda: self.engine,
-            pump=self._pump,
-            corrupt=lambda index: self.repairer.suspect(index),  # noqa: PLW0108 - it is made from the outbox
-            hand_over=lambda: self._guarded(lambda: self.transfer(None)),
-            failed=self.fail,
-        )
-
-    def _make_repairer(self) -> Repairer:
-        return Repairer(
-            self.config.node_id,
-            self.environment,
-            self.transport,
-            self.store,
-            self._outbox.connected,
-            rest_s=self.config.scrub_interval_ms / 1000,
-            committed=lambda: self.engine.commit_index,
-            repaired=self._on_repaired,
-            forget=lambda *found: self._forgetter.begin_behind(*found),  # noqa: PLW0108 - made after this
-            failed=self.fail,
-        )
-
-    def _make_snapshotting(self, state_machine: StateMachine) -> Snapshotting:
-        return Snapshotting(
-            self.me,
-            self.environment,
-            self.transport,
-            self.store,
-            self.snapshots,
-            self._snapshotter,
-            state_machine,
-            lambda: self.engine,
-            interval_s=self.config.snapshot_interval_ms / 1000,
-            is_ready=lambda: self.is_ready,
-            propose=lambda commands: self.leading.stage(0, None, commands, None, own=True),
-            propose_privileged=lambda commands: self.leading.stage(0, None, commands, None, privileged=True),
-        )
-
-    def _make_leading(self) -> Leading:
-        return Leading(
-            self.config,
-            self.environment,
-            self.store,
-            self._feed,
-            self._completions,
-            self._snapshotting,
-            self._outbox.connected,
-            lambda: self.engine,
-            is_ready=lambda: self.is_ready,
-            committed_end=lambda: self._committed_end,
-            execute=self._execute_all,
-            run=self._run,
-            failed=self.fail,
-        )
-
-    def _make_housekeeper(self, opened: Opened) -> Housekeeping:
-        config = self.config
-        return Housekeeping(
-            self.environment,
-            self.store,
-            self._snapshotting,
-            self.leading,
-            JoiningPolicy(config.peers, config.learners),
-            Warnings(config.node_id, config.peers),
-            self._outbox.connected,
-            lambda: self.engine,
-            saved_commit=opened.commit_index,
-            record_start=opened.record_start,
-            is_ready=lambda: self.is_ready,
-            failed=self.fail,
-        )
-
-    def _make_applier(self, applied_index: int) -> Applier:
-        return Applier(
-            self.environment,
-            self.store,
-            self._recent,
-            self.leading.contexts,
-            self._completions,
-            applied_index=applied_index,
-            deliver=self._feed.deliver,
-            log_commands=self._snapshotting.on_commands,
-            progressed=self._progressed,
-            corrupt=self.repairer.suspect,
-            failed=self.fail,
-        )
-
-    def _make_upkeep(self, opened: Opened) -> Upkeep:
-        return Upkeep(
-            self.config,
-            opened,
-            self.environment,
-            self.transport,
-            self._outbox.connected,
-            self.repairer,
-            self.flusher,
-            self.engine,
-            applied_position=lambda: self.applied_position,
-            confirm=self.read_index,
-            snapshot_replaced=self._snapshotter.retry,
-            failed=self.fail,
-        )
+        self.repairer = Repairer(
+            config.node_id, environment, transport, store, connected, self._applier, forgetter, engine, self,
+            rest_s=config.scrub_interval_ms / 1000,
+        )  # fmt: skip
+        self.upkeep = Upkeep(
+            config, opened, environment, transport, connected, self.repairer, remover, self._reads, self._applier,
+            self._snapshotter, engine, self,
+        )  # fmt: skip
 
     # ---------------------------------------------------------------- life
 
@@ -292,7 +154,7 @@ class Replica:
         self._applier.advance(self.engine.commit_index)
         self._tick()
         self._keep_house()
-        self._pump()
+        self.pump()
 
     def stop(self) -> None:
         """Take part no more; what is staged or not applied is dropped."""
@@ -335,11 +197,11 @@ class Replica:
         except Exception as error:
             self.fail(error)
 
-    def _run(self, work: Callable[[], None]) -> None:
+    def run(self, work: Callable[[], object]) -> None:
         """Do something that gives the engine work, and carry out what it makes of it, unless this replica stopped."""
         if not self._stopped:
             self._guarded(work)
-            self._pump()
+            self.pump()
 
     def _tick(self) -> None:
         if self._stopped:
@@ -356,7 +218,7 @@ class Replica:
         self.flusher.tick()
         if not engine.healthy and engine.is_leader and engine.transfer_to is None:
             self.transfer(None)
-        self._pump()
+        self.pump()
 
     def _keep_house(self) -> None:
         """What is due a few times a second, and never urgent."""
@@ -370,9 +232,14 @@ class Replica:
             self._housekeeper.run()
             self.upkeep.tick()
             self._applier.retry()
-            self._pump()
+            self.pump()
 
     # ---------------------------------------------------------------- proposing
+
+    @property
+    def is_stopped(self) -> bool:
+        """Takes part no more."""
+        return self._stopped
 
     @property
     def is_ready(self) -> bool:
@@ -393,29 +260,30 @@ class Replica:
         context: object = None,
         *,
         privileged: bool = False,
+        own: bool = False,
     ) -> int:
-        """Put a unit into this turn's entry; see `dledger.node.Node.stage`."""
-        return self.leading.stage(size, fill, commands, context, privileged=privileged)
+        """Put a unit into this turn's entry; see `Leading.stage`."""
+        return self.leading.stage(size, fill, commands, context, privileged=privileged, own=own)
 
     def not_leader(self) -> NotLeaderError:
         """Why nothing can be proposed here."""
-        return self.leading.not_leader()
+        return not_leader(self.engine)
 
     def change_membership(self, membership: Membership) -> None:
         """Propose another membership; at most one voter may differ."""
         self.leading.change_membership(membership)
-        self._pump()
+        self.pump()
 
     def transfer(self, to: ReplicaId | None) -> bool:
         """Hand leadership to a voter, by default the one with the most of the log; False if there is none."""
         started = self.leading.transfer(to)
-        self._pump()
+        self.pump()
         return started
 
     # ---------------------------------------------------------------- effects
 
-    def _pump(self) -> None:
-        """Carry out effects until there are none."""
+    def pump(self) -> None:
+        """Carry out the engine's effects until there are none, then what the service is to be told."""
         if self._pumping:
             return
         self._pumping = True
@@ -433,9 +301,10 @@ class Replica:
             if not output.effects and not output.after_sync:
                 self._standing.look()
                 return
-            self._execute_all(output)
+            self.execute(output)
 
-    def _execute_all(self, output: Output) -> None:
+    def execute(self, output: Output) -> None:
+        """Carry out effects at once, or behind a rewriting of the log that is under way."""
         if self.rewriter.hold(output):
             return
         with self._completions.executing:
@@ -453,7 +322,8 @@ class Replica:
             case SendEntries() | SendCatchUp() | SendMessage():
                 self._outbox.send(effect)
             case Commit(index):
-                self._commit(index)
+                self.leading.committed(index)
+                self._applier.advance(index)
             case SaveHardState(state):
                 self._saver.save(state)
             case Truncate(first_index):
@@ -466,7 +336,7 @@ class Replica:
                 self.leading.roster.changed(membership)
             case ReadsReady(number, index):
                 self._reads.confirmed(number, index)
-                self._completions.add(self._serve_reads)
+                self._completions.add(self._applier.serve_reads)
             case ReadsFailed():
                 self._completions.add(partial(self._reads.fail, self.not_leader()))
             case ResetLog(base):
@@ -486,21 +356,6 @@ class Replica:
         self._recent.append(list(metas), data)
         self.flusher.written()
 
-    def _durable(self, generation: int, index: int) -> None:
-        self.engine.synced(generation, index, self.environment.now())
-        self._pump()
-
-    def _commit(self, index: int) -> None:
-        held = self.store.held_meta(index)
-        if held is not None:  # else it is an old one: a leader, whom this bounds, holds what it has proposed last
-            self._committed_end = held.end
-        self._applier.advance(index)
-
-    def _hard_state_saved(self, state: HardState) -> None:
-        self.engine.hard_state_saved(state, self.environment.now())
-        self._saver.release()
-        self._pump()
-
     def _role_changed(self, role: Role) -> None:
         if role is Role.CANDIDATE:
             self.elections += 1
@@ -512,16 +367,8 @@ class Replica:
         self.rewriter.replace(base, partial(self._replaced, base, self._feed.take_offered(base)))
 
     def _replaced(self, base: SnapshotMeta, restore: Restore) -> None:
-        self._committed_end = base.position
-        self._completions.add(partial(self._begin_at, base, restore))
-
-    def _begin_at(self, base: SnapshotMeta, restore: Restore) -> None:
-        """Go on with the state of a snapshot, behind which the log begins."""
-        if not self._stopped:
-            self._snapshotting.restored(base.last_index)
-            self._feed.reset(base, restore)
-            self._applier.restart(base.last_index, base.position)
-            self._applier.advance(self.engine.commit_index)
+        self.leading.replaced(base.position)
+        self._completions.add(partial(self._applier.begin_at, base, restore))
 
     # ---------------------------------------------------------------- receiving, see `dledger.net.transport.Receiver`
 
@@ -533,22 +380,22 @@ class Replica:
             self._inbox.on_message(sender, message, payload)
         except Exception as error:
             self.fail(error)
-        self._pump()
+        self.pump()
 
     def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
         """Bytes of one of the replica's own channels arrived."""
         if channel == SNAPSHOT_CHANNEL:
-            self._guarded(lambda: self._inbox.receiver.on_data(sender, data))
+            self._guarded(partial(self._inbox.receiver.on_data, sender, data))
         elif channel in UPKEEP_CHANNELS:
-            self._guarded(lambda: self.upkeep.on_data(sender, channel, data))
+            self._guarded(partial(self.upkeep.on_data, sender, channel, data))
         elif channel == DIGEST_CHANNEL and self.is_ready:
-            self._guarded(lambda: self._snapshotting.propose_digest(data))
+            self._guarded(partial(self._snapshotting.propose_digest, data))
 
     def on_connected(self, peer: ReplicaId) -> None:
         """A peer can be sent to."""
         self._outbox.connect(peer)
         self.engine.peer_connected(peer, self.environment.now())
-        self._pump()
+        self.pump()
 
     def on_disconnected(self, peer: ReplicaId) -> None:
         """A peer was lost."""
@@ -556,6 +403,15 @@ class Replica:
         self.engine.peer_disconnected(peer)
 
     # ---------------------------------------------------------------- applying
+
+    def suspect(self, index: int) -> None:
+        """A read of the log from entry `index` on did not verify: have it found out what is corrupt there."""
+        self.repairer.suspect(index)
+
+    @property
+    def on_trimmed(self) -> list[Callable[[int], None]]:
+        """Called with the position at which the log begins after a trim."""
+        return self._snapshotter.on_trimmed
 
     @property
     def applied_index(self) -> int:
@@ -571,43 +427,16 @@ class Replica:
         """Everything before it is on this replica's disk."""
         return self.store.durable_position
 
-    def _progressed(self) -> None:
-        self._serve_reads()
-        if self._standing.look():
-            self._completions.run()
-
-    def _serve_reads(self) -> None:
-        self._reads.applied(self._applier.applied_index)
-
-    def _on_repaired(self, healed: CorruptRange, found: Repaired) -> None:
-        first, following = healed.first_index, healed.next_index
-        self.store.learn_terms(healed, found.term_runs)
-        self._run(lambda: self.engine.repaired(first, following, found.memberships, found.term_runs))
-        self._applier.retry()
-
-    def _trimmed(self, base: SnapshotMeta) -> None:
-        self.upkeep.removal.tick()
-        self.engine.trimmed(base.last_index, base.last_term)
-        for hook in self.on_trimmed:
-            hook(base.position)
-
     # ---------------------------------------------------------------- asking
 
     def read_index(self, callback: Callable[[Exception | None], None]) -> None:
         """`callback(None)` once everything committed before this call is applied here; leader only."""
-        if self._stopped or not self.engine.is_leader:
-            callback(self.not_leader())
-        else:
-            self._reads.add(callback)
-
-    def _begin_read_round(self) -> int | Exception:
-        number = self.engine.read_index(self.environment.now())
-        return self.not_leader() if number is None else number
+        self._reads.add(callback)
 
     def broadcast_commit(self) -> None:
         """Leader: tell followers the commit index at once, because somebody waits for it there."""
         self.engine.broadcast_commit(self.environment.now())
-        self._pump()
+        self.pump()
 
     def propose_trim(self, position: int) -> bool:
         """Leader: have every replica drop what lies before a snapshot; False if none stands at `position`."""

@@ -16,8 +16,10 @@ from collections.abc import Callable
 from functools import partial
 
 from dledger.core.effects import Output
+from dledger.engines import Engine
 from dledger.errors import ContradictionError, CorruptionError
 from dledger.invariants import invariant
+from dledger.replica.driver import Driver
 from dledger.replica.flusher import Flusher
 from dledger.replica.inbox import Inbox
 from dledger.replica.recent import RecentEntries
@@ -27,12 +29,7 @@ from dledger.types import SnapshotMeta
 
 
 class Rewriter:
-    """One rewriting at a time, on the flush thread between two syncs.
-
-    `generation()` is the engine's count of truncations.  `execute(output)` carries out effects, and may begin another
-    rewriting; `resumed()` is called when nothing is held back any more, `failed` is told the error that ends this
-    replica.
-    """
+    """One rewriting at a time, on the flush thread between two syncs; an effect that was held may begin another."""
 
     def __init__(
         self,
@@ -40,20 +37,15 @@ class Rewriter:
         recent: RecentEntries,
         flusher: Flusher,
         inbox: Inbox,
-        *,
-        generation: Callable[[], int],
-        execute: Callable[[Output], None],
-        resumed: Callable[[], None],
-        failed: Callable[[BaseException], None],
+        engine: Engine,
+        driver: Driver,
     ) -> None:
         self._store = store
         self._recent = recent
         self._flusher = flusher
         self._inbox = inbox
-        self._generation = generation
-        self._execute = execute
-        self._resumed = resumed
-        self._failed = failed
+        self._engine = engine
+        self._driver = driver
         self._held: deque[Output] = deque()
         self.active = False
         """Whether the log is being rewritten."""
@@ -97,20 +89,20 @@ class Rewriter:
             take(result)
             self.active = False
             while self._held and not self.active:
-                self._execute(self._held.popleft())
+                self._driver.execute(self._held.popleft())
         except Exception as error:
-            self._failed(error)
+            self._driver.fail(error)
             return
         if not self.active:
             self._inbox.release()
         if not self.active:
-            self._resumed()
+            self._driver.pump()
 
     def _take_cut(self, cut: Cut | Replaced) -> None:
         assert isinstance(cut, Cut)
         self._store.take_cut(cut)
         self._recent.truncate(cut.first_index)
-        invariant(self._store.generation == self._generation(), "store and engine count the same truncations")
+        invariant(self._store.generation == self._engine.generation, "store and engine count the same truncations")
 
     def _take_replaced(self, replaced: Callable[[], None], result: Cut | Replaced) -> None:
         assert isinstance(result, Replaced)

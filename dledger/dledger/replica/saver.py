@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from dledger.core.effects import SendCatchUp, SendEntries, SendMessage
+from dledger.engines import Engine
 from dledger.environment import HARD_STATE, Environment
+from dledger.replica.driver import Driver
+from dledger.replica.outbox import Outbox, Send
 from dledger.store.hardstate import HardStateFile
 from dledger.types import HardState
 
@@ -15,27 +17,20 @@ from dledger.types import HardState
 class HardStateSaver:
     """Saves in order, on a thread of its own.
 
-    `saved(state)` is told each state that is durable, `send` gets the messages that waited for it, `failed` the error
-    that ends this replica.
+    The engine is told each state that is durable, the outbox gets the messages that waited for it.
     """
 
     def __init__(
-        self,
-        environment: Environment,
-        file: HardStateFile,
-        *,
-        send: Callable[[SendMessage | SendEntries | SendCatchUp], None],
-        saved: Callable[[HardState], None],
-        failed: Callable[[BaseException], None],
+        self, environment: Environment, file: HardStateFile, outbox: Outbox, engine: Engine, driver: Driver
     ) -> None:
         self._environment = environment
         self._file = file
-        self._send = send
-        self._saved = saved
-        self._failed = failed
+        self._outbox = outbox
+        self._engine = engine
+        self._driver = driver
         self._begun = 0
         self._done = 0
-        self._held: deque[tuple[int, SendMessage | SendEntries | SendCatchUp]] = deque()
+        self._held: deque[tuple[int, Send]] = deque()
         self._stopped = False
 
     def save(self, state: HardState) -> None:
@@ -45,14 +40,19 @@ class HardStateSaver:
 
         def done(result: object) -> None:
             if isinstance(result, BaseException):
-                self._failed(result)
+                self._driver.fail(result)
             elif not self._stopped:
                 self._done = number
                 self._saved(state)
 
         self._environment.run_blocking(HARD_STATE, partial(self._file.save, state), done)
 
-    def hold(self, sends: Sequence[SendMessage | SendEntries | SendCatchUp]) -> None:
+    def _saved(self, state: HardState) -> None:
+        self._engine.hard_state_saved(state, self._environment.now())
+        self.release()
+        self._driver.pump()
+
+    def hold(self, sends: Sequence[Send]) -> None:
         """Send once everything begun so far is durable, which may be now."""
         for send in sends:
             self._held.append((self._begun, send))
@@ -62,7 +62,7 @@ class HardStateSaver:
         """Send what need not wait any longer, in the order in which it came."""
         held = self._held
         while held and held[0][0] <= self._done:
-            self._send(held.popleft()[1])
+            self._outbox.send(held.popleft()[1])
 
     def stop(self) -> None:
         """Tell and send nothing more."""

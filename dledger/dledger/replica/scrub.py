@@ -12,6 +12,7 @@ from functools import partial
 
 from dledger.environment import BACKGROUND, FLUSH, HARD_STATE, Environment
 from dledger.errors import BusyError, StorageError
+from dledger.replica.driver import Driver
 from dledger.store.disk import FULL
 from dledger.store.hardstate import PATH as HARD_STATE_PATH
 from dledger.store.hardstate import HardStateFile
@@ -27,8 +28,7 @@ Step = tuple[str, str, Callable[[], int]]
 class PromiseScrub:
     """Looks at one file after the other, each on the lane on which it is written; `tick` begins a round that is due.
 
-    `scrub_identity()` returns the paths that it has written anew.  `rest_s` is the pause between two rounds, `failed`
-    is told the error that ends this replica.
+    `scrub_identity()` returns the paths that it has written anew.  `rest_s` is the pause between two rounds.
     """
 
     def __init__(
@@ -38,24 +38,28 @@ class PromiseScrub:
         store: LogStore,
         hard_state_file: HardStateFile,
         scrub_identity: Callable[[], Sequence[str]],
+        driver: Driver,
         *,
         rest_s: float,
-        failed: Callable[[BaseException], None],
     ) -> None:
         self._node_id = node_id
         self._environment = environment
+        self._scrub_identity = scrub_identity
+        self._driver = driver
         self._rest_s = rest_s
-        self._failed = failed
         self._steps: tuple[Step, ...] = (
             (HARD_STATE_PATH, HARD_STATE, hard_state_file.scrub),
             (MARK_PATH, FLUSH, store.scrub_mark),
-            (IDENTITY_PATH, BACKGROUND, lambda: len(scrub_identity())),
+            (IDENTITY_PATH, BACKGROUND, self._mend_identity),
         )
         self._at = environment.now() + rest_s
         self._running = False
         self._stopped = False
         self.rewritten = 0
         """Copies written anew since the start."""
+
+    def _mend_identity(self) -> int:
+        return len(self._scrub_identity())
 
     def tick(self) -> None:
         """Begin a round if one is due."""
@@ -79,7 +83,7 @@ class PromiseScrub:
             if isinstance(result, OSError) and result.errno not in FULL:
                 result = StorageError(f"scrubbing {path} failed: {result}")
             if not isinstance(result, OSError | BusyError):
-                self._failed(result)
+                self._driver.fail(result)
                 return
         elif result:
             self.rewritten += result

@@ -28,6 +28,9 @@ from typing import TypeVar
 from dledger.environment import BACKGROUND, Environment
 from dledger.errors import BusyError, CorruptionError, LogFullError, StorageError, TrimmedError
 from dledger.net.transport import Transport
+from dledger.replica.applier import Applier
+from dledger.replica.driver import Driver
+from dledger.replica.snapshotter import Snapshotter
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotCopy, SnapshotStore
 from dledger.types import ReplicaId, SnapshotMeta
@@ -73,9 +76,9 @@ class _Attempt:
 class SnapshotKeeper:
     """Scrubs and replaces, one thing at a time; `tick` is called a few times a second.
 
-    `connected` maps node ids to the incarnation that can be sent to.  A snapshot above `applied_position()` will be
-    written once its mark is applied again.  `rest_s` is the pause between two rounds.  `replaced()` is called when a
-    snapshot is there again, `failed` is told the error that ends this replica.
+    `connected` maps node ids to the incarnation that can be sent to.  A snapshot above what is applied will be written
+    once its mark is applied again.  `rest_s` is the pause between two rounds.  The snapshotter looks again for what to
+    trim when a snapshot is there again.
     """
 
     def __init__(
@@ -86,11 +89,11 @@ class SnapshotKeeper:
         store: LogStore,
         snapshots: SnapshotStore,
         connected: Mapping[str, ReplicaId],
+        applier: Applier,
+        snapshotter: Snapshotter,
+        driver: Driver,
         *,
         rest_s: float,
-        applied_position: Callable[[], int],
-        replaced: Callable[[], None],
-        failed: Callable[[BaseException], None],
     ) -> None:
         self._node_id = node_id
         self._environment = environment
@@ -98,10 +101,10 @@ class SnapshotKeeper:
         self._store = store
         self._snapshots = snapshots
         self._connected = connected
+        self._applier = applier
+        self._snapshotter = snapshotter
+        self._driver = driver
         self._rest_s = rest_s
-        self._applied_position = applied_position
-        self._replaced = replaced
-        self._failed = failed
         self._attempt: _Attempt | None = None
         self._number = 0
         self._retry_at = 0.0
@@ -209,7 +212,7 @@ class SnapshotKeeper:
             if meta in self._snapshots.list():
                 self._snapshots.condemn(meta.position)
         elif isinstance(result, BaseException) and not isinstance(result, TrimmedError):
-            self._failed(result)
+            self._driver.fail(result)
             return
         if result is not True:
             self._scrub_next(meta.position)
@@ -222,7 +225,7 @@ class SnapshotKeeper:
             if position < first:
                 self._run(partial(self._snapshots.delete, position), self._on_deleted)
                 return
-            if position < self._applied_position():
+            if position < self._applier.applied_position:
                 self._attempt = attempt = _Attempt(position, known)
                 self._ask_next_peer(attempt)
                 return
@@ -230,7 +233,7 @@ class SnapshotKeeper:
 
     def _on_deleted(self, result: object) -> None:
         if isinstance(result, BaseException):
-            self._failed(result)
+            self._driver.fail(result)
 
     def _ask_next_peer(self, attempt: _Attempt) -> None:
         """Ask another peer for the whole file, from its beginning."""
@@ -289,14 +292,14 @@ class SnapshotKeeper:
             )
             self._ask_next_peer(attempt)
         elif isinstance(result, BaseException):
-            self._failed(result)
+            self._driver.fail(result)
         elif result is not None:
             self.replaced += 1
             self._attempt = None
             logger.warning(
                 "node=%s event=snapshot_replaced position=%d peer=%s", self._node_id, attempt.position, attempt.peer
             )
-            self._replaced()
+            self._snapshotter.retry()
         elif attempt.peer is None or not self._ask(attempt, attempt.peer):
             self._ask_next_peer(attempt)
 

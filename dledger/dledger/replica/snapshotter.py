@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from dledger.engines import Engine
 from dledger.environment import BACKGROUND, Environment
 from dledger.errors import BusyError, CorruptionError, LogFullError, StorageError, TrimmedError
+from dledger.replica.driver import Driver
+from dledger.replica.removal import Remover
 from dledger.replica.snapshot_job import SnapshotJob
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore, SnapshotWriter
@@ -17,27 +20,23 @@ PAUSE_S = 0.01
 
 
 class Snapshotter:
-    """One snapshot is written at a time; a mark that comes meanwhile is skipped.
-
-    `trimmed(base)` is told the snapshot that the log starts behind after a trim.
-    """
+    """One snapshot is written at a time; a mark that comes meanwhile is skipped."""
 
     def __init__(
         self,
         environment: Environment,
         store: LogStore,
         snapshots: SnapshotStore,
-        *,
-        durable_position: Callable[[], int],
-        trimmed: Callable[[SnapshotMeta], None],
-        failed: Callable[[BaseException], None],
+        remover: Remover,
+        engine: Engine,
+        driver: Driver,
     ) -> None:
         self._environment = environment
         self._store = store
         self._snapshots = snapshots
-        self._durable_position = durable_position
-        self._trimmed = trimmed
-        self._failed = failed
+        self._remover = remover
+        self._engine = engine
+        self._driver = driver
         self._job: SnapshotJob | None = None
         self._chunks: Iterator[bytes] = iter(())
         self._trim_to = -1
@@ -46,6 +45,8 @@ class Snapshotter:
         """The snapshot that was verified to be trimmed to."""
         self._verifying = False
         self._begun_at = 0.0
+        self.on_trimmed: list[Callable[[int], None]] = []
+        """Called with the position at which the log begins after a trim."""
         self.took_s = 0.0
         """How long the last snapshot took to write."""
 
@@ -69,6 +70,13 @@ class Snapshotter:
         """
         self._trim_to = max(self._trim_to, position)
         self._maybe_trim()
+
+    def trimmed(self, base: SnapshotMeta) -> None:
+        """The log begins behind `base` now: have files removed, and tell the engine and whoever wants to know."""
+        self._remover.tick()
+        self._engine.trimmed(base.last_index, base.last_term)
+        for hook in self.on_trimmed:
+            hook(base.position)
 
     def abandon(self) -> None:
         """The state was replaced, or this replica stops: what is being written is of no use, and nothing is trimmed."""
@@ -94,7 +102,7 @@ class Snapshotter:
                     whole = False
                     break
         except Exception as error:
-            self._failed(error)
+            self._driver.fail(error)
             return
         job.write(pieces, partial(self._written, job, whole))
 
@@ -110,7 +118,7 @@ class Snapshotter:
         """Make it durable once the log below it is durable here."""
         if self._job is not job:
             return
-        if self._durable_position() < job.meta.position:
+        if self._store.durable_position < job.meta.position:
             self._environment.call_later(PAUSE_S, partial(self._commit, job))
             return
 
@@ -127,13 +135,13 @@ class Snapshotter:
     def _not_written(self, error: BaseException) -> None:
         self._give_up()
         if not isinstance(error, LogFullError):
-            self._failed(error)
+            self._driver.fail(error)
 
     def _maybe_trim(self) -> None:
         base = self._snapshots.at_or_below(self._trim_to)
         if base is None or base.position <= self._store.first_position:
             return
-        if self._durable_position() < base.position:
+        if self._store.durable_position < base.position:
             # A snapshot that came from the leader may stand above what is durable here: the log still begins below.
             if not self._waits_for_log:
                 self._waits_for_log = True
@@ -144,7 +152,7 @@ class Snapshotter:
             return
         self._store.trim(base.position)
         self._store.leftovers.drop_snapshots(base.position)
-        self._trimmed(base)
+        self.trimmed(base)
 
     def _verify(self, base: SnapshotMeta) -> None:
         """It is about to be all that tells the state before the log: one that has rotted is not trimmed to."""
@@ -160,7 +168,7 @@ class Snapshotter:
             if isinstance(result, CorruptionError | StorageError):
                 self._snapshots.condemn(base.position)
             elif isinstance(result, BaseException):
-                self._failed(result)
+                self._driver.fail(result)
                 return
             else:
                 self._sound = base
@@ -174,4 +182,4 @@ class Snapshotter:
         try:
             self._maybe_trim()
         except StorageError as error:
-            self._failed(error)
+            self._driver.fail(error)

@@ -6,8 +6,6 @@ proposes through the leader what its state amounted to there.  A trim drops what
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from dledger.engines import Engine
@@ -17,6 +15,7 @@ from dledger.format import encode_command, iter_commands
 from dledger.net.transport import Transport
 from dledger.replica.commands import DIGEST, SNAPSHOT_MARK, TRIM, Digest, Trim
 from dledger.replica.digests import DigestVotes, Verdict
+from dledger.replica.driver import Driver
 from dledger.replica.snapshotter import Snapshotter
 from dledger.statemachine import StateMachine
 from dledger.store.log import LogStore
@@ -32,8 +31,6 @@ class Snapshotting:
     """Carries out the log's own commands, and proposes them.
 
     `state_index` is the last entry that the restored snapshot covers: commands up to it had their effect already.
-    `is_ready()` says whether this replica can propose, `propose(commands)` does so, and `propose_privileged(commands)`
-    even if the disk is full.
     """
 
     def __init__(
@@ -45,12 +42,10 @@ class Snapshotting:
         snapshots: SnapshotStore,
         snapshotter: Snapshotter,
         machine: StateMachine,
-        engine: Callable[[], Engine],
+        engine: Engine,
+        driver: Driver,
         *,
         interval_s: float,
-        is_ready: Callable[[], bool],
-        propose: Callable[[bytes], object],
-        propose_privileged: Callable[[bytes], object],
     ) -> None:
         self._me = me
         self._environment = environment
@@ -60,10 +55,8 @@ class Snapshotting:
         self._snapshotter = snapshotter
         self._machine = machine
         self._engine = engine
+        self._driver = driver
         self._interval_s = interval_s
-        self._is_ready = is_ready
-        self._propose = propose
-        self._propose_privileged = propose_privileged
         self._last_mark_at = environment.now()
         self._votes = DigestVotes()
         self._own_digest: Digest | None = None
@@ -72,7 +65,7 @@ class Snapshotting:
     @property
     def disagree(self) -> bool:
         """No majority computed the same state: nothing may be built on any of them."""
-        return self._votes.disagree(self._engine().table.membership)
+        return self._votes.disagree(self._engine.table.membership)
 
     def wanted(self) -> bool:
         """Leader, at a segment start: whether to mark it.
@@ -112,15 +105,16 @@ class Snapshotting:
         known = any(meta.position == position for meta in self._snapshots.list())
         if not known or position <= self._store.first_position:
             return False
-        self._propose_privileged(encode_command(TRIM, msgspec.msgpack.encode(Trim(position))))
+        command = encode_command(TRIM, msgspec.msgpack.encode(Trim(position)))
+        self._driver.stage(0, None, command, None, privileged=True)
         return True
 
     def offer_digest(self) -> None:
         """Have the own digest put into the log, through the leader; repeated until it is there."""
-        digest, leader = self._own_digest, self._engine().leader
+        digest, leader = self._own_digest, self._engine.leader
         if digest is None:
             return
-        if self._is_ready():
+        if self._driver.is_ready:
             self.propose_digest(msgspec.msgpack.encode(digest))
         elif leader is not None and leader != self._me:
             self._transport.send_data(leader.node_id, DIGEST_CHANNEL, (msgspec.msgpack.encode(digest),))
@@ -130,7 +124,7 @@ class Snapshotting:
         digest = msgspec.msgpack.decode(data, type=Digest)
         if not self._votes.knows(digest):
             try:
-                self._propose(encode_command(DIGEST, data))
+                self._driver.stage(0, None, encode_command(DIGEST, data), None, own=True)
             except (BusyError, LogFullError):
                 pass  # whoever has the digest offers it again
 
@@ -141,7 +135,7 @@ class Snapshotting:
         if before is None or any(meta.position == mark.position for meta in self._snapshots.list()):
             return
         index = before.index
-        membership_index, membership = self._engine().table.membership_at(index)
+        membership_index, membership = self._engine.table.membership_at(index)
         if not membership.voters:
             # Only its founders know a group's first membership. A replica that was caught up from the first entry on
             # meets one in its log at the latest where it was taken in itself; a snapshot from before would name none.
@@ -150,7 +144,7 @@ class Snapshotting:
         self._snapshotter.begin(meta, self._machine.snapshot())
 
     def _count_digest(self, digest: Digest) -> None:
-        verdict = self._votes.record(digest, self._engine().table.membership, self._me)
+        verdict = self._votes.record(digest, self._engine.table.membership, self._me)
         if self._own_digest is not None and self._votes.knows(self._own_digest):
             self._own_digest = None
         if verdict is Verdict.SELF_DIFFERS:

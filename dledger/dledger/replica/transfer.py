@@ -26,8 +26,11 @@ from dledger.core.messages import InstallSnapshot
 from dledger.environment import URGENT, Environment
 from dledger.errors import CorruptionError, LogFullError, StorageError
 from dledger.net.transport import Lane, Transport
+from dledger.replica.driver import Driver
+from dledger.replica.feed import MachineFeed
 from dledger.replica.snapshot_job import SnapshotJob
 from dledger.statemachine import Restore
+from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore, SnapshotWriter
 from dledger.types import ReplicaId, SnapshotMeta
 
@@ -209,26 +212,20 @@ class SnapshotReceiver:
         self,
         environment: Environment,
         transport: Transport,
-        snapshots: SnapshotStore,
-        taken: Callable[[ReplicaId, bytes], None],
+        store: LogStore,
+        feed: MachineFeed,
+        driver: Driver,
         *,
-        prepare: Callable[[SnapshotMeta], None],
-        decode: Callable[[SnapshotMeta], Restore],
-        failed: Callable[[BaseException], None],
+        taken: Callable[[ReplicaId, bytes], None],
     ) -> None:
-        """On a worker thread `prepare` takes the space that installing the snapshot needs beside its file, and `decode`
-        reads its state.
-
-        `taken` is given each TAKEN, which is for this node's `SnapshotSender`. `failed` is told the error that ends
-        this replica, if it comes before anybody asked for an installation.
-        """
+        """`taken` is given each TAKEN, which is for this node's `SnapshotSender`."""
         self._environment = environment
         self._transport = transport
-        self._snapshots = snapshots
+        self._snapshots = store.snapshots
+        self._store = store
+        self._feed = feed
+        self._driver = driver
         self._taken = taken
-        self._prepare = prepare
-        self._decode = decode
-        self._failed = failed
         self._transfer: _Transfer | None = None
 
     def on_data(self, sender: ReplicaId, data: bytes) -> None:
@@ -308,7 +305,7 @@ class SnapshotReceiver:
     def _take_in(self, message: InstallSnapshot, writer: SnapshotWriter) -> Received:
         if (writer.meta.last_index, writer.meta.last_term) != (message.last_index, message.last_term):
             raise CorruptionError(f"the snapshot at {message.position} is not the one announced: {writer.meta}")
-        self._prepare(writer.meta)
+        self._store.files.prepare_reset(writer.meta)  # the space that installing it needs beside its file
         meta = writer.commit()
         try:
             self._snapshots.verify(meta)
@@ -316,7 +313,7 @@ class SnapshotReceiver:
             self._snapshots.delete(meta.position)  # else a trim would rely on it
             raise
         try:
-            return Received(meta, self._decode(meta))
+            return Received(meta, self._feed.decode(meta))
         except CorruptionError as error:  # to be sent it again would not help
             raise StorageError(f"the snapshot at {meta.position} holds no state for this version: {error}") from error
 
@@ -327,7 +324,7 @@ class SnapshotReceiver:
         if transfer.install is not None:
             transfer.install.done(result)
         elif isinstance(result, BaseException) and not isinstance(result, LogFullError):
-            self._failed(result)
+            self._driver.fail(result)
 
 
 def _ignore(_result: object) -> None:

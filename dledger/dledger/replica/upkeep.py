@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from dledger.config import ReplicaConfig
 from dledger.engines import Engine
 from dledger.environment import Environment
 from dledger.net.transport import Transport
-from dledger.replica.flusher import Flusher
+from dledger.replica.applier import Applier
+from dledger.replica.driver import Driver
 from dledger.replica.opening import Opened
+from dledger.replica.reads import ReadWaiters
 from dledger.replica.removal import Remover
 from dledger.replica.repair import REPAIR_CHANNEL, Repairer
 from dledger.replica.returning import RETURNING_CHANNEL, Standing, StandingDesk
 from dledger.replica.scrub import PromiseScrub
 from dledger.replica.snapshot_keeper import SNAPSHOT_COPY_CHANNEL, SnapshotKeeper
+from dledger.replica.snapshotter import Snapshotter
 from dledger.types import ReplicaId
 
 CHANNELS = frozenset((REPAIR_CHANNEL, SNAPSHOT_COPY_CHANNEL, RETURNING_CHANNEL))
@@ -23,9 +26,7 @@ CHANNELS = frozenset((REPAIR_CHANNEL, SNAPSHOT_COPY_CHANNEL, RETURNING_CHANNEL))
 class Upkeep:
     """Repair of the log, scrubs of everything else, removal of what was trimmed, and answers to nodes that come back.
 
-    `connected` maps node ids to the incarnation that can be sent to.  `confirm(callback)` calls back with None once a
-    majority has confirmed that this replica leads, or with an error.  `snapshot_replaced()` is called when one that had
-    rotted is there again, `failed` is told the error that ends this replica.
+    `connected` maps node ids to the incarnation that can be sent to.
     """
 
     def __init__(
@@ -36,13 +37,12 @@ class Upkeep:
         transport: Transport,
         connected: Mapping[str, ReplicaId],
         repairer: Repairer,
-        flusher: Flusher,
+        remover: Remover,
+        reads: ReadWaiters,
+        applier: Applier,
+        snapshotter: Snapshotter,
         engine: Engine,
-        *,
-        applied_position: Callable[[], int],
-        confirm: Callable[[Callable[[Exception | None], None]], None],
-        snapshot_replaced: Callable[[], None],
-        failed: Callable[[BaseException], None],
+        driver: Driver,
     ) -> None:
         self._engine = engine
         self.repairer = repairer
@@ -52,8 +52,8 @@ class Upkeep:
             opened.store,
             opened.hard_state_file,
             opened.scrub_identity,
+            driver,
             rest_s=config.scrub_interval_ms / 1000,
-            failed=failed,
         )
         self.snapshots = SnapshotKeeper(
             config.node_id,
@@ -62,20 +62,20 @@ class Upkeep:
             opened.store,
             opened.snapshots,
             connected,
+            applier,
+            snapshotter,
+            driver,
             rest_s=config.scrub_interval_ms / 1000,
-            applied_position=applied_position,
-            replaced=snapshot_replaced,
-            failed=failed,
         )
-        self.removal = Remover(environment, opened.store, flusher, failed=failed)
-        self._desk = StandingDesk(transport, self._standing, confirm)
+        self._remover = remover
+        self._desk = StandingDesk(transport, self._standing, reads.add)
 
     def tick(self) -> None:
         """Go on with whatever is due; called a few times a second."""
         self.repairer.tick()
         self.promises.tick()
         self.snapshots.tick()
-        self.removal.tick()
+        self._remover.tick()
 
     def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
         """Bytes of one of `CHANNELS` arrived."""

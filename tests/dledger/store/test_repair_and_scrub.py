@@ -1,5 +1,6 @@
 import random
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from dledger.store import repair
 from dledger.store.repair import SPOOL_PATH, Spool
 from dledger.testing.disk import SimDisk
 from dledger.types import EntryMeta
+from tests.dledger.fake_driver import Unfailing
 
 
 def closed_log() -> LoggedModel:
@@ -253,23 +255,23 @@ def test_no_peer_is_asked_for_an_entry_before_it_is_committed():
     model.open()
     (damaged,) = model.log.corrupt_ranges
     assert (damaged.first_index, damaged.next_index) == (59, 60)
-    asked, committed = Asked(), 58
+    asked, engine = Asked(), SimpleNamespace(commit_index=58)
     repairer = Repairer(
         "n0",
         asked,
         asked,
         model.log,
         {"n1": MEMBERS.voters[1]},
+        None,
+        None,
+        engine,
+        Unfailing(),
         rest_s=60.0,
-        committed=lambda: committed,
-        repaired=lambda healed, found: None,
-        forget=lambda damaged, trimmed_to: None,
-        failed=pytest.fail,
     )
     for _ in range(5):
         repairer.tick()
     assert asked.requests == []
-    committed = 59
+    engine.commit_index = 59
     repairer.tick()
     assert asked.requests == ["n1"]
     repairer.close()

@@ -24,6 +24,7 @@ from dledger.replica.rewriting import Rewriter
 from dledger.testing.disk import SimDisk
 from dledger.types import ReplicaId
 from dledger_broker.testing.environment import FakeEnvironment
+from tests.dledger.fake_driver import FakeDriver
 
 PEER = ReplicaId("n1", "bb")
 
@@ -49,47 +50,31 @@ class FlushThread(FakeEnvironment):
         done(result)
 
 
-class Parts:
-    """A rewriter on a log of 40 entries; `told` is what happened, in order."""
+class Parts(FakeDriver):
+    """The driver of a rewriter on a log of 40 entries; `told` is what happened, in order."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.told: list[object] = []
-        self.failures: list[BaseException] = []
         self.model = LoggedModel(SimDisk())
         self.model.fill(random.Random(3), 40)
         self.model.sync()
         self.thread = FlushThread()
-        failed = self.fail
-        self.flusher = Flusher(
-            self.thread, self.model.log, Completions(failed), sync=True, durable=lambda *_: None, failed=failed
+        part: Any = SimpleNamespace(on_snapshot_taken=None)
+        self.engine: Any = SimpleNamespace(
+            generation=1, step=lambda _sender, message, _now: self.told.append(message), synced=lambda *_: None
         )
-        engine = SimpleNamespace(step=lambda _sender, message, _now: self.told.append(message))
-        feed = SimpleNamespace(decode=None)
-        self.inbox = Inbox(
-            self.thread,
-            cast(Any, None),
-            self.model.log,
-            cast(Any, feed),
-            lambda: cast(Any, engine),
-            taken=lambda *_: None,
-            run=lambda work: work(),
-            failed=failed,
-        )
-        self.generation = 1
-        self.rewriter = Rewriter(
-            self.model.log,
-            RecentEntries(1 << 20),
-            self.flusher,
-            self.inbox,
-            generation=lambda: self.generation,
-            execute=self.execute,
-            resumed=lambda: self.told.append("resumed"),
-            failed=failed,
-        )
+        syncing = FakeDriver()
+        self.flusher = Flusher(self.thread, self.model.log, Completions(self.fail), self.engine, syncing, sync=True)
+        self.inbox = Inbox(self.thread, part, self.model.log, part, part, self.engine, self)
+        self.rewriter = Rewriter(self.model.log, RecentEntries(1 << 20), self.flusher, self.inbox, self.engine, self)
 
     def fail(self, error: BaseException) -> None:
-        self.failures.append(error)
+        super().fail(error)
         self.flusher.stop()
+
+    def pump(self) -> None:
+        self.told.append("resumed")
 
     def execute(self, output: Output) -> None:
         for done, effect in enumerate(output.effects, 1):
@@ -127,7 +112,7 @@ def test_a_truncation_that_follows_a_truncation_holds_what_is_behind_both() -> N
     parts.rewriter.truncate(20)
 
     def again() -> None:
-        parts.generation = 2
+        parts.engine.generation = 2
         parts.rewriter.truncate(10)
 
     parts.rewriter.hold(output(again, "rest"))
@@ -145,7 +130,7 @@ def test_what_a_held_message_cuts_off_holds_the_messages_behind_it() -> None:
     parts.inbox.hold()
     for term in range(3):
         parts.inbox.on_message(PEER, message(term), b"")
-    parts.inbox._run = lambda work: (work(), parts.inbox.hold())  # type: ignore[assignment,func-returns-value]
+    parts.run = lambda work: (work(), parts.inbox.hold())  # type: ignore[assignment, func-returns-value]
     parts.inbox.release()
     assert parts.told == [message(0)]
     parts.inbox.release()

@@ -5,6 +5,8 @@ import random
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, make_identity
@@ -15,6 +17,7 @@ from dledger.replica.snapshotter import SLICE_S, Snapshotter
 from dledger.store.disk import Disk, OsDisk, OsFile
 from dledger.testing.disk import SimDisk
 from dledger.types import SnapshotMeta
+from tests.dledger.fake_driver import Unfailing
 
 
 class Works:
@@ -82,7 +85,7 @@ def test_a_trim_waits_until_the_log_is_durable_up_to_its_snapshot() -> None:
     model.sync()
     timers.run_out()
     assert [meta.position for meta in model.snapshots.list()] == [4 * SEGMENT_BYTES]
-    assert model.log.first_position == trimmed[0].position == 4 * SEGMENT_BYTES
+    assert model.log.first_position == trimmed[0] == 4 * SEGMENT_BYTES
 
 
 def test_a_trim_to_a_snapshot_that_was_passed_over_goes_to_the_one_before() -> None:
@@ -97,7 +100,7 @@ def test_a_trim_to_a_snapshot_that_was_passed_over_goes_to_the_one_before() -> N
     timers, trimmed = Works(), []
     snapshotter_of(model, timers, trimmed).trim(2 * SEGMENT_BYTES)
     timers.fire()
-    assert model.log.first_position == trimmed[0].position == SEGMENT_BYTES
+    assert model.log.first_position == trimmed[0] == SEGMENT_BYTES
     assert [meta.position for meta in model.snapshots.list()] == [SEGMENT_BYTES, 3 * SEGMENT_BYTES]
 
 
@@ -163,7 +166,7 @@ def test_a_snapshot_without_space_does_not_keep_the_log_from_being_trimmed_to_an
     snapshotter.begin(simple_snapshot(model, 2 * SEGMENT_BYTES), iter([b"state"]))
     snapshotter.trim(SEGMENT_BYTES)
     timers.run_out()
-    assert model.log.first_position == trimmed[0].position == SEGMENT_BYTES
+    assert model.log.first_position == trimmed[0] == SEGMENT_BYTES
 
 
 def test_a_snapshot_that_is_given_up_while_it_is_committed_keeps_its_file(
@@ -197,15 +200,19 @@ def synced_model(disk: Disk) -> LoggedModel:
     return model
 
 
-def snapshotter_of(model: LoggedModel, timers: Works, trimmed: list[SnapshotMeta]) -> Snapshotter:
-    return Snapshotter(
+def snapshotter_of(model: LoggedModel, timers: Works, trimmed: list[int]) -> Snapshotter:
+    remover: Any = SimpleNamespace(tick=lambda: None)
+    engine: Any = SimpleNamespace(trimmed=lambda _index, _term: None)
+    snapshotter = Snapshotter(
         as_environment(timers),
         model.log,
         model.snapshots,
-        durable_position=lambda: model.log.durable_position,
-        trimmed=trimmed.append,
-        failed=pytest.fail,
+        remover,
+        engine,
+        Unfailing(),
     )
+    snapshotter.on_trimmed.append(trimmed.append)
+    return snapshotter
 
 
 def as_environment(timers: object) -> Environment:

@@ -8,7 +8,6 @@ from dledger.core.raft import Raft
 from dledger.replica.leading import Leading
 from dledger.replica.proposer import Contexts
 from dledger.replica.reads import ReadWaiters
-from dledger.replica.replica import Replica
 from dledger.types import Role
 from dledger_sim.log.mutants.catalogue import Catalogue
 
@@ -89,12 +88,12 @@ CATALOGUE.add(
 # ---------------------------------------------------------------- refusals
 
 
-def _keep_the_first_end(self: Replica, index: int) -> None:
-    self._applier.advance(index)
+def _keep_the_first_end(self: Leading, index: int) -> None:
+    _ = self, index
 
 
 CATALOGUE.add(
     "busy-for-ever",
     "what is committed waits for a majority no more",
-    (Replica, "_commit", _keep_the_first_end),
+    (Leading, "committed", _keep_the_first_end),
 )

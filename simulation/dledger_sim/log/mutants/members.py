@@ -21,7 +21,7 @@ def _snapshot_with_the_newest(self: Snapshotting, mark: EntryMeta) -> None:
     self._own_digest = Digest(mark.position, *self._me, self._machine.digest())
     if any(meta.position == mark.position for meta in self._snapshots.list()):
         return
-    index, table = mark.index - 1, self._engine().table
+    index, table = mark.index - 1, self._engine.table
     before = self._store.meta(index)
     meta = SnapshotMeta(mark.position, index, before.term, before.chain_crc, table.membership, table.membership_index)
     self._snapshotter.begin(meta, self._machine.snapshot())

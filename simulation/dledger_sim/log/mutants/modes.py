@@ -234,7 +234,7 @@ def _stage_and_refuse(
     own: bool = False,
 ) -> int:
     position = _real_stage(self, size, fill, commands, context, privileged=privileged, own=own)
-    check_room(position - self._committed_end(), self._config.max_uncommitted_bytes)
+    check_room(position - self._committed_end, self._config.max_uncommitted_bytes)
     return position
 
 

@@ -1,6 +1,7 @@
 """Schedules for cores of the consensus alone."""
 
 from collections.abc import Callable
+from typing import Any
 
 from dledger.core.messages import Append, AppendReply, HeartbeatReply, TimeoutNow, VoteReply, VoteRequest
 from dledger.environment import Environment
@@ -460,7 +461,22 @@ def read_waits_for_apply() -> None:
         def call_soon(self, callback: Callable[[], None]) -> None:
             soon.append(callback)
 
-    reads = ReadWaiters(_as_environment(Loop()), lambda: 1, lambda: None)
+        def now(self) -> float:
+            return 0.0
+
+    class Leader:
+        """Engine and driver of a leader whose first round of heartbeats begins."""
+
+        is_leader, is_stopped = True, False
+
+        def read_index(self, _now: float) -> int:
+            return 1
+
+        def pump(self) -> None:
+            """Nobody hears the heartbeats."""
+
+    leader: Any = Leader()
+    reads = ReadWaiters(_as_environment(Loop()), leader, leader)
     reads.add(answered.append)
     soon.pop()()
     reads.confirmed(1, 5)
