@@ -40,12 +40,12 @@ class Founding:
         if not self._machine.leadership.ready:
             return
         state = self._machine.state
-        if state.ordinal is None:
+        if state.members.ordinal is None:
             self._record(SetOrdinal(self._ordinal))
-        elif state.ordinal != self._ordinal:
+        elif state.members.ordinal != self._ordinal:
             _logger.warning(
                 'event=ordinal_kept recorded=%d configured=%d reason="a group\'s ordinal never changes"',
-                state.ordinal,
+                state.members.ordinal,
                 self._ordinal,
             )
         remembered = state.remembered

@@ -7,8 +7,8 @@ from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from dledger.environment import Cancellable, Environment
+from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request
-from dledger_broker.state.tables import QueueState
 from dledger_remoting.hotpath import PullFields
 from dledger_remoting.tags import TagFilter
 

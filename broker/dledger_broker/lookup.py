@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 from dledger.environment import called_back
 from dledger.errors import CorruptionError, NotLeaderError, TrimmedError
-from dledger_broker.state.tables import BrokerState, QueueState
+from dledger_broker.kernel.queues import QueueState
+from dledger_broker.state.tables import BrokerState
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keysearch import KeySearch
 from dledger_broker.views.logreader import LogReader

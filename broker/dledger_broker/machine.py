@@ -31,16 +31,17 @@ from dledger.statemachine import CommittedEntry, Leadership, Restore
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.identity import read_identity
 from dledger.types import SnapshotMeta
+from dledger_broker.kernel.contexts import Done, QueueRun, StagedContext
+from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.lookup import Queries
 from dledger_broker.state.applying import Applied, apply_commands
 from dledger_broker.state.applying_records import dispatch, redispatch, scan_entry
 from dledger_broker.state.commands import Command, Features, kind_of_type, understood_kinds
-from dledger_broker.state.contexts import Done, QueueRun, StagedContext
 from dledger_broker.state.offset_buffer import OffsetBuffer
 from dledger_broker.state.proposals import Proposals
 from dledger_broker.state.recent_commits import Committer, Key
 from dledger_broker.state.snapshot import decode_state, encode_state
-from dledger_broker.state.tables import BrokerState, QueueState, TopicState
+from dledger_broker.state.tables import BrokerState
 from dledger_broker.view_recovery import extents_of, recover_queues
 from dledger_broker.views.checkpoint import TopicExtent
 from dledger_broker.views.checkpointer import Checkpointer
@@ -177,7 +178,7 @@ class BrokerMachine:
         """See `StateMachine.apply`."""
         self._finish_recovery()
         touched: list[QueueState] = []
-        topic_version, applied = self.state.topic_version, Applied()
+        topic_version, applied = self.state.topic_table.version, Applied()
         for entry in entries:
             if len(entry.records):
                 dispatch(self._runs_of(entry), touched)
@@ -189,9 +190,9 @@ class BrokerMachine:
         for deleted in applied.deleted_topics:
             self.queues.delete_topic(deleted.config.topic_name, deleted.created_position)
         if touched:
-            self.state.queues_changed(touched)
+            self.state.topic_table.queues_changed(touched)
             self.queues.appended([queue.view for queue in touched])
-        if self.state.topic_version != topic_version:
+        if self.state.topic_table.version != topic_version:
             _call(self.on_topics_changed)
         if applied.groups_changed:
             _call(self.on_groups_changed)
@@ -222,7 +223,7 @@ class BrokerMachine:
         if not leadership.is_leader or (leadership.ready and leadership.term != self._overlay_term):
             # Not when a handover fails: what is in flight then is still this leader's, and keeps its offsets.
             self._overlay_term = leadership.term if leadership.is_leader else 0
-            self.state.reset_staged()
+            self.state.topic_table.reset_staged()
             self.trim_under_way = 0  # whoever leads next has applied what was proposed of it
         if before.is_leader and not leadership.is_leader:
             self._features_told = self._own_features()  # the next leader may be told others
@@ -258,7 +259,7 @@ class BrokerMachine:
         if not first:
             self.keys.wipe()
             self.queues.wipe()
-            for queue in self.state.queues():
+            for queue in self.state.topic_table.queues():
                 queue.view.reset(queue.next_offset, queue.next_offset)
             _call(self.on_topics_changed)
             _call(self.on_groups_changed)
@@ -348,7 +349,7 @@ class BrokerMachine:
     def understood_by_all(self, command: type[Command]) -> bool:
         """True if every member of the group understands a command, so that it may be proposed."""
         members = [member.node_id for member in self.log.membership.members]
-        return self.state.understood_by_all(kind_of_type(command), members)
+        return self.state.members.understood_by_all(kind_of_type(command), members)
 
     def learn_features(self, node_id: str, kinds: tuple[int, ...]) -> None:
         """A member has told which command kinds it understands: the leader records it, this one or a later one."""
@@ -359,7 +360,7 @@ class BrokerMachine:
     @property
     def kept_from(self) -> int:
         """Leader: the position below which the log is trimmed, here or elsewhere, or about to be."""
-        return max(self.log.first_position, self.trim_under_way, self.state.trimmed_before)
+        return max(self.log.first_position, self.trim_under_way, self.state.trims.before)
 
     def commit_offset(
         self, group: str, topic: str, queue_id: int, offset: int, done: Done | None = None, by: Committer | None = None
@@ -415,7 +416,7 @@ class BrokerMachine:
     def _record_features(self, node_id: str) -> None:
         """Record what a member understands, unless that is recorded or on its way."""
         kinds = self._features_told[node_id]
-        if self.state.features.get(node_id) != kinds and node_id not in self._features_on_their_way:
+        if self.state.members.kinds.get(node_id) != kinds and node_id not in self._features_on_their_way:
             self._features_on_their_way.add(node_id)
             self.stage_command(  # small and rare: a full disk is no reason to do without
                 Features(node_id, kinds),
@@ -428,7 +429,7 @@ class BrokerMachine:
         if not self._recovering:
             return
         self._recovering = False
-        for queue in self.state.queues():
+        for queue in self.state.topic_table.queues():
             invariant(queue.view.end <= queue.next_offset, "views hold what the state covers", queue=queue)
             if queue.view.end < queue.next_offset:
                 self.queues.start_over(queue.view, queue.next_offset)
@@ -440,7 +441,7 @@ class BrokerMachine:
         """The log now starts at `position`; the state has the first kept offsets since before."""
         self._finish_recovery()
         shortened: list[QueueView] = []
-        for queue in self.state.queues():
+        for queue in self.state.topic_table.queues():
             view = queue.view
             start = min(queue.first_offset, view.end)
             if start > view.start:

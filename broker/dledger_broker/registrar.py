@@ -148,7 +148,7 @@ class Registrar:
     def identity(self) -> Identity:
         """The broker id of this node and the version of its topics."""
         broker_id = 0 if self._group.ready else self._config.broker_id_when_follower
-        version = DataVersion(state_version=self._group.term, counter=self._machine.state.topic_version)
+        version = DataVersion(state_version=self._group.term, counter=self._machine.state.topic_table.version)
         return broker_id, version
 
     @property
@@ -182,7 +182,7 @@ class Registrar:
         if told is None or (told[0], told[1].state_version) != (identity[0], identity[1].state_version):
             return None
         state = self._machine.state
-        names = state.topic_changes.since(told[1].counter)
+        names = state.topic_table.changes.since(told[1].counter)
         if names is None or len(names) > MAX_CHANGES:
             return None
         table = {name: state.topics[name].config for name in sorted(names) if name in state.topics}

@@ -170,7 +170,7 @@ class Retention:
         """
         if self._busy:
             return
-        told, first = self._machine.state.trimmed_before, self._log.first_position
+        told, first = self._machine.state.trims.before, self._log.first_position
         pinned = self._machine.proposals.lowest_pin(self._env.wall_ms())
         limit = told if pinned is None else min(told, pinned)
         left = [position for position in self._log.trim_candidates() if first < position <= limit]

@@ -16,13 +16,13 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.founding import Founding
 from dledger_broker.frontend.forwarding import FORWARD_CHANNEL
 from dledger_broker.group import Group
+from dledger_broker.kernel.queues import QueueState
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.presence import PRESENCE_CHANNEL
 from dledger_broker.processors.assembly import assemble
 from dledger_broker.retention import HOUR_MS, Retention, RetentionPolicy
 from dledger_broker.server.connection import ClientConnection
-from dledger_broker.state.tables import QueueState
 from dledger_remoting.hosts import HostAddress
 
 _logger = logging.getLogger(__name__)

@@ -18,7 +18,8 @@ from __future__ import annotations
 import logging
 
 from dledger.store.disk import Disk
-from dledger_broker.state.tables import BrokerState, QueueState
+from dledger_broker.kernel.queues import QueueState
+from dledger_broker.state.tables import BrokerState
 from dledger_broker.views.checkpoint import TopicExtent, load_checkpoint, remove_checkpoint
 from dledger_broker.views.leftovers import put_aside
 from dledger_broker.views.unitfiles import (
@@ -59,7 +60,7 @@ def recover_queues(disk: Disk, layout: FileLayout, state: BrokerState, position:
     if checkpoint is None or checkpoint.incarnation != incarnation or not state.topics:
         remove_checkpoint(disk)
         put_aside(disk)
-        return 0 if any(queue.next_offset for queue in state.queues()) else position
+        return 0 if any(queue.next_offset for queue in state.topic_table.queues()) else position
     created = {extent.topic: extent.created_position for extent in checkpoint.topics}
     ahead = checkpoint.position >= position
     if ahead and any(

@@ -54,7 +54,9 @@ class SmallBroker:
     async def is_founded(self) -> None:
         """Wait until a new group has recorded what it begins with."""
         state = self.broker.machine.state
-        await until(lambda: state.ordinal is not None and state.remembered.window_ms > 0 and "TBW102" in state.topics)
+        await until(
+            lambda: state.members.ordinal is not None and state.remembered.window_ms > 0 and "TBW102" in state.topics
+        )
 
     @property
     def applied_index(self) -> int:

@@ -49,7 +49,7 @@ class Replica:
         """Have a queue's messages stored up to an offset."""
         queue = self.state.topics[topic].queue(queue_id)
         queue.next_offset = queue.staged_offset = next_offset
-        self.state.queues_changed((queue,))
+        self.state.topic_table.queues_changed((queue,))
 
 
 def empty(_: Replica) -> None:

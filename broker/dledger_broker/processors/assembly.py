@@ -75,7 +75,7 @@ def assemble(
         holds_pulls=lambda: len(pulls.held) > 0,
     )
     keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
-    announcements = Announcements(env, lambda: machine.state.topic_version)
+    announcements = Announcements(env, lambda: machine.state.topic_table.version)
     targets = SendTargets(machine, group, config, announcements, requests)
     idempotent = IdempotentSends(machine, log, env, config, counters, requests)
     sends = SendProcessor(machine, log, env, config, counters, targets, store_host, keys, requests, idempotent)

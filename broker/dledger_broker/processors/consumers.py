@@ -7,11 +7,11 @@ from functools import partial
 
 from dledger.environment import Environment
 from dledger_broker.group import Group
+from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.presence import Presence
 from dledger_broker.readers import Readers
-from dledger_broker.state.tables import TopicState
 from dledger_remoting.bodies import ConsumerList, encode_body
 from dledger_remoting.codes import LanguageCode
 from dledger_remoting.consumers import (

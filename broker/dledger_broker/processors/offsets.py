@@ -7,10 +7,10 @@ from functools import partial
 from dledger.environment import Environment
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.group import Group
+from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Origin, Request, Requests, read_request
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.state.recent_commits import Committer, Key
-from dledger_broker.state.tables import QueueState
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_json_header
 from dledger_remoting.errors import GroupNotExist, InvalidParameter, QueryNotFound, SystemBusy, TopicNotExist

@@ -16,6 +16,7 @@ from dledger.log import Log
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.group import Group
+from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.routes import Effect
 from dledger_broker.longpoll import HeldPull, LongPolls
@@ -25,7 +26,6 @@ from dledger_broker.presence import Presence
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.roles import Roles
 from dledger_broker.readers import Readers
-from dledger_broker.state.tables import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.errors import (

@@ -19,6 +19,7 @@ from dledger.errors import TrimmedError
 from dledger.log import Log
 from dledger.store.ranges import LogCut
 from dledger_broker.group import Group
+from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
@@ -26,7 +27,6 @@ from dledger_broker.processors.pins import PinProcessor
 from dledger_broker.processors.range_pace import RangePace
 from dledger_broker.processors.roles import Roles
 from dledger_broker.segment_ages import newest_store_time
-from dledger_broker.state.tables import TopicState
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.errors import (
     InvalidParameter,
@@ -117,8 +117,8 @@ class RangeProcessor:
 
     async def _ordinal(self) -> int:
         """The group's ordinal; the first leader of a group records it in its first moments."""
-        await self._wait_for(lambda: self._machine.state.ordinal is not None)
-        ordinal = self._machine.state.ordinal
+        await self._wait_for(lambda: self._machine.state.members.ordinal is not None)
+        ordinal = self._machine.state.members.ordinal
         if ordinal is None:
             raise ServiceNotAvailable(
                 f"the ordinal of group {self._group_name} is not recorded yet: every member must have been there once"

@@ -9,9 +9,9 @@ from dledger.errors import LogError
 from dledger_broker.announcements import Announcements
 from dledger_broker.config import BrokerConfig
 from dledger_broker.group import Group
+from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.state.tables import QueueState, TopicState
 from dledger_broker.system_topics import auto_create_example
 from dledger_remoting.errors import GroupNotExist, NoPermission, TopicNotExist
 from dledger_remoting.hotpath import SendV2Fields

@@ -68,7 +68,7 @@ class TopicProcessor:
 
     def data_version(self) -> DataVersion:
         """The age of the topics: the term, and how often they changed since this node started."""
-        return DataVersion(state_version=self._group.term, counter=self._machine.state.topic_version)
+        return DataVersion(state_version=self._group.term, counter=self._machine.state.topic_table.version)
 
     # ---------------------------------------------------------------- topics
 

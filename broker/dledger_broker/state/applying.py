@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dledger.format import COMMAND_HEADER_BYTES, iter_commands, only_kind
 from dledger.statemachine import CommittedEntry
+from dledger_broker.kernel.queues import TopicState
 from dledger_broker.state.commands import (
     KINDS,
     REMEMBER_SENDS,
@@ -23,7 +24,7 @@ from dledger_broker.state.commands import (
     remembered_rows,
 )
 from dledger_broker.state.pins import Pin
-from dledger_broker.state.tables import BrokerState, TopicState
+from dledger_broker.state.tables import BrokerState
 from dledger_remoting.record import STORE_TIMESTAMP_PLACE
 
 FIRST_KIND = min(KINDS)
@@ -31,7 +32,7 @@ FIRST_KIND = min(KINDS)
 
 
 class Applied:
-    """What the commands of some entries changed, besides topics, which `BrokerState.topic_version` counts."""
+    """What the commands of some entries changed, besides topics, which `TopicTable.version` counts."""
 
     __slots__ = ("commits", "deleted_topics", "features_changed", "groups_changed")
 
@@ -59,13 +60,13 @@ def apply_commands(state: BrokerState, entry: CommittedEntry, applied: Applied) 
                     state.offsets.commit(group, topic, queue_id, offset)
                 applied.commits.append(commits)
             case PutTopic(config=topic_config):
-                state.put_topic(topic_config, entry.end)
+                state.topic_table.put(topic_config, entry.end)
             case DeleteTopic(topic=name):
                 deleted = state.delete_topic(name)
                 if deleted is not None:
                     applied.deleted_topics.append(deleted)
             case PutGroup(config=group_config):
-                state.put_group(group_config)
+                state.group_table.put(group_config)
                 applied.groups_changed = True
             case DeleteGroup(group=name, clean_offsets=clean):
                 state.delete_group(name, clean_offsets=clean)
@@ -74,14 +75,14 @@ def apply_commands(state: BrokerState, entry: CommittedEntry, applied: Applied) 
                 for group, topic in pairs:
                     state.offsets.remove(group, topic)
             case TrimQueues(before_position=before_position, first_offsets=first_offsets):
-                state.trimmed_before = max(state.trimmed_before, before_position)
+                state.trims.raise_to(before_position)
                 for row in first_offsets:
-                    state.trim_queue(*row)
+                    state.topic_table.trim_queue(*row)
             case Features(node_id=node_id, kinds=kinds):
-                state.put_features(node_id, kinds)
+                state.members.put(node_id, kinds)
                 applied.features_changed = True
             case SetOrdinal(ordinal=ordinal):
-                state.set_ordinal(ordinal)
+                state.members.set_ordinal(ordinal)
             case PutPin(name=name, position=position, lease_ms=lease_ms, renewed_ms=renewed_ms):
                 state.pins.put(Pin(name, position, lease_ms, renewed_ms))
             case DeletePins(names=names):

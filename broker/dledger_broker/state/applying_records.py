@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 
 from dledger.invariants import invariant
 from dledger.statemachine import CommittedEntry
-from dledger_broker.state.contexts import QueueRun
-from dledger_broker.state.tables import BrokerState, QueueState, TopicState
+from dledger_broker.kernel.contexts import QueueRun
+from dledger_broker.kernel.queues import QueueState, TopicState
+from dledger_broker.state.tables import BrokerState
 from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.scan import scan_runs
 from dledger_broker.views.units import UNIT_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dledger_broker.state.digest import MASK, item_hash, mix
+from dledger_broker.kernel.digest import MASK, item_hash, mix
 
 
 class _Row:
@@ -69,13 +69,15 @@ class OffsetTable:
         if row is not None:
             self.digest = (self.digest - row.digest()) & MASK
 
-    def remove_group(self, group: str) -> None:
-        """Forget all offsets of a group."""
+    def on_group_deleted(self, group: str, *, clean_offsets: bool) -> None:
+        """A group is gone: forget its offsets, if asked."""
+        if not clean_offsets:
+            return
         for key in [key for key in self._rows if key[0] == group]:
             self.remove(*key)
 
-    def remove_topic(self, topic: str) -> None:
-        """Forget all groups' offsets on a topic."""
+    def on_topic_deleted(self, topic: str) -> None:
+        """A topic is gone: forget all groups' offsets on it."""
         for key in [key for key in self._rows if key[1] == topic]:
             self.remove(*key)
 

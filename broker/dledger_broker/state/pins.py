@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from dledger_broker.state.digest import MASK, item_hash
+from dledger_broker.kernel.digest import MASK, item_hash
 
 
 class Pin(msgspec.Struct, frozen=True, array_like=True):

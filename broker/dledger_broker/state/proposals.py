@@ -9,6 +9,7 @@ from functools import partial
 from dledger.errors import LogError
 from dledger.invariants import invariant
 from dledger.log import Log
+from dledger_broker.kernel.contexts import CommandContext, Done
 from dledger_broker.state.commands import (
     LAST_BASE_KIND,
     Command,
@@ -21,7 +22,6 @@ from dledger_broker.state.commands import (
     encode,
     kind_of,
 )
-from dledger_broker.state.contexts import CommandContext, Done
 from dledger_broker.state.pins import Pin
 from dledger_broker.state.tables import BrokerState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
@@ -58,7 +58,7 @@ class Proposals:
         log, kind = self._log(), kind_of(command)
         members = [member.node_id for member in log.membership.members]
         invariant(
-            kind <= LAST_BASE_KIND or self._state().understood_by_all(kind, members),
+            kind <= LAST_BASE_KIND or self._state().members.understood_by_all(kind, members),
             "a command is proposed only when all members understand it",
             kind=kind,
             members=members,

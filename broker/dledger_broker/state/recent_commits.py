@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-from dledger_broker.state.digest import item_hash
+from dledger_broker.kernel.digest import item_hash
 
 LONGEST_STANDSTILL_S: Final = 60.0
 """A node may stand still for so long (SIGSTOP, a suspended machine) and then pass on what its clients sent before."""

@@ -26,7 +26,7 @@ from zlib import crc32
 import msgspec
 
 from dledger.errors import CorruptionError
-from dledger_broker.state.digest import mix
+from dledger_broker.kernel.digest import mix
 from dledger_broker.state.rows import POSITION_BYTES, ROW_BYTES, Row, Rows, Run
 
 MAX_WAITING_ROWS: Final = 16_384

@@ -18,8 +18,7 @@ from dledger_broker.state.pins import Pin
 from dledger_broker.state.recent_commits import LATE_COMMIT_S, Remembered
 from dledger_broker.state.remembered import RememberedSends, Summary
 from dledger_broker.state.rows import Run
-from dledger_broker.state.tables import BrokerState, QueueState, TopicState
-from dledger_broker.state.topic_changes import TopicChanges
+from dledger_broker.state.tables import BrokerState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 FORMAT: Final = 1
@@ -104,15 +103,15 @@ def encode_state(state: BrokerState, now: float) -> Iterator[bytes]:
     """
     queues = [
         (queue.topic, queue.queue_id, queue.next_offset, queue.first_offset)
-        for queue in state.queues()
+        for queue in state.topic_table.queues()
         if queue.next_offset
     ]
     topics = [(topic.config, topic.created_position) for topic in state.topics.values()]
     groups = list(state.groups.values())
     offsets, recent = state.offsets.capture(), state.recent_commits.capture(now)
-    start, end = _Start(FORMAT, state.topic_version, state.trimmed_before), _End(state.digest())
-    features = dict(state.features)
-    ordinal, pins = state.ordinal, list(state.pins)
+    start, end = _Start(FORMAT, state.topic_table.version, state.trims.before), _End(state.digest())
+    features = dict(state.members.kinds)
+    ordinal, pins = state.members.ordinal, list(state.pins)
     remembers = state.remembered.window_ms > 0 or len(state.remembered) > 0
     summary, runs = state.remembered.capture()
 
@@ -148,7 +147,6 @@ def decode_state(chunks: Iterable[bytes], now: float) -> BrokerState:
 
     Raises `CorruptionError` if the stream is incomplete or its digest does not match."""
     state = BrokerState()
-    topic_version = 0
     summary: Summary | None = None
     runs: list[Run] = []
     ended: _End | None = None
@@ -157,23 +155,24 @@ def decode_state(chunks: Iterable[bytes], now: float) -> BrokerState:
             case _Start(format=found):
                 if found != FORMAT:
                     raise CorruptionError(f"snapshot of the broker's state has format {found}, expected {FORMAT}")
-                topic_version, state.trimmed_before = frame.topic_version, frame.trimmed_before
+                state.topic_table.restore_version(frame.topic_version)
+                state.trims.raise_to(frame.trimmed_before)
             case _Topics():
                 for row in frame.rows:
-                    state.put_topic(row.config, row.created_position)
+                    state.topic_table.put(row.config, row.created_position)
             case _Queues():
                 for topic, queue_id, next_offset, first_offset in frame.rows:
                     _restore_queue(state, topic, queue_id, next_offset, first_offset)
             case _Groups():
                 for config in frame.rows:
-                    state.put_group(config)
+                    state.group_table.put(config)
             case _Offsets():
                 _restore_offsets(state, frame, now)
             case _Features():
                 for node_id, kinds in frame.rows.items():
-                    state.put_features(node_id, kinds)
+                    state.members.put(node_id, kinds)
             case _Ordinal():
-                state.set_ordinal(frame.ordinal)
+                state.members.set_ordinal(frame.ordinal)
             case _Pins():
                 for pin in frame.rows:
                     state.pins.put(pin)
@@ -183,7 +182,7 @@ def decode_state(chunks: Iterable[bytes], now: float) -> BrokerState:
                 runs.append(Run(frame.families, frame.members, frame.positions))
             case _End():
                 ended = frame
-    state.topic_version, state.topic_changes = topic_version, TopicChanges(topic_version)
+    state.topic_table.finish_restore()
     if summary is not None:
         state.remembered = RememberedSends.restored(summary, runs)
     if ended is None:
@@ -196,13 +195,9 @@ def decode_state(chunks: Iterable[bytes], now: float) -> BrokerState:
 
 
 def _restore_queue(state: BrokerState, topic: str, queue_id: int, next_offset: int, first_offset: int) -> None:
-    owner: TopicState | None = state.topics.get(topic)
-    if owner is None:
+    if topic not in state.topics:
         raise CorruptionError(f"snapshot of the broker's state has queue {topic}/{queue_id} but no topic {topic}")
-    queue: QueueState = owner.queue(queue_id)
-    queue.next_offset = queue.staged_offset = next_offset
-    queue.first_offset = first_offset
-    state.queues_changed((queue,))
+    state.topic_table.restore_queue(topic, queue_id, next_offset, first_offset)
 
 
 def _restore_offsets(state: BrokerState, frame: _Offsets, now: float) -> None:

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from dledger.store.disk import Disk
 from dledger.testing.disk import SimDisk
+from dledger_broker.kernel.queues import QueueState
 from dledger_broker.machine import BrokerMachine, MachineConfig
-from dledger_broker.state.tables import QueueState
 from dledger_broker.testing.environment import START_MS, FakeEnvironment
 from dledger_broker.testing.node import NODE_ID, FakeLog, FakeNode
 from dledger_broker.testing.records import Message, SentMessages, stage_messages

@@ -8,8 +8,8 @@ import msgspec
 
 from dledger.log import Log
 from dledger.store.disk import Buffer
-from dledger_broker.state.contexts import QueueRun
-from dledger_broker.state.tables import QueueState
+from dledger_broker.kernel.contexts import QueueRun
+from dledger_broker.kernel.queues import QueueState
 from dledger_broker.views.scan import tag_code_of
 from dledger_broker.views.units import UNIT
 from dledger_remoting.hosts import HostAddress

@@ -10,10 +10,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from typing import Final, NamedTuple, TypeAlias
 
+from dledger_broker.kernel.queues import TopicState
 from dledger_broker.state.commands import CommitOffsets
 from dledger_broker.state.pins import Pin
 from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer
-from dledger_broker.state.tables import BrokerState, TopicState
+from dledger_broker.state.tables import BrokerState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 from dledger_sim.brokers.history import History
 from dledger_sim.log.invariants import require
@@ -154,7 +155,7 @@ class Expected:
         offsets = {key: offset for key, history in self.offsets.items() if (offset := history.last) is not None}
         self._same(node, index, "offsets", offsets, _offsets_of(state))
         self._same(node, index, "pins", self.pins, {pin.name: pin for pin in state.pins})
-        self._same(node, index, "features", self.features, state.features)
+        self._same(node, index, "features", self.features, state.members.kinds)
         self.compare_undigested(node, index, state)
 
     def compare_restored(self, node: str, index: int, state: BrokerState, now: float, moment: float) -> None:
@@ -179,8 +180,8 @@ class Expected:
 
     def compare_undigested(self, node: str, index: int, state: BrokerState) -> None:
         """What is trimmed, and how often topics have changed, belongs to the state, but not to its digest."""
-        self._same(node, index, "trimmed_before", self.trims.at(index), state.trimmed_before)
-        self._same(node, index, "topic_version", self.topic_versions.at(index), state.topic_version)
+        self._same(node, index, "trimmed_before", self.trims.at(index), state.trims.before)
+        self._same(node, index, "topic_version", self.topic_versions.at(index), state.topic_table.version)
 
     @staticmethod
     def _same(node: str, index: int, table: str, expected: object, found: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from dledger_broker.state.tables import QueueState
+from dledger_broker.kernel.queues import QueueState
 from dledger_broker.views.unitfiles import queue_directory
 from dledger_broker.views.unitreader import read_units
 from dledger_broker.views.units import UNIT

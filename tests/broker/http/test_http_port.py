@@ -234,7 +234,7 @@ async def test_metrics_show_the_log_and_the_counters(served):
 
 async def test_topics_and_groups_have_the_names_of_rocketmqs_exporter_on_the_leader_only(served):
     broker, get = served
-    topic = broker.state.put_topic(TopicConfig(topic_name="orders"), 0)
+    topic = broker.state.topic_table.put(TopicConfig(topic_name="orders"), 0)
     topic.queue(0).next_offset, topic.queue(1).next_offset = 5, 7
     broker.state.offsets.commit("billing", "orders", 0, 4)
     broker.state.offsets.commit("billing", "orders", 1, 1)
@@ -249,7 +249,7 @@ async def test_topics_and_groups_have_the_names_of_rocketmqs_exporter_on_the_lea
 def test_what_is_shown_does_not_depend_on_who_asked_before_and_when():
     """Two scrapers must not change each other's figures, and one that misses a scrape loses nothing."""
     broker = FakeBroker()
-    topic = broker.state.put_topic(TopicConfig(topic_name="orders"), 0)
+    topic = broker.state.topic_table.put(TopicConfig(topic_name="orders"), 0)
     asked_before = NodeCollector(broker)
 
     def shown(collector: NodeCollector) -> dict[str, float]:

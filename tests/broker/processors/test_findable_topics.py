@@ -23,7 +23,7 @@ class NameServers:
 
     def __init__(self, broker: ServedBroker) -> None:
         self.broker = broker
-        self.told: float = broker.memory.machine.state.topic_version
+        self.told: float = broker.memory.machine.state.topic_table.version
         self.hurried = 0
         broker.parts.announcements.attach(lambda: self.told, self.hurry)
 
@@ -31,7 +31,7 @@ class NameServers:
         self.hurried += 1
 
     def tell(self) -> None:
-        self.told = self.broker.memory.machine.state.topic_version
+        self.told = self.broker.memory.machine.state.topic_table.version
         self.broker.parts.announcements.check()
         self.broker.settle()
 
@@ -115,7 +115,7 @@ def test_changes_are_answered_in_their_order_each_as_soon_as_it_is_known(
     client: FakeClient, broker: ServedBroker, name_servers: NameServers
 ) -> None:
     first = ask(client, 17, TOPIC)
-    known = broker.memory.machine.state.topic_version
+    known = broker.memory.machine.state.topic_table.version
     second = ask(client, 17, {**TOPIC, "topic": "B"})
     name_servers.told = known
     broker.parts.announcements.check()

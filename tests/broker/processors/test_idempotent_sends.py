@@ -367,7 +367,7 @@ def test_sends_of_both_kinds_keep_their_order_in_a_queue(broker: ServedBroker):
 
 def test_nothing_is_remembered_before_every_member_understands_it(make_broker: MakeBroker):
     broker = make_broker()
-    broker.memory.machine.state.features.clear()
+    broker.memory.machine.state.members.kinds.clear()
     Founding(broker.memory.machine, broker.memory.env, broker.config)
     broker.settle()
     send(broker)

@@ -115,13 +115,13 @@ def test_a_pin_is_given_up_only_when_every_member_understands_it(broker: ServedB
     client = founded(broker).client()
     client.send_message("T1")
     assert client.call(20013, {"name": "job", "position": "0"}).code == ResponseCode.SUCCESS
-    features = dict(broker.memory.machine.state.features)
-    broker.memory.machine.state.features.clear()
+    features = dict(broker.memory.machine.state.members.kinds)
+    broker.memory.machine.state.members.kinds.clear()
     for number, fields in ((20013, {"name": "job", "position": "0"}), (20014, {"name": "job"})):
         answer = client.call(number, fields)
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "understand" in (answer.remark or "")
-    broker.memory.machine.state.features.update(features)
+    broker.memory.machine.state.members.kinds.update(features)
     assert client.call(20014, {"name": "job"}).code == ResponseCode.SUCCESS
 
 

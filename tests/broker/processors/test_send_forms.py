@@ -95,7 +95,8 @@ def test_both_forms_store_identical_bytes_and_give_identical_answers(reads: list
                 client.feed(b"".join(rewrite(encode_command(command)) for command in commands))
                 broker.settle()
             queues = {
-                (queue.topic, queue.queue_id): bytes(queue.view.tail) for queue in broker.memory.machine.state.queues()
+                (queue.topic, queue.queue_id): bytes(queue.view.tail)
+                for queue in broker.memory.machine.state.topic_table.queues()
             }
             answers = sorted(client.answers, key=lambda answer: (answer.opaque, repr(answer)))
             outcomes.append(

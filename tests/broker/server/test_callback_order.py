@@ -23,6 +23,7 @@ from dledger_broker.broker import Broker
 from dledger_broker.clients import ClientRow
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
+from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.presence import Presence, Table, _encode
 from dledger_broker.processors.pull import PullProcessor
@@ -33,7 +34,6 @@ from dledger_broker.retention import Retention
 from dledger_broker.server.listener import Listener
 from dledger_broker.state.commands import Features
 from dledger_broker.state.offset_buffer import OffsetBuffer
-from dledger_broker.state.tables import BrokerState
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.records import Message
 from dledger_broker.views.checkpointer import Checkpointer
@@ -200,7 +200,7 @@ def test_hooks_of_one_callback_are_these(broker: Broker) -> None:
 def test_leadership_is_told_in_this_order(broker: Broker) -> None:
     machine, group, before = broker.machine, broker.group, broker.machine.leadership
     machine.leadership = Leadership(5, None, is_leader=False, ready=False)
-    own = ((BrokerState, "reset_staged"), (OffsetBuffer, "discard"), (BrokerMachine, "_record_features"))
+    own = ((TopicTable, "reset_staged"), (OffsetBuffer, "discard"), (BrokerMachine, "_record_features"))
     with traced(*own, calls=False) as trace:
         for callbacks in (machine.on_leadership_changed, group.listeners, group.resumers):
             record_calls(callbacks, trace)
@@ -218,8 +218,8 @@ def test_leadership_is_told_in_this_order(broker: Broker) -> None:
         found = list(trace)
     machine.leadership = before
     assert gained == ["OffsetBuffer.discard", *ALL_OF_LEADERSHIP]
-    assert ready == ["BrokerState.reset_staged", "BrokerMachine._record_features", *ALL_OF_LEADERSHIP]
-    assert lost == ["BrokerState.reset_staged", "OffsetBuffer.discard", *ALL_OF_LEADERSHIP]
+    assert ready == ["TopicTable.reset_staged", "BrokerMachine._record_features", *ALL_OF_LEADERSHIP]
+    assert lost == ["TopicTable.reset_staged", "OffsetBuffer.discard", *ALL_OF_LEADERSHIP]
     assert found == [*GROUP, *RESUMED]
 
 

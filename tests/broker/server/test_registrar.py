@@ -13,8 +13,8 @@ from dledger.statemachine import Leadership
 from dledger_broker import registrar
 from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.group import Group
+from dledger_broker.kernel import topic_changes
 from dledger_broker.registrar import Registrar
-from dledger_broker.state import topic_changes
 from dledger_broker.system_topics import system_topics
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
@@ -369,7 +369,7 @@ async def test_an_answer_that_nobody_expected_ends_the_connection_and_not_the_re
 
 async def until_told(setup: Setup) -> None:
     async with asyncio.timeout(10):
-        while setup.registrar.told_version() < setup.memory.machine.state.topic_version:  # noqa: ASYNC110 -- as above
+        while setup.registrar.told_version() < setup.memory.machine.state.topic_table.version:  # noqa: ASYNC110 -- as above
             await asyncio.sleep(0)
 
 
@@ -388,7 +388,7 @@ async def test_a_name_server_that_takes_changes_is_told_those_and_another_one_ev
 ) -> None:
     servers[0].accepts_changes = True
     setup = await leading(servers)
-    before = setup.memory.machine.state.topic_version
+    before = setup.memory.machine.state.topic_table.version
     setup.memory.create_topic("T1")
     setup.registrar.hurry()
     changes = await servers[0].changes()
@@ -459,7 +459,7 @@ async def test_what_is_told_counts_those_name_servers_that_can_be_reached(server
         server.accepts_changes = True
     setup = await leading(servers)
     servers[1].answers.clear()
-    version = setup.memory.machine.state.topic_version
+    version = setup.memory.machine.state.topic_table.version
     setup.memory.create_topic("T1")
     setup.registrar.hurry()
     await servers[0].changes()

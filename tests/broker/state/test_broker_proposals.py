@@ -174,19 +174,19 @@ def test_commits_that_are_buffered_when_the_log_fails_are_refused(monkeypatch):
 
 def test_a_leader_advertises_the_command_kinds_it_understands():
     broker = BrokerInMemory()
-    assert broker.machine.state.understood_by_all(23, ["fake-n0"])
-    assert not broker.machine.state.understood_by_all(max(KINDS) + 1, ["fake-n0"])
-    assert not broker.machine.state.understood_by_all(23, ["fake-n0", "fake-n1"])
+    assert broker.machine.state.members.understood_by_all(23, ["fake-n0"])
+    assert not broker.machine.state.members.understood_by_all(max(KINDS) + 1, ["fake-n0"])
+    assert not broker.machine.state.members.understood_by_all(23, ["fake-n0", "fake-n1"])
 
 
 def test_what_a_member_told_a_follower_is_recorded_once_that_one_leads():
     broker = BrokerInMemory(lead=False)
     broker.machine.learn_features("fake-n1", (16, 17))
-    assert not broker.machine.state.understood_by_all(16, ["fake-n1"])
+    assert not broker.machine.state.members.understood_by_all(16, ["fake-n1"])
     broker.node.lead()
     broker.env.run_ready()
-    assert broker.machine.state.understood_by_all(16, ["fake-n1"])
-    assert not broker.machine.state.understood_by_all(18, ["fake-n1"])
+    assert broker.machine.state.members.understood_by_all(16, ["fake-n1"])
+    assert not broker.machine.state.members.understood_by_all(18, ["fake-n1"])
 
 
 def test_what_a_member_told_an_earlier_leader_is_not_recorded_by_it_when_it_leads_again():
@@ -200,7 +200,7 @@ def test_what_a_member_told_an_earlier_leader_is_not_recorded_by_it_when_it_lead
     broker.node.catch_up()
     broker.node.lead()
     broker.env.run_ready()
-    assert not broker.machine.state.understood_by_all(17, ["fake-n1"])
+    assert not broker.machine.state.members.understood_by_all(17, ["fake-n1"])
 
 
 def test_changes_that_wait_for_one_another_are_looked_at_once_or_twice_each(monkeypatch: pytest.MonkeyPatch):

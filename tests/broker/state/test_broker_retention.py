@@ -297,13 +297,13 @@ def test_a_pin_outlives_its_lease_while_a_member_may_not_understand_its_end():
     """A member that joined a moment ago."""
     broker, retention = trimmed_broker()
     pin(broker, "job", 0, lease_ms=1000)
-    features = dict(broker.machine.state.features)
-    broker.machine.state.features.clear()
+    features = dict(broker.machine.state.members.kinds)
+    broker.machine.state.members.kinds.clear()
     broker.env.advance(2.0)
     retention.check()
     broker.env.run_ready()
     assert len(broker.machine.state.pins) == 1
-    broker.machine.state.features.update(features)
+    broker.machine.state.members.kinds.update(features)
     retention.check()
     broker.env.run_ready()
     assert len(broker.machine.state.pins) == 0
@@ -335,12 +335,12 @@ def test_pins_and_the_ordinal_survive_snapshot_and_failover():
         found = state.pins.get("a")
         assert found is not None
         assert (found.position, found.expires_ms) == (500, expires_ms)
-        assert state.ordinal == 7
+        assert state.members.ordinal == 7
     assert follower.machine.digest() == broker.machine.digest()
     Founding(follower.machine, follower.env, dataclasses.replace(CONFIG, group_ordinal=3))
     follower.node.lead()
     follower.env.run_ready()
-    assert follower.machine.state.ordinal == 7
+    assert follower.machine.state.members.ordinal == 7
 
 
 def test_a_trim_that_outlived_its_leadership_takes_nothing():
@@ -380,7 +380,7 @@ def test_a_trim_of_which_only_queues_were_told_is_completed(how, pinned):
     broker.env.run_ready()
     assert broker.log.first_position == (0 if pinned else position)
     if not pinned:
-        assert [queue.first_offset for queue in broker.machine.state.queues()] == [15, 15, 1]
+        assert [queue.first_offset for queue in broker.machine.state.topic_table.queues()] == [15, 15, 1]
 
 
 def test_a_leader_that_keeps_more_than_the_others_knows_what_they_have_trimmed():
@@ -410,4 +410,4 @@ def test_a_trim_of_which_one_command_is_refused_takes_nothing(monkeypatch: pytes
     retention.trim(max(broker.log.snapshots))
     broker.env.run_ready()
     assert (broker.log.first_position, retention.is_busy) == (0, False)
-    assert [queue.first_offset for queue in broker.machine.state.queues()] == [0, 0, 0]
+    assert [queue.first_offset for queue in broker.machine.state.topic_table.queues()] == [0, 0, 0]

@@ -12,15 +12,17 @@ from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 def state_of(topics: int, queues: int, groups: int) -> BrokerState:
     state = BrokerState()
     for number in range(topics):
-        topic = state.put_topic(TopicConfig(f"topic-{number}", queues, queues, attributes={"k": "v"}), 100 + number)
+        topic = state.topic_table.put(
+            TopicConfig(f"topic-{number}", queues, queues, attributes={"k": "v"}), 100 + number
+        )
         for queue_id in range(queues):
             queue = topic.queue(queue_id)
             queue.next_offset, queue.first_offset = 10 + queue_id, queue_id
-            state.queues_changed((queue,))
+            state.topic_table.queues_changed((queue,))
     for number in range(groups):
-        state.put_group(SubscriptionGroupConfig(f"group-{number}"))
+        state.group_table.put(SubscriptionGroupConfig(f"group-{number}"))
         state.offsets.commit(f"group-{number}", "topic-0", 0, number)
-    state.put_features("n0", (16, 17))
+    state.members.put("n0", (16, 17))
     return state
 
 
@@ -31,12 +33,12 @@ def test_a_state_survives_its_snapshot_however_the_stream_is_cut(chunk_bytes):
     cuts = (stream[start : start + chunk_bytes] for start in range(0, len(stream), chunk_bytes))
     found = decode_state(cuts, 0.0)
     assert found.digest() == state.digest()
-    assert found.topic_version == state.topic_version
+    assert found.topic_table.version == state.topic_table.version
     assert found.topics.keys() == state.topics.keys()
     assert found.topics["topic-1"].config == state.topics["topic-1"].config
     assert found.topics["topic-1"].created_position == 101
     assert found.groups == state.groups
-    assert found.features == {"n0": (16, 17)}
+    assert found.members.kinds == {"n0": (16, 17)}
     queue = found.topics["topic-2"].queues[1]
     assert (queue.next_offset, queue.staged_offset, queue.first_offset) == (11, 11, 1)
 
@@ -48,10 +50,10 @@ def test_a_snapshot_is_of_the_moment_it_was_taken():
     first = next(chunks)
     state.offsets.commit("group-1", "topic-0", 0, 999)
     state.delete_topic("topic-1")
-    state.put_group(SubscriptionGroupConfig("group-0", consume_enable=False))
+    state.group_table.put(SubscriptionGroupConfig("group-0", consume_enable=False))
     queue = state.topics["topic-0"].queues[0]
     queue.next_offset = 77
-    state.queues_changed((queue,))
+    state.topic_table.queues_changed((queue,))
     assert decode_state([first, *chunks], 0.0).digest() == digest
 
 

@@ -39,7 +39,7 @@ def test_a_capture_of_offsets_does_not_see_later_commits(before, after):
     captured = table.capture()
     for commit in after:
         table.commit(*commit)
-    table.remove_group("g")
+    table.on_group_deleted("g", clean_offsets=True)
     assert {key: dict(offsets) for key, offsets in captured} == expected
 
 
@@ -48,10 +48,10 @@ def test_a_digest_is_the_same_in_every_process():
         "from dledger_broker.state.tables import BrokerState\n"
         "from dledger_remoting.topics import TopicConfig\n"
         "state = BrokerState()\n"
-        "topic = state.put_topic(TopicConfig('orders', attributes={'b': '1', 'a': '2'}), 48)\n"
+        "topic = state.topic_table.put(TopicConfig('orders', attributes={'b': '1', 'a': '2'}), 48)\n"
         "queue = topic.queue(1)\n"
         "queue.next_offset = 7\n"
-        "state.queues_changed((queue,))\n"
+        "state.topic_table.queues_changed((queue,))\n"
         "state.offsets.commit('g', 'orders', 1, 5)\n"
         "print(state.digest())\n"
     )
@@ -64,19 +64,19 @@ def test_a_digest_is_the_same_in_every_process():
 
 def test_a_queue_that_was_only_looked_at_is_not_part_of_the_state():
     state = BrokerState()
-    topic = state.put_topic(TopicConfig("orders"), 48)
+    topic = state.topic_table.put(TopicConfig("orders"), 48)
     before = state.digest()
-    state.queues_changed((topic.queue(3),))
+    state.topic_table.queues_changed((topic.queue(3),))
     assert state.digest() == before
-    assert list(decode_state(encode_state(state, 0.0), 0.0).queues()) == []
+    assert list(decode_state(encode_state(state, 0.0), 0.0).topic_table.queues()) == []
 
 
 def test_a_deleted_topic_leaves_nothing_behind():
     state = BrokerState()
     empty = state.digest()
-    queue = state.put_topic(TopicConfig("orders"), 48).queue(0)
+    queue = state.topic_table.put(TopicConfig("orders"), 48).queue(0)
     queue.next_offset = 9
-    state.queues_changed((queue,))
+    state.topic_table.queues_changed((queue,))
     state.offsets.commit("g", "orders", 0, 4)
     assert state.digest() != empty
     state.delete_topic("orders")
@@ -87,8 +87,8 @@ def test_a_deleted_topic_leaves_nothing_behind():
 def test_groups_are_replaced_and_removed():
     state = BrokerState()
     empty = state.digest()
-    state.put_group(SubscriptionGroupConfig("g"))
-    state.put_group(SubscriptionGroupConfig("g", retry_max_times=1))
+    state.group_table.put(SubscriptionGroupConfig("g"))
+    state.group_table.put(SubscriptionGroupConfig("g", retry_max_times=1))
     state.offsets.commit("g", "orders", 0, 4)
     state.delete_group("g", clean_offsets=False)
     assert state.offsets.get("g", "orders", 0) == 4
@@ -98,12 +98,12 @@ def test_groups_are_replaced_and_removed():
 
 def test_a_first_offset_only_rises_and_only_for_the_incarnation_it_was_decided_for():
     state = BrokerState()
-    queue = state.put_topic(TopicConfig("orders"), 48).queue(0)
+    queue = state.topic_table.put(TopicConfig("orders"), 48).queue(0)
     queue.next_offset = 10
-    state.trim_queue("orders", 48, 0, 6)
-    state.trim_queue("orders", 48, 0, 4)
-    state.trim_queue("orders", 0, 0, 9)
-    state.trim_queue("gone", 48, 0, 9)
+    state.topic_table.trim_queue("orders", 48, 0, 6)
+    state.topic_table.trim_queue("orders", 48, 0, 4)
+    state.topic_table.trim_queue("orders", 0, 0, 9)
+    state.topic_table.trim_queue("gone", 48, 0, 9)
     assert queue.first_offset == 6
 
 

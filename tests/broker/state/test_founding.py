@@ -25,20 +25,20 @@ def leader_on_a_full_disk() -> BrokerInMemory:
 def test_what_a_full_disk_refused_is_recorded_once_there_is_room() -> None:
     broker = leader_on_a_full_disk()
     state = broker.machine.state
-    assert state.ordinal is None
+    assert state.members.ordinal is None
     assert not state.topics
     broker.env.advance(RETRY_S)
     assert not state.topics
     broker.node.stage_error = None
     broker.env.advance(RETRY_S)
-    assert state.ordinal == CONFIG.group_ordinal
+    assert state.members.ordinal == CONFIG.group_ordinal
     assert state.remembered.window_ms == CONFIG.idempotent_window_ms
     assert set(state.topics) == TOPICS
 
 
 def test_a_full_disk_does_not_keep_a_leader_from_saying_which_commands_it_understands() -> None:
     broker = leader_on_a_full_disk()
-    assert NODE_ID in broker.machine.state.features
+    assert NODE_ID in broker.machine.state.members.kinds
 
 
 def test_it_is_recorded_once() -> None:

@@ -8,9 +8,9 @@ from dledger.errors import BusyError, LogError, LogFullError
 from dledger.format import BLANK_BYTES, HEADER_BYTES
 from dledger.replica.proposer import MARK_BYTES
 from dledger_broker.config import MIB
+from dledger_broker.kernel.contexts import Done
 from dledger_broker.processors.topics import MAX_QUEUES
 from dledger_broker.state.commands import MAX_OFFSETS_PER_COMMAND, Command, CommitOffsets, TrimQueues, encode
-from dledger_broker.state.contexts import Done
 from dledger_broker.state.offset_buffer import OffsetBuffer
 from dledger_broker.state.recent_commits import MAX_CLIENTS_PER_CHANNEL, Committer
 from dledger_broker.testing import FakeEnvironment

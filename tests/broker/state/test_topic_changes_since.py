@@ -2,7 +2,7 @@
 
 import pytest
 
-from dledger_broker.state import topic_changes
+from dledger_broker.kernel import topic_changes
 from dledger_broker.state.snapshot import decode_state, encode_state
 from dledger_broker.state.tables import BrokerState
 from dledger_remoting.topics import TopicConfig
@@ -11,30 +11,30 @@ from dledger_remoting.topics import TopicConfig
 def test_each_change_is_named_once_and_only_those_after_the_version() -> None:
     state = BrokerState()
     for name in ("A", "B", "A"):
-        state.put_topic(TopicConfig(name), 0)
+        state.topic_table.put(TopicConfig(name), 0)
     state.delete_topic("B")
     state.delete_topic("never there")
-    assert state.topic_changes.since(0) == {"A", "B"}
-    assert state.topic_changes.since(2) == {"A", "B"}
-    assert state.topic_changes.since(3) == {"B"}
-    assert state.topic_changes.since(4) == set()
+    assert state.topic_table.changes.since(0) == {"A", "B"}
+    assert state.topic_table.changes.since(2) == {"A", "B"}
+    assert state.topic_table.changes.since(3) == {"B"}
+    assert state.topic_table.changes.since(4) == set()
 
 
 def test_what_was_too_long_ago_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_changes, "MAX_REMEMBERED", 2)
     state = BrokerState()
     for number in range(4):
-        state.put_topic(TopicConfig(f"T{number}"), 0)
-    assert state.topic_changes.since(1) is None
-    assert state.topic_changes.since(2) == {"T2", "T3"}
+        state.topic_table.put(TopicConfig(f"T{number}"), 0)
+    assert state.topic_table.changes.since(1) is None
+    assert state.topic_table.changes.since(2) == {"T2", "T3"}
 
 
 def test_a_state_from_a_snapshot_knows_no_change_before_it() -> None:
     state = BrokerState()
     for name in ("A", "B"):
-        state.put_topic(TopicConfig(name), 0)
+        state.topic_table.put(TopicConfig(name), 0)
     restored = decode_state(encode_state(state, 0.0), 0.0)
-    assert restored.topic_changes.since(1) is None
-    assert restored.topic_changes.since(2) == set()
-    restored.put_topic(TopicConfig("C"), 0)
-    assert restored.topic_changes.since(2) == {"C"}
+    assert restored.topic_table.changes.since(1) is None
+    assert restored.topic_table.changes.since(2) == set()
+    restored.topic_table.put(TopicConfig("C"), 0)
+    assert restored.topic_table.changes.since(2) == {"C"}

@@ -143,7 +143,9 @@ def test_busy_queues_together_keep_a_bounded_number_of_written_units_in_memory(m
         for queue_id in range(BUSY):
             broker.send("orders", queue_id, Message(b"x"))
     broker.flush_views()
-    kept = [len(queue.view.tail) // UNIT_BYTES for queue in broker.machine.state.queues() if queue.view.written]
+    kept = [
+        len(queue.view.tail) // UNIT_BYTES for queue in broker.machine.state.topic_table.queues() if queue.view.written
+    ]
     assert kept == [2, 2]
 
 
@@ -255,7 +257,7 @@ def test_ten_thousand_queues_cost_few_handles_and_little_memory():
     broker.create_topic("orders", queues=10_000)
     for queue_id in range(0, 10_000, 10):
         broker.send("orders", queue_id, Message(b"x"))
-    queues = list(broker.machine.state.queues())
+    queues = list(broker.machine.state.topic_table.queues())
     assert len(queues) == 1000
     broker.flush_views()
     assert sum(queue.view.written for queue in queues) == MAX_QUEUES_PER_BATCH

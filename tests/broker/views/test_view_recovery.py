@@ -277,8 +277,8 @@ def test_the_leaders_own_list_and_a_followers_scan_make_the_same_views():
     follower = leader.restart(lead=False)
     other = BrokerInMemory(log=leader.log, lead=False)
     assert contents(follower) == contents(other) == contents(leader)
-    leader_units = [queue.view.unwritten() for queue in leader.machine.state.queues()]
-    assert leader_units == [queue.view.unwritten() for queue in other.machine.state.queues()]
+    leader_units = [queue.view.unwritten() for queue in leader.machine.state.topic_table.queues()]
+    assert leader_units == [queue.view.unwritten() for queue in other.machine.state.topic_table.queues()]
     assert leader.machine.digest() == other.machine.digest()
 
 

@@ -153,7 +153,9 @@ async def test_a_restart_brings_everything_back(left_behind, loss):
 async def test_a_trim_removes_the_oldest_and_nothing_is_numbered_twice(left_behind):
     directory, contents, _ = left_behind
     async with OneNodeBroker(directory) as broker:
-        nexts = {(queue.topic, queue.queue_id): queue.next_offset for queue in broker.machine.state.queues()}
+        nexts = {
+            (queue.topic, queue.queue_id): queue.next_offset for queue in broker.machine.state.topic_table.queues()
+        }
         first_position = await broker.trimmed(RetentionPolicy(max_age_ms=1 << 60, max_log_bytes=1 << 19))
         assert first_position > 0
         kept = await broker.contents()
@@ -163,7 +165,9 @@ async def test_a_trim_removes_the_oldest_and_nothing_is_numbered_twice(left_behi
     async with OneNodeBroker(directory) as broker:
         assert broker.node.first_position == first_position
         assert await broker.contents() == kept
-        assert {(queue.topic, queue.queue_id): queue.next_offset for queue in broker.machine.state.queues()} == nexts
+        assert {
+            (queue.topic, queue.queue_id): queue.next_offset for queue in broker.machine.state.topic_table.queues()
+        } == nexts
 
 
 async def test_old_messages_go_however_young_their_files_are(left_behind):

@@ -57,7 +57,7 @@ async def refused(broker: Broker) -> None:
         await broker.answer(opaque)
     await broker.lead()
     broker.note("a member does not understand pins")
-    broker.memory.machine.state.put_features(broker.config.node_id, (16,))
+    broker.memory.machine.state.members.put(broker.config.node_id, (16,))
     await broker.ask("one is made", 20013, {**PIN, "position": end})
     await broker.ask("one is given up", 20014, {"name": "job"})
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger.errors import NotLeaderError
+from dledger_broker.kernel.contexts import Done
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.service import BrokerService
-from dledger_broker.state.contexts import Done
 from dledger_broker.state.offset_buffer import OffsetBuffer
 from dledger_broker.state.offsets import OffsetTable
 from dledger_broker.state.recent_commits import Key, RecentCommits

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from dledger_broker import machine
+from dledger_broker.kernel.contexts import Done, QueueRun
+from dledger_broker.kernel.queues import TopicState
+from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.lookup import Queries
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.state import applying_records
-from dledger_broker.state.contexts import Done, QueueRun
 from dledger_broker.state.offsets import OffsetTable
 from dledger_broker.state.proposals import Proposals
-from dledger_broker.state.tables import BrokerState, TopicState
+from dledger_broker.state.tables import BrokerState
 from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.unitreader import QueueFileReader
 from dledger_remoting.record import MessageRecord
@@ -26,30 +28,30 @@ CATALOGUE = Catalogue("broker")
 CATALOGUE.add(
     "deleted-topic-keeps-offsets",
     "a deleted topic takes its committed offsets along",
-    (OffsetTable, "remove_topic", lambda _self, _topic: None),
+    (OffsetTable, "on_topic_deleted", lambda _self, _topic: None),
 )
 
 
 CATALOGUE.add(
     "deleted-group-keeps-offsets",
     "a deleted consumer group takes its committed offsets along, if asked",
-    (OffsetTable, "remove_group", lambda _self, _group: None),
+    (OffsetTable, "on_group_deleted", lambda _self, _group, **_how: None),
 )
 
 
 def _trim_whatever_has_the_name(
-    self: BrokerState, name: str, created_position: int, queue_id: int, first_offset: int
+    self: TopicTable, name: str, created_position: int, queue_id: int, first_offset: int
 ) -> None:
-    topic = self.topics.get(name)
+    topic = self.by_name.get(name)
     _real_trim_queue(self, name, created_position if topic is None else topic.created_position, queue_id, first_offset)
 
 
-_real_trim_queue = BrokerState.trim_queue
+_real_trim_queue = TopicTable.trim_queue
 
 CATALOGUE.add(
     "trim-of-an-earlier-topic",
     "a trim that was searched before a topic was made anew takes nothing of it",
-    (BrokerState, "trim_queue", _trim_whatever_has_the_name),
+    (TopicTable, "trim_queue", _trim_whatever_has_the_name),
     schedule=trims.trim_of_a_topic_that_was_made_anew,
 )
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from dledger_broker.kernel.queues import QueueState
 from dledger_broker.longpoll import HeldPull, LongPolls
 from dledger_broker.processors.pull import PullProcessor
-from dledger_broker.state.tables import QueueState
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("broker")

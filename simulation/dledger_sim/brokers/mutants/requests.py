@@ -9,6 +9,8 @@ from dledger.net.errors import PeerError
 from dledger_broker.errors import wire_error
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Envelope, Forwarder
+from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.offsets import OffsetProcessor
@@ -17,9 +19,7 @@ from dledger_broker.processors.ranges import RangeProcessor
 from dledger_broker.processors.send import SendProcessor
 from dledger_broker.processors.send_unit import SendUnit
 from dledger_broker.processors.topics import TopicProcessor
-from dledger_broker.state.contexts import Done
 from dledger_broker.state.recent_commits import Committer, Key, RecentCommits, Taken
-from dledger_broker.state.tables import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY

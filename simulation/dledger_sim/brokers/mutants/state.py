@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dledger.errors import LogError
 from dledger.statemachine import CommittedEntry, Leadership
 from dledger_broker import machine, view_recovery
+from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.retention import Retention
-from dledger_broker.state.contexts import Done
 from dledger_broker.state.pins import PinTable
 from dledger_broker.state.proposals import Proposals
 from dledger_broker.state.snapshot import decode_state, encode_state
@@ -29,13 +30,13 @@ CATALOGUE = Catalogue("broker")
 CATALOGUE.add(
     "overlay-kept",
     "a new leader hands out queue offsets from what is applied",
-    (BrokerState, "reset_staged", lambda _self: None),
+    (TopicTable, "reset_staged", lambda _self: None),
 )
 
 
 def _reset_whenever_not_ready(self: BrokerMachine, leadership: Leadership) -> None:
     if not leadership.ready:
-        self.state.reset_staged()
+        self.state.topic_table.reset_staged()
     _real_on_leadership(self, leadership)
 
 
@@ -138,11 +139,11 @@ CATALOGUE.add(
 
 
 def _encode_without_the_trim(state: BrokerState, now: float) -> Iterator[bytes]:
-    trimmed_before, state.trimmed_before = state.trimmed_before, 0
+    trimmed_before, state.trims.before = state.trims.before, 0
     try:
         return _real_encode_state(state, now)
     finally:
-        state.trimmed_before = trimmed_before
+        state.trims.before = trimmed_before
 
 
 _real_encode_state = encode_state
@@ -156,7 +157,7 @@ CATALOGUE.add(
 
 def _count_anew(chunks: Iterable[bytes], now: float) -> BrokerState:
     state = _real_decode_state(chunks, now)
-    state.topic_version = len(state.topics)
+    state.topic_table.version = len(state.topics)
     return state
 
 

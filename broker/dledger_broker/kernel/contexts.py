@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from dledger.errors import LogError, OutcomeUnknownError
-from dledger_broker.state.tables import QueueState
+from dledger_broker.kernel.queues import QueueState
 
 QueueRun: TypeAlias = tuple[QueueState, int, bytes]
 """Records that follow one another in a queue: its offset after the last, their units (`views.units`)."""

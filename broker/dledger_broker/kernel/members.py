@@ -1,0 +1,38 @@
+"""Table of what the group knows of itself: the command kinds that each member understands, and its number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dledger_broker.kernel.digest import MASK, item_hash
+
+
+class MemberTable:
+    """`kinds` are the command kinds by node id; `ordinal` is the group's number among those of its cluster, once set.
+
+    A member that has never told its kinds is not in the table.
+    """
+
+    __slots__ = ("digest", "kinds", "ordinal")
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, tuple[int, ...]] = {}
+        self.ordinal: int | None = None
+        self.digest = 0
+
+    def put(self, node_id: str, kinds: tuple[int, ...]) -> None:
+        """Remember which command kinds a member understands."""
+        before = self.kinds.get(node_id)
+        removed = 0 if before is None else item_hash("features", node_id, before)
+        self.digest = (self.digest - removed + item_hash("features", node_id, kinds)) & MASK
+        self.kinds[node_id] = kinds
+
+    def understood_by_all(self, kind: int, members: Iterable[str]) -> bool:
+        """True if every member advertises the command kind."""
+        return all(kind in self.kinds.get(member, ()) for member in members)
+
+    def set_ordinal(self, ordinal: int) -> None:
+        """Number the group, once: what is set stays."""
+        if self.ordinal is None:
+            self.ordinal = ordinal
+            self.digest = (self.digest + item_hash("ordinal", ordinal)) & MASK

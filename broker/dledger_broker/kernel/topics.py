@@ -1,0 +1,129 @@
+"""Table of the topics and their queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from dledger.invariants import invariant
+from dledger_broker.kernel.digest import MASK, item_hash, mix
+from dledger_broker.kernel.queues import QueueState, TopicState
+from dledger_broker.kernel.topic_changes import TopicChanges
+from dledger_remoting.topics import TopicConfig
+
+
+class TopicTable:
+    """All topics; `by_name` and `by_bytes` are for readers and stay the same objects.
+
+    `version` counts changes of topics, for registrations, and `changes` names those of late.  Queues in which nothing
+    was ever stored count for nothing in the digest.
+    """
+
+    __slots__ = ("_hash_due", "_restored_version", "_sum", "by_bytes", "by_name", "changes", "version")
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, TopicState] = {}
+        self.by_bytes: dict[bytes, TopicState] = {}
+        self.version = 0
+        self.changes = TopicChanges()
+        self._restored_version = 0
+        self._sum = 0
+        self._hash_due: list[QueueState] = []
+
+    @property
+    def digest(self) -> int:
+        """The order-independent 64-bit digest of topics and queues."""
+        self._settle()
+        return self._sum
+
+    def put(self, config: TopicConfig, position: int) -> TopicState:
+        """Create a topic at a log position, or replace its configuration; queues stay."""
+        topic = self.by_name.get(config.topic_name)
+        if topic is None:
+            topic = TopicState(config, position)
+            self.by_name[config.topic_name] = topic
+            self.by_bytes[config.topic_name.encode()] = topic
+        else:
+            topic.config = config
+        self._changed(config.topic_name)
+        contribution = item_hash("topic", msgspec.to_builtins(config), topic.created_position)
+        self._replace(topic.contribution, contribution)
+        topic.contribution = contribution
+        return topic
+
+    def delete(self, name: str) -> TopicState | None:
+        """Remove a topic and its queues; None if there is none."""
+        topic = self.by_name.pop(name, None)
+        if topic is None:
+            return None
+        del self.by_bytes[name.encode()]
+        self._settle()
+        topic.drop()
+        for queue in topic.queues.values():
+            queue.next_offset = -1  # a record staged for it cannot be mistaken for the queue's next
+            self._replace(queue.contribution, 0)
+        self._replace(topic.contribution, 0)
+        self._changed(name)
+        return topic
+
+    def trim_queue(self, name: str, created_position: int, queue_id: int, first_offset: int) -> None:
+        """Raise a queue's first kept offset; another incarnation of the topic, or a lower offset, changes nothing."""
+        topic = self.by_name.get(name)
+        queue = topic.queues.get(queue_id) if topic and topic.created_position == created_position else None
+        if queue is not None and first_offset > queue.first_offset:
+            invariant(first_offset <= queue.next_offset, "only stored messages are trimmed", queue=queue)
+            queue.first_offset = first_offset
+            self.queues_changed((queue,))
+
+    def queues_changed(self, queues: Iterable[QueueState]) -> None:
+        """The offsets of queues moved; their share of the digest is computed when the digest is asked for."""
+        for queue in queues:
+            if not queue.hash_due:
+                queue.hash_due = True
+                self._hash_due.append(queue)
+
+    def queues(self) -> Iterable[QueueState]:
+        """Every queue that exists in memory."""
+        for topic in self.by_name.values():
+            yield from topic.queues.values()
+
+    def reset_staged(self) -> None:
+        """Discard the overlay: what is handed out next is what applied records say."""
+        for queue in self.queues():
+            queue.staged_offset = queue.next_offset
+
+    def restore_queue(self, name: str, queue_id: int, next_offset: int, first_offset: int) -> None:
+        """Restore a queue of a topic that was restored before; raises `KeyError` if there is no such topic."""
+        queue = self.by_name[name].queue(queue_id)
+        queue.next_offset = queue.staged_offset = next_offset
+        queue.first_offset = first_offset
+        self.queues_changed((queue,))
+
+    def restore_version(self, version: int) -> None:
+        """`version` is to be this one when everything is restored."""
+        self._restored_version = version
+
+    def finish_restore(self) -> None:
+        """What was put to restore it was no change."""
+        self.version = self._restored_version
+        self.changes = TopicChanges(self.version)
+
+    def _changed(self, name: str) -> None:
+        self.version += 1
+        self.changes.note(self.version, name)
+
+    def _settle(self) -> None:
+        for queue in self._hash_due:
+            queue.hash_due = False
+            if queue.dropped:
+                continue
+            contribution = 0
+            if queue.next_offset:
+                contribution = mix(mix(queue.key_hash, queue.next_offset), queue.first_offset)
+            self._replace(queue.contribution, contribution)
+            queue.contribution = contribution
+        self._hash_due.clear()
+
+    def _replace(self, before: int, after: int) -> None:
+        self._sum = (self._sum - before + after) & MASK
