@@ -21,12 +21,12 @@ from dledger.node import Node
 from dledger.replica.status import NodeStatus
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import ConfigError, StartError
+from dledger_broker.frontend.listener import Listener, require_bindable
+from dledger_broker.frontend.registration import Registrar
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.assembly import Processors
-from dledger_broker.registrar import Registrar
-from dledger_broker.server.listener import Listener, require_bindable
 from dledger_broker.service import BrokerService
 from dledger_broker.state.tables import BrokerState
 from dledger_remoting.hosts import HostAddress
@@ -274,7 +274,7 @@ class Broker:
 
     async def _start_http(self) -> None:
         try:
-            from dledger_broker.http import start_http
+            from dledger_broker.frontend.http import start_http
         except ImportError as error:
             raise StartError(
                 f"http_port = {self.config.http_port} needs {error.name}: {install_command('broker')}; "

@@ -14,6 +14,7 @@ from dledger.log import Log
 from dledger.statemachine import Leadership
 from dledger_broker.config import BrokerConfig
 from dledger_broker.founding import Founding
+from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.forwarding import FORWARD_CHANNEL
 from dledger_broker.group import Group
 from dledger_broker.kernel.queues import QueueState
@@ -22,7 +23,6 @@ from dledger_broker.metrics import BrokerCounters
 from dledger_broker.presence import PRESENCE_CHANNEL
 from dledger_broker.processors.assembly import assemble
 from dledger_broker.retention import HOUR_MS, Retention, RetentionPolicy
-from dledger_broker.server.connection import ClientConnection
 from dledger_remoting.hosts import HostAddress
 
 _logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from dledger_broker import broker as broker_module
 from dledger_broker.broker import Broker
 from dledger_broker.machine import MachineConfig
 from dledger_remoting.command import RemotingCommand
-from tests.broker.server.broker_in_process import Client, node_config
+from tests.broker.broker_in_process import Client, node_config
 
 SEGMENT_BYTES = 64 << 10
 PATIENCE_S = 20

@@ -9,8 +9,8 @@ import pytest
 
 from dledger.net.errors import PeerError, PeerFailedError, PeerTimeoutError
 from dledger.types import ReplicaId
-from dledger_broker import registrar
 from dledger_broker.config import Address
+from dledger_broker.frontend import registration
 from dledger_remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, encode_command
 from dledger_remoting.heartbeat import decode_heartbeat
 from dledger_remoting.topics import TopicConfig
@@ -219,7 +219,7 @@ def groups_changed(groups: Sequence[str], clients: Sequence[str]) -> bytes:
 async def test_registrations_are_as_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     record = Record()
     broker = record.broker("a node that registers", broker_id_when_follower=3)
-    registers = registrar.Registrar(broker.memory.machine, broker.served.group, broker.config)
+    registers = registration.Registrar(broker.memory.machine, broker.served.group, broker.config)
 
     def tell(what: str, command: RemotingCommand | None) -> None:
         broker.note(what)
@@ -248,8 +248,8 @@ async def test_registrations_are_as_recorded(monkeypatch: pytest.MonkeyPatch) ->
     tell("another one leads", registers.registration(registers.identity))
     tell("a sign of life", registers.comparison(registers.identity))
     tell("it leaves", registers.farewell(3))
-    monkeypatch.setattr(registrar, "MAX_PLAIN_BYTES", 100)
-    registers = registrar.Registrar(broker.memory.machine, broker.served.group, broker.config)
+    monkeypatch.setattr(registration, "MAX_PLAIN_BYTES", 100)
+    registers = registration.Registrar(broker.memory.machine, broker.served.group, broker.config)
     command = registers.registration(registers.identity)
     body, command.body = command.body, b""
     tell("more topics than a frame has room for", command)

@@ -20,14 +20,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from dledger.errors import LogError
 from dledger.net.proof import prove
 from dledger.replica.status import LoopLateness, NodeStatus, PeerStatus
-from dledger_broker import http as broker_http
 from dledger_broker.broker import Broker
+from dledger_broker.frontend import http as broker_http
 from dledger_broker.state.tables import BrokerState
 from dledger_namesrv import http as name_server_http
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.metrics import NameServerCounters
 from dledger_namesrv.table import RouteTable
-from tests.broker.server.broker_in_process import Client, node_config, running
+from tests.broker.broker_in_process import Client, node_config, running
 from tests.recorded.golden_files import compare
 
 SECRET = b"s" * 32

@@ -24,10 +24,10 @@ from dledger.net.handshake import Handshake, Hello
 from dledger.net.settings import LinkCounters
 from dledger.net.transport import Lane
 from dledger_broker.config import BrokerConfig
+from dledger_broker.frontend.connection import ClientConnection
+from dledger_broker.frontend.listener import Listener
 from dledger_broker.kernel.requests import Read
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.server.connection import ClientConnection
-from dledger_broker.server.listener import Listener
 from dledger_client.connection import Connection
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.connection import Connection as NameServerConnection

@@ -34,11 +34,11 @@ from dledger.net.errors import PeerError
 from dledger.net.requests import MAX_DATA_BYTES
 from dledger.types import ReplicaId
 from dledger_broker.config import BrokerConfig
+from dledger_broker.frontend.connection import pack_born_host
 from dledger_broker.group import Group
 from dledger_broker.kernel.requests import Buffer, Origin, Request
 from dledger_broker.kernel.routes import Route
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.server.connection import pack_born_host
 from dledger_remoting.errors import FrameError, MessageIllegal, OutcomeUnknown, SystemBusy
 from dledger_remoting.hosts import HostAddress
 

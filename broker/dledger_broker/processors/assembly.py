@@ -11,6 +11,7 @@ from dledger.environment import Environment
 from dledger.log import Log
 from dledger_broker.announcements import Announcements
 from dledger_broker.config import BrokerConfig
+from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.group import Group
@@ -32,7 +33,6 @@ from dledger_broker.processors.send import SendProcessor
 from dledger_broker.processors.send_targets import SendTargets
 from dledger_broker.processors.table import routes
 from dledger_broker.processors.topics import TopicProcessor
-from dledger_broker.server.connection import ClientConnection
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.ids import UniqueKeyGenerator
 

@@ -8,12 +8,12 @@ from typing import Final
 from dledger.environment import Environment
 from dledger_broker.clients import ClientRow
 from dledger_broker.config import BrokerConfig
+from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.group import Group
 from dledger_broker.kernel.requests import Request
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.presence import Presence
 from dledger_broker.processors.send_targets import retry_topic_config
-from dledger_broker.server.connection import ClientConnection
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
 from dledger_remoting.errors import BodyError, ServerError

@@ -7,8 +7,8 @@ from itertools import count
 from random import Random
 from typing import Final, NamedTuple, Protocol, cast
 
+from dledger_broker.frontend.connection import pack_born_host
 from dledger_broker.kernel.requests import Buffer
-from dledger_broker.server.connection import pack_born_host
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import FrameError

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from dledger_broker.config import BrokerConfig
+from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.group import Group
 from dledger_broker.kernel.requests import Buffer
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.assembly import Processors, assemble
-from dledger_broker.server.connection import ClientConnection
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command

@@ -1,4 +1,4 @@
-"""Keeps this node registered with every name server.
+"""Registration of this node with every name server.
 
 Each name server has a connection and a task of its own, so that one that hangs delays nobody. A registration (103) with
 the whole table goes out when the connection is made, when this node becomes or ceases to be the leader, and when topics

@@ -13,8 +13,8 @@ from dledger.net import http
 from dledger.net.proof import prove
 from dledger.net.settings import LinkCounters
 from dledger.replica.status import LoopLateness, NodeStatus, PeerStatus
-from dledger_broker.exporter import NodeCollector
-from dledger_broker.http import start_http, unready_because
+from dledger_broker.frontend.exporter import NodeCollector
+from dledger_broker.frontend.http import start_http, unready_because
 from dledger_broker.metrics import HELP, BrokerCounters
 from dledger_broker.state.tables import BrokerState
 from dledger_remoting.topics import TopicConfig

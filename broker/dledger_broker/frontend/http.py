@@ -28,7 +28,7 @@ from dledger.errors import LogError
 from dledger.net.http import serve_http
 from dledger.net.proof import Gatekeeper, ProofError
 from dledger.replica.status import NodeStatus
-from dledger_broker.exporter import Figures, NodeCollector
+from dledger_broker.frontend.exporter import Figures, NodeCollector
 
 _logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from test_registrar import FakeNameServer, Setup
 
-from dledger_broker import registrar
+from dledger_broker.frontend import registration
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import decode_command, encode_command, make_response
 from dledger_remoting.frame import FrameDecoder
@@ -60,7 +60,7 @@ async def first_complaint(caplog):
     ],
 )
 async def test_what_answers_instead_of_a_name_server_is_named_once(answer, named, caplog, monkeypatch):
-    monkeypatch.setattr(registrar, "RECONNECT_S", 0.001)
+    monkeypatch.setattr(registration, "RECONNECT_S", 0.001)
     async with listening(answer) as stranger:
         setup = Setup([stranger])
         assert named in await first_complaint(caplog)
@@ -70,9 +70,9 @@ async def test_what_answers_instead_of_a_name_server_is_named_once(answer, named
 
 
 async def test_a_port_that_says_nothing_is_told_of_before_two_seconds_are_over_and_waited_for(caplog, monkeypatch):
-    assert registrar.SILENT_S < 2
-    monkeypatch.setattr(registrar, "SILENT_S", 0.01)
-    monkeypatch.setattr(registrar, "REQUEST_TIMEOUT_S", 3_600.0)
+    assert registration.SILENT_S < 2
+    monkeypatch.setattr(registration, "SILENT_S", 0.01)
+    monkeypatch.setattr(registration, "REQUEST_TIMEOUT_S", 3_600.0)
     server = FakeNameServer()
     server.answers.clear()
     await server.start()

@@ -10,11 +10,11 @@ import pytest
 import pytest_asyncio
 
 from dledger.statemachine import Leadership
-from dledger_broker import registrar
 from dledger_broker.config import Address, BrokerConfig
+from dledger_broker.frontend import registration
+from dledger_broker.frontend.registration import Registrar
 from dledger_broker.group import Group
 from dledger_broker.kernel import topic_changes
-from dledger_broker.registrar import Registrar
 from dledger_broker.system_topics import system_topics
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
@@ -181,7 +181,7 @@ async def test_topics_that_are_too_many_for_a_frame_are_registered_all_the_same(
     setup = Setup(servers)
     setup.memory.node.lead()
     plain = await servers[0].registration(brokerId="0")
-    monkeypatch.setattr(registrar, "MAX_PLAIN_BYTES", len(plain.body))
+    monkeypatch.setattr(registration, "MAX_PLAIN_BYTES", len(plain.body))
     setup.memory.create_topic("T1")
     request = await servers[0].registration(compressed="true")
     table = decode_registration(request.body, compressed=True).topic_config_serialize_wrapper.topic_config_table
@@ -358,8 +358,8 @@ async def test_an_answer_that_nobody_expected_ends_the_connection_and_not_the_re
         monkeypatch.undo()
         raise KeyError("nobody expected that")
 
-    monkeypatch.setattr(registrar, "REQUEST_TIMEOUT_S", 3_600.0)
-    monkeypatch.setattr(registrar, "decode_command", fail_once)
+    monkeypatch.setattr(registration, "REQUEST_TIMEOUT_S", 3_600.0)
+    monkeypatch.setattr(registration, "decode_command", fail_once)
     setup = Setup(servers[:1])
     for _ in range(2):
         await servers[0].registration()
@@ -425,7 +425,7 @@ async def test_too_many_changes_are_told_with_everything(
 ) -> None:
     servers[0].accepts_changes = True
     setup = await leading(servers[:1])
-    monkeypatch.setattr(registrar if bound == "MAX_CHANGES" else topic_changes, bound, 2)
+    monkeypatch.setattr(registration if bound == "MAX_CHANGES" else topic_changes, bound, 2)
     for number in range(3):
         setup.memory.create_topic(f"T{number}")
     request = await servers[0].seen(lambda request: request.code != RequestCode.QUERY_DATA_VERSION)

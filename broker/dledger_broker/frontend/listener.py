@@ -12,9 +12,9 @@ from typing import Final
 from dledger.net.arrivals import ArrivalLimits, Arrivals
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import StartError
+from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.kernel.requests import Read
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.server.connection import ClientConnection
 from dledger_remoting.frame import FrameBounds
 
 TURN_BYTES: Final = 256 << 10
