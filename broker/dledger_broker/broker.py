@@ -214,7 +214,7 @@ class Broker:
             "connections": len(connections),
             "clients": len(self.processors.presence.local),
             "requests_in_flight": sum(connection.in_flight for connection in connections),
-            "partial_bytes": self.listener.arrivals.held_bytes,
+            "partial_bytes": self.listener.request_memory.held_bytes,
             "held_pulls": len(self.processors.pulls.held),
             "forwards_waiting": self.processors.forwarder.waiting,
             "name_servers_registered": self.registrar.registered,

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Protocol, cast
 
-from dledger.net.arrivals import Arrivals
+from dledger.net.request_memory import RequestMemory
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.errors import FrameError, RemotingError
@@ -24,7 +24,7 @@ class ConnectionOwner(Protocol):
 
     config: NameServerConfig
     counters: NameServerCounters
-    arrivals: Arrivals
+    request_memory: RequestMemory
 
     def admit(self, connection: Connection) -> bool:
         """Count a new connection; False if there are too many."""
@@ -143,11 +143,11 @@ class Connection(asyncio.Protocol):
         if size > 0 and self._transport is not None and not self._transport.is_closing():
             self.arrived += size
             self.missing = max(1, self._decoder.missing_bytes)  # less while answers that nobody reads hold it up
-            self._owner.arrivals.grew(self, size)
+            self._owner.request_memory.grew(self, size)
 
     def _give_up_partial(self) -> None:
         if self.arrived:
-            self._owner.arrivals.ended(self)
+            self._owner.request_memory.ended(self)
             self.arrived = self.missing = 0
 
     def _abort_slow_reader(self) -> None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from dledger.errors import ConfigError
 from dledger.extras import install_command
-from dledger.net.arrivals import ArrivalLimits, Arrivals
 from dledger.net.names import first_address
+from dledger.net.request_memory import RequestMemory, RequestMemoryLimits
 from dledger.store.disk import FULL
 from dledger.supervision import supervise
 from dledger_remoting.command import RemotingCommand
@@ -56,7 +56,7 @@ class NameServer:
         self._known = KnownGroupsFile(config.data)
         self._table = RouteTable()
         self._connections: set[Connection] = set()
-        self.arrivals: Arrivals
+        self.request_memory: RequestMemory
         self._next_number = 0
         self._processors: Processors | None = None
         self._server: asyncio.Server | None = None
@@ -101,7 +101,7 @@ class NameServer:
         except ConfigError as error:
             raise StartError(str(error)) from error
         self._directory = _DataDirectory(self.config.data)
-        self.arrivals = self._make_arrivals()
+        self.request_memory = self._make_request_memory()
         try:
             self._table = RouteTable(
                 first_version=time.time_ns() // 1_000_000,
@@ -140,7 +140,7 @@ class NameServer:
             self._server.close()
         if self._scanner is not None:
             self._scanner.cancel()
-            self.arrivals.close()
+            self.request_memory.close()
         if self._processors is not None:
             self._processors.watches.release()
         await asyncio.gather(*(connection.finish(STOP_GRACE_S) for connection in self._connections))
@@ -201,12 +201,12 @@ class NameServer:
                 self.counters.limits["idle_timeout_ms"] += 1
                 connection.abort(f"idle for more than {self.config.idle_timeout_ms} ms")
 
-    def _make_arrivals(self) -> Arrivals:
+    def _make_request_memory(self) -> RequestMemory:
         config = self.config
-        return Arrivals(
+        return RequestMemory(
             self._connections,
             asyncio.get_running_loop(),
-            ArrivalLimits(config.max_partial_bytes, config.max_frame_bytes, config.slow_sender_timeout_ms / 1000),
+            RequestMemoryLimits(config.max_partial_bytes, config.max_frame_bytes, config.slow_sender_timeout_ms / 1000),
             on_shortage=self.counters.count_shortage,
             on_timeout=self.counters.count_slow_sender,
         )

@@ -509,12 +509,12 @@ async def test_requests_that_do_not_fully_arrive_are_bounded_in_sum_and_keep_nob
         assert (await client.call(206, body=bytes(3 << 20))).code == 0
         await logged("that it lacks did not come within 0.05 s")
         assert (await client.call(206)).code == 0
-        assert 0 < server.arrivals.held_bytes <= 8 << 20
+        assert 0 < server.request_memory.held_bytes <= 8 << 20
         assert server.counters.limits["max_partial_bytes"] > 0
         assert server.counters.limits["slow_sender_timeout_ms"] > 0
         await stack.aclose()
         async with asyncio.timeout(PATIENCE_S):
-            while server.arrivals.held_bytes:
+            while server.request_memory.held_bytes:
                 await client.call(206)
 
 
@@ -526,7 +526,7 @@ async def test_many_large_requests_at_a_time_are_all_answered(tmp_path):
         assert [answer.code for answer in answers] == [0] * len(clients)
         assert server.counters.limits["max_partial_bytes"] > 0
         assert server.counters.limits["slow_sender_timeout_ms"] == 0
-        assert server.arrivals.held_bytes == 0
+        assert server.request_memory.held_bytes == 0
 
 
 async def test_connections_beyond_the_limit_are_closed_at_once(tmp_path, logged):

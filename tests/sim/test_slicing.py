@@ -17,10 +17,10 @@ from unittest.mock import Mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger.net.arrivals import ArrivalLimits, Arrivals
 from dledger.net.connection import PeerConnection
 from dledger.net.frames import Frame, FrameKind, encode_head
 from dledger.net.handshake import Handshake, Hello
+from dledger.net.request_memory import RequestMemory, RequestMemoryLimits
 from dledger.net.settings import LinkCounters
 from dledger.net.transport import Lane
 from dledger_broker.config import BrokerConfig
@@ -128,9 +128,11 @@ def test_the_port_of_a_name_server(sent: list[bytes], lengths: list[int]) -> Non
         counters = NameServerCounters()
 
         def __init__(self) -> None:
-            limits = ArrivalLimits(self.config.max_partial_bytes, self.config.max_frame_bytes, 1.0)
+            limits = RequestMemoryLimits(self.config.max_partial_bytes, self.config.max_frame_bytes, 1.0)
             nothing = Mock()
-            self.arrivals = Arrivals((), asyncio.get_running_loop(), limits, on_shortage=nothing, on_timeout=nothing)
+            self.request_memory = RequestMemory(
+                (), asyncio.get_running_loop(), limits, on_shortage=nothing, on_timeout=nothing
+            )
 
         def admit(self, _connection: NameServerConnection) -> bool:
             return True

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol, cast
 
-from dledger.net.arrivals import Arrivals
+from dledger.net.request_memory import RequestMemory
 from dledger_broker.config import BrokerConfig
 from dledger_broker.kernel.requests import Buffer, channel_key
 from dledger_broker.metrics import BrokerCounters
@@ -34,7 +34,7 @@ class ConnectionOwner(Protocol):
     node_id: str
     limits: BrokerConfig
     counters: BrokerCounters
-    arrivals: Arrivals
+    request_memory: RequestMemory
     loop: asyncio.AbstractEventLoop
     is_deaf: bool
     """No connection is read any more."""
@@ -65,7 +65,7 @@ class ClientConnection(asyncio.Protocol):
         self._counters = listener.counters
         self._limits = listener.limits
         self._transport: asyncio.Transport | None = None
-        self._arrivals = listener.arrivals
+        self._request_memory = listener.request_memory
         self._pieces = Pieces()
         self.arrived = self.missing = 0
         self._takes_turns = False
@@ -127,7 +127,7 @@ class ClientConnection(asyncio.Protocol):
             if size < self.missing:
                 self.arrived += size
                 self.missing -= size
-                self._arrivals.grew(self, size)
+                self._request_memory.grew(self, size)
                 return
             data = self._pieces.take()
             self._end_partial()
@@ -156,12 +156,12 @@ class ClientConnection(asyncio.Protocol):
         self._pieces.add(data[position:])
         self.arrived = size = end - position
         self.missing = max(1, pending_frame_bytes(data, position, end) - size)
-        self._arrivals.grew(self, size)
+        self._request_memory.grew(self, size)
 
     def _end_partial(self) -> None:
         """A frame is complete, or given up."""
         if self.arrived:
-            self._arrivals.ended(self)
+            self._request_memory.ended(self)
             self._pieces.clear()
             self.arrived = self.missing = 0
 

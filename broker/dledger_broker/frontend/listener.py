@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from dledger.net.arrivals import ArrivalLimits, Arrivals
+from dledger.net.request_memory import RequestMemory, RequestMemoryLimits
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import StartError
 from dledger_broker.frontend.connection import ClientConnection
@@ -52,10 +52,10 @@ class Listener:
         self._read_bytes = 0
         self._on_lost = on_lost
         self._connections: set[ClientConnection] = set()
-        self.arrivals = Arrivals(
+        self.request_memory = RequestMemory(
             self._connections,
             self.loop,
-            ArrivalLimits(limits.max_partial_bytes, limits.max_frame_bytes, limits.slow_sender_timeout_ms / 1000),
+            RequestMemoryLimits(limits.max_partial_bytes, limits.max_frame_bytes, limits.slow_sender_timeout_ms / 1000),
             on_shortage=counters.count_shortage,
             on_timeout=counters.count_slow_sender,
         )
@@ -99,7 +99,7 @@ class Listener:
         """Close the port and read nothing more; what has been read is handled, and answers are still written."""
         self.is_deaf = True
         self._stop_accepting()
-        self.arrivals.close()
+        self.request_memory.close()
         for connection in self._connections:
             connection.update_reading()
         self.handle_reads()
@@ -110,7 +110,7 @@ class Listener:
         self._stop_accepting()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        self.arrivals.close()
+        self.request_memory.close()
         for connection in list(self._connections):
             connection.close()
 

@@ -6,5 +6,5 @@ be lost alone.  `transport` is the boundary the rest of the package sees; `links
 answers over a data channel.  Nothing here knows what a message means.  Start reading in `transport`.
 
 Some modules are for ports of other kinds: `http` serves probes and metrics, `proof` shows there who knows the group's
-secret, `arrivals` bounds what is held of requests that have not fully arrived.
+secret, `request_memory` bounds what is held of requests that have not fully arrived.
 """

@@ -17,7 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from dledger.errors import ConfigError
-from dledger.net.crowd import oldest_of_largest_crowd
+from dledger.net.eviction import oldest_of_busiest_host
 
 SHUTDOWN_TIMEOUT_S: Final = 1.0
 """How long a stop waits for answers in progress."""
@@ -147,7 +147,7 @@ class _Connection(asyncio.Protocol):
         """End the connection of somebody whose request has not come; False if there is none."""
         idle = [connection for connection in self._live if not connection.is_busy]
         if idle:
-            oldest_of_largest_crowd(idle, lambda connection: connection.remote_host).end()
+            oldest_of_busiest_host(idle, lambda connection: connection.remote_host).end()
         return bool(idle)
 
     def end(self) -> None:

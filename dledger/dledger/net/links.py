@@ -20,9 +20,9 @@ from dledger.core.messages import Message
 from dledger.errors import ConfigError
 from dledger.invariants import invariant
 from dledger.net.connection import PeerConnection
-from dledger.net.crowd import oldest_of_largest_crowd
 from dledger.net.dialling import DialContext, DialledPeer
 from dledger.net.errors import PeerError, PeerProtocolError
+from dledger.net.eviction import oldest_of_busiest_host
 from dledger.net.frames import Frame, FrameKind, decode_header, encode_head
 from dledger.net.handshake import MIN_SECRET_BYTES, NONCE_BYTES, PROTOCOL_VERSION, Handshake, Hello
 from dledger.net.settings import Address, LinkCounters, LinkLimits, PeerTls, format_address
@@ -319,7 +319,7 @@ class Links:
     def _make_room(self) -> None:
         """End the handshake of a stranger, for a node of the group may be the one that comes."""
         self.counters.refused_strangers += 1
-        stranger = oldest_of_largest_crowd(self._strangers, lambda connection: connection.remote_host)
+        stranger = oldest_of_busiest_host(self._strangers, lambda connection: connection.remote_host)
         self._forget_stranger(stranger)
         stranger.end()
         self._complain(

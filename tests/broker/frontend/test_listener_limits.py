@@ -259,11 +259,11 @@ async def test_max_partial_bytes_holds_up_large_requests_and_nobody_else(make_se
     for opaque in range(100):
         await good.send(frame(opaque, b"small"))
         assert (await good.answer()).opaque == opaque
-        assert server.listener.arrivals.held_bytes <= 16 << 20
+        assert server.listener.request_memory.held_bytes <= 16 << 20
     for client in held:
         client.writer.transport.abort()
     await server.wait_for(lambda: len(server.lost) == len(held))
-    assert server.listener.arrivals.held_bytes == 0
+    assert server.listener.request_memory.held_bytes == 0
 
 
 async def test_slow_sender_timeout_makes_room_for_large_requests_that_come(make_server: MakeServer) -> None:
@@ -289,7 +289,7 @@ async def test_many_large_requests_at_a_time_are_all_served(make_server: MakeSer
     await asyncio.gather(*(client.send(frame(1, body)) for client, body in zip(clients, bodies, strict=True)))
     assert [int((await client.answer()).body) for client in clients] == [len(body) for body in bodies]
     assert server.counters.max_partial_bytes > 0
-    assert server.listener.arrivals.held_bytes == 0
+    assert server.listener.request_memory.held_bytes == 0
     assert not server.lost
 
 

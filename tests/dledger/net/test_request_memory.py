@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.invariants import InvariantError
-from dledger.net.arrivals import SMALL_BYTES, ArrivalLimits, Arrivals
+from dledger.net.request_memory import SMALL_BYTES, RequestMemory, RequestMemoryLimits
 
 MIB = 1 << 20
-LIMITS = ArrivalLimits(max_bytes=64 * MIB, largest_bytes=16 * MIB, timeout_s=5.0)
+LIMITS = RequestMemoryLimits(max_bytes=64 * MIB, largest_bytes=16 * MIB, timeout_s=5.0)
 TIGHT_BYTES = 48 * MIB
 
 
@@ -44,13 +44,13 @@ class Clock:
 
 
 class Port:
-    """Connections with one `Arrivals`, and what it did to them."""
+    """Connections with one `RequestMemory`, and what it did to them."""
 
-    def __init__(self, limits: ArrivalLimits = LIMITS) -> None:
+    def __init__(self, limits: RequestMemoryLimits = LIMITS) -> None:
         self.clock = Clock()
         self.senders: set[Sender] = set()
         self.shortages = self.timeouts = 0
-        self.arrivals = Arrivals(
+        self.request_memory = RequestMemory(
             self.senders, self.clock, limits, on_shortage=self._count_shortage, on_timeout=self._count_timeout
         )
 
@@ -88,12 +88,12 @@ class Sender:
         else:
             self.arrived += size
             self.missing = self.unsent
-            self.port.arrivals.grew(self, size)
+            self.port.request_memory.grew(self, size)
         return size
 
     def forget(self) -> None:
         if self.arrived:
-            self.port.arrivals.ended(self)
+            self.port.request_memory.ended(self)
             self.arrived = self.missing = 0
 
     def leave(self) -> None:
@@ -120,24 +120,24 @@ def test_nobody_is_held_up_while_there_is_room():
     port = Port()
     senders = [port.connect(16 * MIB, 15 * MIB) for _ in range(3)]
     assert all(sender.is_read for sender in senders)
-    assert (port.arrivals.held_bytes, port.shortages) == (45 * MIB, 0)
+    assert (port.request_memory.held_bytes, port.shortages) == (45 * MIB, 0)
     for sender in senders:
         sender.send(MIB)
-    assert port.arrivals.held_bytes == 0
+    assert port.request_memory.held_bytes == 0
 
 
 def test_those_that_lack_least_go_on_first_and_the_others_wait():
     port = Port()
     near, far = port.connect(16 * MIB, 14 * MIB), port.connect(16 * MIB, 2 * MIB)
     others = [port.connect(16 * MIB, 12 * MIB) for _ in range(3)]
-    assert port.arrivals.is_tight
+    assert port.request_memory.is_tight
     assert (near.is_read, far.is_read) == (True, False)
     near.send(2 * MIB)
     assert [other.is_read for other in others] == [True] * 3
     for other in others:
         other.send(4 * MIB)
     assert far.is_read
-    assert not port.arrivals.is_tight
+    assert not port.request_memory.is_tight
 
 
 def test_requests_that_lack_little_pass_those_who_wait():
@@ -175,7 +175,7 @@ def test_a_turn_is_over_for_those_who_trickle_too():
 def test_who_keeps_nobody_waiting_has_all_the_time():
     port = Port()
     slow = [port.connect(size * MIB, size * MIB - SMALL_BYTES) for size in (2, 16, 16, 16)]
-    assert port.arrivals.is_tight
+    assert port.request_memory.is_tight
     port.clock.advance(100 * LIMITS.timeout_s)
     assert not any(sender.cut_off_because for sender in slow)
     late = port.connect(16 * MIB, MIB)
@@ -191,7 +191,7 @@ def test_memory_beyond_the_bound_is_taken_from_those_who_hold_most():
     assert sum(bool(hog.cut_off_because) for hog in hogs) == 2
     assert "more than others" in next(hog.cut_off_because for hog in hogs if hog.cut_off_because)
     assert not any(sender.cut_off_because for sender in crowd)
-    assert port.arrivals.held_bytes <= LIMITS.max_bytes
+    assert port.request_memory.held_bytes <= LIMITS.max_bytes
 
 
 def test_who_makes_use_of_a_turn_keeps_its_memory_though_it_holds_most():
@@ -229,14 +229,14 @@ def test_a_shortage_is_logged_once_in_a_while(caplog):
 def test_no_timer_is_left_behind():
     port = Port()
     filled(port)
-    port.arrivals.close()
+    port.request_memory.close()
     port.clock.advance(100)
     assert port.timeouts == 0
 
 
 def test_a_bound_below_two_requests_is_refused():
     with pytest.raises(InvariantError, match="two of the largest requests fit"):
-        ArrivalLimits(max_bytes=31 * MIB, largest_bytes=16 * MIB, timeout_s=5.0)
+        RequestMemoryLimits(max_bytes=31 * MIB, largest_bytes=16 * MIB, timeout_s=5.0)
 
 
 @settings(max_examples=150)
@@ -244,7 +244,7 @@ def test_a_bound_below_two_requests_is_refused():
 def test_memory_stays_bounded_and_all_who_go_on_sending_are_served(seed, count, idle_ratio):
     rng = random.Random(seed)
     unit = SMALL_BYTES
-    limits = ArrivalLimits(max_bytes=64 * unit, largest_bytes=16 * unit, timeout_s=5.0)
+    limits = RequestMemoryLimits(max_bytes=64 * unit, largest_bytes=16 * unit, timeout_s=5.0)
     read_bytes = unit // 2
     port = Port(limits)
     senders = [port.connect(rng.randint(1, 16 * unit)) for _ in range(count)]
@@ -259,13 +259,13 @@ def test_memory_stays_bounded_and_all_who_go_on_sending_are_served(seed, count, 
         ):
             port.clock.advance(1.0)
         held = sum(sender.arrived for sender in port.senders)
-        assert held == port.arrivals.held_bytes <= limits.max_bytes + read_bytes
-        assert port.arrivals._promised == sum(sender.missing for sender in port.arrivals._turns)
+        assert held == port.request_memory.held_bytes <= limits.max_bytes + read_bytes
+        assert port.request_memory._promised == sum(sender.missing for sender in port.request_memory._turns)
     shed = [sender for sender in senders if "more than others" in sender.cut_off_because]
     honest = [sender for sender in senders if sender not in stop_at and sender not in shed]
     assert not any(sender.cut_off_because or sender.unsent for sender in honest)
     assert not shed or count * read_bytes > limits.max_bytes // 4
     for sender in senders:
         sender.leave()
-    assert not port.arrivals.is_tight
-    assert port.arrivals.held_bytes == 0
+    assert not port.request_memory.is_tight
+    assert port.request_memory.held_bytes == 0

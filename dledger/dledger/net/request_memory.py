@@ -1,8 +1,8 @@
-"""A bound on requests that have begun to arrive, over all connections of a port.
+"""Request memory: a bound on what is held of requests that have begun to arrive, over all connections of a port.
 
 What has arrived of a request is held in memory until the rest has come, so that many connections that each send most of
-a large one hold a lot of it, by bad luck or on purpose.  A port tells an `Arrivals` of every read that leaves a request
-unfinished.
+a large one hold a lot of it, by bad luck or on purpose.  A port tells a `RequestMemory` of every read that leaves a
+request unfinished.
 
 - While little is held, nothing happens but an addition.
 - Once only `room_bytes` are left, connections take turns.  Those whose requests lack least go first, as many as there
@@ -47,7 +47,7 @@ class Sender(Protocol):
         """Read again."""
 
     def cut_off(self, why: str) -> None:
-        """Close, and give up what has arrived; calls `Arrivals.ended`."""
+        """Close, and give up what has arrived; calls `RequestMemory.ended`."""
 
 
 class Timers(Protocol):
@@ -61,7 +61,7 @@ class Timers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ArrivalLimits:
+class RequestMemoryLimits:
     """At most `max_bytes` are held, and what one more read brings; `largest_bytes` is the size of the largest request.
 
     A turn lasts `timeout_s`.
@@ -86,7 +86,7 @@ class ArrivalLimits:
         return max(self.largest_bytes, self.max_bytes // 4)
 
 
-class Arrivals:
+class RequestMemory:
     """What is held of unfinished requests on the connections of one port.
 
     `senders` are the open connections.  `on_shortage` is called when they begin to take turns, and when some are cut
@@ -97,7 +97,7 @@ class Arrivals:
         self,
         senders: Iterable[Sender],
         timers: Timers,
-        limits: ArrivalLimits,
+        limits: RequestMemoryLimits,
         *,
         on_shortage: Callable[[], None],
         on_timeout: Callable[[], None],
