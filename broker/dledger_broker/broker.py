@@ -118,7 +118,7 @@ class Broker:
         Skipped when no other node can be reached; `cut_drain` ends it early, which loses nothing.
         """
         self.processors.runtime.is_draining = True
-        if not self.processors.presence.reachable_peers():
+        if not self.processors.gossip.reachable_peers():
             _logger.info("node=%s event=drain_skipped reason=no_reachable_peer", self.config.node_id)
             return
         _logger.info("node=%s event=draining drain_ms=%d", self.config.node_id, self.config.drain_ms)
@@ -212,7 +212,7 @@ class Broker:
         connections = list(self.listener.connections)
         return {
             "connections": len(connections),
-            "clients": len(self.processors.presence.local),
+            "clients": len(self.processors.gossip.local),
             "requests_in_flight": sum(connection.in_flight for connection in connections),
             "partial_bytes": self.listener.request_memory.held_bytes,
             "held_pulls": len(self.processors.pulls.held),
@@ -265,7 +265,7 @@ class Broker:
         )
         self.processors = parts = self._service.processors
         self.listener = Listener(
-            config.node_id, config, self.counter, parts.requests.on_reads, parts.presence.local.channel_lost
+            config.node_id, config, self.counter, parts.requests.on_reads, parts.gossip.local.channel_lost
         )
         self.registrar = Registrar(machine, group, config)
         parts.announcements.attach(self.registrar.told_version, self.registrar.hurry)

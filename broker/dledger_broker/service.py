@@ -12,15 +12,15 @@ from dledger.environment import Environment
 from dledger.errors import LogError
 from dledger.log import Log
 from dledger.statemachine import Leadership
+from dledger_broker.clients.gossip import GOSSIP_CHANNEL
+from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import BrokerConfig
 from dledger_broker.founding import Founding
-from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.forwarding import FORWARD_CHANNEL
 from dledger_broker.group import Group
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.presence import PRESENCE_CHANNEL
 from dledger_broker.processors.assembly import assemble
 from dledger_broker.retention import HOUR_MS, Retention, RetentionPolicy
 from dledger_remoting.hosts import HostAddress
@@ -46,7 +46,7 @@ class BrokerService:
         group: Group,
         counters: BrokerCounters,
         store_host: HostAddress,
-        connections: Callable[[], Iterable[ClientConnection]],
+        connections: Callable[[], Iterable[ClientChannel]],
     ) -> None:
         self.config = config
         self.machine = machine
@@ -62,9 +62,9 @@ class BrokerService:
 
     def start(self) -> None:
         """Exchange requests with the other nodes, index, retain."""
-        forwarder, presence = self.processors.forwarder, self.processors.presence
+        forwarder, gossip = self.processors.forwarder, self.processors.gossip
         forwarder.attach(self._node.request_channel(FORWARD_CHANNEL, forwarder.on_request))
-        presence.start(self._node.request_channel(PRESENCE_CHANNEL, presence.on_request))
+        gossip.start(self._node.request_channel(GOSSIP_CHANNEL, gossip.on_request))
         self._node.on_handover(partial(self.machine.flush_offsets, _nobody_asked))
         self.machine.start()
         self.machine.checkpointer.remove_leftovers()
@@ -76,7 +76,7 @@ class BrokerService:
         `close_intake` has this node's clients heard no more, and handles what has been read by then. Until shortly
         before that they are heard: a majority may take a while for the commits that are held back.
         """
-        self.processors.presence.stop()
+        self.processors.gossip.stop()
         self.retention.stop()
         self.processors.pulls.stop_holding()
         self.processors.forwarder.close()
@@ -117,7 +117,7 @@ class BrokerService:
     def _on_arrival(self, queues: list[QueueState]) -> None:
         """Messages can be read: wake this node's long polls, and let nodes where others wait know of the commit."""
         self.processors.pulls.held.arrived(queues)
-        if self.group.ready and self.processors.presence.followers_hold_pulls and not self._commit_push_due:
+        if self.group.ready and self.processors.gossip.followers_hold_pulls and not self._commit_push_due:
             self._commit_push_due = True
             self._env.call_soon(self._push_commit)
 

@@ -20,14 +20,14 @@ from dledger.node import Node
 from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
 from dledger_broker.broker import Broker
-from dledger_broker.clients import ClientRow
+from dledger_broker.clients.gossip import Gossip, Table, _encode
+from dledger_broker.clients.tables import ClientRow
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.frontend.listener import Listener
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.presence import Presence, Table, _encode
 from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.runtime import RuntimeProcessor
 from dledger_broker.processors.send import SendProcessor
@@ -51,7 +51,7 @@ LEADERSHIP = [
 ]
 GROUP = [
     "MembershipProcessor._announce_leader",
-    "Presence._on_leadership",
+    "Gossip._on_leadership",
     "SendTargets.forget",
     "PullProcessor._on_leadership",
     "Registrar.__init__.<lambda>",
@@ -70,7 +70,7 @@ STARTED = [
     (Listener, "bind"),
     (Node, "start"),
     (Forwarder, "attach"),
-    (Presence, "start"),
+    (Gossip, "start"),
     (Node, "on_handover"),
     (BrokerMachine, "start"),
     (Checkpointer, "remove_leftovers"),
@@ -83,7 +83,7 @@ DRAINED = [(Node, "transfer_leadership"), (Registrar, "leave"), (PullProcessor, 
 STOPPED = [
     (RuntimeProcessor, "stop"),
     (Registrar, "stop"),
-    (Presence, "stop"),
+    (Gossip, "stop"),
     (Retention, "stop"),
     (PullProcessor, "stop_holding"),
     (Forwarder, "close"),
@@ -185,13 +185,13 @@ def test_callbacks_are_registered_in_this_order(broker: Broker) -> None:
 
 
 def test_hooks_of_one_callback_are_these(broker: Broker) -> None:
-    presence, registrar = broker.processors.presence, broker.registrar
+    gossip, registrar = broker.processors.gossip, broker.registrar
     assert name_of(broker.machine.on_arrival) == "BrokerService._on_arrival"
-    assert name_of(presence.local._changed) == "Presence._local_changed"
-    assert name_of(presence._notify) == "MembershipProcessor.notify"
-    assert name_of(presence._joined) == "MembershipProcessor.ensure_all"
-    assert name_of(presence._learned) == "BrokerMachine.learn_features"
-    assert name_of(presence._notify.__self__._release_pulls) == "LongPolls.release_groups"
+    assert name_of(gossip.local._changed) == "Gossip._local_changed"
+    assert name_of(gossip._notify) == "MembershipProcessor.notify"
+    assert name_of(gossip._joined) == "MembershipProcessor.ensure_all"
+    assert name_of(gossip._learned) == "BrokerMachine.learn_features"
+    assert name_of(gossip._notify.__self__._release_pulls) == "LongPolls.release_groups"
     assert name_of(registrar.on_told) == "Announcements.check"
     assert name_of(broker.processors.announcements._told) == "Registrar.told_version"
     assert name_of(broker.processors.announcements._hurry) == "Registrar.hurry"
@@ -243,14 +243,14 @@ class Others:
 
 
 @pytest.fixture
-def members(broker: Broker) -> tuple[Presence, list[str]]:
+def members(broker: Broker) -> tuple[Gossip, list[str]]:
     """A leader's part in the exchange about clients, and what it calls."""
-    presence, trace = broker.processors.presence, list[str]()
+    gossip, trace = broker.processors.gossip, list[str]()
     for name in ("_notify", "_joined", "_learned"):
-        setattr(presence, name, partial(lambda called, *_: trace.append(called), name_of(getattr(presence, name))))
-    presence._channel = Others(trace)
-    presence._peers = (OTHER.node_id, "broker-a-n2")
-    return presence, trace
+        setattr(gossip, name, partial(lambda called, *_: trace.append(called), name_of(getattr(gossip, name))))
+    gossip._channel = Others(trace)
+    gossip._peers = (OTHER.node_id, "broker-a-n2")
+    return gossip, trace
 
 
 MEMBERS_CHANGED = [
@@ -262,17 +262,17 @@ MEMBERS_CHANGED = [
 """A leader's own clients; of another node's, it is told before what that understands."""
 
 
-def test_a_client_of_the_leader_that_comes_is_told_of_in_this_order(members: tuple[Presence, list[str]]) -> None:
-    presence, trace = members
-    presence.local.heartbeat(Client(), HeartbeatData("c1", [], [CONSUMER]), 0, 0, 0.0)
+def test_a_client_of_the_leader_that_comes_is_told_of_in_this_order(members: tuple[Gossip, list[str]]) -> None:
+    gossip, trace = members
+    gossip.local.heartbeat(Client(), HeartbeatData("c1", [], [CONSUMER]), 0, 0, 0.0)
     assert trace == MEMBERS_CHANGED
 
 
-def test_a_client_of_another_node_that_comes_is_told_of_in_this_order(members: tuple[Presence, list[str]]) -> None:
-    presence, trace = members
+def test_a_client_of_another_node_that_comes_is_told_of_in_this_order(members: tuple[Gossip, list[str]]) -> None:
+    gossip, trace = members
     row = ClientRow("c2", "127.0.0.1:40001", 0, 0, (), (CONSUMER,))
     table = Table("127.0.0.1:1", whole=True, rows=(row,), removed=(), holds_pulls=False)
-    presence.on_request(OTHER, _encode(table), lambda _: trace.append("reply"))
+    gossip.on_request(OTHER, _encode(table), lambda _: trace.append("reply"))
     assert trace == ["BrokerMachine.learn_features", *MEMBERS_CHANGED, "reply"]
 
 
@@ -317,8 +317,8 @@ async def test_a_broker_starts_drains_and_stops_in_this_order(tmp_path: Path) ->
     with traced(*STARTED) as started:
         await broker.start()
     await lead(broker)
-    broker.processors.presence._peers = (OTHER.node_id,)
-    broker.processors.presence._channel = Others([])
+    broker.processors.gossip._peers = (OTHER.node_id,)
+    broker.processors.gossip._channel = Others([])
     with mock.patch.object(Node, "transfer_leadership", mock.AsyncMock(return_value=True)), traced(*DRAINED) as drained:
         await broker.drain()
     with traced(*STOPPED) as stopped:

@@ -38,7 +38,7 @@ CHANNEL_NUMBERS = "dledger_broker.kernel.requests._channels"
 """Where the numbers in the keys of channels come from."""
 VERSION = "dledger_broker.processors.runtime.package_version"
 """What a node says that its version is."""
-TOLD_KINDS = "dledger_broker.presence.understood_kinds"
+TOLD_KINDS = "dledger_broker.clients.gossip.understood_kinds"
 """What a node tells the leader that it understands: more with every feature."""
 STEP_S = 0.01
 """By so much time passes while a request waits."""
@@ -97,7 +97,7 @@ class Broker:
         )
         parts = self.served.parts
         self._listener = Listener(
-            NODE_ID, self.config, self.served.counters, parts.requests.on_reads, parts.presence.local.channel_lost
+            NODE_ID, self.config, self.served.counters, parts.requests.on_reads, parts.gossip.local.channel_lost
         )
         Founding(self.memory.machine, self.memory.env, self.config)
         self.served.settle()

@@ -155,8 +155,8 @@ async def follower_tells(record: Record) -> None:
     await broker.ask("its group is made", 11, pull_ext("T1"))
     await broker.follow()
     exchange = Exchange(broker, "gossip")
-    presence = broker.served.parts.presence
-    presence.start(exchange)
+    gossip = broker.served.parts.gossip
+    gossip.start(exchange)
     await exchange.answer(hello("10.0.0.3:20002"))
     await broker.pass_time(0.05)
     await exchange.answer(hello("10.0.0.2:10911"))
@@ -167,7 +167,7 @@ async def follower_tells(record: Record) -> None:
     poll = await broker.send("a pull that waits", 11, pull_ext("T1", **SUSPEND))
     await broker.pass_time(0.05)
     await exchange.answer(hello("10.0.0.2:10911"))
-    await exchange.receive("n1", presence.on_request, groups_changed(["CG"], ["c1"]))
+    await exchange.receive("n1", gossip.on_request, groups_changed(["CG"], ["c1"]))
     await broker.answer(poll)
     await broker.pass_time(0.05)
     await exchange.answer(hello("10.0.0.2:10911"))
@@ -177,28 +177,28 @@ async def follower_tells(record: Record) -> None:
     await broker.pass_time(0.05)
     await exchange.answer(hello("10.0.0.2:10912"))
     await broker.pass_time(6)
-    presence.stop()
+    gossip.stop()
 
 
 async def leader_is_told(record: Record) -> None:
     broker = broker_of_three(record, "a leader that is told")
     exchange = Exchange(broker, "gossip")
-    presence = broker.served.parts.presence
-    presence.start(exchange)
+    gossip = broker.served.parts.gossip
+    gossip.start(exchange)
     member = msgspec.to_builtins(decode_heartbeat(heartbeat("c1")).consumer_data_set)
     row = ("c1", "10.0.0.9:50000", 0, 479, ("PG",), member)
     await broker.ask("a member of its own", 34, body=heartbeat("c2"))
-    await exchange.receive("n1", presence.on_request, hello("10.0.0.2:10911"))
+    await exchange.receive("n1", gossip.on_request, hello("10.0.0.2:10911"))
     asked = await broker.send("a leader that knows no other's clients", 38, {"consumerGroup": "CG"})
-    await exchange.receive("n1", presence.on_request, table(whole=True, rows=[row]))
-    await exchange.receive("n2", presence.on_request, table(whole=True, holds_pulls=True))
+    await exchange.receive("n1", gossip.on_request, table(whole=True, rows=[row]))
+    await exchange.receive("n2", gossip.on_request, table(whole=True, holds_pulls=True))
     await broker.answer(asked)
     await broker.ask("who is there, and how", 203, {"consumerGroup": "CG"})
-    await exchange.receive("n1", presence.on_request, table(whole=False, removed=["c1"]))
+    await exchange.receive("n1", gossip.on_request, table(whole=False, removed=["c1"]))
     await broker.ask("who is there", 38, {"consumerGroup": "CG"})
-    await exchange.receive("n1", presence.on_request, OLDER_TABLE)
+    await exchange.receive("n1", gossip.on_request, OLDER_TABLE)
     await broker.pass_time(25)
-    presence.stop()
+    gossip.stop()
 
 
 def hello(address: str) -> bytes:

@@ -17,6 +17,7 @@ from dledger.net.request_memory import RequestMemory
 from dledger_broker.config import BrokerConfig
 from dledger_broker.kernel.requests import Buffer, channel_key
 from dledger_broker.metrics import BrokerCounters
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameBounds, Pieces, pending_frame_bytes, split_frames
 from dledger_remoting.hosts import HostAddress, pack_host
@@ -196,7 +197,7 @@ class ClientConnection(asyncio.Protocol):
     def answer(self, parts: Sequence[Buffer]) -> None:
         """See `Origin`; written at the end of the turn."""
         self.in_flight -= 1
-        self.send(parts)
+        self._send(parts)
 
     def answer_frame(self, frame: bytes) -> None:
         """See `Origin`."""
@@ -215,16 +216,18 @@ class ClientConnection(asyncio.Protocol):
     def refuse(self, term: int) -> None:
         """Never called: only a forwarded request is refused."""
 
-    def send(self, parts: Sequence[Buffer]) -> None:
-        """Queue a frame that is no answer to anything in flight, such as a request of this broker."""
+    def push(self, code: int, ext: dict[str, str]) -> None:
+        """See `ClientChannel`. The request's number is never 0, which some clients replace by one of their own."""
+        self._next_opaque += 1
+        command = RemotingCommand(
+            code, opaque=self._next_opaque, flag=FLAG_ONEWAY, ext=ext, serialize_type=self.serialize_type
+        )
+        self._send((encode_command(command),))
+
+    def _send(self, parts: Sequence[Buffer]) -> None:
         if not self._out:
             self._listener.schedule_flush(self)
         self._out.extend(parts)
-
-    def next_opaque(self) -> int:
-        """A number for a request of this broker; never 0, which some clients replace by one of their own."""
-        self._next_opaque += 1
-        return self._next_opaque
 
     def flush(self) -> None:
         """Write what the turn brought, in one call."""

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from dledger.environment import Environment
 from dledger.log import Log
 from dledger_broker.announcements import Announcements
+from dledger_broker.clients.gossip import Gossip
+from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import BrokerConfig
-from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.presence import Presence
 from dledger_broker.processors.consumers import ConsumerProcessor
 from dledger_broker.processors.idempotent import IdempotentSends
 from dledger_broker.processors.membership import MembershipProcessor
@@ -43,7 +43,7 @@ class Processors:
 
     requests: Dispatcher
     forwarder: Forwarder
-    presence: Presence
+    gossip: Gossip
     sends: SendProcessor
     pulls: PullProcessor
     offsets: OffsetProcessor
@@ -59,13 +59,13 @@ def assemble(
     group: Group,
     counters: BrokerCounters,
     store_host: HostAddress,
-    connections: Callable[[], Iterable[ClientConnection]],
+    connections: Callable[[], Iterable[ClientChannel]],
 ) -> Processors:
     """Make everything that handles requests. `store_host` is the numeric address that records and message ids carry."""
     requests = Dispatcher(group, counters, log, env.now, config.max_frame_bytes)
     forwarder = Forwarder(env, group, config, counters, requests)
     membership = MembershipProcessor(machine, env, group, config, connections)
-    presence = Presence(
+    gossip = Gossip(
         env,
         group,
         config.peers,
@@ -82,10 +82,10 @@ def assemble(
     offsets = OffsetProcessor(machine, env, group, requests)
     roles = Roles(machine, log, group, config.broker_group, counters)
     pulls = PullProcessor(
-        machine, log, env, group, config, counters, requests, presence, offsets, presence.hold_changed, roles
+        machine, log, env, group, config, counters, requests, gossip, offsets, gossip.hold_changed, roles
     )
-    membership.connect(presence, pulls.held.release_groups)
-    consumers = ConsumerProcessor(machine, env, group, presence, pulls.readers, requests, config.broker_group)
+    membership.connect(gossip, pulls.held.release_groups)
+    consumers = ConsumerProcessor(machine, env, group, gossip, pulls.readers, requests, config.broker_group)
     topics = TopicProcessor(machine, group, announcements, requests)
     queries = QueryProcessor(machine, requests)
     pins = PinProcessor(machine, env, group, requests)
@@ -94,4 +94,4 @@ def assemble(
     runtime = RuntimeProcessor(machine, log, env, group, config, counters)
     handlers = routes(sends, pulls, offsets, membership, consumers, topics, queries, ranges, pins, runtime)
     requests.connect(forwarder, sends, pulls, handlers)
-    return Processors(requests, forwarder, presence, sends, pulls, offsets, runtime, announcements)
+    return Processors(requests, forwarder, gossip, sends, pulls, offsets, runtime, announcements)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from dledger.environment import Environment
+from dledger_broker.clients.gossip import Gossip
 from dledger_broker.group import Group
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.presence import Presence
 from dledger_broker.readers import Readers
 from dledger_remoting.bodies import ConsumerList, encode_body
 from dledger_remoting.codes import LanguageCode
@@ -35,7 +35,7 @@ class ConsumerProcessor:
         machine: BrokerMachine,
         env: Environment,
         group: Group,
-        presence: Presence,
+        gossip: Gossip,
         readers: Readers,
         requests: Requests,
         broker_group: str,
@@ -43,7 +43,7 @@ class ConsumerProcessor:
         self._machine = machine
         self._env = env
         self._group = group
-        self._presence = presence
+        self._gossip = gossip
         self._readers = readers
         self._requests = requests
         self._broker_group = broker_group
@@ -68,17 +68,17 @@ class ConsumerProcessor:
             else:  # since it began to wait for what the others tell the leader
                 self._requests.pass_on(request)
 
-        self._presence.when_complete(complete)
+        self._gossip.when_complete(complete)
 
     def _answer_client_ids(self, request: Request, group: str) -> None:
-        members = self._presence.merged.members(group)
+        members = self._gossip.merged.members(group)
         if members:
             request.respond(body=encode_body(ConsumerList(members)))
         else:
             request.fail(ServerError(f"no consumer for this group, {group}"))
 
     def _answer_connections(self, request: Request, group: str) -> None:
-        rows = self._presence.merged.member_rows(group)
+        rows = self._gossip.merged.member_rows(group)
         if not rows:
             request.fail(ConsumerNotOnline(f"the consumer group[{group}] not online"))
             return
@@ -121,7 +121,7 @@ class ConsumerProcessor:
 
     def _topics_of(self, group: str) -> Iterable[str]:
         """Where a group has offsets or is subscribed; what its members gave up while they were there counts no more."""
-        state, merged = self._machine.state, self._presence.merged
+        state, merged = self._machine.state, self._gossip.merged
         subscribed = {entry.topic for member in merged.consumers(group) for entry in member.subscription_data_set}
         committed = {topic for name, topic in state.offsets.pairs() if name == group}
         return sorted((subscribed or committed) | {retry_topic(group)})

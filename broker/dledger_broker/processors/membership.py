@@ -6,16 +6,14 @@ from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from dledger.environment import Environment
-from dledger_broker.clients import ClientRow
+from dledger_broker.clients.gossip import Gossip
+from dledger_broker.clients.tables import ClientChannel, ClientRow
 from dledger_broker.config import BrokerConfig
-from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.group import Group
 from dledger_broker.kernel.requests import Request
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.presence import Presence
 from dledger_broker.processors.send_targets import retry_topic_config
 from dledger_remoting.codes import RequestCode
-from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
 from dledger_remoting.errors import BodyError, ServerError
 from dledger_remoting.headers import ConsumerGroupHeader, UnregisterClientHeader, decode_ext, encode_ext
 from dledger_remoting.heartbeat import ConsumerData, ConsumeType, decode_heartbeat
@@ -43,7 +41,7 @@ class MembershipProcessor:
         env: Environment,
         group: Group,
         config: BrokerConfig,
-        connections: Callable[[], Iterable[ClientConnection]],
+        connections: Callable[[], Iterable[ClientChannel]],
     ) -> None:
         self._machine = machine
         self._env = env
@@ -51,13 +49,13 @@ class MembershipProcessor:
         self._config = config
         self._connections = connections
         self._announced: tuple[int, str] | None = None
-        self._presence: Presence
+        self._gossip: Gossip
         self._release_pulls: Callable[[set[str]], None]
         group.listeners.append(self._announce_leader)
 
-    def connect(self, presence: Presence, release_pulls: Callable[[set[str]], None]) -> None:
+    def connect(self, gossip: Gossip, release_pulls: Callable[[set[str]], None]) -> None:
         """Name the exchange with the other nodes, which calls `notify` and `ensure_all`, and what ends held pulls."""
-        self._presence = presence
+        self._gossip = gossip
         self._release_pulls = release_pulls
 
     # ---------------------------------------------------------------- requests
@@ -65,7 +63,7 @@ class MembershipProcessor:
     def heartbeat(self, request: Request) -> None:
         """34: answered once the client counts as a member and its groups have what they need."""
         connection = request.origin
-        if not isinstance(connection, ClientConnection):
+        if not isinstance(connection, ClientChannel):
             raise ServerError("a heartbeat belongs to the connection that it came through")
         command = request.decoded()
         if len(request.body) > MAX_HEARTBEAT_BYTES:
@@ -80,18 +78,18 @@ class MembershipProcessor:
         for consumer in heartbeat.consumer_data_set:
             validate_group(consumer.group_name)
         connection.serialize_type = request.serialize_type
-        row = self._presence.local.heartbeat(
+        row = self._gossip.local.heartbeat(
             connection, heartbeat, int(command.language), command.version, self._env.now()
         )
         if self._group.ready:
             self._ensure(row.consumers, request.respond)
         else:
-            self._presence.when_told(request.respond)
+            self._gossip.when_told(request.respond)
 
     def unregister(self, request: Request) -> None:
         """35: the client leaves one or two groups."""
         header = decode_ext(UnregisterClientHeader, request.ext)
-        self._presence.local.unregister(header.client_id, header.producer_group or None, header.consumer_group or None)
+        self._gossip.local.unregister(header.client_id, header.producer_group or None, header.consumer_group or None)
         request.respond()
 
     # ---------------------------------------------------------------- what groups need
@@ -154,9 +152,8 @@ class MembershipProcessor:
         self._release_pulls(changed)
         for group in changed:
             ext = encode_ext(ConsumerGroupHeader(group))
-            for channel in self._presence.local.channels_of(group, clients):
-                if isinstance(channel, ClientConnection):
-                    _push(channel, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext)
+            for channel in self._gossip.local.channels_of(group, clients):
+                channel.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext)
 
     def _is_notified(self, group: str) -> bool:
         config = self._machine.state.groups.get(group)
@@ -174,7 +171,7 @@ class MembershipProcessor:
         ext = {"term": str(self._group.term), "leaderAddr": address, "brokerName": self._config.broker_group}
         for connection in self._connections():
             if connection.wants_leader_notices:
-                _push(connection, LEADER_CHANGED_CODE, ext)
+                connection.push(LEADER_CHANGED_CODE, ext)
 
 
 def _check_client_id(client_id: str, known: set[str]) -> None:
@@ -187,17 +184,6 @@ def _check_client_id(client_id: str, known: set[str]) -> None:
         )
     if client_id not in known and len(known) >= MAX_CLIENTS_PER_CONNECTION:
         raise BodyError(f"heartbeat body: {len(known)} other clients use this connection, which is the limit")
-
-
-def _push(connection: ClientConnection, code: int, ext: dict[str, str]) -> None:
-    command = RemotingCommand(
-        code,
-        opaque=connection.next_opaque(),
-        flag=FLAG_ONEWAY,
-        ext=ext,
-        serialize_type=connection.serialize_type,
-    )
-    connection.send((encode_command(command),))
 
 
 def _nothing() -> None:

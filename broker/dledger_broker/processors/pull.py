@@ -13,6 +13,7 @@ from typing import Final
 from dledger.environment import Environment, called_back
 from dledger.errors import NotLeaderError, TrimmedError
 from dledger.log import Log
+from dledger_broker.clients.gossip import Gossip
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.group import Group
@@ -22,7 +23,6 @@ from dledger_broker.kernel.routes import Effect
 from dledger_broker.longpoll import HeldPull, LongPolls
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
-from dledger_broker.presence import Presence
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.roles import Roles
 from dledger_broker.readers import Readers
@@ -90,7 +90,7 @@ class PullProcessor:
         config: BrokerConfig,
         counters: BrokerCounters,
         requests: Requests,
-        presence: Presence,
+        gossip: Gossip,
         offsets: OffsetProcessor,
         holding_changed: Callable[[], None],
         roles: Roles,
@@ -102,7 +102,7 @@ class PullProcessor:
         self._config = config
         self._counters = counters
         self._requests = requests
-        self._presence = presence
+        self._gossip = gossip
         self._offsets = offsets
         self._roles = roles
         self._was_ready = False
@@ -192,7 +192,7 @@ class PullProcessor:
                 raise ServerError(f"The broker does not support consumer to filter message by {fields.expression_type}")
             found = TagFilter.parse(fields.subscription)
             return None if found.matches_all else found
-        name, merged = fields.consumer_group, self._presence.merged
+        name, merged = fields.consumer_group, self._gossip.merged
         if not merged.is_online(name):
             raise SubscriptionNotExist(f"consumer group {name} is not online: send a heartbeat first")
         if group is not None and not group.consume_broadcast_enable and merged.is_broadcasting(name):

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import BrokerConfig
-from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.group import Group
 from dledger_broker.kernel.requests import Buffer
 from dledger_broker.metrics import BrokerCounters
@@ -44,6 +44,7 @@ class FakeClient:
         self.client_ids: set[str] = set()
         self.answers: list[RemotingCommand] = []
         self.settled = 0
+        self.pushed: list[tuple[int, dict[str, str]]] = []
         self.broker = broker
         self._opaque = 0
         self._expected: asyncio.Future[RemotingCommand] | None = None
@@ -75,6 +76,9 @@ class FakeClient:
 
     def break_off(self, error: FrameError) -> None:
         raise error
+
+    def push(self, code: int, ext: dict[str, str]) -> None:
+        self.pushed.append((code, ext))
 
     def send(
         self,
@@ -211,7 +215,7 @@ MakeBroker = Callable[..., ServedBroker]
 
 
 def make_served_broker(
-    config: BrokerConfig, memory: BrokerInMemory, connections: Callable[[], Iterable[ClientConnection]] = tuple
+    config: BrokerConfig, memory: BrokerInMemory, connections: Callable[[], Iterable[ClientChannel]] = tuple
 ) -> ServedBroker:
     """The processors of a broker; `connections` are its clients' own ones, which most tests do without."""
     group = Group(NODE_ID, "127.0.0.1:10911")

@@ -8,10 +8,13 @@ import pytest
 from served_broker import CLIENT_HOST, FakeClient, MakeBroker, ServedBroker, json_body, pull_ext
 
 from dledger_broker import readers
+from dledger_broker.clients.gossip import COMPLETE_S
+from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import Address
-from dledger_broker.presence import COMPLETE_S
+from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin
 from dledger_broker.readers import KEEP_S, Readers
 from dledger_remoting.codes import LanguageCode, RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand, encode_json_header
 from dledger_remoting.consumers import decode_consume_stats
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from dledger_remoting.hosts import HostAddress
@@ -25,7 +28,7 @@ def join(client: FakeClient, client_id: str, *subscriptions: SubscriptionData, l
     heartbeat = HeartbeatData(
         client_id, consumer_data_set=[ConsumerData("CG", subscription_data_set=list(subscriptions))]
     )
-    client.broker.parts.presence.local.heartbeat(client, heartbeat, language, 479, client.broker.memory.env.now())
+    client.broker.parts.gossip.local.heartbeat(client, heartbeat, language, 479, client.broker.memory.env.now())
 
 
 def commit(client: FakeClient, topic: str, queue_id: int, offset: int) -> None:
@@ -75,7 +78,7 @@ def test_members_are_told_with_their_addresses_and_what_each_subscribes_to(broke
 def test_a_group_without_members_is_not_online(broker: ServedBroker) -> None:
     client = broker.client()
     join(client, "a")
-    broker.parts.presence.local.unregister("a", None, "CG")
+    broker.parts.gossip.local.unregister("a", None, "CG")
     answer = client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, GROUP)
     assert (answer.code, answer.remark) == (ResponseCode.CONSUMER_NOT_ONLINE, "the consumer group[CG] not online")
 
@@ -153,3 +156,14 @@ def test_the_table_of_readers_forgets_what_nobody_reads(monkeypatch: pytest.Monk
         table.note("CG", f"T{number}", 0, client, float(number))
     assert len(list(table.of("CG", 999.0))) == KEEP_S + 1
     assert len(table._last) <= 3 * KEEP_S
+
+
+def test_a_heartbeat_that_another_node_passed_on_is_refused(broker: ServedBroker) -> None:
+    replies: list[bytes] = []
+    header = encode_json_header(RemotingCommand(34, opaque=7))
+    envelope = Envelope("n1/1", "10.0.0.9", 40_000, ("a",), 0, 0, header, b'{"clientID":"a"}')
+    origin = ForwardedOrigin(envelope, replies.append)
+    assert not isinstance(origin, ClientChannel)
+    broker.parts.requests.receive_forwarded(origin, 0, envelope.header, envelope.body, 0.0)
+    assert b"a heartbeat belongs to the connection that it came through" in replies[0]
+    assert len(broker.parts.gossip.local) == 0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from served_broker import MakeBroker
 
+from dledger_broker.clients.gossip import COMPLETE_S
 from dledger_broker.config import Address
-from dledger_broker.presence import COMPLETE_S
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData
 
@@ -29,7 +29,7 @@ def test_a_list_that_fits_no_frame_is_an_error(make_broker: MakeBroker) -> None:
     client = broker.client()
     for number in range(17):
         heartbeat = HeartbeatData(f"{number:0{1 << 20}d}", consumer_data_set=[ConsumerData("CG")])
-        broker.parts.presence.local.heartbeat(client, heartbeat, 0, 0, 0.0)
+        broker.parts.gossip.local.heartbeat(client, heartbeat, 0, 0, 0.0)
     opaque = client.send(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "CG"})
     broker.advance(COMPLETE_S + 1)
     answer = client.answered(opaque)

@@ -174,7 +174,7 @@ def test_without_an_expression_the_heartbeats_subscription_filters(broker: Serve
 
 def heartbeating_client(broker: ServedBroker) -> FakeClient:
     client = broker.client()
-    broker.parts.presence.local.heartbeat(client, decode_heartbeat(HEARTBEAT), 0, 479, broker.memory.env.now())
+    broker.parts.gossip.local.heartbeat(client, decode_heartbeat(HEARTBEAT), 0, 479, broker.memory.env.now())
     broker.settle()
     return client
 

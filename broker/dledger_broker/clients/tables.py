@@ -1,13 +1,13 @@
 """Tables of the connected clients: each node's own, and the leader's merged view of them.
 
 Nothing here is replicated. Every node knows the clients that heartbeat to it, with their channels; it tells the leader
-(see `presence`), which merges all tables. Pure: time is an argument, channels are only kept.
+(see `gossip.py`), which merges all tables. Pure: time is an argument, channels are only kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -83,11 +83,20 @@ class ClientIndex:
         return groups
 
 
+@runtime_checkable
 class ClientChannel(Protocol):
-    """The connection that a client's heartbeats come through."""
+    """The connection that a client's heartbeats come through; a request that another node passed on came over none."""
 
     address: HostAddress
     client_ids: set[str]
+    """Who heartbeats through it."""
+    serialize_type: int
+    """How the newest heartbeat was encoded, and so is what the broker asks of the client."""
+    wants_leader_notices: bool
+    """The client asked to be told of every new leader."""
+
+    def push(self, code: int, ext: dict[str, str]) -> None:
+        """Send a oneway request to the client."""
 
 
 class _Local:

@@ -9,10 +9,10 @@ import pytest
 from dledger.net.errors import PeerError, PeerGoneError
 from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
-from dledger_broker import presence
-from dledger_broker.clients import CLIENT_TIMEOUT_S, ClientRow, LocalClients
+from dledger_broker.clients import gossip
+from dledger_broker.clients.gossip import NODE_TIMEOUT_S, Gossip
+from dledger_broker.clients.tables import CLIENT_TIMEOUT_S, ClientRow, LocalClients
 from dledger_broker.group import Group
-from dledger_broker.presence import NODE_TIMEOUT_S, Presence
 from dledger_broker.state.commands import understood_kinds
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
@@ -38,7 +38,7 @@ class Network:
         self.largest = 0
         self.nodes = {node_id: Node(self, node_id, node_ids) for node_id in node_ids}
         for node in self.nodes.values():
-            node.presence.start(node)
+            node.gossip.start(node)
         self.settle()
 
     def settle(self, seconds: float = 0.1) -> None:
@@ -52,7 +52,7 @@ class Network:
 
 
 class Node:
-    """One node's presence; it is its own channel to the others."""
+    """One node's part in the gossip; it is its own channel to the others."""
 
     def __init__(self, network: Network, node_id: str, node_ids: tuple[str, ...]) -> None:
         self.network = network
@@ -64,7 +64,7 @@ class Node:
         self.joined: list[ClientRow] = []
         self.learned: dict[str, tuple[int, ...]] = {}
         self.holding = False
-        self.presence = Presence(
+        self.gossip = Gossip(
             network.env,
             self.group,
             [other for other in node_ids if other != node_id],
@@ -77,7 +77,7 @@ class Node:
     def notify(self, groups: set[str], clients: Container[str] | None) -> None:
         self.notified.append(groups)
         for group in groups:
-            for channel in self.presence.local.channels_of(group, clients):
+            for channel in self.gossip.local.channels_of(group, clients):
                 self.told.extend(channel.client_ids)
 
     def submit(self, to: str, data: bytes, on_reply: OnReply, timeout_s: float) -> bool:
@@ -89,7 +89,7 @@ class Node:
             if {to, self.node_id} & self.network.down:
                 on_reply(PeerGoneError("the link was lost"))
             else:
-                self.network.nodes[to].presence.on_request(ReplicaId(self.node_id, "i"), data, on_reply)
+                self.network.nodes[to].gossip.on_request(ReplicaId(self.node_id, "i"), data, on_reply)
 
         self.network.env.call_soon(deliver)
         return True
@@ -101,11 +101,11 @@ class Node:
         data = HeartbeatData(
             client_id, [ProducerData("PG")], [ConsumerData(group, subscription_data_set=[SubscriptionData(topic)])]
         )
-        self.presence.local.heartbeat(channel, data, 0, 479, self.network.env.now())
+        self.gossip.local.heartbeat(channel, data, 0, 479, self.network.env.now())
         return channel
 
     def members(self, group: str = "CG") -> list[str]:
-        return self.presence.merged.members(group)
+        return self.gossip.merged.members(group)
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_the_leader_knows_the_clients_of_all_nodes(network: Network) -> None:
 
 
 def test_a_large_table_is_told_in_pieces(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "TABLE_BYTES", 1000)
+    monkeypatch.setattr(gossip, "TABLE_BYTES", 1000)
     ids = [f"c{number:02d}" for number in range(40)]
     network.lead(None)
     for client_id in ids:
@@ -158,7 +158,7 @@ def test_a_client_that_heartbeats_to_all_nodes_counts_once_and_notifies_once(
     assert network.nodes["n0"].members() == ["c1"]
     assert [node.notified for node in network.nodes.values()] == [[{"CG"}]] * 3
     for node_id in order:
-        network.nodes[node_id].presence.local.channel_lost(channels[node_id])
+        network.nodes[node_id].gossip.local.channel_lost(channels[node_id])
         network.settle()
     assert network.nodes["n0"].members() == []
     assert [node.notified for node in network.nodes.values()] == [[{"CG"}, {"CG"}]] * 3
@@ -181,7 +181,7 @@ def test_each_member_is_told_by_one_node(network: Network) -> None:
         "at-followers", "at-one", "everywhere", "leaves"
     ]  # fmt: skip
     assert leader.told == ["everywhere"]
-    network.nodes["n1"].presence.local.channel_lost(leaving)
+    network.nodes["n1"].gossip.local.channel_lost(leaving)
     network.settle()
     assert leader.told == ["everywhere"] * 2
     assert sorted(followers[0].told + followers[1].told) == ["at-followers"] * 2 + ["at-one"] * 2 + ["leaves"]
@@ -200,15 +200,15 @@ def test_a_changed_subscription_notifies_the_group(network: Network) -> None:
     channel = network.nodes["n0"].heartbeat("c1")
     network.nodes["n0"].heartbeat("c1", topic="T2", channel=channel)
     assert network.nodes["n0"].notified == [{"CG"}, {"CG"}]
-    assert network.nodes["n0"].presence.merged.subscription("CG", "T1") is None
-    assert network.nodes["n0"].presence.merged.subscription("CG", "T2") is not None
+    assert network.nodes["n0"].gossip.merged.subscription("CG", "T1") is None
+    assert network.nodes["n0"].gossip.merged.subscription("CG", "T2") is not None
 
 
 def test_a_closed_connection_takes_its_clients_with_it(network: Network) -> None:
     follower = network.nodes["n1"]
     channel = follower.heartbeat("c1")
     network.settle()
-    follower.presence.local.channel_lost(channel)
+    follower.gossip.local.channel_lost(channel)
     network.settle()
     assert network.nodes["n0"].members() == []
     assert channel.client_ids == set()
@@ -237,7 +237,7 @@ def test_what_is_known_of_a_client_is_compared_once_for_each_of_its_groups() -> 
 
 
 def test_a_client_that_names_a_group_twice_leaves_it_like_any_other(network: Network) -> None:
-    local, channel = network.nodes["n0"].presence.local, Channel()
+    local, channel = network.nodes["n0"].gossip.local, Channel()
     twice = HeartbeatData("c1", [ProducerData("PG")] * 2, [ConsumerData("CG")] * 2)
     local.heartbeat(channel, twice, 0, 479, network.env.now())
     assert network.nodes["n0"].members() == ["c1"]
@@ -249,19 +249,19 @@ def test_a_client_that_moved_to_another_connection_survives_the_close_of_the_old
     leader = network.nodes["n0"]
     old = leader.heartbeat("c1")
     leader.heartbeat("c1")
-    leader.presence.local.channel_lost(old)
+    leader.gossip.local.channel_lost(old)
     assert leader.members() == ["c1"]
 
 
 def test_a_client_leaves_one_group_at_a_time(network: Network) -> None:
     leader = network.nodes["n0"]
     leader.heartbeat("c1")
-    leader.presence.local.unregister("c1", None, "CG")
+    leader.gossip.local.unregister("c1", None, "CG")
     assert leader.members() == []
-    assert len(leader.presence.local) == 1
-    leader.presence.local.unregister("c1", "PG", None)
-    assert len(leader.presence.local) == 0
-    leader.presence.local.unregister("c1", "PG", None)
+    assert len(leader.gossip.local) == 1
+    leader.gossip.local.unregister("c1", "PG", None)
+    assert len(leader.gossip.local) == 0
+    leader.gossip.local.unregister("c1", "PG", None)
 
 
 def test_silent_clients_expire(network: Network) -> None:
@@ -279,7 +279,7 @@ def test_a_new_leader_learns_all_clients_and_waits_for_them_before_it_answers(ne
     new = network.nodes["n2"]
     for node_id, node in network.nodes.items():
         node.group.on_leadership(Leadership(2, "n2", is_leader=node_id == "n2", ready=node_id == "n2"))
-    new.presence.when_complete(lambda: answered.append(new.members()))
+    new.gossip.when_complete(lambda: answered.append(new.members()))
     assert answered == []
     network.settle()
     assert answered == [["c1", "c2"]]
@@ -290,13 +290,13 @@ def test_a_new_leader_waits_for_all_pieces_of_a_large_table(network: Network, mo
     for client_id in ids:
         network.nodes["n1"].heartbeat(client_id)
     network.settle()
-    monkeypatch.setattr(presence, "TABLE_BYTES", 1000)
+    monkeypatch.setattr(gossip, "TABLE_BYTES", 1000)
     for node_id, node in network.nodes.items():
         own = node_id == "n2"
         node.group.on_leadership(Leadership(2, "n2", is_leader=own, ready=own))
     leader = network.nodes["n2"]
     seen: list[list[str]] = []
-    leader.presence.when_complete(lambda: seen.append(leader.members()))
+    leader.gossip.when_complete(lambda: seen.append(leader.members()))
     network.settle(1.0)
     assert seen == [ids]
 
@@ -307,7 +307,7 @@ def test_a_new_leader_does_not_wait_for_a_node_that_is_gone(network: Network) ->
     network.down.add("n0")
     network.lead("n2", term=2)
     answered: list[list[str]] = []
-    network.nodes["n2"].presence.when_complete(lambda: answered.append(network.nodes["n2"].members()))
+    network.nodes["n2"].gossip.when_complete(lambda: answered.append(network.nodes["n2"].members()))
     network.settle(2)
     assert answered == [["c2"]]
 
@@ -336,7 +336,7 @@ def test_a_heartbeat_to_a_follower_counts_before_it_is_answered(network: Network
     follower = network.nodes["n1"]
     follower.heartbeat("c1")
     seen: list[list[str]] = []
-    follower.presence.when_told(lambda: seen.append(network.nodes["n0"].members()))
+    follower.gossip.when_told(lambda: seen.append(network.nodes["n0"].members()))
     network.env.run_ready()
     assert seen == [["c1"]]
 
@@ -346,7 +346,7 @@ def test_a_heartbeat_that_comes_while_another_is_told_counts_before_it_is_answer
     seen: list[list[str]] = []
     for client_id in ("c1", "c2"):
         follower.heartbeat(client_id)
-        follower.presence.when_told(lambda: seen.append(network.nodes["n0"].members()))
+        follower.gossip.when_told(lambda: seen.append(network.nodes["n0"].members()))
     network.env.run_ready()
     assert seen == [["c1"], ["c1", "c2"]]
 
@@ -355,7 +355,7 @@ def test_a_heartbeat_counts_with_the_leader_that_there_is_when_it_is_answered(ne
     follower = network.nodes["n1"]
     follower.heartbeat("c1")
     seen: list[list[str]] = []
-    follower.presence.when_told(lambda: seen.append(network.nodes["n2"].members()))
+    follower.gossip.when_told(lambda: seen.append(network.nodes["n2"].members()))
     network.lead("n2", term=2)
     assert seen == [["c1"]]
 
@@ -365,7 +365,7 @@ def test_heartbeats_are_answered_when_the_leader_cannot_be_told(network: Network
     done: list[str] = []
     for client_id in ("c1", "c2"):
         follower.heartbeat(client_id)
-        follower.presence.when_told(lambda client_id=client_id: done.append(client_id))  # type: ignore[misc]
+        follower.gossip.when_told(lambda client_id=client_id: done.append(client_id))  # type: ignore[misc]
     network.down.add("n0")
     network.env.run_ready()
     assert done == ["c1", "c2"]
@@ -377,7 +377,7 @@ def test_without_a_leader_a_node_notifies_its_own_clients(network: Network) -> N
     before = len(follower.notified)
     follower.heartbeat("c1")
     done: list[bool] = []
-    follower.presence.when_told(lambda: done.append(True))
+    follower.gossip.when_told(lambda: done.append(True))
     assert len(follower.notified) == before + 1
     assert done == [True]
 
@@ -385,13 +385,13 @@ def test_without_a_leader_a_node_notifies_its_own_clients(network: Network) -> N
 def test_the_leader_knows_which_nodes_have_long_polls_waiting(network: Network) -> None:
     follower = network.nodes["n1"]
     follower.holding = True
-    follower.presence.hold_changed()
+    follower.gossip.hold_changed()
     network.settle()
-    assert network.nodes["n0"].presence.followers_hold_pulls
+    assert network.nodes["n0"].gossip.followers_hold_pulls
     follower.holding = False
-    follower.presence.hold_changed()
+    follower.gossip.hold_changed()
     network.settle()
-    assert not network.nodes["n0"].presence.followers_hold_pulls
+    assert not network.nodes["n0"].gossip.followers_hold_pulls
 
 
 def test_a_long_poll_that_begins_while_the_leader_is_told_something_else_is_told_next(
@@ -408,9 +408,9 @@ def test_a_long_poll_that_begins_while_the_leader_is_told_something_else_is_told
     follower.heartbeat("c1")
     network.settle(0.1)
     follower.holding = True
-    follower.presence.hold_changed()
+    follower.gossip.hold_changed()
     network.settle(0.6)
-    assert network.nodes["n0"].presence.followers_hold_pulls
+    assert network.nodes["n0"].gossip.followers_hold_pulls
 
 
 def test_the_newest_version_of_a_subscription_counts(network: Network) -> None:
@@ -419,8 +419,8 @@ def test_the_newest_version_of_a_subscription_counts(network: Network) -> None:
     for version, expression in ((2, "new"), (1, "old")):
         subscription = SubscriptionData("T1", expression, sub_version=version)
         data = HeartbeatData("c1", [], [ConsumerData("CG", subscription_data_set=[subscription])])
-        leader.presence.local.heartbeat(channel, data, 0, 479, 0.0)
-    found = leader.presence.merged.subscription("CG", "T1")
+        leader.gossip.local.heartbeat(channel, data, 0, 479, 0.0)
+    found = leader.gossip.merged.subscription("CG", "T1")
     assert found is not None
     assert found.sub_string == "new"
 
@@ -431,7 +431,7 @@ def test_the_leader_hears_which_commands_the_other_nodes_understand(network: Net
 
 def test_a_tick_that_raises_is_not_the_last_one(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     network.nodes["n1"].heartbeat("c1")
-    local = network.nodes["n1"].presence.local
+    local = network.nodes["n1"].gossip.local
 
     def fail(now: float) -> None:
         monkeypatch.undo()
@@ -439,7 +439,7 @@ def test_a_tick_that_raises_is_not_the_last_one(network: Network, monkeypatch: p
 
     monkeypatch.setattr(local, "expire", fail)
     with pytest.raises(KeyError):
-        network.settle(presence.PERIOD_S + 1)
+        network.settle(gossip.PERIOD_S + 1)
     assert "c1" in local.index.rows
-    network.settle(CLIENT_TIMEOUT_S + 2 * presence.PERIOD_S)
+    network.settle(CLIENT_TIMEOUT_S + 2 * gossip.PERIOD_S)
     assert "c1" not in local.index.rows

@@ -1,4 +1,4 @@
-"""Exchange between the nodes of a group about their clients, on a channel of its own.
+"""Gossip: what the nodes of a group tell each other about their clients, on a channel of its own.
 
     Hello          a node's client address, to every other node, until it was answered and every few seconds
     Table          a node's clients, to the leader: whole after a change of leadership, then what has changed; a large
@@ -21,11 +21,11 @@ import msgspec
 from dledger.environment import Cancellable, Environment
 from dledger.net.errors import PeerError
 from dledger.types import ReplicaId
-from dledger_broker.clients import ClientRow, LocalClients, MergedClients
+from dledger_broker.clients.tables import ClientRow, LocalClients, MergedClients
 from dledger_broker.group import Group
 from dledger_broker.state.commands import understood_kinds
 
-PRESENCE_CHANNEL: Final = 2
+GOSSIP_CHANNEL: Final = 2
 
 COALESCE_S: Final = 0.02
 """Changes are collected for so long before they are told."""
@@ -86,8 +86,8 @@ class Channel(Protocol):
         """Send a request; False if nothing was sent."""
 
 
-class Presence:
-    """One node's part in the exchange.
+class Gossip:
+    """One node's part in it.
 
     `notify(groups, clients)` tells these clients of this node, or all, that consumer groups changed; `joined(rows)` is
     told on the leader which clients came or changed, so that their groups get what they need; `learned(node, kinds)`
