@@ -21,6 +21,7 @@ from dledger.node import Node
 from dledger.replica.status import NodeStatus
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import ConfigError, StartError
+from dledger_broker.features import COMMANDS
 from dledger_broker.frontend.listener import Listener, require_bindable
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.group import Group
@@ -88,6 +89,7 @@ class Broker:
             self.machine = BrokerMachine(
                 str(config.data_dir),
                 env=env,
+                commands=COMMANDS,
                 config=MachineConfig(node_id=config.node_id, offset_flush_ms=config.offset_flush_ms),
             )
             self.node = Node(self._node_config(secret), self.machine)

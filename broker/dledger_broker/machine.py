@@ -1,6 +1,6 @@
 """The broker's state machine: what entries of the log do to topics, queues, groups and offsets.
 
-    machine = BrokerMachine(data_dir, env=env)
+    machine = BrokerMachine(data_dir, env=env, commands=COMMANDS)
     node = Node(config, machine)
     machine.attach(node)
     await node.start()
@@ -31,12 +31,13 @@ from dledger.statemachine import CommittedEntry, Leadership, Restore
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.identity import read_identity
 from dledger.types import SnapshotMeta
+from dledger_broker.kernel.commands import Command, CommandRegistry
 from dledger_broker.kernel.contexts import Done, QueueRun, StagedContext
+from dledger_broker.kernel.members import Features
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.lookup import Queries
 from dledger_broker.state.applying import Applied, apply_commands
 from dledger_broker.state.applying_records import dispatch, redispatch, scan_entry
-from dledger_broker.state.commands import Command, Features, kind_of_type, understood_kinds
 from dledger_broker.state.offset_buffer import OffsetBuffer
 from dledger_broker.state.proposals import Proposals
 from dledger_broker.state.recent_commits import Committer, Key
@@ -86,9 +87,16 @@ class BrokerMachine:
     """
 
     def __init__(
-        self, data_dir: str, *, env: Environment, config: MachineConfig | None = None, disk: Disk | None = None
+        self,
+        data_dir: str,
+        *,
+        env: Environment,
+        commands: CommandRegistry,
+        config: MachineConfig | None = None,
+        disk: Disk | None = None,
     ) -> None:
-        """`disk` stands in for the real one below `data_dir`."""
+        """`commands` are those that this node understands; `disk` stands in for the real one below `data_dir`."""
+        self.commands = commands
         self.config = config or MachineConfig()
         self.env = env
         self.state = BrokerState()
@@ -134,7 +142,7 @@ class BrokerMachine:
         )
         self.queries = Queries(lambda: self.state, self.queues, reader, self.keys)
         self.proposals = Proposals(
-            lambda: self.state, lambda: self.log, env.wall_ms, lambda: self.offset_buffer.flush(_nobody_asked)
+            commands, lambda: self.state, lambda: self.log, env.wall_ms, lambda: self.offset_buffer.flush(_nobody_asked)
         )
         self.offset_buffer = OffsetBuffer(env, self._stage_offsets, self.config.offset_flush_ms)
 
@@ -183,7 +191,7 @@ class BrokerMachine:
             if len(entry.records):
                 dispatch(self._runs_of(entry), touched)
             if len(entry.commands):
-                apply_commands(self.state, entry, applied)
+                apply_commands(self.state, entry, applied, self.commands)
             self.applied_position = entry.end
         for commits in applied.commits:
             self.state.recent_commits.learn(commits.offsets, commits.committers, commits.by, self.env.now())
@@ -349,7 +357,7 @@ class BrokerMachine:
     def understood_by_all(self, command: type[Command]) -> bool:
         """True if every member of the group understands a command, so that it may be proposed."""
         members = [member.node_id for member in self.log.membership.members]
-        return self.state.members.understood_by_all(kind_of_type(command), members)
+        return self.state.members.understood_by_all(self.commands.kind_of(command), members)
 
     def learn_features(self, node_id: str, kinds: tuple[int, ...]) -> None:
         """A member has told which command kinds it understands: the leader records it, this one or a later one."""
@@ -411,7 +419,7 @@ class BrokerMachine:
         return scan_entry(self.state, entry)
 
     def _own_features(self) -> dict[str, tuple[int, ...]]:
-        return {self.config.node_id: understood_kinds()} if self.config.node_id else {}
+        return {self.config.node_id: self.commands.kinds} if self.config.node_id else {}
 
     def _record_features(self, node_id: str) -> None:
         """Record what a member understands, unless that is recorded or on its way."""

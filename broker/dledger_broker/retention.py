@@ -20,10 +20,12 @@ from dledger.log import Log
 from dledger.replica.status import NodeStatus
 from dledger.statemachine import Leadership
 from dledger.store.log import SegmentInfo
+from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND
+from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.segment_ages import SegmentAges
-from dledger_broker.state.commands import MAX_OFFSETS_PER_COMMAND, DeletePins, TrimQueues
+from dledger_broker.state.pins import DeletePins
 
 CHECK_PERIOD_S: Final = 10.0
 MAX_SEGMENTS_PER_ROUND: Final = 10

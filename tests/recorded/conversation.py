@@ -17,16 +17,20 @@ import random
 from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dledger.environment import Environment
 from dledger.format import HEADER_BYTES
 from dledger.statemachine import Leadership
 from dledger.types import EntryKind
+from dledger_broker.clients.gossip import Gossip
 from dledger_broker.config import BrokerConfig
 from dledger_broker.founding import Founding
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener
+from dledger_broker.group import Group
 from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.codes import LanguageCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
@@ -38,7 +42,7 @@ CHANNEL_NUMBERS = "dledger_broker.kernel.requests._channels"
 """Where the numbers in the keys of channels come from."""
 VERSION = "dledger_broker.processors.runtime.package_version"
 """What a node says that its version is."""
-TOLD_KINDS = "dledger_broker.clients.gossip.understood_kinds"
+TOLD_KINDS = (16, 17, 300)
 """What a node tells the leader that it understands: more with every feature."""
 STEP_S = 0.01
 """By so much time passes while a request waits."""
@@ -55,8 +59,15 @@ def fix_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.randbits", lambda bits: 0x5EED_0000_0001 & ((1 << bits) - 1))
     monkeypatch.setattr(CHANNEL_NUMBERS, count(1_000))
     monkeypatch.setattr(VERSION, lambda: "1.2.3")
-    monkeypatch.setattr(TOLD_KINDS, lambda: (16, 17, 300))
+    monkeypatch.setattr("dledger_broker.processors.assembly.Gossip", gossip_that_tells)
     random.seed(7)
+
+
+def gossip_that_tells(
+    env: Environment, group: Group, peers: Iterable[str], _kinds: tuple[int, ...], **hooks: Any
+) -> Gossip:
+    """Return a node's part in the exchange that tells others `TOLD_KINDS`."""
+    return Gossip(env, group, peers, TOLD_KINDS, **hooks)
 
 
 class Record:

@@ -9,10 +9,18 @@ import msgspec
 import pytest
 
 from dledger.statemachine import CommittedEntry
-from dledger_broker.state import commands as c
+from dledger_broker.features import COMMANDS
+from dledger_broker.kernel.commands import Command
+from dledger_broker.kernel.members import Features, SetOrdinal
+from dledger_broker.kernel.topics import DeleteTopic, PutTopic
+from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.state import snapshot
 from dledger_broker.state.applying import Applied, apply_commands
+from dledger_broker.state.groups import DeleteGroup, PutGroup
+from dledger_broker.state.offsets import CommitOffsets, DeleteOffsets
+from dledger_broker.state.pins import DeletePins, PutPin
 from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer
+from dledger_broker.state.remembered import LimitSends, RememberSends
 from dledger_broker.state.rows import ERA_ROWS
 from dledger_broker.state.tables import BrokerState
 from dledger_remoting.record import STORE_TIMESTAMP_PLACE
@@ -34,13 +42,13 @@ class Replica:
         self._index = 0
         self._position = 1 << 33
 
-    def apply(self, *commands: c.Command, store_ms: int = STORE_MS, at: float = NOW) -> None:
+    def apply(self, *commands: Command, store_ms: int = STORE_MS, at: float = NOW) -> None:
         """Apply an entry whose first record has this store time, at a time of the event loop's clock."""
         record = bytes(STORE_TIMESTAMP_PLACE) + store_ms.to_bytes(8, "big")  # applying reads no more of it
-        section = b"".join(map(c.encode, commands))
+        section = b"".join(map(COMMANDS.encode, commands))
         entry = CommittedEntry(self._index, 1, self._position, record, section)
         applied = Applied()
-        apply_commands(self.state, entry, applied)
+        apply_commands(self.state, entry, applied, COMMANDS)
         for commits in applied.commits:
             self.state.recent_commits.learn(commits.offsets, commits.committers, commits.by, at)
         self._index, self._position = self._index + 1, entry.end
@@ -57,68 +65,68 @@ def empty(_: Replica) -> None:
 
 
 def topics(replica: Replica) -> None:
-    replica.apply(c.PutTopic(TopicConfig("orders"), STORE_MS), c.PutTopic(TopicConfig("gone"), STORE_MS))
+    replica.apply(PutTopic(TopicConfig("orders"), STORE_MS), PutTopic(TopicConfig("gone"), STORE_MS))
     replica.apply(
-        c.PutTopic(TopicConfig("bills", 4, 8, 6, "MULTI_TAG", 1, True, {"+message.type": "FIFO", "a": "ß"}), STORE_MS)
+        PutTopic(TopicConfig("bills", 4, 8, 6, "MULTI_TAG", 1, True, {"+message.type": "FIFO", "a": "ß"}), STORE_MS)
     )
-    replica.apply(c.DeleteTopic("gone"))
-    replica.apply(c.PutTopic(TopicConfig("orders", 3, 3), STORE_MS))
+    replica.apply(DeleteTopic("gone"))
+    replica.apply(PutTopic(TopicConfig("orders", 3, 3), STORE_MS))
 
 
 def queues(replica: Replica) -> None:
-    replica.apply(c.PutTopic(TopicConfig("orders", 2, 2), STORE_MS))
+    replica.apply(PutTopic(TopicConfig("orders", 2, 2), STORE_MS))
     created = replica.state.topics["orders"].created_position
     replica.store("orders", 1, 12)
     replica.store("orders", 0, 1 << 40)
     replica.state.topics["orders"].queue(7)  # nothing was ever stored in it
-    replica.apply(c.TrimQueues(1 << 34, (("orders", created, 1, 12), ("orders", created, 0, 5), ("absent", 1, 0, 9))))
+    replica.apply(TrimQueues(1 << 34, (("orders", created, 1, 12), ("orders", created, 0, 5), ("absent", 1, 0, 9))))
 
 
 def groups(replica: Replica) -> None:
-    replica.apply(c.PutGroup(SubscriptionGroupConfig("readers")), c.PutGroup(SubscriptionGroupConfig("gone")))
+    replica.apply(PutGroup(SubscriptionGroupConfig("readers")), PutGroup(SubscriptionGroupConfig("gone")))
     replica.apply(
-        c.PutGroup(SubscriptionGroupConfig("others", False, False, False, True, 2, 3, 4, 5, False, 6, 7, {"k": "v"})),
-        c.DeleteGroup("gone", clean_offsets=True),
+        PutGroup(SubscriptionGroupConfig("others", False, False, False, True, 2, 3, 4, 5, False, 6, 7, {"k": "v"})),
+        DeleteGroup("gone", clean_offsets=True),
     )
 
 
 def offsets_of_nobody(replica: Replica) -> None:
     rows = (("readers", "orders", 3, 17), ("readers", "orders", 0, 1 << 40), ("others", "bills", 1, 0))
-    replica.apply(c.CommitOffsets(rows), at=NOW - LATE_COMMIT_S - 1)
-    replica.apply(c.CommitOffsets((("readers", "gone", 0, 5),)), c.DeleteOffsets((("readers", "gone"),)), at=NOW - 100)
+    replica.apply(CommitOffsets(rows), at=NOW - LATE_COMMIT_S - 1)
+    replica.apply(CommitOffsets((("readers", "gone", 0, 5),)), DeleteOffsets((("readers", "gone"),)), at=NOW - 100)
 
 
 def offsets_with_committers(replica: Replica) -> None:
     one, other = Committer(1 << 63, (3, 1 << 40), 7), Committer(2, (), (1 << 64) - 1)
-    replica.apply(c.CommitOffsets((("readers", "orders", 3, 1),), (one,), (0,)), at=NOW - LATE_COMMIT_S - 1)
+    replica.apply(CommitOffsets((("readers", "orders", 3, 1),), (one,), (0,)), at=NOW - LATE_COMMIT_S - 1)
     replica.apply(
-        c.CommitOffsets((("readers", "orders", 0, 9), ("others", "orders", 0, 8)), (one,), (0, -1)), at=NOW - 60
+        CommitOffsets((("readers", "orders", 0, 9), ("others", "orders", 0, 8)), (one,), (0, -1)), at=NOW - 60
     )
     replica.apply(
-        c.CommitOffsets((("readers", "orders", 0, 11), ("readers", "bills", 1, 2)), (one, other), (1, 0)), at=NOW - 1
+        CommitOffsets((("readers", "orders", 0, 11), ("readers", "bills", 1, 2)), (one, other), (1, 0)), at=NOW - 1
     )
 
 
 def features(replica: Replica) -> None:
-    replica.apply(c.Features("n1", (16, 17)), c.Features("n0", tuple(range(16, 29))), c.Features("n2", ()))
-    replica.apply(c.Features("n1", (16, 28)))
+    replica.apply(Features("n1", (16, 17)), Features("n0", tuple(range(16, 29))), Features("n2", ()))
+    replica.apply(Features("n1", (16, 28)))
 
 
 def ordinal(replica: Replica) -> None:
-    replica.apply(c.SetOrdinal(3), c.SetOrdinal(4))
+    replica.apply(SetOrdinal(3), SetOrdinal(4))
 
 
 def pins(replica: Replica) -> None:
-    replica.apply(c.PutPin("job", 1 << 40, 3_600_000, STORE_MS), c.PutPin("gone", 5, 1, 2), c.PutPin("other", 0, 0, 0))
-    replica.apply(c.PutPin("job", 1 << 39, 60_000, STORE_MS + 5), c.DeletePins(("gone", "absent")))
+    replica.apply(PutPin("job", 1 << 40, 3_600_000, STORE_MS), PutPin("gone", 5, 1, 2), PutPin("other", 0, 0, 0))
+    replica.apply(PutPin("job", 1 << 39, 60_000, STORE_MS + 5), DeletePins(("gone", "absent")))
 
 
 def limits_alone(replica: Replica) -> None:
-    replica.apply(c.LimitSends(120_000, 5_000_000))
+    replica.apply(LimitSends(120_000, 5_000_000))
 
 
 def remembered_sends(replica: Replica) -> None:
-    replica.apply(c.LimitSends(12_800, 1_000))
+    replica.apply(LimitSends(12_800, 1_000))
     for number in range(40):
         replica.apply(remembered(3, first=10 * number), store_ms=STORE_MS + 700 * number)
     replica.apply(remembered(2, first=500), store_ms=STORE_MS)  # a clock that went back
@@ -126,33 +134,33 @@ def remembered_sends(replica: Replica) -> None:
 
 def remembered_no_more(replica: Replica) -> None:
     remembered_sends(replica)
-    replica.apply(c.LimitSends(0, 0))
+    replica.apply(LimitSends(0, 0))
 
 
 def many_topics(replica: Replica) -> None:
     for number in range(MANY):
-        replica.apply(c.PutTopic(TopicConfig(f"topic-{number}", 1, 1, attributes={"n": str(number)}), STORE_MS))
+        replica.apply(PutTopic(TopicConfig(f"topic-{number}", 1, 1, attributes={"n": str(number)}), STORE_MS))
         replica.store(f"topic-{number}", 0, number + 1)
 
 
 def many_queues(replica: Replica) -> None:
-    replica.apply(c.PutTopic(TopicConfig("orders", MANY, MANY), STORE_MS))
+    replica.apply(PutTopic(TopicConfig("orders", MANY, MANY), STORE_MS))
     for number in range(MANY):
         replica.store("orders", number, number + 1)
 
 
 def many_groups(replica: Replica) -> None:
-    replica.apply(*(c.PutGroup(SubscriptionGroupConfig(f"group-{number}")) for number in range(MANY)))
+    replica.apply(*(PutGroup(SubscriptionGroupConfig(f"group-{number}")) for number in range(MANY)))
 
 
 def many_offsets(replica: Replica) -> None:
     for number in range(MANY):
         rows = tuple((f"group-{number}", "orders", queue_id, number + queue_id) for queue_id in range(3))
-        replica.apply(c.CommitOffsets(rows, (Committer(number, (number,), 1),), (0, -1, 0)), at=NOW - number % 100)
+        replica.apply(CommitOffsets(rows, (Committer(number, (number,), 1),), (0, -1, 0)), at=NOW - number % 100)
 
 
 def many_pins(replica: Replica) -> None:
-    replica.apply(*(c.PutPin(f"job-{number}", number << 20, 60_000, STORE_MS + number) for number in range(MANY)))
+    replica.apply(*(PutPin(f"job-{number}", number << 20, 60_000, STORE_MS + number) for number in range(MANY)))
 
 
 def more_than_an_era_of_sends(replica: Replica) -> None:
@@ -164,7 +172,7 @@ def an_era_of_which_some_sends_have_expired(replica: Replica) -> None:
 
 
 def fill_eras(replica: Replica, window_ms: int, step: int = 4_000) -> None:
-    replica.apply(c.LimitSends(window_ms, 4 * ERA_ROWS))
+    replica.apply(LimitSends(window_ms, 4 * ERA_ROWS))
     for number in range(0, ERA_ROWS + 3 * step, step):
         replica.apply(remembered(step, first=number), store_ms=STORE_MS + number // 20)
 
@@ -174,12 +182,12 @@ def everything(replica: Replica) -> None:
         fill(replica)
 
 
-def remembered(count: int, first: int) -> c.RememberSends:
+def remembered(count: int, first: int) -> RememberSends:
     """Rows with families and members that differ, at positions from `first` on."""
     numbers = range(first + 1, first + 1 + count)
     families = [number * 2_654_435_761 & 0xFFFFFFFF for number in numbers]
     members = [1 << number % 16 for number in numbers]
-    return c.RememberSends(struct.pack(f">{count}I{count}H{count}Q", *families, *members, *(n << 10 for n in numbers)))
+    return RememberSends(struct.pack(f">{count}I{count}H{count}Q", *families, *members, *(n << 10 for n in numbers)))
 
 
 STATES: tuple[Callable[[Replica], None], ...] = (

@@ -15,6 +15,7 @@ from dledger.invariants import InvariantError
 from dledger.net.requests import RequestChannel
 from dledger.net.transport import Lane
 from dledger.types import ReplicaId
+from dledger_broker.features import COMMANDS
 from dledger_broker.processors.idempotent import IdempotentSends
 from dledger_broker.processors.identities import UnitRows
 from dledger_remoting.codes import ResponseCode
@@ -127,7 +128,7 @@ def test_an_idempotent_send_that_is_not_remembered_is_no_excuse_for_its_repetiti
 
 
 def test_a_pull_from_below_the_first_kept_message_skips_only_what_is_gone() -> None:
-    truth = Truth(Counter())
+    truth = Truth(Counter(), COMMANDS)
     topic = truth.topics["lasting-0"] = Incarnation("lasting-0", 0)
     topic.first_offsets[0] = 3
     truth.begin(SimGroup(Scheduler(), Random(1), GroupSettings(), serve_registers))

@@ -23,7 +23,6 @@ from dledger.net.errors import PeerError
 from dledger.types import ReplicaId
 from dledger_broker.clients.tables import ClientRow, LocalClients, MergedClients
 from dledger_broker.group import Group
-from dledger_broker.state.commands import understood_kinds
 
 GOSSIP_CHANNEL: Final = 2
 
@@ -89,9 +88,10 @@ class Channel(Protocol):
 class Gossip:
     """One node's part in it.
 
-    `notify(groups, clients)` tells these clients of this node, or all, that consumer groups changed; `joined(rows)` is
-    told on the leader which clients came or changed, so that their groups get what they need; `learned(node, kinds)`
-    which command kinds another node understands; `holds_pulls()` says whether long polls wait on this node.
+    `kinds` are the command kinds that this node understands.  `notify(groups, clients)` tells these clients of this
+    node, or all, that consumer groups changed; `joined(rows)` is told on the leader which clients came or changed, so
+    that their groups get what they need; `learned(node, kinds)` which command kinds another node understands;
+    `holds_pulls()` says whether long polls wait on this node.
     """
 
     def __init__(
@@ -99,6 +99,7 @@ class Gossip:
         env: Environment,
         group: Group,
         peers: Iterable[str],
+        kinds: tuple[int, ...],
         *,
         notify: Callable[[set[str], Container[str] | None], None],
         joined: Callable[[list[ClientRow]], None],
@@ -108,6 +109,7 @@ class Gossip:
         self._env = env
         self._group = group
         self._peers = tuple(peers)
+        self._kinds = kinds
         self._notify = notify
         self._joined = joined
         self._learned = learned
@@ -221,7 +223,7 @@ class Gossip:
             tuple(rows[client_id] for client_id in told if client_id in rows),
             tuple(client_id for client_id in told if client_id not in rows),
             self._told_holding,
-            understood_kinds(),
+            self._kinds,
             bool(self._changed_ids),
         )
         self._telling = channel.submit(leader, _encode(table), partial(self._table_told, target), EXCHANGE_TIMEOUT_S)

@@ -3,8 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
+import msgspec
+
+from dledger_broker.kernel.commands import Kinds
 from dledger_broker.kernel.digest import MASK, item_hash
+
+
+class Features(msgspec.Struct, frozen=True):
+    """The command kinds that the member `node_id` understands."""
+
+    node_id: str
+    kinds: tuple[int, ...]
+
+
+class SetOrdinal(msgspec.Struct, frozen=True):
+    """The group's number among the groups of its cluster; a second one changes nothing."""
+
+    ordinal: int
+
+
+MEMBER_COMMANDS: Final[Kinds] = {23: Features, 24: SetOrdinal}
 
 
 class MemberTable:

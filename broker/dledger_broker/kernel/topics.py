@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from dledger.invariants import invariant
+from dledger_broker.kernel.commands import Kinds
 from dledger_broker.kernel.digest import MASK, item_hash, mix
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.topic_changes import TopicChanges
 from dledger_remoting.topics import TopicConfig
+
+
+class PutTopic(msgspec.Struct, frozen=True):
+    """Create or replace a topic; `store_timestamp_ms` is the leader's clock when it decided."""
+
+    config: TopicConfig
+    store_timestamp_ms: int
+
+
+class DeleteTopic(msgspec.Struct, frozen=True):
+    """Remove a topic.  A topic created later under the same name starts its queues at offset 0."""
+
+    topic: str
+
+
+TOPIC_COMMANDS: Final[Kinds] = {16: PutTopic, 17: DeleteTopic}
 
 
 class TopicTable:

@@ -69,6 +69,7 @@ def assemble(
         env,
         group,
         config.peers,
+        machine.commands.kinds,
         notify=membership.notify,
         joined=membership.ensure_all,
         learned=machine.learn_features,

@@ -41,8 +41,7 @@ from dledger_broker.processors.identities import (
 )
 from dledger_broker.processors.record_tails import MessageParts
 from dledger_broker.processors.send_unit import PendingSend
-from dledger_broker.state.commands import REMEMBER_SENDS, RememberSends
-from dledger_broker.state.remembered import RememberedSends
+from dledger_broker.state.remembered import REMEMBER_SENDS, RememberedSends, RememberSends
 from dledger_broker.state.rows import ROW_BYTES, Row
 from dledger_remoting.errors import QuorumTimeout
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame
@@ -355,7 +354,7 @@ class IdempotentSends:
 
 @lru_cache(maxsize=1024)
 def _command(count: int) -> Struct:
-    """A command of so many rows (`dledger.format.iter_commands`, `state.commands.remembered_rows`)."""
+    """A command of so many rows (`dledger.format.iter_commands`, `RememberSends`)."""
     return Struct(f">HI{count}I{count}H{count}Q")
 
 

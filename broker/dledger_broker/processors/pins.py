@@ -9,9 +9,10 @@ from typing import Final
 from dledger.environment import Environment
 from dledger.errors import LogError
 from dledger_broker.group import Group
+from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.requests import Buffer, Request, Requests, channel_key
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.state.commands import Command, DeletePins, PutPin
+from dledger_broker.state.pins import DeletePins, PutPin
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 from dledger.format import COMMAND_HEADER_BYTES, iter_commands, only_kind
 from dledger.statemachine import CommittedEntry
+from dledger_broker.kernel.commands import FIRST_KIND, CommandRegistry
+from dledger_broker.kernel.members import Features, SetOrdinal
 from dledger_broker.kernel.queues import TopicState
-from dledger_broker.state.commands import (
-    KINDS,
-    REMEMBER_SENDS,
-    CommitOffsets,
-    DeleteGroup,
-    DeleteOffsets,
-    DeletePins,
-    DeleteTopic,
-    Features,
-    LimitSends,
-    PutGroup,
-    PutPin,
-    PutTopic,
-    SetOrdinal,
-    TrimQueues,
-    decode,
-    remembered_rows,
-)
-from dledger_broker.state.pins import Pin
+from dledger_broker.kernel.topics import DeleteTopic, PutTopic
+from dledger_broker.kernel.trims import TrimQueues
+from dledger_broker.state.groups import DeleteGroup, PutGroup
+from dledger_broker.state.offsets import CommitOffsets, DeleteOffsets
+from dledger_broker.state.pins import DeletePins, Pin, PutPin
+from dledger_broker.state.remembered import LimitSends
 from dledger_broker.state.tables import BrokerState
-from dledger_remoting.record import STORE_TIMESTAMP_PLACE
-
-FIRST_KIND = min(KINDS)
-"""Command kinds below belong to the log."""
 
 
 class Applied:
@@ -43,18 +28,21 @@ class Applied:
         self.groups_changed = False
 
 
-def apply_commands(state: BrokerState, entry: CommittedEntry, applied: Applied) -> None:
+def apply_commands(state: BrokerState, entry: CommittedEntry, applied: Applied, commands: CommandRegistry) -> None:
     """Apply an entry's commands in their order. Raises `CorruptionError` for one that this version does not know."""
-    if only_kind(entry.commands) == REMEMBER_SENDS:  # the only one that ordinary entries have: it takes a short way
-        _remember(state, entry, entry.commands[COMMAND_HEADER_BYTES:])
+    only = only_kind(entry.commands)
+    raw = None if only is None else state.raw_handlers.get(only)
+    if raw is not None:  # the only command that ordinary entries have takes a short way
+        raw(entry.commands[COMMAND_HEADER_BYTES:], entry)
         return
     for kind, payload in iter_commands(entry.commands):
         if kind < FIRST_KIND:
             continue
-        if kind == REMEMBER_SENDS:
-            _remember(state, entry, payload)
+        raw = state.raw_handlers.get(kind)
+        if raw is not None:
+            raw(payload, entry)
             continue
-        match decode(kind, payload):
+        match commands.decode(kind, payload):
             case CommitOffsets(offsets=offsets) as commits:
                 for group, topic, queue_id, offset in offsets:
                     state.offsets.commit(group, topic, queue_id, offset)
@@ -89,12 +77,3 @@ def apply_commands(state: BrokerState, entry: CommittedEntry, applied: Applied) 
                 state.pins.remove(names)
             case LimitSends(window_ms=window_ms, max_rows=max_rows):
                 state.remembered.limit(window_ms, max_rows)
-
-
-def _remember(state: BrokerState, entry: CommittedEntry, rows: bytes | memoryview) -> None:
-    state.remembered.remember(remembered_rows(rows), store_timestamp_of(entry))
-
-
-def store_timestamp_of(entry: CommittedEntry) -> int:
-    """The store time, ms, of an entry's first record, whose hosts are IPv4, as the broker writes them."""
-    return int.from_bytes(entry.records[STORE_TIMESTAMP_PLACE : STORE_TIMESTAMP_PLACE + 8], "big")

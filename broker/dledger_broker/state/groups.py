@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
+from dledger_broker.kernel.commands import Kinds
 from dledger_broker.kernel.digest import MASK, item_hash
 from dledger_remoting.topics import SubscriptionGroupConfig
+
+
+class PutGroup(msgspec.Struct, frozen=True):
+    """Create or replace a consumer group."""
+
+    config: SubscriptionGroupConfig
+
+
+class DeleteGroup(msgspec.Struct, frozen=True):
+    """Remove a consumer group; with `clean_offsets` its committed offsets go too."""
+
+    group: str
+    clean_offsets: bool = False
+
+
+GROUP_COMMANDS: Final[Kinds] = {18: PutGroup, 19: DeleteGroup}
 
 
 class GroupTable:

@@ -7,8 +7,9 @@ from functools import partial
 
 from dledger.environment import Environment
 from dledger.errors import BusyError, LogError, NotLeaderError
+from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND, Command
 from dledger_broker.kernel.contexts import Done
-from dledger_broker.state.commands import MAX_OFFSETS_PER_COMMAND, Command, CommitOffsets
+from dledger_broker.state.offsets import CommitOffsets
 from dledger_broker.state.recent_commits import Committer, Key, Taken
 
 

@@ -3,8 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
+import msgspec
+
+from dledger_broker.kernel.commands import Kinds
 from dledger_broker.kernel.digest import MASK, item_hash, mix
+from dledger_broker.state.recent_commits import Committer
+
+
+class CommitOffsets(msgspec.Struct, frozen=True):
+    """Consumer offsets as (group, topic, queue id, offset), stored as they are, in this order.
+
+    `by` names the committer of each row by its place in `committers`, -1 if nobody said who it was; both are empty in
+    what versions wrote that did not tell.
+    """
+
+    offsets: tuple[tuple[str, str, int, int], ...]
+    committers: tuple[Committer, ...] = ()
+    by: tuple[int, ...] = ()
+
+
+class DeleteOffsets(msgspec.Struct, frozen=True):
+    """Forget what the (group, topic) pairs have committed."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+
+OFFSET_COMMANDS: Final[Kinds] = {20: CommitOffsets, 21: DeleteOffsets}
 
 
 class _Row:

@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
+from dledger_broker.kernel.commands import Kinds
 from dledger_broker.kernel.digest import MASK, item_hash
+
+
+class PutPin(msgspec.Struct, frozen=True):
+    """Keep the log from `position` on for `lease_ms` after `renewed_ms`, the leader's clock when it decided.
+
+    Of a pin that exists, the lower position stays and the lease starts anew.
+    """
+
+    name: str
+    position: int
+    lease_ms: int
+    renewed_ms: int
+
+
+class DeletePins(msgspec.Struct, frozen=True):
+    """Give pins up; a name without a pin is no error."""
+
+    names: tuple[str, ...]
+
+
+PIN_COMMANDS: Final[Kinds] = {25: PutPin, 26: DeletePins}
 
 
 class Pin(msgspec.Struct, frozen=True, array_like=True):

@@ -9,20 +9,11 @@ from functools import partial
 from dledger.errors import LogError
 from dledger.invariants import invariant
 from dledger.log import Log
+from dledger_broker.kernel.commands import LAST_BASE_KIND, Command, CommandRegistry
 from dledger_broker.kernel.contexts import CommandContext, Done
-from dledger_broker.state.commands import (
-    LAST_BASE_KIND,
-    Command,
-    DeleteGroup,
-    DeletePins,
-    DeleteTopic,
-    PutGroup,
-    PutPin,
-    PutTopic,
-    encode,
-    kind_of,
-)
-from dledger_broker.state.pins import Pin
+from dledger_broker.kernel.topics import DeleteTopic, PutTopic
+from dledger_broker.state.groups import DeleteGroup, PutGroup
+from dledger_broker.state.pins import DeletePins, Pin, PutPin
 from dledger_broker.state.tables import BrokerState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
@@ -37,11 +28,13 @@ class Proposals:
 
     def __init__(
         self,
+        commands: CommandRegistry,
         state: Callable[[], BrokerState],
         log: Callable[[], Log],
         wall_ms: Callable[[], int],
         flush_offsets: Callable[[], None],
     ) -> None:
+        self._commands = commands
         self._state = state
         self._log = log
         self._wall_ms = wall_ms
@@ -55,7 +48,7 @@ class Proposals:
 
     def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
         """Propose one command; every member must understand its kind. `privileged`: see `Node.stage`."""
-        log, kind = self._log(), kind_of(command)
+        log, kind = self._log(), self._commands.kind_of(type(command))
         members = [member.node_id for member in log.membership.members]
         invariant(
             kind <= LAST_BASE_KIND or self._state().members.understood_by_all(kind, members),
@@ -64,7 +57,8 @@ class Proposals:
             members=members,
         )
         try:
-            log.stage(0, None, commands=encode(command), context=CommandContext(done), privileged=privileged)
+            encoded = self._commands.encode(command)
+            log.stage(0, None, commands=encoded, context=CommandContext(done), privileged=privileged)
         except LogError as error:
             done(error)
 

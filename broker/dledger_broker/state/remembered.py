@@ -17,7 +17,7 @@ because then it was the highest that was wrong.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import or_
 from typing import Final, NamedTuple
@@ -26,8 +26,11 @@ from zlib import crc32
 import msgspec
 
 from dledger.errors import CorruptionError
+from dledger.statemachine import CommittedEntry
+from dledger_broker.kernel.commands import Kinds, RawCommand
 from dledger_broker.kernel.digest import mix
 from dledger_broker.state.rows import POSITION_BYTES, ROW_BYTES, Row, Rows, Run
+from dledger_remoting.record import STORE_TIMESTAMP_PLACE
 
 MAX_WAITING_ROWS: Final = 16_384
 """Rows that wait to be put away together."""
@@ -53,6 +56,47 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
     added: int
     checksums: tuple[int, int, int]
     marks: list[Mark]
+
+
+class RememberSends(RawCommand, frozen=True):
+    """Sends whose records stand in the same entry.  The payload is `rows`: this command comes with every entry of
+    opted-in sends.
+
+    It holds all families (4 bytes each), all members (2), all positions (8), big-endian.
+    """
+
+    rows: bytes
+
+    def to_payload(self) -> bytes:
+        """See `RawCommand.to_payload`."""
+        return self.rows
+
+    @classmethod
+    def from_payload(cls, payload: bytes | memoryview) -> RememberSends:
+        """See `RawCommand.from_payload`."""
+        return cls(_rows_in(payload))
+
+
+class LimitSends(msgspec.Struct, frozen=True):
+    """Remember sends for `window_ms`, 0 = not at all, and no more than `max_rows` at a time."""
+
+    window_ms: int
+    max_rows: int
+
+
+REMEMBER_SENDS: Final = 27
+SEND_COMMANDS: Final[Kinds] = {REMEMBER_SENDS: RememberSends, 28: LimitSends}
+
+
+def _rows_in(payload: bytes | memoryview) -> bytes:
+    if not payload or len(payload) % ROW_BYTES:
+        raise CorruptionError(f"state command of kind {REMEMBER_SENDS}: {len(payload)} bytes are no rows")
+    return bytes(payload)
+
+
+def store_timestamp_of(entry: CommittedEntry) -> int:
+    """The store time, ms, of an entry's first record, whose hosts are IPv4, as the broker writes them."""
+    return int.from_bytes(entry.records[STORE_TIMESTAMP_PLACE : STORE_TIMESTAMP_PLACE + 8], "big")
 
 
 class RememberedSends:
@@ -108,6 +152,10 @@ class RememberedSends:
         self._put_away()
         self.window_ms = window_ms
         self.max_rows = max_rows
+
+    def apply_rows(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
+        """Apply the payload of a `RememberSends`. Raises `CorruptionError` for one that is none."""
+        self.remember(_rows_in(payload), store_timestamp_of(entry))
 
     def remember(self, rows: bytes, store_ms: int) -> None:
         """Add rows, whose positions ascend and lie above all before, of an entry with this store time.
@@ -186,20 +234,22 @@ class RememberedSends:
         )
         return summary, self._rows.runs(self._first_number)
 
-    @classmethod
-    def restored(cls, summary: Summary, runs: Iterable[Run]) -> RememberedSends:
-        """A table from what `capture` gave. Raises `CorruptionError` if it is not that."""
-        table = cls()
-        table.limit(summary.window_ms, summary.max_rows)
-        table._elapsed_ms = summary.elapsed_ms
-        table._highest_ms = summary.highest_ms
-        table._added = summary.added
-        table._checksums = summary.checksums
-        table._marks = deque(summary.marks)
-        table._rows = Rows(table._first_number)
-        for run in runs:
-            table._rows.add(run)
-        expected = table._added + 1 - table._first_number if table._marks else 0
-        if len(table._rows) != expected:
-            raise CorruptionError(f"a snapshot has {len(table._rows)} rows of remembered sends, expected {expected}")
-        return table
+    def restore(self, summary: Summary) -> None:
+        """Restore everything but the rows, in a table that is new."""
+        self.limit(summary.window_ms, summary.max_rows)
+        self._elapsed_ms = summary.elapsed_ms
+        self._highest_ms = summary.highest_ms
+        self._added = summary.added
+        self._checksums = summary.checksums
+        self._marks = deque(summary.marks)
+        self._rows = Rows(self._first_number)
+
+    def restore_run(self, run: Run) -> None:
+        """Restore some rows, in the order in which they were captured, after the rest."""
+        self._rows.add(run)
+
+    def finish_restore(self) -> None:
+        """Everything is restored. Raises `CorruptionError` if that is not what a `capture` gave."""
+        expected = self._added + 1 - self._first_number if self._marks else 0
+        if len(self._rows) != expected:
+            raise CorruptionError(f"a snapshot has {len(self._rows)} rows of remembered sends, expected {expected}")

@@ -16,7 +16,7 @@ import msgspec
 from dledger.errors import CorruptionError
 from dledger_broker.state.pins import Pin
 from dledger_broker.state.recent_commits import LATE_COMMIT_S, Remembered
-from dledger_broker.state.remembered import RememberedSends, Summary
+from dledger_broker.state.remembered import Summary
 from dledger_broker.state.rows import Run
 from dledger_broker.state.tables import BrokerState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
@@ -147,8 +147,6 @@ def decode_state(chunks: Iterable[bytes], now: float) -> BrokerState:
 
     Raises `CorruptionError` if the stream is incomplete or its digest does not match."""
     state = BrokerState()
-    summary: Summary | None = None
-    runs: list[Run] = []
     ended: _End | None = None
     for frame in _frames(chunks):
         match frame:
@@ -177,14 +175,13 @@ def decode_state(chunks: Iterable[bytes], now: float) -> BrokerState:
                 for pin in frame.rows:
                     state.pins.put(pin)
             case _Sends():
-                summary = frame.summary
+                state.remembered.restore(frame.summary)
             case _Run():
-                runs.append(Run(frame.families, frame.members, frame.positions))
+                state.remembered.restore_run(Run(frame.families, frame.members, frame.positions))
             case _End():
                 ended = frame
     state.topic_table.finish_restore()
-    if summary is not None:
-        state.remembered = RememberedSends.restored(summary, runs)
+    state.remembered.finish_restore()
     if ended is None:
         raise CorruptionError("snapshot of the broker's state ends before its last frame")
     if ended.digest != state.digest():

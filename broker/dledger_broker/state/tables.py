@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from dledger_broker.kernel.commands import RawHandler
 from dledger_broker.kernel.digest import MASK
 from dledger_broker.kernel.members import MemberTable
 from dledger_broker.kernel.queues import TopicState
@@ -11,14 +14,15 @@ from dledger_broker.state.groups import GroupTable
 from dledger_broker.state.offsets import OffsetTable
 from dledger_broker.state.pins import PinTable
 from dledger_broker.state.recent_commits import RecentCommits
-from dledger_broker.state.remembered import RememberedSends
+from dledger_broker.state.remembered import REMEMBER_SENDS, RememberedSends
 
 
 class BrokerState:
     """All tables.
 
     Two replicas that applied the same entries have equal states and equal digests; `trims` and `recent_commits` have no
-    part in the digest.  `topics`, `topics_by_bytes` and `groups` are what the tables have, to be read.
+    part in the digest.  `topics`, `topics_by_bytes` and `groups` are what the tables have, to be read;
+    `raw_handlers` apply the kinds of which no object is made.
     """
 
     def __init__(self) -> None:
@@ -33,6 +37,7 @@ class BrokerState:
         self.recent_commits = RecentCommits()
         self.pins = PinTable()
         self.remembered = RememberedSends()
+        self.raw_handlers: Mapping[int, RawHandler] = {REMEMBER_SENDS: self.remembered.apply_rows}
 
     def delete_topic(self, name: str) -> TopicState | None:
         """Remove a topic, its queues and the offsets committed on it; None if there is none."""

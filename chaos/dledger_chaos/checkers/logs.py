@@ -14,7 +14,8 @@ from dledger.store.identity import read_identity
 from dledger.store.segments import DIRECTORY, list_positions, segment_path
 from dledger.store.verify import VerifyReport, compare, inspect, verify
 from dledger.types import EntryKind
-from dledger_broker.state.commands import DeleteTopic, PutTopic, decode, kind_of_type
+from dledger_broker.features import COMMANDS
+from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_chaos.workloads import passing
 from dledger_chaos.workloads.payload import decode_payload
 from dledger_chaos.workloads.records import Stored, extras
@@ -24,7 +25,7 @@ from dledger_remoting.record import RecordRef, decode_record, scan_records
 from .base import Findings, Judgement, RunData
 from .messages import Place
 
-_TOPIC_KINDS = frozenset({kind_of_type(PutTopic), kind_of_type(DeleteTopic)})
+_TOPIC_KINDS = frozenset({COMMANDS.kind_of(PutTopic), COMMANDS.kind_of(DeleteTopic)})
 
 
 def diverged(run: RunData) -> Judgement:
@@ -214,7 +215,7 @@ def topic_changes(directories: Sequence[Path]) -> dict[str, list[tuple[int, bool
             continue
         for kind, payload in iter_commands(_bytes_of(best, meta.end - meta.channel, meta.channel)):
             if kind in _TOPIC_KINDS:
-                command = decode(kind, payload)
+                command = COMMANDS.decode(kind, payload)
                 if isinstance(command, PutTopic):
                     changes.setdefault(command.config.topic_name, []).append((meta.end, True))
                 elif isinstance(command, DeleteTopic):

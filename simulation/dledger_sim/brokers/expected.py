@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from typing import Final, NamedTuple, TypeAlias
 
 from dledger_broker.kernel.queues import TopicState
-from dledger_broker.state.commands import CommitOffsets
+from dledger_broker.state.offsets import CommitOffsets
 from dledger_broker.state.pins import Pin
 from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer
 from dledger_broker.state.tables import BrokerState

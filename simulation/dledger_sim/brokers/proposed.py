@@ -16,10 +16,12 @@ from collections.abc import Callable
 from typing import Final
 
 from dledger.errors import LogError, NotLeaderError
+from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.retention import Retention
-from dledger_broker.state.commands import Command, CommitOffsets, TrimQueues
+from dledger_broker.state.offsets import CommitOffsets
 from dledger_broker.state.recent_commits import Committer
 from dledger_sim.brokers.expected import OffsetKey
 from dledger_sim.log.invariants import require

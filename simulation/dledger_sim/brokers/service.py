@@ -11,6 +11,7 @@ from typing import Final
 from dledger.invariants import InvariantError
 from dledger.statemachine import Leadership
 from dledger_broker.config import Address, BrokerConfig
+from dledger_broker.features import COMMANDS
 from dledger_broker.group import Group
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.metrics import BrokerCounters
@@ -86,6 +87,7 @@ class SimBroker:
         self.broker = BrokerMachine(
             "",
             env=environment,
+            commands=COMMANDS,
             config=MachineConfig(
                 node_id=name,
                 offset_flush_ms=settings.offset_flush_ms,

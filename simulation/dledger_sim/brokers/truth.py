@@ -22,26 +22,14 @@ from typing import Final
 from dledger.format import iter_commands
 from dledger.statemachine import CommittedEntry
 from dledger.types import SnapshotMeta
-from dledger_broker.state.applying import store_timestamp_of
-from dledger_broker.state.commands import (
-    KINDS,
-    REMEMBER_SENDS,
-    Command,
-    CommitOffsets,
-    DeleteGroup,
-    DeleteOffsets,
-    DeletePins,
-    DeleteTopic,
-    Features,
-    LimitSends,
-    PutGroup,
-    PutPin,
-    PutTopic,
-    RememberSends,
-    TrimQueues,
-    decode,
-)
-from dledger_broker.state.pins import Pin
+from dledger_broker.kernel.commands import Command, CommandRegistry
+from dledger_broker.kernel.members import Features
+from dledger_broker.kernel.topics import DeleteTopic, PutTopic
+from dledger_broker.kernel.trims import TrimQueues
+from dledger_broker.state.groups import DeleteGroup, PutGroup
+from dledger_broker.state.offsets import CommitOffsets, DeleteOffsets
+from dledger_broker.state.pins import DeletePins, Pin, PutPin
+from dledger_broker.state.remembered import REMEMBER_SENDS, LimitSends, RememberSends, store_timestamp_of
 from dledger_broker.state.rows import Run
 from dledger_broker.state.tables import BrokerState
 from dledger_broker.views.scan import tag_code_of
@@ -83,9 +71,10 @@ class Claim:
 
 
 class Truth:
-    """Follows the log; `happened` counts what rarely does."""
+    """Follows the log, whose `commands` it knows; `happened` counts what rarely does."""
 
-    def __init__(self, happened: Counter[str]) -> None:
+    def __init__(self, happened: Counter[str], commands: CommandRegistry) -> None:
+        self._commands = commands
         self.happened = happened
         self.topics: dict[str, Incarnation] = {}
         self.stored: dict[int, Stored] = {}
@@ -146,7 +135,11 @@ class Truth:
             return
         self._index = entry.index
         self._see_who_remembers()
-        commands = [decode(kind, payload) for kind, payload in iter_commands(entry.commands) if kind in KINDS]
+        commands = [
+            self._commands.decode(kind, payload)
+            for kind, payload in iter_commands(entry.commands)
+            if kind in self._commands.types
+        ]
         for command in commands:
             if isinstance(command, RememberSends):
                 self._see_remembered(entry, Run.of(command.rows))

@@ -12,8 +12,8 @@ from dledger.types import ReplicaId
 from dledger_broker.clients import gossip
 from dledger_broker.clients.gossip import NODE_TIMEOUT_S, Gossip
 from dledger_broker.clients.tables import CLIENT_TIMEOUT_S, ClientRow, LocalClients
+from dledger_broker.features import COMMANDS
 from dledger_broker.group import Group
-from dledger_broker.state.commands import understood_kinds
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from dledger_remoting.hosts import HostAddress
@@ -68,6 +68,7 @@ class Node:
             network.env,
             self.group,
             [other for other in node_ids if other != node_id],
+            COMMANDS.kinds,
             notify=self.notify,
             joined=self.joined.extend,
             learned=lambda node_id, kinds: self.learned.update({node_id: kinds}),
@@ -426,7 +427,7 @@ def test_the_newest_version_of_a_subscription_counts(network: Network) -> None:
 
 
 def test_the_leader_hears_which_commands_the_other_nodes_understand(network: Network) -> None:
-    assert network.nodes["n0"].learned == {"n1": understood_kinds(), "n2": understood_kinds()}
+    assert network.nodes["n0"].learned == {"n1": COMMANDS.kinds, "n2": COMMANDS.kinds}
 
 
 def test_a_tick_that_raises_is_not_the_last_one(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,30 +5,20 @@ from hypothesis import strategies as st
 
 from dledger.errors import CorruptionError
 from dledger.format import encode_command, iter_commands
-from dledger_broker.state.commands import (
-    KINDS,
-    LAST_BASE_KIND,
-    REMEMBER_SENDS,
-    CommitOffsets,
-    DeleteGroup,
-    DeleteOffsets,
-    DeletePins,
-    DeleteTopic,
-    Features,
-    LimitSends,
-    PutGroup,
-    PutPin,
-    PutTopic,
-    RememberSends,
-    SetOrdinal,
-    TrimQueues,
-    decode,
-    encode,
-)
+from dledger.invariants import InvariantError
+from dledger_broker.features import COMMANDS
+from dledger_broker.kernel.commands import LAST_BASE_KIND, CommandRegistry
+from dledger_broker.kernel.members import Features, SetOrdinal
+from dledger_broker.kernel.topics import DeleteTopic, PutTopic
+from dledger_broker.kernel.trims import TrimQueues
+from dledger_broker.state.groups import DeleteGroup, PutGroup
+from dledger_broker.state.offsets import CommitOffsets, DeleteOffsets
+from dledger_broker.state.pins import DeletePins, PutPin
 from dledger_broker.state.recent_commits import Committer
+from dledger_broker.state.remembered import REMEMBER_SENDS, LimitSends, RememberSends
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
-COMMANDS = [
+EXAMPLES = [
     PutTopic(TopicConfig("orders", 4, 8, attributes={"+message.type": "FIFO"}), 1_700_000_000_000),
     DeleteTopic("orders"),
     PutGroup(SubscriptionGroupConfig("g", retry_max_times=3)),
@@ -45,38 +35,46 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
+@pytest.mark.parametrize("command", EXAMPLES, ids=lambda command: type(command).__name__)
 def test_a_command_comes_out_of_an_entry_as_it_went_in(command):
-    section = encode(command) + encode(DeleteTopic("other"))
-    assert [decode(kind, payload) for kind, payload in iter_commands(section)] == [command, DeleteTopic("other")]
+    section = COMMANDS.encode(command) + COMMANDS.encode(DeleteTopic("other"))
+    found = [COMMANDS.decode(kind, payload) for kind, payload in iter_commands(section)]
+    assert found == [command, DeleteTopic("other")]
 
 
 @pytest.mark.parametrize("size", [0, 13, 15])
 def test_remembered_rows_that_are_none_stop_the_replica(size: int):
     with pytest.raises(CorruptionError, match=f"{size} bytes are no rows"):
-        decode(REMEMBER_SENDS, bytes(size))
+        COMMANDS.decode(REMEMBER_SENDS, bytes(size))
 
 
 def test_kinds_follow_those_of_the_log_without_a_gap():
-    assert sorted(KINDS) == list(range(16, 16 + len(KINDS)))
+    assert sorted(COMMANDS.types) == list(range(16, 16 + len(COMMANDS.types)))
     assert LAST_BASE_KIND == 23
-    assert {type(command) for command in COMMANDS} == set(KINDS.values())
+    assert {type(command) for command in EXAMPLES} == set(COMMANDS.types.values())
 
 
 def test_an_unknown_kind_stops_the_replica_with_a_text_that_says_what_to_do():
     with pytest.raises(CorruptionError, match=r"unknown kind 999.*upgrade this node"):
-        decode(999, b"\x80")
+        COMMANDS.decode(999, b"\x80")
 
 
 def test_fields_of_a_newer_version_are_ignored():
     payload = msgspec.msgpack.encode({"topic": "orders", "why": "because"})
     ((kind, found),) = iter_commands(encode_command(17, payload))
-    assert decode(kind, found) == DeleteTopic("orders")
+    assert COMMANDS.decode(kind, found) == DeleteTopic("orders")
 
 
-@given(st.sampled_from(sorted(KINDS)), st.binary(max_size=64))
+@given(st.sampled_from(sorted(COMMANDS.types)), st.binary(max_size=64))
 def test_garbage_raises_nothing_but_corruption(kind, payload):
     try:
-        decode(kind, payload)
+        COMMANDS.decode(kind, payload)
     except CorruptionError:
         pass
+
+
+def test_a_kind_has_one_meaning_and_those_of_the_log_none_here():
+    with pytest.raises(InvariantError, match="one meaning"):
+        CommandRegistry({16: DeleteTopic}, {16: DeleteGroup})
+    with pytest.raises(InvariantError, match="kinds of the log"):
+        CommandRegistry({15: DeleteTopic})

@@ -2,7 +2,8 @@ import pytest
 
 from dledger.errors import BusyError, LogFullError, NotLeaderError, OutcomeUnknownError
 from dledger.types import EntryKind
-from dledger_broker.state.commands import KINDS, Features, encode
+from dledger_broker.features import COMMANDS
+from dledger_broker.kernel.members import Features
 from dledger_broker.state.proposals import Proposals
 from dledger_broker.testing import BrokerInMemory, Message, stage_messages
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
@@ -175,7 +176,7 @@ def test_commits_that_are_buffered_when_the_log_fails_are_refused(monkeypatch):
 def test_a_leader_advertises_the_command_kinds_it_understands():
     broker = BrokerInMemory()
     assert broker.machine.state.members.understood_by_all(23, ["fake-n0"])
-    assert not broker.machine.state.members.understood_by_all(max(KINDS) + 1, ["fake-n0"])
+    assert not broker.machine.state.members.understood_by_all(max(COMMANDS.types) + 1, ["fake-n0"])
     assert not broker.machine.state.members.understood_by_all(23, ["fake-n0", "fake-n1"])
 
 
@@ -196,7 +197,7 @@ def test_what_a_member_told_an_earlier_leader_is_not_recorded_by_it_when_it_lead
     broker.env.run_ready()
     term = broker.node.term
     broker.node.step_down()
-    broker.log.append(EntryKind.GROUP, term + 1, b"", encode(Features("fake-n1", (16,))))
+    broker.log.append(EntryKind.GROUP, term + 1, b"", COMMANDS.encode(Features("fake-n1", (16,))))
     broker.node.catch_up()
     broker.node.lead()
     broker.env.run_ready()

@@ -9,7 +9,9 @@ from dledger.errors import BusyError, LogError, LogFullError
 from dledger.replica.status import PeerStatus
 from dledger.types import EntryKind
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features import COMMANDS
 from dledger_broker.founding import Founding
+from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.metrics import BrokerCounters
 from dledger_broker.retention import (
     CHECK_PERIOD_S,
@@ -21,7 +23,7 @@ from dledger_broker.retention import (
     fullest_disk_ratio,
 )
 from dledger_broker.segment_ages import SegmentTimes, find_expired
-from dledger_broker.state.commands import PutPin, TrimQueues, encode
+from dledger_broker.state.pins import PutPin
 from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, Message
 
 NOW = 1_000_000
@@ -350,7 +352,7 @@ def test_a_trim_that_outlived_its_leadership_takes_nothing():
     term = broker.node.term
     broker.node.step_down()
     pin = PutPin("job", 0, 60_000, START_MS)
-    broker.log.append(EntryKind.GROUP, term + 1, b"", encode(pin))
+    broker.log.append(EntryKind.GROUP, term + 1, b"", COMMANDS.encode(pin))
     broker.node.catch_up()
     broker.node.lead()
     broker.env.run_ready()
@@ -370,7 +372,7 @@ def test_a_trim_of_which_only_queues_were_told_is_completed(how, pinned):
         broker.env.run_ready()
     if how == "another leader":
         broker.node.step_down()
-        broker.log.append(EntryKind.GROUP, broker.node.term + 1, b"", encode(told))
+        broker.log.append(EntryKind.GROUP, broker.node.term + 1, b"", COMMANDS.encode(told))
         broker.node.catch_up()
         broker.node.lead()
     else:

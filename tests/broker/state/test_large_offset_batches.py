@@ -8,10 +8,13 @@ from dledger.errors import BusyError, LogError, LogFullError
 from dledger.format import BLANK_BYTES, HEADER_BYTES
 from dledger.replica.proposer import MARK_BYTES
 from dledger_broker.config import MIB
+from dledger_broker.features import COMMANDS
+from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND, Command
 from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.processors.topics import MAX_QUEUES
-from dledger_broker.state.commands import MAX_OFFSETS_PER_COMMAND, Command, CommitOffsets, TrimQueues, encode
 from dledger_broker.state.offset_buffer import OffsetBuffer
+from dledger_broker.state.offsets import CommitOffsets
 from dledger_broker.state.recent_commits import MAX_CLIENTS_PER_CHANNEL, Committer
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.topics import MAX_DERIVED_TOPIC_CHARS, MAX_GROUP_CHARS
@@ -75,5 +78,5 @@ def test_a_command_of_the_longest_names_fits_the_smallest_segment():
     )
     trims = TrimQueues(largest, ((topic, largest, MAX_QUEUES - 1, largest),) * MAX_OFFSETS_PER_COMMAND)
     for command in (commits, trims):
-        unit = len(encode(command)) + MARK_BYTES
+        unit = len(COMMANDS.encode(command)) + MARK_BYTES
         assert HEADER_BYTES + unit + BLANK_BYTES <= MIB

@@ -2,6 +2,7 @@
 
 import random
 import sys
+from collections.abc import Iterable
 from struct import pack
 
 import msgspec
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.errors import CorruptionError
-from dledger_broker.state.remembered import MARKS_PER_WINDOW, Mark, RememberedSends
+from dledger_broker.state.remembered import MARKS_PER_WINDOW, Mark, RememberedSends, Summary
 from dledger_broker.state.rows import ERA_ROWS, FIRST_PLACES, GROWTH, MAX_STEPS, MIN_COLUMN, RUN_ROWS, Run
 
 WINDOW_MS = 12_800
@@ -19,6 +20,16 @@ SLACK_MS = WINDOW_MS // MARKS_PER_WINDOW
 FAMILIES = st.sampled_from([1, 2, 3, 1 << 20, (1 << 20) + 1, (1 << 32) - 1])
 STEPS = st.lists(st.tuples(st.integers(0, WINDOW_MS), st.lists(FAMILIES, min_size=1, max_size=4)), max_size=40)
 ONE = 1
+
+
+def restored(summary: Summary, runs: Iterable[Run]) -> RememberedSends:
+    """Return a table from what `capture` gave."""
+    table = RememberedSends()
+    table.restore(summary)
+    for run in runs:
+        table.restore_run(run)
+    table.finish_restore()
+    return table
 
 
 def table_of(max_rows: int = 1000) -> RememberedSends:
@@ -84,7 +95,7 @@ def test_rows_are_found_in_all_eras_and_hash_tables_whatever_the_slices(added_be
     rng = random.Random(3)
     summary, _ = table_of(1 << 20).capture()
     summary = msgspec.structs.replace(summary, added=added_before + 1, marks=[Mark(0, 0, added_before)])
-    table = RememberedSends.restored(summary, [Run(bytes(4), bytes(2), bytes(8))])
+    table = restored(summary, [Run(bytes(4), bytes(2), bytes(8))])
     rows = [rng.getrandbits(32) for _ in range(ERA_ROWS + 3000)]
     done = 0
     moving = 0
@@ -173,7 +184,7 @@ def test_a_snapshot_has_the_table_as_it_was_when_it_was_taken():
     summary, runs = table.capture()
     digest, count = table.digest, len(table)
     add(1000 + 3 * WINDOW_MS)
-    again = RememberedSends.restored(summary, runs)
+    again = restored(summary, runs)
     assert (again.digest, len(again)) == (digest, count)
     kept = list(again.capture()[1])
     assert sum(len(run.positions) for run in kept) == count * 8
@@ -189,7 +200,7 @@ def test_a_snapshot_that_lacks_rows_is_refused():
     summary, runs = table.capture()
     (run,) = runs
     with pytest.raises(CorruptionError, match="1 rows of remembered sends, expected 2"):
-        RememberedSends.restored(summary, [Run(run.families[:4], run.members[:2], run.positions[:8])])
+        restored(summary, [Run(run.families[:4], run.members[:2], run.positions[:8])])
 
 
 def held_bytes(table: RememberedSends) -> int:

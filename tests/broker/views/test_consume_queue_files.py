@@ -7,7 +7,7 @@ from simulated_files import content
 from dledger.errors import CorruptionError
 from dledger.store.disk import OsDisk
 from dledger.testing.disk import SimDisk
-from dledger_broker.state.commands import TrimQueues
+from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.testing import SMALL, BrokerInMemory, FakeLog, Message
 from dledger_broker.views import consumequeue
 from dledger_broker.views.checkpoint import load_checkpoint

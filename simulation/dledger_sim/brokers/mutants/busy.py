@@ -9,9 +9,11 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 from dledger.errors import BusyError, LogError
+from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.retention import Retention
-from dledger_broker.state.commands import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic
+from dledger_broker.state.groups import DeleteGroup, PutGroup
 from dledger_broker.state.offset_buffer import OffsetBuffer, _Flight
 from dledger_broker.state.proposals import Proposals
 from dledger_sim.log.mutants.catalogue import Catalogue
