@@ -21,6 +21,7 @@ from typing import IO, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 VIRTUAL_TIME = (
+    "tests/broker/kernel",
     "tests/broker/processors",
     "tests/broker/state",
     "tests/dledger/store",

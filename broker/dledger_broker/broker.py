@@ -24,9 +24,9 @@ from dledger_broker.errors import ConfigError, StartError
 from dledger_broker.features import COMMANDS
 from dledger_broker.frontend.listener import Listener, require_bindable
 from dledger_broker.frontend.registration import Registrar
-from dledger_broker.group import Group
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.machine import BrokerMachine, MachineConfig
-from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.assembly import Processors
 from dledger_broker.service import BrokerService
 from dledger_broker.state.tables import BrokerState

@@ -21,10 +21,10 @@ from dledger.replica.status import NodeStatus
 from dledger.statemachine import Leadership
 from dledger.store.log import SegmentInfo
 from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.segment_ages import SegmentAges
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.metrics import BrokerCounters
-from dledger_broker.segment_ages import SegmentAges
 from dledger_broker.state.pins import DeletePins
 
 CHECK_PERIOD_S: Final = 10.0

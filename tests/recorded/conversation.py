@@ -30,7 +30,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.founding import Founding
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener
-from dledger_broker.group import Group
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.codes import LanguageCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command

@@ -26,7 +26,7 @@ from typing import Final
 from unittest import mock
 
 from dledger.replica.describe import describe
-from dledger_broker.metrics import BrokerCounters
+from dledger_broker.kernel.counters import BrokerCounters
 from dledger_sim.brokers.connection import SimConnection
 from dledger_sim.brokers.lab import SCENARIOS
 from dledger_sim.brokers.service import SimBroker

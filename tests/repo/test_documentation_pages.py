@@ -11,7 +11,7 @@ import pytest
 from dledger_broker.broker_conf import _WITHOUT_EFFECT
 from dledger_broker.broker_conf import ALIASES as CONF_ALIASES
 from dledger_broker.config import BrokerConfig
-from dledger_broker.metrics import BrokerCounters
+from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.processors.membership import LEADER_CHANGED_CODE
 from dledger_broker.processors.table import routes
 from dledger_namesrv.config import ALIASES, NameServerConfig

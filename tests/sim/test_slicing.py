@@ -26,8 +26,8 @@ from dledger.net.transport import Lane
 from dledger_broker.config import BrokerConfig
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener
+from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.requests import Read
-from dledger_broker.metrics import BrokerCounters
 from dledger_client.connection import Connection
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.connection import Connection as NameServerConnection

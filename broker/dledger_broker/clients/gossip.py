@@ -22,7 +22,7 @@ from dledger.environment import Cancellable, Environment
 from dledger.net.errors import PeerError
 from dledger.types import ReplicaId
 from dledger_broker.clients.tables import ClientRow, LocalClients, MergedClients
-from dledger_broker.group import Group
+from dledger_broker.kernel.leadership import Group
 
 GOSSIP_CHANNEL: Final = 2
 

@@ -15,8 +15,8 @@ from typing import Final, Protocol, cast
 
 from dledger.net.request_memory import RequestMemory
 from dledger_broker.config import BrokerConfig
+from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.requests import Buffer, channel_key
-from dledger_broker.metrics import BrokerCounters
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameBounds, Pieces, pending_frame_bytes, split_frames

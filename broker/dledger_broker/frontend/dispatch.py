@@ -13,10 +13,10 @@ from dledger.invariants import InvariantError
 from dledger.log import Log
 from dledger_broker.errors import NoSuchQueue, wire_error
 from dledger_broker.frontend.forwarding import Forwarder
-from dledger_broker.group import Group
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Channel, Origin, Read, Request, read_request
 from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
-from dledger_broker.metrics import BrokerCounters
 from dledger_remoting.codes import ResponseCode, request_code_name
 from dledger_remoting.errors import (
     FrameError,

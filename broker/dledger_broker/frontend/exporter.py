@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from dledger.replica.lateness import BOUNDS_S
 from dledger.replica.status import NodeStatus
 from dledger.types import Role
-from dledger_broker.metrics import HELP
+from dledger_broker.kernel.counters import HELP
 from dledger_broker.state.tables import BrokerState
 
 ROLES = tuple(role.name.lower() for role in Role)

@@ -35,10 +35,10 @@ from dledger.net.requests import MAX_DATA_BYTES
 from dledger.types import ReplicaId
 from dledger_broker.config import BrokerConfig
 from dledger_broker.frontend.connection import pack_born_host
-from dledger_broker.group import Group
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Buffer, Origin, Request
 from dledger_broker.kernel.routes import Route
-from dledger_broker.metrics import BrokerCounters
 from dledger_remoting.errors import FrameError, MessageIllegal, OutcomeUnknown, SystemBusy
 from dledger_remoting.hosts import HostAddress
 

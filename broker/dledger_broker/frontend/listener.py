@@ -13,8 +13,8 @@ from dledger.net.request_memory import RequestMemory, RequestMemoryLimits
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import StartError
 from dledger_broker.frontend.connection import ClientConnection
+from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.requests import Read
-from dledger_broker.metrics import BrokerCounters
 from dledger_remoting.frame import FrameBounds
 
 TURN_BYTES: Final = 256 << 10

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 from dledger.supervision import supervise
 from dledger_broker.config import Address, BrokerConfig
-from dledger_broker.group import Group
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.system_topics import system_topics
 from dledger_remoting.bodies import encode_body

@@ -15,9 +15,9 @@ from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import BrokerConfig
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
-from dledger_broker.group import Group
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.consumers import ConsumerProcessor
 from dledger_broker.processors.idempotent import IdempotentSends
 from dledger_broker.processors.membership import MembershipProcessor

@@ -7,7 +7,7 @@ from functools import partial
 
 from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
-from dledger_broker.group import Group
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine

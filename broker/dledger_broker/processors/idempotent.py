@@ -26,9 +26,9 @@ from dledger.log import Log
 from dledger.statemachine import Leadership
 from dledger.types import Membership
 from dledger_broker.config import BrokerConfig
+from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.identities import (
     MAX_ROW_BYTES,
     MEMBER_BITS,

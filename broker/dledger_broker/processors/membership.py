@@ -9,7 +9,7 @@ from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.tables import ClientChannel, ClientRow
 from dledger_broker.config import BrokerConfig
-from dledger_broker.group import Group
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Request
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.send_targets import retry_topic_config

@@ -6,7 +6,7 @@ from functools import partial
 
 from dledger.environment import Environment
 from dledger_broker.errors import NoSuchQueue
-from dledger_broker.group import Group
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Origin, Request, Requests, read_request
 from dledger_broker.machine import BrokerMachine

@@ -8,8 +8,8 @@ from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError
-from dledger_broker.group import Group
 from dledger_broker.kernel.commands import Command
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Buffer, Request, Requests, channel_key
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.state.pins import DeletePins, PutPin

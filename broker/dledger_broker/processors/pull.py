@@ -16,13 +16,13 @@ from dledger.log import Log
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
-from dledger_broker.group import Group
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.routes import Effect
 from dledger_broker.longpoll import HeldPull, LongPolls
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.roles import Roles
 from dledger_broker.readers import Readers

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from dledger.log import Log
-from dledger_broker.group import Group
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.metrics import BrokerCounters
 from dledger_remoting.errors import InvalidParameter, ReadBehind, ReadRoleRefused
 from dledger_remoting.headers_range import ROLES
 

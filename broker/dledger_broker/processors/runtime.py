@@ -21,10 +21,10 @@ from dledger.extras import package_version
 from dledger.log import Log
 from dledger.replica.status import NodeStatus
 from dledger_broker.config import BrokerConfig
-from dledger_broker.group import Group
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Request
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.throughput import Throughput
 from dledger_remoting.bodies import KVTable, encode_body
 

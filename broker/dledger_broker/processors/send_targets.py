@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dledger.errors import LogError
 from dledger_broker.announcements import Announcements
 from dledger_broker.config import BrokerConfig
-from dledger_broker.group import Group
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine

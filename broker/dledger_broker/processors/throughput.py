@@ -6,7 +6,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from dledger.environment import Cancellable, Environment
-from dledger_broker.metrics import BrokerCounters
+from dledger_broker.kernel.counters import BrokerCounters
 
 PERIOD_S: Final = 10.0
 WINDOWS: Final = (1, 6, 60)

@@ -9,7 +9,7 @@ import msgspec
 
 from dledger.errors import LogError, OutcomeUnknownError
 from dledger_broker.announcements import Announcements
-from dledger_broker.group import Group
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine
 from dledger_remoting.bodies import decode_body, encode_body

@@ -12,9 +12,9 @@ from dledger.invariants import InvariantError
 from dledger.statemachine import Leadership
 from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.features import COMMANDS
-from dledger_broker.group import Group
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.machine import BrokerMachine, MachineConfig
-from dledger_broker.metrics import BrokerCounters
 from dledger_broker.retention import RetentionPolicy
 from dledger_broker.service import BrokerService
 from dledger_remoting.frame import FrameBounds

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from dledger_broker.group import Group
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request
 from dledger_broker.longpoll import HeldPull

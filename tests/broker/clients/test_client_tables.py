@@ -13,7 +13,7 @@ from dledger_broker.clients import gossip
 from dledger_broker.clients.gossip import NODE_TIMEOUT_S, Gossip
 from dledger_broker.clients.tables import CLIENT_TIMEOUT_S, ClientRow, LocalClients
 from dledger_broker.features import COMMANDS
-from dledger_broker.group import Group
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from dledger_remoting.hosts import HostAddress

@@ -15,7 +15,7 @@ from dledger.net.settings import LinkCounters
 from dledger.replica.status import LoopLateness, NodeStatus, PeerStatus
 from dledger_broker.frontend.exporter import NodeCollector
 from dledger_broker.frontend.http import start_http, unready_because
-from dledger_broker.metrics import HELP, BrokerCounters
+from dledger_broker.kernel.counters import HELP, BrokerCounters
 from dledger_broker.state.tables import BrokerState
 from dledger_remoting.topics import TopicConfig
 

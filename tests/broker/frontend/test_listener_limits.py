@@ -16,8 +16,8 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import StartError
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import TURN_BYTES, Listener
+from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.requests import Read, Request, read_request
-from dledger_broker.metrics import BrokerCounters
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder

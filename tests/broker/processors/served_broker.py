@@ -12,9 +12,9 @@ import pytest
 
 from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import BrokerConfig
-from dledger_broker.group import Group
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Buffer
-from dledger_broker.metrics import BrokerCounters
 from dledger_broker.processors.assembly import Processors, assemble
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID

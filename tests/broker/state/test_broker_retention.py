@@ -11,8 +11,9 @@ from dledger.types import EntryKind
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features import COMMANDS
 from dledger_broker.founding import Founding
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.segment_ages import SegmentTimes, find_expired
 from dledger_broker.kernel.trims import TrimQueues
-from dledger_broker.metrics import BrokerCounters
 from dledger_broker.retention import (
     CHECK_PERIOD_S,
     MAX_SEGMENTS_PER_ROUND,
@@ -22,7 +23,6 @@ from dledger_broker.retention import (
     clocks_agree,
     fullest_disk_ratio,
 )
-from dledger_broker.segment_ages import SegmentTimes, find_expired
 from dledger_broker.state.pins import PutPin
 from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, Message
 

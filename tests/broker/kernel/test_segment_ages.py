@@ -6,7 +6,7 @@ import pytest
 
 from dledger.errors import CorruptionError
 from dledger.store.log import SegmentInfo
-from dledger_broker.segment_ages import Expired, SegmentAges, SegmentTimes, find_expired
+from dledger_broker.kernel.segment_ages import Expired, SegmentAges, SegmentTimes, find_expired
 from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, FakeNode, Message
 
 NOW = 1_000_000
