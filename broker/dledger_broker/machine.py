@@ -31,19 +31,19 @@ from dledger.statemachine import CommittedEntry, Leadership, Restore
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.identity import read_identity
 from dledger.types import SnapshotMeta
+from dledger_broker.kernel.applying_records import dispatch, redispatch, scan_entry
 from dledger_broker.kernel.commands import Command, CommandRegistry
 from dledger_broker.kernel.contexts import Done, QueueRun, StagedContext
+from dledger_broker.kernel.lookup import Queries
 from dledger_broker.kernel.members import Features
 from dledger_broker.kernel.queues import QueueState, TopicState
-from dledger_broker.lookup import Queries
+from dledger_broker.kernel.view_recovery import extents_of, recover_queues
 from dledger_broker.state.applying import Applied, apply_commands
-from dledger_broker.state.applying_records import dispatch, redispatch, scan_entry
 from dledger_broker.state.offset_buffer import OffsetBuffer
 from dledger_broker.state.proposals import Proposals
 from dledger_broker.state.recent_commits import Committer, Key
 from dledger_broker.state.snapshot import decode_state, encode_state
 from dledger_broker.state.tables import BrokerState
-from dledger_broker.view_recovery import extents_of, recover_queues
 from dledger_broker.views.checkpoint import TopicExtent
 from dledger_broker.views.checkpointer import Checkpointer
 from dledger_broker.views.consumequeue import ConsumeQueues
@@ -140,7 +140,7 @@ class BrokerMachine:
             ),
             self.config.key_index_share,
         )
-        self.queries = Queries(lambda: self.state, self.queues, reader, self.keys)
+        self.queries = Queries(lambda: self.state.topic_table, self.queues, reader, self.keys)
         self.proposals = Proposals(
             commands, lambda: self.state, lambda: self.log, env.wall_ms, lambda: self.offset_buffer.flush(_nobody_asked)
         )
@@ -217,8 +217,8 @@ class BrokerMachine:
         """See `StateMachine.rebuild`."""
         for entry in entries:
             if len(entry.records):
-                records = scan_entry(self.state, entry)
-                self.queues.appended(redispatch(records, self.state, self.queues.start_over))
+                records = scan_entry(self.state.topic_table, entry)
+                self.queues.appended(redispatch(records, self.state.topic_table, self.queues.start_over))
 
     def dropped(self, contexts: Sequence[object]) -> None:
         """See `StateMachine.dropped`."""
@@ -275,7 +275,7 @@ class BrokerMachine:
         identity = read_identity(self._disk)
         incarnation = "" if identity is None else identity.incarnation
         self.checkpointer.incarnation = self.keys.incarnation = incarnation
-        rebuild_from = recover_queues(self._disk, self.queues.layout, self.state, position, incarnation)
+        rebuild_from = recover_queues(self._disk, self.queues.layout, self.state.topic_table, position, incarnation)
         if rebuild_from == position:
             self._finish_recovery()
         return rebuild_from
@@ -416,7 +416,7 @@ class BrokerMachine:
                 runs += context.runs
         if begin == entry.records_position and end == begin + len(entry.records):
             return runs
-        return scan_entry(self.state, entry)
+        return scan_entry(self.state.topic_table, entry)
 
     def _own_features(self) -> dict[str, tuple[int, ...]]:
         return {self.config.node_id: self.commands.kinds} if self.config.node_id else {}
@@ -443,7 +443,7 @@ class BrokerMachine:
                 self.queues.start_over(queue.view, queue.next_offset)
 
     def _capture_extents(self) -> tuple[int, list[TopicExtent]]:
-        return self.applied_position, extents_of(self.state)
+        return self.applied_position, extents_of(self.state.topic_table)
 
     def _trimmed(self, position: int) -> None:
         """The log now starts at `position`; the state has the first kept offsets since before."""

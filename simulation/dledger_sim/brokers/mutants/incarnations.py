@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from dledger_broker import machine
+from dledger_broker.kernel import applying_records
 from dledger_broker.kernel.contexts import Done, QueueRun
+from dledger_broker.kernel.lookup import Queries
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.topics import TopicTable
-from dledger_broker.lookup import Queries
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.state import applying_records
 from dledger_broker.state.offsets import OffsetTable
 from dledger_broker.state.proposals import Proposals
-from dledger_broker.state.tables import BrokerState
 from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.unitreader import QueueFileReader
 from dledger_remoting.record import MessageRecord
@@ -90,13 +89,13 @@ CATALOGUE.add(
 
 
 def _redispatch_all(
-    runs: Iterable[QueueRun], state: BrokerState, start_over: Callable[[QueueView, int], None]
+    runs: Iterable[QueueRun], topics: TopicTable, start_over: Callable[[QueueView, int], None]
 ) -> list[QueueView]:
-    created = {topic: topic.created_position for topic in state.topics.values()}
+    created = {topic: topic.created_position for topic in topics.by_name.values()}
     try:
         for topic in created:
             topic.created_position = 0
-        return _real_redispatch(runs, state, start_over)
+        return _real_redispatch(runs, topics, start_over)
     finally:
         for topic, position in created.items():
             topic.created_position = position
@@ -119,7 +118,7 @@ CATALOGUE.add(
 
 
 async def _is_in_the_log(self: Queries, record: MessageRecord) -> bool:
-    return record.topic in self._state().topics
+    return record.topic in self._topics().by_name
 
 
 CATALOGUE.add(

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dledger.errors import LogError
 from dledger.statemachine import CommittedEntry, Leadership
-from dledger_broker import machine, view_recovery
+from dledger_broker import machine
+from dledger_broker.kernel import view_recovery
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.machine import BrokerMachine

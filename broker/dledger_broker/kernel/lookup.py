@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from dledger.environment import called_back
 from dledger.errors import CorruptionError, NotLeaderError, TrimmedError
 from dledger_broker.kernel.queues import QueueState
-from dledger_broker.state.tables import BrokerState
+from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keysearch import KeySearch
 from dledger_broker.views.logreader import LogReader
@@ -36,9 +36,9 @@ class Queries:
     """
 
     def __init__(
-        self, state: Callable[[], BrokerState], queues: ConsumeQueues, reader: LogReader, keys: KeySearch
+        self, topics: Callable[[], TopicTable], queues: ConsumeQueues, reader: LogReader, keys: KeySearch
     ) -> None:
-        self._state = state
+        self._topics = topics
         self._queues = queues
         self._reader = reader
         self._keys = keys
@@ -125,7 +125,7 @@ class Queries:
         return QueryResult(records, last_timestamp, last_position)
 
     async def _is_listed(self, record: MessageRecord) -> bool:
-        topic = self._state().topics.get(record.topic)
+        topic = self._topics().by_name.get(record.topic)
         queue = topic.queues.get(record.queue_id) if topic is not None else None
         if queue is None or not queue.min_offset <= record.queue_offset < queue.max_offset:
             return False

@@ -19,7 +19,7 @@ import logging
 
 from dledger.store.disk import Disk
 from dledger_broker.kernel.queues import QueueState
-from dledger_broker.state.tables import BrokerState
+from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.views.checkpoint import TopicExtent, load_checkpoint, remove_checkpoint
 from dledger_broker.views.leftovers import put_aside
 from dledger_broker.views.unitfiles import (
@@ -35,7 +35,7 @@ from dledger_broker.views.units import UNIT, UNIT_BYTES, is_record_unit
 _logger = logging.getLogger(__name__)
 
 
-def extents_of(state: BrokerState) -> list[TopicExtent]:
+def extents_of(topics: TopicTable) -> list[TopicExtent]:
     """What the views of all queues hold now."""
     return [
         TopicExtent(
@@ -47,30 +47,30 @@ def extents_of(state: BrokerState) -> list[TopicExtent]:
                 if queue.view.end
             ],
         )
-        for name, topic in state.topics.items()
+        for name, topic in topics.by_name.items()
     ]
 
 
-def recover_queues(disk: Disk, layout: FileLayout, state: BrokerState, position: int, incarnation: str) -> int:
-    """Set the views of `state`, which a snapshot at `position` restored, to what their files provably hold.
+def recover_queues(disk: Disk, layout: FileLayout, topics: TopicTable, position: int, incarnation: str) -> int:
+    """Set the views of `topics`, which a snapshot at `position` restored, to what their files provably hold.
 
     Returns the log position from which entries must be rebuilt.
     """
     checkpoint = load_checkpoint(disk)
-    if checkpoint is None or checkpoint.incarnation != incarnation or not state.topics:
+    if checkpoint is None or checkpoint.incarnation != incarnation or not topics.by_name:
         remove_checkpoint(disk)
         put_aside(disk)
-        return 0 if any(queue.next_offset for queue in state.topic_table.queues()) else position
+        return 0 if any(queue.next_offset for queue in topics.queues()) else position
     created = {extent.topic: extent.created_position for extent in checkpoint.topics}
     ahead = checkpoint.position >= position
     if ahead and any(
-        created.get(name, topic.created_position) > topic.created_position for name, topic in state.topics.items()
+        created.get(name, topic.created_position) > topic.created_position for name, topic in topics.by_name.items()
     ):
         remove_checkpoint(disk)
-    _remove_unknown_topics(disk, state, created)
+    _remove_unknown_topics(disk, topics, created)
     known = checkpoint.extents()
     lost: list[QueueState] = []
-    for name, topic in state.topics.items():
+    for name, topic in topics.by_name.items():
         same_incarnation = created.get(name) == topic.created_position
         deleted = disk.exists(deleted_directory(name, topic.created_position))
         for queue in topic.queues.values():
@@ -142,8 +142,8 @@ def _holds(disk: Disk, layout: FileLayout, directory: str, start: int, end: int,
     return bool(UNIT.unpack(first)[0] <= UNIT.unpack(last)[0] < position_limit)
 
 
-def _remove_unknown_topics(disk: Disk, state: BrokerState, created: dict[str, int]) -> None:
+def _remove_unknown_topics(disk: Disk, topics: TopicTable, created: dict[str, int]) -> None:
     if disk.exists(DIRECTORY):
         for name in disk.listdir(DIRECTORY):
-            if name not in state.topics and name not in created and not name.startswith(DELETED_PREFIX):
+            if name not in topics.by_name and name not in created and not name.startswith(DELETED_PREFIX):
                 disk.rmtree(topic_directory(name))

@@ -8,21 +8,21 @@ from dledger.invariants import invariant
 from dledger.statemachine import CommittedEntry
 from dledger_broker.kernel.contexts import QueueRun
 from dledger_broker.kernel.queues import QueueState, TopicState
-from dledger_broker.state.tables import BrokerState
+from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.scan import scan_runs
 from dledger_broker.views.units import UNIT_BYTES
 
 
-def scan_entry(state: BrokerState, entry: CommittedEntry) -> list[QueueRun]:
+def scan_entry(topics: TopicTable, entry: CommittedEntry) -> list[QueueRun]:
     """The records of an entry whose topic exists, as the leader would list them."""
-    topics = state.topics_by_bytes
+    by_bytes = topics.by_bytes
     runs: list[QueueRun] = []
     name: bytes | None = None
     topic: TopicState | None = None
     for topic_name, queue_id, end_offset, units in scan_runs(entry.records, entry.records_position):
         if topic_name is not name:
-            name, topic = topic_name, topics.get(topic_name)
+            name, topic = topic_name, by_bytes.get(topic_name)
         if topic is not None:
             runs.append((topic.queues.get(queue_id) or topic.queue(queue_id), end_offset, units))
     return runs
@@ -43,7 +43,7 @@ def dispatch(runs: Iterable[QueueRun], touched: list[QueueState]) -> None:
 
 
 def redispatch(
-    runs: Iterable[QueueRun], state: BrokerState, start_over: Callable[[QueueView, int], None]
+    runs: Iterable[QueueRun], topics: TopicTable, start_over: Callable[[QueueView, int], None]
 ) -> list[QueueView]:
     """Append to the views what they lack of runs that the state already covers; returns the view of each such run.
 
@@ -54,7 +54,7 @@ def redispatch(
     for queue, end_offset, units in runs:
         view = queue.view
         # A topic's creation ends an entry: all records of one entry belong to the same incarnation.
-        if int.from_bytes(units[:8], "big") < state.topics[queue.topic].created_position:
+        if int.from_bytes(units[:8], "big") < topics.by_name[queue.topic].created_position:
             continue
         queue_offset = end_offset - len(units) // UNIT_BYTES
         held = max(view.end, queue.first_offset) - queue_offset
