@@ -17,6 +17,7 @@ from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.roles import Roles
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.consumers import ConsumerProcessor
 from dledger_broker.processors.idempotent import IdempotentSends
@@ -27,7 +28,6 @@ from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
 from dledger_broker.processors.range_pace import RangePace
 from dledger_broker.processors.ranges import RangeProcessor
-from dledger_broker.processors.roles import Roles
 from dledger_broker.processors.runtime import RuntimeProcessor
 from dledger_broker.processors.send import SendProcessor
 from dledger_broker.processors.send_targets import SendTargets

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from dledger.log import Log
+from dledger.statemachine import Leadership
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
-from dledger_broker.machine import BrokerMachine
 from dledger_remoting.errors import InvalidParameter, ReadBehind, ReadRoleRefused
 from dledger_remoting.headers_range import ROLES
 
@@ -15,13 +15,23 @@ MAX_ROLES_CHARS: Final = 64
 """All roles, twice: a list of 16 MB would take hundreds to read."""
 
 
+class Replica(Protocol):
+    """What `BrokerMachine` knows of this node's place in its group."""
+
+    @property
+    def leadership(self) -> Leadership:
+        """As the log has told it last."""
+
+    @property
+    def applied_position(self) -> int:
+        """Up to where the log is applied."""
+
+
 class Roles:
     """The present role of this node."""
 
-    def __init__(
-        self, machine: BrokerMachine, log: Log, group: Group, group_name: str, counters: BrokerCounters
-    ) -> None:
-        self._machine = machine
+    def __init__(self, replica: Replica, log: Log, group: Group, group_name: str, counters: BrokerCounters) -> None:
+        self._replica = replica
         self._log = log
         self._group = group
         self._group_name = group_name
@@ -30,7 +40,7 @@ class Roles:
     @property
     def present(self) -> str:
         """One of `ROLES`."""
-        if self._machine.leadership.is_leader:
+        if self._replica.leadership.is_leader:
             return "leader"
         votes = any(voter.node_id == self._group.node_id for voter in self._log.membership.voters)
         return "follower" if votes else "learner"
@@ -58,6 +68,6 @@ class Roles:
         """The refusal of a reader that needs the log up to `position`, which is not applied here yet."""
         self._counters.range_reads_refused += 1
         return ReadBehind(
-            f"node {self._group.node_id} has applied the log up to {self._machine.applied_position}, the reader "
+            f"node {self._group.node_id} has applied the log up to {self._replica.applied_position}, the reader "
             f"needs it up to {position}: ask another node, or later"
         )
