@@ -21,15 +21,17 @@ from dledger.node import Node
 from dledger.replica.status import NodeStatus
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import ConfigError, StartError
-from dledger_broker.features import COMMANDS
+from dledger_broker.features import FEATURES
 from dledger_broker.frontend.listener import Listener, require_bindable
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.state import BrokerState
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.processors.assembly import Processors
 from dledger_broker.service import BrokerService
-from dledger_broker.state.tables import BrokerState
+from dledger_broker.state.pins import PINS
+from dledger_broker.state.remembered import REMEMBERED
 from dledger_remoting.hosts import HostAddress
 
 if TYPE_CHECKING:
@@ -89,7 +91,7 @@ class Broker:
             self.machine = BrokerMachine(
                 str(config.data_dir),
                 env=env,
-                commands=COMMANDS,
+                features=FEATURES,
                 config=MachineConfig(node_id=config.node_id, offset_flush_ms=config.offset_flush_ms),
             )
             self.node = Node(self._node_config(secret), self.machine)
@@ -220,8 +222,8 @@ class Broker:
             "held_pulls": len(self.processors.pulls.held),
             "forwards_waiting": self.processors.forwarder.waiting,
             "name_servers_registered": self.registrar.registered,
-            "pins": len(self.machine.state.pins),
-            "idempotent_keys": len(self.machine.state.remembered),
+            "pins": len(self.machine.state.table(PINS)),
+            "idempotent_keys": len(self.machine.state.table(REMEMBERED)),
             "key_index_lag_bytes": self.machine.keys.lag_bytes,
         }
 

@@ -14,7 +14,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.members import SetOrdinal
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.state.remembered import LimitSends
+from dledger_broker.state.remembered import REMEMBERED, LimitSends
 from dledger_broker.system_topics import system_topics
 
 RETRY_S: Final = 5.0
@@ -50,7 +50,7 @@ class Founding:
                 state.members.ordinal,
                 self._ordinal,
             )
-        remembered = state.remembered
+        remembered = state.table(REMEMBERED)
         if (remembered.window_ms, remembered.max_rows) != (self._limits.window_ms, self._limits.max_rows) and (
             self._limits.window_ms or remembered.window_ms
         ):

@@ -1,6 +1,6 @@
 """The broker's state machine: what entries of the log do to topics, queues, groups and offsets.
 
-    machine = BrokerMachine(data_dir, env=env, commands=COMMANDS)
+    machine = BrokerMachine(data_dir, env=env, features=FEATURES)
     node = Node(config, machine)
     machine.attach(node)
     await node.start()
@@ -32,18 +32,21 @@ from dledger.store.disk import Disk, OsDisk
 from dledger.store.identity import read_identity
 from dledger.types import SnapshotMeta
 from dledger_broker.kernel.applying_records import dispatch, redispatch, scan_entry
-from dledger_broker.kernel.commands import Command, CommandRegistry
+from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done, QueueRun, StagedContext
+from dledger_broker.kernel.feature import Feature
 from dledger_broker.kernel.lookup import Queries
 from dledger_broker.kernel.members import Features
 from dledger_broker.kernel.queues import QueueState, TopicState
+from dledger_broker.kernel.state import BrokerState, registry_of
+from dledger_broker.kernel.tables import Changes
 from dledger_broker.kernel.view_recovery import extents_of, recover_queues
-from dledger_broker.state.applying import Applied, apply_commands
+from dledger_broker.state.groups import GROUPS
 from dledger_broker.state.offset_buffer import OffsetBuffer
+from dledger_broker.state.offsets import OFFSETS
 from dledger_broker.state.proposals import Proposals
 from dledger_broker.state.recent_commits import Committer, Key
 from dledger_broker.state.snapshot import decode_state, encode_state
-from dledger_broker.state.tables import BrokerState
 from dledger_broker.views.checkpoint import TopicExtent
 from dledger_broker.views.checkpointer import Checkpointer
 from dledger_broker.views.consumequeue import ConsumeQueues
@@ -91,15 +94,18 @@ class BrokerMachine:
         data_dir: str,
         *,
         env: Environment,
-        commands: CommandRegistry,
+        features: Sequence[Feature],
         config: MachineConfig | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """`commands` are those that this node understands; `disk` stands in for the real one below `data_dir`."""
-        self.commands = commands
+        """`features` are those of this version, in the order of their tables; `disk` stands in for the real one."""
+        self.features = features
+        self.commands = registry_of(features)
         self.config = config or MachineConfig()
         self.env = env
-        self.state = BrokerState()
+        self.state = BrokerState(features)
+        self._groups, self._offsets = self.state.table(GROUPS), self.state.table(OFFSETS)
+        self._told_of_state: list[Callable[[BrokerState], None]] = []
         self.applied_position = 0
         self.trim_under_way = 0
         self.leadership = Leadership(0, None, is_leader=False, ready=False)
@@ -142,7 +148,11 @@ class BrokerMachine:
         )
         self.queries = Queries(lambda: self.state.topic_table, self.queues, reader, self.keys)
         self.proposals = Proposals(
-            commands, lambda: self.state, lambda: self.log, env.wall_ms, lambda: self.offset_buffer.flush(_nobody_asked)
+            self.commands,
+            lambda: self.state,
+            lambda: self.log,
+            env.wall_ms,
+            lambda: self.offset_buffer.flush(_nobody_asked),
         )
         self.offset_buffer = OffsetBuffer(env, self._stage_offsets, self.config.offset_flush_ms)
 
@@ -186,25 +196,24 @@ class BrokerMachine:
         """See `StateMachine.apply`."""
         self._finish_recovery()
         touched: list[QueueState] = []
-        topic_version, applied = self.state.topic_table.version, Applied()
+        topic_version, changes = self.state.topic_table.version, Changes(self.state.tables)
         for entry in entries:
             if len(entry.records):
                 dispatch(self._runs_of(entry), touched)
             if len(entry.commands):
-                apply_commands(self.state, entry, applied, self.commands)
+                self.state.apply(entry, changes, self.commands)
             self.applied_position = entry.end
-        for commits in applied.commits:
-            self.state.recent_commits.learn(commits.offsets, commits.committers, commits.by, self.env.now())
-        for deleted in applied.deleted_topics:
+        self._offsets.learn(self.env.now)
+        for deleted in changes.deleted_topics:
             self.queues.delete_topic(deleted.config.topic_name, deleted.created_position)
         if touched:
             self.state.topic_table.queues_changed(touched)
             self.queues.appended([queue.view for queue in touched])
         if self.state.topic_table.version != topic_version:
             _call(self.on_topics_changed)
-        if applied.groups_changed:
+        if changes.groups_changed:
             _call(self.on_groups_changed)
-        if applied.features_changed:
+        if changes.members_changed:
             _call(self.on_features_changed)
         for entry in entries:
             for context in cast(Sequence[StagedContext], entry.contexts):
@@ -253,14 +262,14 @@ class BrokerMachine:
 
     def decode(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> Restore:
         """See `StateMachine.decode`."""
-        state = BrokerState() if meta is None else decode_state(chunks, self.env.now())
+        state = BrokerState(self.features) if meta is None else decode_state(chunks, self.env.now(), self.features)
         return partial(self._restore, state, 0 if meta is None else meta.position)
 
     def _restore(self, state: BrokerState, position: int) -> int:
         """The first call is a start, a later one installs a snapshot of the leader's."""
         for topic in self.state.topics.values():
             topic.drop()
-        self.state = state
+        self._put_in_place(state)
         self.applied_position = position
         self._recovering = True
         first, self._restored = not self._restored, True
@@ -280,6 +289,17 @@ class BrokerMachine:
             self._finish_recovery()
         return rebuild_from
 
+    def _put_in_place(self, state: BrokerState) -> None:
+        self.state = state
+        self._groups, self._offsets = state.table(GROUPS), state.table(OFFSETS)
+        for told in self._told_of_state:
+            told(state)
+
+    def on_state(self, told: Callable[[BrokerState], None]) -> None:
+        """Have `told` called with the state now, and with each that takes its place, before anything asks it."""
+        self._told_of_state.append(told)
+        told(self.state)
+
     def digest(self) -> int:
         """See `StateMachine.digest`."""
         return self.state.digest()
@@ -292,7 +312,7 @@ class BrokerMachine:
 
     def has_group(self, name: str) -> bool:
         """Whether offsets may be committed for a group: it exists, and its deletion is not in flight."""
-        return name in self.state.groups and not self.proposals.group_deleting(name)
+        return name in self._groups.by_name and not self.proposals.group_deleting(name)
 
     def queue(self, topic: str, queue_id: int) -> QueueState | None:
         """A queue of such a topic, or None if its number is out of range and nothing was ever stored in it."""

@@ -12,6 +12,7 @@ import pytest_asyncio
 from broker_in_process import Client, node_config, running
 
 from dledger_broker.broker import Broker
+from dledger_broker.state.groups import GROUPS
 from dledger_remoting.codes import RequestCode, ResponseCode
 
 
@@ -36,7 +37,7 @@ async def test_a_heartbeat_makes_its_client_a_member_and_its_group_complete(brok
     answer = await client.heartbeat("c1")
     assert (answer.code, answer.version) == (0, 479)
     assert await members(client) == ["c1"]
-    assert "CG" in broker.state.groups
+    assert "CG" in broker.state.table(GROUPS).by_name
     assert broker.state.topics["%RETRY%CG"].config.write_queue_nums == 1
 
 

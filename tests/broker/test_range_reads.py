@@ -11,6 +11,7 @@ from broker_in_process import Client, node_config, running
 
 from dledger.format import HEADER_BYTES, parse_run
 from dledger.types import EntryKind
+from dledger_broker.state.pins import PINS
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.range_reads import PinList, ReadPlan
 from dledger_remoting.record import iter_records
@@ -147,9 +148,9 @@ async def test_pins_are_replicated_listed_renewed_by_reads_and_given_up(group: B
     assert (row.name, row.position, row.lease) == ("job-1", 50, 40)
     leader = await group.leader()
     async with asyncio.timeout(10):
-        while follower.machine.state.pins.get("job-1") is None:
+        while follower.machine.state.table(PINS).get("job-1") is None:
             await client.call(20012)
-        while leader.machine.state.pins.get("job-1").expires_ms == row.expires:
+        while leader.machine.state.table(PINS).get("job-1").expires_ms == row.expires:
             assert (await client.call(20011, {"start": "0", "end": "0", "pin": "job-1"})).code == 0
     assert (await client.call(20014, {"name": "job-1"})).code == 0
     assert (await client.call(20014, {"name": "job-1"})).code == 0

@@ -18,6 +18,7 @@ from dledger.environment import AsyncioEnvironment
 from dledger_broker import broker as broker_module
 from dledger_broker.broker import Broker
 from dledger_broker.machine import MachineConfig
+from dledger_broker.state.remembered import REMEMBERED
 from dledger_remoting.command import RemotingCommand
 from tests.broker.broker_in_process import Client, node_config
 
@@ -55,7 +56,9 @@ class SmallBroker:
         """Wait until a new group has recorded what it begins with."""
         state = self.broker.machine.state
         await until(
-            lambda: state.members.ordinal is not None and state.remembered.window_ms > 0 and "TBW102" in state.topics
+            lambda: (
+                state.members.ordinal is not None and state.table(REMEMBERED).window_ms > 0 and "TBW102" in state.topics
+            )
         )
 
     @property

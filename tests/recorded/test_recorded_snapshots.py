@@ -9,20 +9,20 @@ import msgspec
 import pytest
 
 from dledger.statemachine import CommittedEntry
-from dledger_broker.features import COMMANDS
+from dledger_broker.features import COMMANDS, FEATURES
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.members import Features, SetOrdinal
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.kernel.tables import Changes
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.state import snapshot
-from dledger_broker.state.applying import Applied, apply_commands
 from dledger_broker.state.groups import DeleteGroup, PutGroup
-from dledger_broker.state.offsets import CommitOffsets, DeleteOffsets
+from dledger_broker.state.offsets import OFFSETS, CommitOffsets, DeleteOffsets
 from dledger_broker.state.pins import DeletePins, PutPin
 from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer
 from dledger_broker.state.remembered import LimitSends, RememberSends
 from dledger_broker.state.rows import ERA_ROWS
-from dledger_broker.state.tables import BrokerState
 from dledger_remoting.record import STORE_TIMESTAMP_PLACE
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 from tests.recorded.golden_files import bytes_text, compare
@@ -38,7 +38,7 @@ class Replica:
     """A state, and the entries that it applies one after the other."""
 
     def __init__(self) -> None:
-        self.state = BrokerState()
+        self.state = BrokerState(FEATURES)
         self._index = 0
         self._position = 1 << 33
 
@@ -47,10 +47,8 @@ class Replica:
         record = bytes(STORE_TIMESTAMP_PLACE) + store_ms.to_bytes(8, "big")  # applying reads no more of it
         section = b"".join(map(COMMANDS.encode, commands))
         entry = CommittedEntry(self._index, 1, self._position, record, section)
-        applied = Applied()
-        apply_commands(self.state, entry, applied, COMMANDS)
-        for commits in applied.commits:
-            self.state.recent_commits.learn(commits.offsets, commits.committers, commits.by, at)
+        self.state.apply(entry, Changes(self.state.tables), COMMANDS)
+        self.state.table(OFFSETS).learn(lambda: at)
         self._index, self._position = self._index + 1, entry.end
 
     def store(self, topic: str, queue_id: int, next_offset: int) -> None:
@@ -256,7 +254,7 @@ def test_snapshots_are_written_as_recorded() -> None:
 def test_a_restored_state_has_the_same_snapshot_and_digest(fill: Callable[[Replica], None]) -> None:
     state = state_of(fill)
     stream = stream_of(state)
-    restored = snapshot.decode_state([stream], NOW)
+    restored = snapshot.decode_state([stream], NOW, FEATURES)
     assert restored.digest() == state.digest()
     if fill is an_era_of_which_some_sends_have_expired:  # the first row that is kept begins an era: other runs
         assert columns_of(stream_of(restored)) == columns_of(stream)

@@ -1,28 +1,25 @@
 """Features of the broker: what is replicated and asked for beside topics, queues and members, which are the kernel's.
 
-`COMMANDS` puts together what the kernel and each of them define, in one explicit list; nothing registers itself.
+`FEATURES` lists them explicitly; nothing registers itself.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dledger_broker.kernel.commands import CommandRegistry
-from dledger_broker.kernel.members import MEMBER_COMMANDS
-from dledger_broker.kernel.topics import TOPIC_COMMANDS
-from dledger_broker.kernel.trims import TRIM_COMMANDS
-from dledger_broker.state.groups import GROUP_COMMANDS
-from dledger_broker.state.offsets import OFFSET_COMMANDS
-from dledger_broker.state.pins import PIN_COMMANDS
-from dledger_broker.state.remembered import SEND_COMMANDS
+from dledger_broker.kernel.feature import Feature
+from dledger_broker.kernel.state import registry_of
+from dledger_broker.state.groups import GROUP_COMMANDS, GROUPS
+from dledger_broker.state.offsets import OFFSET_COMMANDS, OFFSETS
+from dledger_broker.state.pins import PIN_COMMANDS, PINS
+from dledger_broker.state.remembered import REMEMBERED, SEND_COMMANDS
 
-COMMANDS: Final = CommandRegistry(
-    TOPIC_COMMANDS,
-    TRIM_COMMANDS,
-    MEMBER_COMMANDS,
-    GROUP_COMMANDS,
-    OFFSET_COMMANDS,
-    PIN_COMMANDS,
-    SEND_COMMANDS,
+FEATURES: Final = (
+    Feature("groups", GROUP_COMMANDS, GROUPS),
+    Feature("offsets", OFFSET_COMMANDS, OFFSETS),
+    Feature("pins", PIN_COMMANDS, PINS),
+    Feature("idempotent sends", SEND_COMMANDS, REMEMBERED),
 )
+
+COMMANDS: Final = registry_of(FEATURES)
 """Every command that this version understands."""

@@ -25,7 +25,8 @@ from dledger.replica.lateness import BOUNDS_S
 from dledger.replica.status import NodeStatus
 from dledger.types import Role
 from dledger_broker.kernel.counters import HELP
-from dledger_broker.state.tables import BrokerState
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.state.offsets import OFFSETS
 
 ROLES = tuple(role.name.lower() for role in Role)
 """Values of the label `role` of `dledger_raft_role`; the one that the node has is 1, the others 0."""
@@ -83,8 +84,8 @@ def _rocketmq(status: NodeStatus, state: BrokerState) -> Iterator[Metric]:
 def _consumers(broker: tuple[str, str], state: BrokerState, stored: Mapping[str, int]) -> Iterable[Metric]:
     committed = GaugeMetricFamily("rocketmq_consumer_offset", "Messages consumed per group", labels=_GROUP_LABELS)
     behind = GaugeMetricFamily("rocketmq_message_accumulation", "Messages not yet consumed", labels=_GROUP_LABELS)
-    for group, topic_name in state.offsets.pairs():
-        offset = sum(state.offsets.of(group, topic_name).values())
+    for group, topic_name in state.table(OFFSETS).pairs():
+        offset = sum(state.table(OFFSETS).of(group, topic_name).values())
         labels = (*broker, topic_name, group)
         committed.add_metric(labels, offset)
         behind.add_metric(labels, max(0, stored.get(topic_name, 0) - offset))

@@ -7,8 +7,10 @@ from typing import Final
 
 import msgspec
 
-from dledger_broker.kernel.commands import Kinds
+from dledger.statemachine import CommittedEntry
+from dledger_broker.kernel.commands import Command, Kinds
 from dledger_broker.kernel.digest import MASK, item_hash
+from dledger_broker.kernel.tables import Changes, Table
 
 
 class Features(msgspec.Struct, frozen=True):
@@ -27,7 +29,7 @@ class SetOrdinal(msgspec.Struct, frozen=True):
 MEMBER_COMMANDS: Final[Kinds] = {23: Features, 24: SetOrdinal}
 
 
-class MemberTable:
+class MemberTable(Table):
     """`kinds` are the command kinds by node id; `ordinal` is the group's number among those of its cluster, once set.
 
     A member that has never told its kinds is not in the table.
@@ -35,10 +37,22 @@ class MemberTable:
 
     __slots__ = ("digest", "kinds", "ordinal")
 
+    digest: int
+
     def __init__(self) -> None:
         self.kinds: dict[str, tuple[int, ...]] = {}
         self.ordinal: int | None = None
         self.digest = 0
+
+    def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
+        """See `Table.apply`."""
+        _ = entry
+        match command:
+            case Features(node_id=node_id, kinds=kinds):
+                self.put(node_id, kinds)
+                changes.members_changed = True
+            case SetOrdinal(ordinal=ordinal):
+                self.set_ordinal(ordinal)
 
     def put(self, node_id: str, kinds: tuple[int, ...]) -> None:
         """Remember which command kinds a member understands."""

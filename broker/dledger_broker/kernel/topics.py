@@ -8,9 +8,11 @@ from typing import Final
 import msgspec
 
 from dledger.invariants import invariant
-from dledger_broker.kernel.commands import Kinds
+from dledger.statemachine import CommittedEntry
+from dledger_broker.kernel.commands import Command, Kinds
 from dledger_broker.kernel.digest import MASK, item_hash, mix
 from dledger_broker.kernel.queues import QueueState, TopicState
+from dledger_broker.kernel.tables import Changes, Table
 from dledger_broker.kernel.topic_changes import TopicChanges
 from dledger_remoting.topics import TopicConfig
 
@@ -31,7 +33,7 @@ class DeleteTopic(msgspec.Struct, frozen=True):
 TOPIC_COMMANDS: Final[Kinds] = {16: PutTopic, 17: DeleteTopic}
 
 
-class TopicTable:
+class TopicTable(Table):
     """All topics; `by_name` and `by_bytes` are for readers and stay the same objects.
 
     `version` counts changes of topics, for registrations, and `changes` names those of late.  Queues in which nothing
@@ -54,6 +56,16 @@ class TopicTable:
         """The order-independent 64-bit digest of topics and queues."""
         self._settle()
         return self._sum
+
+    def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
+        """See `Table.apply`."""
+        match command:
+            case PutTopic(config=config):
+                self.put(config, entry.end)
+            case DeleteTopic(topic=name):
+                deleted = self.delete(name)
+                if deleted is not None:
+                    changes.topic_deleted(deleted)
 
     def put(self, config: TopicConfig, position: int) -> TopicState:
         """Create a topic at a log position, or replace its configuration; queues stay."""
@@ -123,7 +135,7 @@ class TopicTable:
         self._restored_version = version
 
     def finish_restore(self) -> None:
-        """What was put to restore it was no change."""
+        """See `Table.finish_restore`: what was put to restore it was no change."""
         self.version = self._restored_version
         self.changes = TopicChanges(self.version)
 

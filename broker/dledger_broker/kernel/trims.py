@@ -6,7 +6,10 @@ from typing import Final
 
 import msgspec
 
-from dledger_broker.kernel.commands import Kinds
+from dledger.statemachine import CommittedEntry
+from dledger_broker.kernel.commands import Command, Kinds
+from dledger_broker.kernel.tables import Changes, Table
+from dledger_broker.kernel.topics import TopicTable
 
 
 class TrimQueues(msgspec.Struct, frozen=True):
@@ -23,16 +26,31 @@ class TrimQueues(msgspec.Struct, frozen=True):
 TRIM_COMMANDS: Final[Kinds] = {22: TrimQueues}
 
 
-class Trims:
+class Trims(Table):
     """Below `before` the log is trimmed, or about to be, on every replica, whatever this one still keeps.
 
     The digest of the state leaves it out.
     """
 
-    __slots__ = ("before",)
+    __slots__ = ("_topics", "before")
 
-    def __init__(self) -> None:
+    def __init__(self, topics: TopicTable) -> None:
+        self._topics = topics
         self.before = 0
+
+    @property
+    def digest(self) -> int:
+        """Nothing: see the class."""
+        return 0
+
+    def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
+        """See `Table.apply`."""
+        _ = entry, changes
+        match command:
+            case TrimQueues(before_position=before_position, first_offsets=first_offsets):
+                self.raise_to(before_position)
+                for row in first_offsets:
+                    self._topics.trim_queue(*row)
 
     def raise_to(self, position: int) -> None:
         """A trim below a position is decided; a lower one changes nothing."""

@@ -12,6 +12,7 @@ from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.readers import Readers
+from dledger_broker.state.offsets import OFFSETS
 from dledger_remoting.bodies import ConsumerList, encode_body
 from dledger_remoting.codes import LanguageCode
 from dledger_remoting.consumers import (
@@ -123,11 +124,11 @@ class ConsumerProcessor:
         """Where a group has offsets or is subscribed; what its members gave up while they were there counts no more."""
         state, merged = self._machine.state, self._gossip.merged
         subscribed = {entry.topic for member in merged.consumers(group) for entry in member.subscription_data_set}
-        committed = {topic for name, topic in state.offsets.pairs() if name == group}
+        committed = {topic for name, topic in state.table(OFFSETS).pairs() if name == group}
         return sorted((subscribed or committed) | {retry_topic(group)})
 
     def _progress(self, group: str, topic: TopicState, queue_id: int) -> QueueProgress:
-        offset = self._machine.state.offsets.get(group, topic.config.topic_name, queue_id)
+        offset = self._machine.state.table(OFFSETS).get(group, topic.config.topic_name, queue_id)
         queue = topic.queues.get(queue_id)
         first, end = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
         return QueueProgress(end, offset or 0, offset or 0, 0, first, offset is not None)

@@ -5,7 +5,7 @@ one if both have the same topic, producer group, unique key (`UNIQ_KEY`) and `re
 flags and properties; a batch as a whole, with the same messages in the same order. Everything else is stored. Topics
 that the broker itself writes to (retry, dead letter, system) are left out, and so are messages without a unique key.
 
-What is stored is found by the replicated state (`state.remembered`), and then compared byte by byte. What is in flight
+What is stored is found by the replicated table of remembered sends, and then compared byte by byte. What is in flight
 is known to this leader only: a repetition waits for its outcome, and is looked at again.
 """
 
@@ -28,6 +28,7 @@ from dledger.types import Membership
 from dledger_broker.config import BrokerConfig
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.state import BrokerState
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.identities import (
     MAX_ROW_BYTES,
@@ -41,7 +42,7 @@ from dledger_broker.processors.identities import (
 )
 from dledger_broker.processors.record_tails import MessageParts
 from dledger_broker.processors.send_unit import PendingSend
-from dledger_broker.state.remembered import REMEMBER_SENDS, RememberedSends, RememberSends
+from dledger_broker.state.remembered import REMEMBER_SENDS, REMEMBERED, RememberedSends, RememberSends
 from dledger_broker.state.rows import ROW_BYTES, Row
 from dledger_remoting.errors import QuorumTimeout
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame
@@ -80,6 +81,7 @@ class IdempotentSends:
         requests: Requests,
     ) -> None:
         self._machine = machine
+        machine.on_state(self._keep_table)
         self._log = log
         self._env = env
         self._timeout_s = config.quorum_timeout_ms / 1000
@@ -105,6 +107,9 @@ class IdempotentSends:
         machine.on_leadership_changed.append(self._on_leadership)
         machine.on_features_changed.append(self._on_features)
 
+    def _keep_table(self, state: BrokerState) -> None:
+        self._table = state.table(REMEMBERED)
+
     def close(self) -> None:
         """Look again at nothing that waits."""
         self._closed = True
@@ -116,7 +121,7 @@ class IdempotentSends:
 
         The others are repetitions, and are or will be answered.
         """
-        table = self._machine.state.remembered
+        table = self._table
         if not table.window_ms:
             return sends, NO_ROWS
         keys, seeds = list(map(_UNIQUE_KEY, sends)), list(map(_SEED, sends))
@@ -147,7 +152,7 @@ class IdempotentSends:
     def _recall(self, families: Iterable[int]) -> None:
         """See what is remembered of families that were not seen."""
         for family in families:
-            self._seen[family] = self._machine.state.remembered.members(family)
+            self._seen[family] = self._table.members(family)
 
     def _admit_each(
         self, sends: Sequence[PendingSend], identities: Sequence[int]
@@ -164,7 +169,7 @@ class IdempotentSends:
                 self._hold(send[0])
                 continue
             if identity:
-                found = [row for row in self._machine.state.remembered.find(family) if row.members & member]
+                found = [row for row in self._table.find(family) if row.members & member]
                 try:
                     if found and self._is_stored(found, send):
                         continue
@@ -320,7 +325,7 @@ class IdempotentSends:
         staged, applied_position = self._staged, self._machine.applied_position
         while staged and staged[0][0] < applied_position:
             staged.popleft()
-        table = self._machine.state.remembered
+        table = self._table
         while not table.index(ROWS_PER_SLICE):
             pass  # those that have expired since are the first to be indexed
         self._not_indexed = sum(len(rows.families) for _, rows in staged)
@@ -348,7 +353,7 @@ class IdempotentSends:
 
     def _index_some(self) -> bool:
         """Index a slice of what is remembered; whether all of it is indexed."""
-        self._is_indexed = self._machine.state.remembered.index(ROWS_PER_SLICE)
+        self._is_indexed = self._table.index(ROWS_PER_SLICE)
         return self._is_indexed
 
 

@@ -13,6 +13,7 @@ from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Request
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.send_targets import retry_topic_config
+from dledger_broker.state.groups import GROUPS
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import BodyError, ServerError
 from dledger_remoting.headers import ConsumerGroupHeader, UnregisterClientHeader, decode_ext, encode_ext
@@ -122,7 +123,7 @@ class MembershipProcessor:
         if is_system_group(name):
             return False
         state = self._machine.state
-        if name not in state.groups:
+        if name not in state.table(GROUPS).by_name:
             return self._config.auto_create_group
         return consumer.consume_type is not ConsumeType.POP and retry_topic(name) not in state.topics
 
@@ -130,7 +131,7 @@ class MembershipProcessor:
         proposals = self._machine.proposals
 
         def group_exists(error: Exception | None) -> None:
-            config = self._machine.state.groups.get(consumer.group_name)
+            config = self._machine.state.table(GROUPS).by_name.get(consumer.group_name)
             if error is not None or config is None or consumer.consume_type is ConsumeType.POP:
                 done(error)
             else:
@@ -156,7 +157,7 @@ class MembershipProcessor:
                 channel.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext)
 
     def _is_notified(self, group: str) -> bool:
-        config = self._machine.state.groups.get(group)
+        config = self._machine.state.table(GROUPS).by_name.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
 
     def _announce_leader(self) -> None:

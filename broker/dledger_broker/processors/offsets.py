@@ -9,7 +9,9 @@ from dledger_broker.errors import NoSuchQueue
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Origin, Request, Requests, read_request
+from dledger_broker.kernel.state import BrokerState
 from dledger_broker.machine import BrokerMachine
+from dledger_broker.state.offsets import OFFSETS
 from dledger_broker.state.recent_commits import Committer, Key
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_json_header
@@ -35,9 +37,13 @@ class OffsetProcessor:
 
     def __init__(self, machine: BrokerMachine, env: Environment, group: Group, requests: Requests) -> None:
         self._machine = machine
+        machine.on_state(self._keep_table)
         self._env = env
         self._group = group
         self._requests = requests
+
+    def _keep_table(self, state: BrokerState) -> None:
+        self._offsets = state.table(OFFSETS)
 
     # ---------------------------------------------------------------- of consumer groups
 
@@ -63,7 +69,7 @@ class OffsetProcessor:
         A group without one starts at the beginning of a queue that has lost nothing yet, whatever it asks for: the
         "young topic" rule, which quick starts rely on.
         """
-        stored = self._machine.state.offsets.get(header.consumer_group, header.topic, header.queue_id)
+        stored = self._offsets.get(header.consumer_group, header.topic, header.queue_id)
         if stored is not None and stored >= 0:
             return stored
         if header.set_zero_if_not_found is not False:
@@ -115,7 +121,7 @@ class OffsetProcessor:
         return self._machine.offset_buffer.pending(*key) is None and not self._covers(key, offset)
 
     def _covers(self, key: Key, offset: int) -> bool:
-        committed = self._machine.state.offsets.get(*key)
+        committed = self._offsets.get(*key)
         return committed is not None and committed >= offset
 
     def _finish_overtaken(self, request: Request, key: Key, offset: int, error: Exception | None) -> None:
@@ -126,7 +132,7 @@ class OffsetProcessor:
 
     def _is_late(self, request: Request, key: Key, offset: int) -> bool:
         """True if a commit was overtaken on its way, or here, where it waited until a majority confirmed the leader."""
-        recent, now = self._machine.state.recent_commits, self._env.now()
+        recent, now = self._offsets.recent, self._env.now()
         under_way = self._machine.offset_buffer.under_way(key)
         if request.confirmed:
             last = (*recent.of(key, now), *under_way)[-1:]
@@ -141,10 +147,10 @@ class OffsetProcessor:
         """
         if not request.took_a_detour or self._machine.offset_buffer.under_way(key):
             return False
-        committed = self._machine.state.offsets.get(*key)
+        committed = self._offsets.get(*key)
         if committed is None or offset >= committed:
             return False
-        return self._machine.state.recent_commits.may_be_late(key, offset, self._env.now())
+        return self._offsets.recent.may_be_late(key, offset, self._env.now())
 
     def _finish_update(self, request: Request, error: Exception | None) -> None:
         if error is None:
@@ -157,9 +163,9 @@ class OffsetProcessor:
 
         The first repetition through another channel is stored once more: what comes through the one before is late now.
         """
-        if self._machine.state.offsets.get(*key) != offset or self._machine.offset_buffer.under_way(key):
+        if self._offsets.get(*key) != offset or self._machine.offset_buffer.under_way(key):
             return False
-        return not self._machine.state.recent_commits.moved(by, key, self._env.now())
+        return not self._offsets.recent.moved(by, key, self._env.now())
 
     def commit_by_pull(self, request: Request, fields: PullFields) -> None:
         """The offset that a pull carries: committed here, or sent on to the leader without waiting.

@@ -12,7 +12,7 @@ from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Buffer, Request, Requests, channel_key
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.state.pins import DeletePins, PutPin
+from dledger_broker.state.pins import PINS, DeletePins, PutPin
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
@@ -61,7 +61,7 @@ class PinProcessor:
         _check_name(header.name)
         if not 1 <= header.lease_millis <= MAX_LEASE_MS:
             raise InvalidParameter(f"leaseMillis {header.lease_millis} is outside 1..{MAX_LEASE_MS}")
-        pins = self._machine.state.pins
+        pins = self._machine.state.table(PINS)
         if len(pins) >= MAX_PINS and pins.get(header.name) is None:
             raise InvalidParameter(f"the group has {len(pins)} pins, the limit is {MAX_PINS}: release one")
         kept_from = self._machine.kept_from
@@ -74,7 +74,7 @@ class PinProcessor:
         self._machine.proposals.put_pin(command, partial(self._pinned, request, name))
 
     def _pinned(self, request: Request, name: str, error: LogError | None) -> None:
-        pin = self._machine.state.pins.get(name)
+        pin = self._machine.state.table(PINS).get(name)
         if error is not None:
             self._requests.fail(request, error)
         elif pin is None:
@@ -102,20 +102,22 @@ class PinProcessor:
 
     def list(self, request: Request) -> None:
         """20015: all pins."""
-        pins = sorted(self._machine.state.pins, key=lambda pin: pin.name)
+        pins = sorted(self._machine.state.table(PINS), key=lambda pin: pin.name)
         rows = [PinRow(pin.name, pin.position, pin.lease_ms, pin.expires_ms) for pin in pins]
         self._requests.respond(request, encode_body(PinList(rows)))
 
     def renew_by_read(self, name: str) -> None:
         """A read names a pin: have its lease start anew, now and then. A pin that is gone stays gone."""
-        pin = self._machine.state.pins.get(name)
+        pin = self._machine.state.table(PINS).get(name)
         now = self._env.now()
         if pin is None:
             return
         pause_s = pin.lease_ms * RENEW_AFTER_SHARE / 1000
         if now - self._renewing.get(name, -pause_s) < pause_s:
             return
-        self._renewing = {known: at for known, at in self._renewing.items() if self._machine.state.pins.get(known)}
+        self._renewing = {
+            known: at for known, at in self._renewing.items() if self._machine.state.table(PINS).get(known)
+        }
         self._renewing[name] = now
         header = PinHeader(pin.name, pin.position, pin.lease_ms, renewal=True)
         request = _own_request(self._group.node_id, header, now)

@@ -22,10 +22,12 @@ from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.roles import Roles
 from dledger_broker.kernel.routes import Effect
+from dledger_broker.kernel.state import BrokerState
 from dledger_broker.longpoll import HeldPull, LongPolls
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.readers import Readers
+from dledger_broker.state.groups import GROUPS
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.errors import (
@@ -96,6 +98,7 @@ class PullProcessor:
         roles: Roles,
     ) -> None:
         self._machine = machine
+        machine.on_state(self._keep_table)
         self._log = log
         self._env = env
         self._group = group
@@ -111,6 +114,9 @@ class PullProcessor:
         self.accepts_waiting = True
         machine.on_topics_changed.append(self.held.release_dropped)
         group.listeners.append(self._on_leadership)
+
+    def _keep_table(self, state: BrokerState) -> None:
+        self._groups = state.table(GROUPS).by_name
 
     def stop_holding(self) -> None:
         """Answer every held pull, and hold no more."""
@@ -149,7 +155,7 @@ class PullProcessor:
         """Check a pull, then read. Raises `RemotingError` with RocketMQ's code."""
         if fields.roles is not None:
             self._roles.require(fields.roles)
-        group = self._machine.state.groups.get(fields.consumer_group)
+        group = self._groups.get(fields.consumer_group)
         if group is None:
             validate_group(fields.consumer_group)
             if not is_system_group(fields.consumer_group):

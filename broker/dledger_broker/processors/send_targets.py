@@ -11,7 +11,9 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.state import BrokerState
 from dledger_broker.machine import BrokerMachine
+from dledger_broker.state.groups import GROUPS
 from dledger_broker.system_topics import auto_create_example
 from dledger_remoting.errors import GroupNotExist, NoPermission, TopicNotExist
 from dledger_remoting.hotpath import SendV2Fields
@@ -123,6 +125,7 @@ class SendTargets:
         requests: Requests,
     ) -> None:
         self._machine = machine
+        machine.on_state(self._keep_table)
         self._config = config
         self._announcements = announcements
         self._requests = requests
@@ -130,6 +133,9 @@ class SendTargets:
         machine.on_topics_changed.append(self.forget)
         machine.on_groups_changed.append(self.forget)
         group.listeners.append(self.forget)
+
+    def _keep_table(self, state: BrokerState) -> None:
+        self._groups = state.table(GROUPS).by_name
 
     def forget(self) -> None:
         """Topics, groups or the leadership changed."""
@@ -203,7 +209,7 @@ class SendTargets:
             self._requests.resume(request, error)
 
     def _create_retry(self, request: Request, group_name: str) -> None:
-        group = self._machine.state.groups.get(group_name)
+        group = self._groups.get(group_name)
         if group is None:
             validate_group(group_name)
             if not self._config.auto_create_group:
@@ -220,7 +226,7 @@ class SendTargets:
         self, request: Request, fields: SendV2Fields, target: SendTarget, group_name: str
     ) -> SendTarget | None:
         """A message that was retried too often goes to the group's dead letter topic."""
-        group = self._machine.state.groups.get(group_name)
+        group = self._groups.get(group_name)
         if group is None:
             self._create_retry(request, group_name)
             return None

@@ -12,6 +12,7 @@ from dledger_broker.announcements import Announcements
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine
+from dledger_broker.state.groups import GROUPS
 from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.errors import GroupNotExist, InvalidParameter, TopicNotExist
 from dledger_remoting.headers import (
@@ -175,14 +176,16 @@ class TopicProcessor:
     def one_group(self, request: Request) -> None:
         """352: one group's configuration."""
         name = decode_ext(GroupHeader, request.ext).group
-        config = self._machine.state.groups.get(name)
+        config = self._machine.state.table(GROUPS).by_name.get(name)
         if config is None:
             raise GroupNotExist(f"consumer group {name} does not exist")
         self._requests.respond(request, encode_body(config))
 
     def all_groups(self, request: Request) -> None:
         """201: the configuration of every group."""
-        table = SubscriptionGroupTable(dict(self._machine.state.groups), data_version=self.data_version())
+        table = SubscriptionGroupTable(
+            dict(self._machine.state.table(GROUPS).by_name), data_version=self.data_version()
+        )
         self._requests.respond(request, encode_body(table))
 
     def _finish_topics(self, request: Request, names: Sequence[str]) -> Callable[[Exception | None], None]:

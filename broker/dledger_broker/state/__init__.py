@@ -1,7 +1,6 @@
-"""State that a failover keeps: topics, groups, consumer offsets and every queue's next and first kept offset.
+"""State that a failover keeps, and that is not the kernel's: groups, consumer offsets, pins, remembered sends.
 
-`tables.py` puts it together, from the kernel's tables and those of groups, offsets, pins and remembered sends here; a
-table's module has its commands, the decided facts that the log carries.  `applying.py` says what they do,
-`snapshot.py` holds the state's encoding, `proposals.py` and `offset_buffer.py` what a leader has proposed and not yet
-applied.  No I/O, no clocks, no requests.  Start at `tables.py`.
+A table's module has its commands, the decided facts that the log carries, and the key by which a state has the table
+(`kernel.state`).  `snapshot.py` holds the state's encoding, `proposals.py` and `offset_buffer.py` what a leader has
+proposed and not yet applied.  No I/O, no clocks, no requests.  Start at `groups.py`, then `offsets.py`.
 """

@@ -6,8 +6,10 @@ from typing import Final
 
 import msgspec
 
-from dledger_broker.kernel.commands import Kinds
+from dledger.statemachine import CommittedEntry
+from dledger_broker.kernel.commands import Command, Kinds
 from dledger_broker.kernel.digest import MASK, item_hash
+from dledger_broker.kernel.tables import Changes, Table, TableKey
 from dledger_remoting.topics import SubscriptionGroupConfig
 
 
@@ -27,14 +29,27 @@ class DeleteGroup(msgspec.Struct, frozen=True):
 GROUP_COMMANDS: Final[Kinds] = {18: PutGroup, 19: DeleteGroup}
 
 
-class GroupTable:
+class GroupTable(Table):
     """All consumer groups; `by_name` is for readers and stays the same object."""
 
     __slots__ = ("by_name", "digest")
 
+    digest: int
+
     def __init__(self) -> None:
         self.by_name: dict[str, SubscriptionGroupConfig] = {}
         self.digest = 0
+
+    def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
+        """See `Table.apply`."""
+        _ = entry
+        match command:
+            case PutGroup(config=config):
+                self.put(config)
+                changes.groups_changed = True
+            case DeleteGroup(group=name, clean_offsets=clean_offsets):
+                self.delete(name)
+                changes.group_deleted(name, clean_offsets=clean_offsets)
 
     def put(self, config: SubscriptionGroupConfig) -> None:
         """Create or replace a consumer group."""
@@ -47,6 +62,9 @@ class GroupTable:
 
     def _replace(self, before: SubscriptionGroupConfig | None, after: SubscriptionGroupConfig | None) -> None:
         self.digest = (self.digest - _hash(before) + _hash(after)) & MASK
+
+
+GROUPS: Final = TableKey("groups", GroupTable)
 
 
 def _hash(config: SubscriptionGroupConfig | None) -> int:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
-from dledger_broker.kernel.commands import Kinds
+from dledger.statemachine import CommittedEntry
+from dledger_broker.kernel.commands import Command, Kinds
 from dledger_broker.kernel.digest import MASK, item_hash, mix
-from dledger_broker.state.recent_commits import Committer
+from dledger_broker.kernel.tables import Changes, Table, TableKey
+from dledger_broker.state.recent_commits import Committer, RecentCommits
 
 
 class CommitOffsets(msgspec.Struct, frozen=True):
@@ -47,19 +49,44 @@ class _Row:
         return sum(mix(mix(self.key_hash, queue_id), offset) for queue_id, offset in self.offsets.items())
 
 
-class OffsetTable:
+class OffsetTable(Table):
     """What consumer groups have committed.
 
+    `recent` remembers who committed of late, by this replica's clock; the digest leaves it out, and `learn` fills it.
     `digest` is the order-independent digest of the table.  `capture` takes time per (group, topic) pair, not per queue:
     later commits copy the rows that they touch.
     """
 
-    __slots__ = ("_epoch", "_rows", "digest")
+    __slots__ = ("_applied", "_epoch", "_rows", "digest", "recent")
+
+    digest: int
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], _Row] = {}
         self._epoch = 0
+        self._applied: list[CommitOffsets] = []
+        self.recent = RecentCommits()
         self.digest = 0
+
+    def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
+        """See `Table.apply`."""
+        _ = entry, changes
+        match command:
+            case CommitOffsets(offsets=offsets):
+                for group, topic, queue_id, offset in offsets:
+                    self.commit(group, topic, queue_id, offset)
+                self._applied.append(command)
+            case DeleteOffsets(pairs=pairs):
+                for group, topic in pairs:
+                    self.remove(group, topic)
+
+    def learn(self, now: Callable[[], float]) -> None:
+        """Remember who made the commits that were applied since the last call, by the event loop's clock."""
+        if not self._applied:
+            return
+        applied, self._applied = self._applied, []
+        for commits in applied:
+            self.recent.learn(commits.offsets, commits.committers, commits.by, now())
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """The committed offset, or None."""
@@ -111,3 +138,6 @@ class OffsetTable:
         """The table as it is now; later changes leave the captured mappings alone."""
         self._epoch += 1
         return [(key, row.offsets) for key, row in self._rows.items()]
+
+
+OFFSETS: Final = TableKey("offsets", OffsetTable)

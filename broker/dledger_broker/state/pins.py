@@ -7,8 +7,10 @@ from typing import Final
 
 import msgspec
 
-from dledger_broker.kernel.commands import Kinds
+from dledger.statemachine import CommittedEntry
+from dledger_broker.kernel.commands import Command, Kinds
 from dledger_broker.kernel.digest import MASK, item_hash
+from dledger_broker.kernel.tables import Changes, Table, TableKey
 
 
 class PutPin(msgspec.Struct, frozen=True):
@@ -46,10 +48,12 @@ class Pin(msgspec.Struct, frozen=True, array_like=True):
         return self.renewed_ms + self.lease_ms
 
 
-class PinTable:
+class PinTable(Table):
     """All pins by name. `digest` is order-independent; no clock has a say in what is in the table."""
 
     __slots__ = ("_pins", "digest")
+
+    digest: int
 
     def __init__(self) -> None:
         self._pins: dict[str, Pin] = {}
@@ -60,6 +64,15 @@ class PinTable:
 
     def __len__(self) -> int:
         return len(self._pins)
+
+    def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
+        """See `Table.apply`."""
+        _ = entry, changes
+        match command:
+            case PutPin(name=name, position=position, lease_ms=lease_ms, renewed_ms=renewed_ms):
+                self.put(Pin(name, position, lease_ms, renewed_ms))
+            case DeletePins(names=names):
+                self.remove(names)
 
     def get(self, name: str) -> Pin | None:
         """A pin, or None."""
@@ -93,6 +106,9 @@ class PinTable:
     def lowest(self, now_ms: int) -> int | None:
         """The lowest position of a pin whose lease runs, or None."""
         return min((pin.position for pin in self if pin.expires_ms > now_ms), default=None)
+
+
+PINS: Final = TableKey("pins", PinTable)
 
 
 def _hash(pin: Pin) -> int:

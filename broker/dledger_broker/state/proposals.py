@@ -11,10 +11,10 @@ from dledger.invariants import invariant
 from dledger.log import Log
 from dledger_broker.kernel.commands import LAST_BASE_KIND, Command, CommandRegistry
 from dledger_broker.kernel.contexts import CommandContext, Done
+from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
-from dledger_broker.state.groups import DeleteGroup, PutGroup
-from dledger_broker.state.pins import DeletePins, Pin, PutPin
-from dledger_broker.state.tables import BrokerState
+from dledger_broker.state.groups import GROUPS, DeleteGroup, PutGroup
+from dledger_broker.state.pins import PINS, DeletePins, Pin, PutPin
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 
@@ -122,7 +122,7 @@ class Proposals:
         waiters = self._groups.get(name)
         if waiters is not None:
             waiters.append(lambda error: done(error) if error is not None else self.ensure_group(config, done))
-        elif name in self._state().groups:
+        elif name in self._state().table(GROUPS).by_name:
             done(None)
         else:
             self.put_group(config, done)
@@ -154,7 +154,7 @@ class Proposals:
     def delete_pins(self, names: tuple[str, ...], done: Done) -> None:
         """Give pins up, even if the disk is full: that makes room; a name without a pin is no error."""
         command = DeletePins(names)
-        makes_room = any(self._state().pins.get(name) for name in names)
+        makes_room = any(self._state().table(PINS).get(name) for name in names)
         self._given_up.append(command)
 
         def finished(error: LogError | None) -> None:
@@ -166,12 +166,12 @@ class Proposals:
     def lasting_pin(self, name: str) -> Pin | None:
         """A pin that is applied and that nobody gives up at this moment, or None."""
         given_up = any(name in command.names for command in self._given_up)
-        return None if given_up else self._state().pins.get(name)
+        return None if given_up else self._state().table(PINS).get(name)
 
     def lowest_pin(self, now_ms: int) -> int | None:
         """The lowest position of a pin whose lease runs, or None."""
         positions = [pin.position for pin in self._pins]
-        applied = self._state().pins.lowest(now_ms)
+        applied = self._state().table(PINS).lowest(now_ms)
         if applied is not None:
             positions.append(applied)
         return min(positions, default=None)
@@ -179,7 +179,7 @@ class Proposals:
     def expired_pins(self, now_ms: int) -> tuple[str, ...]:
         """The pins whose leases are over and that nobody renews at this moment."""
         renewed = {pin.name for pin in self._pins}
-        return tuple(name for name in self._state().pins.expired(now_ms) if name not in renewed)
+        return tuple(name for name in self._state().table(PINS).expired(now_ms) if name not in renewed)
 
     def _change(self, pending: dict[str, deque[Done]], name: str, command: Command, done: Done) -> None:
         pending[name] = deque()

@@ -27,8 +27,9 @@ import msgspec
 
 from dledger.errors import CorruptionError
 from dledger.statemachine import CommittedEntry
-from dledger_broker.kernel.commands import Kinds, RawCommand
+from dledger_broker.kernel.commands import Command, Kinds, RawCommand
 from dledger_broker.kernel.digest import mix
+from dledger_broker.kernel.tables import Changes, Table, TableKey
 from dledger_broker.state.rows import POSITION_BYTES, ROW_BYTES, Row, Rows, Run
 from dledger_remoting.record import STORE_TIMESTAMP_PLACE
 
@@ -99,7 +100,7 @@ def store_timestamp_of(entry: CommittedEntry) -> int:
     return int.from_bytes(entry.records[STORE_TIMESTAMP_PLACE : STORE_TIMESTAMP_PLACE + 8], "big")
 
 
-class RememberedSends:
+class RememberedSends(Table):
     """See the module's description. `window_ms` 0 remembers nothing, and nothing was ever remembered then."""
 
     __slots__ = (
@@ -153,8 +154,15 @@ class RememberedSends:
         self.window_ms = window_ms
         self.max_rows = max_rows
 
-    def apply_rows(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
-        """Apply the payload of a `RememberSends`. Raises `CorruptionError` for one that is none."""
+    def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
+        """See `Table.apply`."""
+        _ = entry, changes
+        match command:
+            case LimitSends(window_ms=window_ms, max_rows=max_rows):
+                self.limit(window_ms, max_rows)
+
+    def apply_raw(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
+        """See `Table.apply_raw`: a `RememberSends`."""
         self.remember(_rows_in(payload), store_timestamp_of(entry))
 
     def remember(self, rows: bytes, store_ms: int) -> None:
@@ -249,7 +257,10 @@ class RememberedSends:
         self._rows.add(run)
 
     def finish_restore(self) -> None:
-        """Everything is restored. Raises `CorruptionError` if that is not what a `capture` gave."""
+        """See `Table.finish_restore`: raises `CorruptionError` if that is not what a `capture` gave."""
         expected = self._added + 1 - self._first_number if self._marks else 0
         if len(self._rows) != expected:
             raise CorruptionError(f"a snapshot has {len(self._rows)} rows of remembered sends, expected {expected}")
+
+
+REMEMBERED: Final = TableKey("sends", RememberedSends)

@@ -7,18 +7,21 @@ A stream is a sequence of frames, each a length (4 bytes, big-endian) and a Mess
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import starmap
 from typing import Final, TypeAlias
 
 import msgspec
 
 from dledger.errors import CorruptionError
-from dledger_broker.state.pins import Pin
+from dledger_broker.kernel.feature import Feature
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.state.groups import GROUPS
+from dledger_broker.state.offsets import OFFSETS, OffsetTable
+from dledger_broker.state.pins import PINS, Pin
 from dledger_broker.state.recent_commits import LATE_COMMIT_S, Remembered
-from dledger_broker.state.remembered import Summary
+from dledger_broker.state.remembered import REMEMBERED, Summary
 from dledger_broker.state.rows import Run
-from dledger_broker.state.tables import BrokerState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 FORMAT: Final = 1
@@ -107,13 +110,15 @@ def encode_state(state: BrokerState, now: float) -> Iterator[bytes]:
         if queue.next_offset
     ]
     topics = [(topic.config, topic.created_position) for topic in state.topics.values()]
-    groups = list(state.groups.values())
-    offsets, recent = state.offsets.capture(), state.recent_commits.capture(now)
+    groups = list(state.table(GROUPS).by_name.values())
+    committed = state.table(OFFSETS)
+    offsets, recent = committed.capture(), committed.recent.capture(now)
     start, end = _Start(FORMAT, state.topic_table.version, state.trims.before), _End(state.digest())
     features = dict(state.members.kinds)
-    ordinal, pins = state.members.ordinal, list(state.pins)
-    remembers = state.remembered.window_ms > 0 or len(state.remembered) > 0
-    summary, runs = state.remembered.capture()
+    ordinal, pins = state.members.ordinal, list(state.table(PINS))
+    remembered = state.table(REMEMBERED)
+    remembers = remembered.window_ms > 0 or len(remembered) > 0
+    summary, runs = remembered.capture()
 
     def frames() -> Iterator[_Frame]:
         yield start
@@ -142,11 +147,12 @@ def encode_state(state: BrokerState, now: float) -> Iterator[bytes]:
     return map(_framed, frames())
 
 
-def decode_state(chunks: Iterable[bytes], now: float) -> BrokerState:
+def decode_state(chunks: Iterable[bytes], now: float, features: Sequence[Feature]) -> BrokerState:
     """The state in a stream; what it remembers of commits counts as new at `now`, a time of the event loop's clock.
 
     Raises `CorruptionError` if the stream is incomplete or its digest does not match."""
-    state = BrokerState()
+    state = BrokerState(features)
+    groups, pins, remembered = state.table(GROUPS), state.table(PINS), state.table(REMEMBERED)
     ended: _End | None = None
     for frame in _frames(chunks):
         match frame:
@@ -163,9 +169,9 @@ def decode_state(chunks: Iterable[bytes], now: float) -> BrokerState:
                     _restore_queue(state, topic, queue_id, next_offset, first_offset)
             case _Groups():
                 for config in frame.rows:
-                    state.group_table.put(config)
+                    groups.put(config)
             case _Offsets():
-                _restore_offsets(state, frame, now)
+                _restore_offsets(state.table(OFFSETS), frame, now)
             case _Features():
                 for node_id, kinds in frame.rows.items():
                     state.members.put(node_id, kinds)
@@ -173,15 +179,14 @@ def decode_state(chunks: Iterable[bytes], now: float) -> BrokerState:
                 state.members.set_ordinal(frame.ordinal)
             case _Pins():
                 for pin in frame.rows:
-                    state.pins.put(pin)
+                    pins.put(pin)
             case _Sends():
-                state.remembered.restore(frame.summary)
+                remembered.restore(frame.summary)
             case _Run():
-                state.remembered.restore_run(Run(frame.families, frame.members, frame.positions))
+                remembered.restore_run(Run(frame.families, frame.members, frame.positions))
             case _End():
                 ended = frame
-    state.topic_table.finish_restore()
-    state.remembered.finish_restore()
+    state.finish_restore()
     if ended is None:
         raise CorruptionError("snapshot of the broker's state ends before its last frame")
     if ended.digest != state.digest():
@@ -197,15 +202,15 @@ def _restore_queue(state: BrokerState, topic: str, queue_id: int, next_offset: i
     state.topic_table.restore_queue(topic, queue_id, next_offset, first_offset)
 
 
-def _restore_offsets(state: BrokerState, frame: _Offsets, now: float) -> None:
+def _restore_offsets(table: OffsetTable, frame: _Offsets, now: float) -> None:
     for group, topic, offsets in frame.rows:
         for queue_id, offset in offsets.items():
-            state.offsets.commit(group, topic, queue_id, offset)
+            table.commit(group, topic, queue_id, offset)
     if frame.recent is None:
-        state.recent_commits.unknown_until = now + LATE_COMMIT_S
+        table.recent.unknown_until = now + LATE_COMMIT_S
         return
     for (group, topic, _), remembered in zip(frame.rows, frame.recent, strict=False):
-        state.recent_commits.restore(group, topic, remembered, now)
+        table.recent.restore(group, topic, remembered, now)
 
 
 def _slices(rows: Sized) -> range:

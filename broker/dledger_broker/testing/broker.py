@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from dledger.store.disk import Disk
 from dledger.testing.disk import SimDisk
-from dledger_broker.features import COMMANDS
+from dledger_broker.features import FEATURES
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.testing.environment import START_MS, FakeEnvironment
@@ -36,7 +36,7 @@ class BrokerInMemory:
         self.disk = disk or SimDisk()
         self.config = config
         self.env = FakeEnvironment()
-        self.machine = BrokerMachine("", env=self.env, commands=COMMANDS, config=config, disk=self.disk)
+        self.machine = BrokerMachine("", env=self.env, features=FEATURES, config=config, disk=self.disk)
         self.node = FakeNode(self.machine, self.env, log)
         self.machine.attach(self.node)
         self.node.start(lead=lead)

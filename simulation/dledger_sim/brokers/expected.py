@@ -11,10 +11,11 @@ from collections import Counter, defaultdict
 from typing import Final, NamedTuple, TypeAlias
 
 from dledger_broker.kernel.queues import TopicState
-from dledger_broker.state.offsets import CommitOffsets
-from dledger_broker.state.pins import Pin
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.state.groups import GROUPS
+from dledger_broker.state.offsets import OFFSETS, CommitOffsets
+from dledger_broker.state.pins import PINS, Pin
 from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer
-from dledger_broker.state.tables import BrokerState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 from dledger_sim.brokers.history import History
 from dledger_sim.log.invariants import require
@@ -151,10 +152,10 @@ class Expected:
         for name, topic in state.topics.items():
             _compare_topic(node, index, topics[name], topic)
         groups = {name: config for name, history in self.groups.items() if (config := history.last) is not None}
-        self._same(node, index, "groups", groups, state.groups)
+        self._same(node, index, "groups", groups, state.table(GROUPS).by_name)
         offsets = {key: offset for key, history in self.offsets.items() if (offset := history.last) is not None}
         self._same(node, index, "offsets", offsets, _offsets_of(state))
-        self._same(node, index, "pins", self.pins, {pin.name: pin for pin in state.pins})
+        self._same(node, index, "pins", self.pins, {pin.name: pin for pin in state.table(PINS)})
         self._same(node, index, "features", self.features, state.members.kinds)
         self.compare_undigested(node, index, state)
 
@@ -167,7 +168,7 @@ class Expected:
             commit = history.at(index)
             if commit is None or commit.by is None or moment - commit.moment > REMEMBERED_S or key not in offsets:
                 continue  # of what a deletion has taken along nothing needs to be known
-            known = [(taken.offset, taken.by) for taken in state.recent_commits.of(key, now)]
+            known = [(taken.offset, taken.by) for taken in state.table(OFFSETS).recent.of(key, now)]
             require(
                 (commit.offset, commit.by) in known,
                 "a restart forgets nothing of who committed of late",
@@ -199,8 +200,8 @@ class Expected:
 def _offsets_of(state: BrokerState) -> dict[OffsetKey, int]:
     return {
         (group, topic, queue_id): offset
-        for group, topic in state.offsets.pairs()
-        for queue_id, offset in state.offsets.of(group, topic).items()
+        for group, topic in state.table(OFFSETS).pairs()
+        for queue_id, offset in state.table(OFFSETS).of(group, topic).items()
     }
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from dledger.invariants import InvariantError
 from dledger.statemachine import Leadership
 from dledger_broker.config import Address, BrokerConfig
-from dledger_broker.features import COMMANDS
+from dledger_broker.features import FEATURES
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.machine import BrokerMachine, MachineConfig
@@ -87,7 +87,7 @@ class SimBroker:
         self.broker = BrokerMachine(
             "",
             env=environment,
-            commands=COMMANDS,
+            features=FEATURES,
             config=MachineConfig(
                 node_id=name,
                 offset_flush_ms=settings.offset_flush_ms,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+from dledger_broker.state.remembered import REMEMBERED
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_sim.brokers.branches import watch
 from dledger_sim.brokers.bulk import BulkReader
@@ -62,7 +63,7 @@ class BrokerTrial:
         self.counts["cold read"] += counters.cold_reads
         self.counts["repetition answered"] += counters.idempotent_repeats
         self.counts["repetition held"] += counters.idempotent_waits
-        remembered = broker.broker.state.remembered
+        remembered = broker.broker.state.table(REMEMBERED)
         self.counts["remembered sends expired"] += remembered.capture()[0].added > len(remembered)
 
     def start(self, group: SimGroup) -> None:

@@ -13,10 +13,12 @@ from dledger.net import http
 from dledger.net.proof import prove
 from dledger.net.settings import LinkCounters
 from dledger.replica.status import LoopLateness, NodeStatus, PeerStatus
+from dledger_broker.features import FEATURES
 from dledger_broker.frontend.exporter import NodeCollector
 from dledger_broker.frontend.http import start_http, unready_because
 from dledger_broker.kernel.counters import HELP, BrokerCounters
-from dledger_broker.state.tables import BrokerState
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.state.offsets import OFFSETS
 from dledger_remoting.topics import TopicConfig
 
 LEADER = NodeStatus(
@@ -83,7 +85,7 @@ class FakeBroker:
         self.config = Config()
         self.is_draining = False
         self.is_introduced = True
-        self.state = BrokerState()
+        self.state = BrokerState(FEATURES)
         self.now = status
         self.delivered = 0
         self.node = FakeMember()
@@ -236,8 +238,8 @@ async def test_topics_and_groups_have_the_names_of_rocketmqs_exporter_on_the_lea
     broker, get = served
     topic = broker.state.topic_table.put(TopicConfig(topic_name="orders"), 0)
     topic.queue(0).next_offset, topic.queue(1).next_offset = 5, 7
-    broker.state.offsets.commit("billing", "orders", 0, 4)
-    broker.state.offsets.commit("billing", "orders", 1, 1)
+    broker.state.table(OFFSETS).commit("billing", "orders", 0, 4)
+    broker.state.table(OFFSETS).commit("billing", "orders", 1, 1)
     found = samples((await get("/metrics"))[1])
     assert found["rocketmq_producer_offset", ("orders",)] == 12
     assert found["rocketmq_consumer_offset", ("billing", "orders")] == 5

@@ -7,6 +7,7 @@ import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, json_body, records
 
 from dledger_broker.kernel.requests import Request
+from dledger_broker.state.offsets import OFFSETS
 from dledger_remoting.codes import RequestCode, request_code_name
 from dledger_remoting.command import RemotingCommand, encode_command
 from dledger_remoting.errors import MessageIllegal
@@ -113,7 +114,7 @@ def test_a_group_is_created_shown_and_deleted(broker: ServedBroker, client: Fake
     broker.advance(1)
     assert client.call(207, {"groupName": "CG", "cleanOffset": "true"}).code == 0
     assert client.call(352, {"group": "CG"}).code == 26
-    assert broker.memory.machine.state.offsets.get("CG", "T1", 0) is None
+    assert broker.memory.machine.state.table(OFFSETS).get("CG", "T1", 0) is None
 
 
 @pytest.mark.parametrize(

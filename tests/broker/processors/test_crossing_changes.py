@@ -6,6 +6,8 @@ import msgspec
 from served_broker import FakeClient, ServedBroker, pull_ext, send_ext
 
 from dledger_broker.founding import Founding
+from dledger_broker.state.offsets import OFFSETS
+from dledger_broker.state.pins import PINS
 from dledger_remoting.topics import SubscriptionGroupConfig
 
 KEY = ("CG", "T1", 0)
@@ -65,7 +67,7 @@ def test_a_commit_is_void_once_its_topic_is_deleted(broker: ServedBroker, client
     client.call(215, {"topic": "T1"})
     client.call(17, topic_ext("T1"))
     broker.advance(5)
-    assert broker.memory.machine.state.offsets.get(*KEY) is None
+    assert broker.memory.machine.state.table(OFFSETS).get(*KEY) is None
 
 
 def test_no_commit_slips_in_behind_the_deletion_of_its_topic(broker: ServedBroker, client: FakeClient) -> None:
@@ -74,7 +76,7 @@ def test_no_commit_slips_in_behind_the_deletion_of_its_topic(broker: ServedBroke
     client.send(15, commit_ext(7))
     broker.memory.machine.flush_offsets(lambda _: None)
     broker.advance(5)
-    assert broker.memory.machine.state.offsets.get(*KEY) is None
+    assert broker.memory.machine.state.table(OFFSETS).get(*KEY) is None
 
 
 def test_a_commit_is_void_once_its_group_is_deleted_with_its_offsets(broker: ServedBroker, client: FakeClient) -> None:
@@ -82,7 +84,7 @@ def test_a_commit_is_void_once_its_group_is_deleted_with_its_offsets(broker: Ser
     client.send(15, commit_ext(7))
     client.call(207, {"groupName": "CG", "cleanOffset": "true"})
     broker.advance(5)
-    assert broker.memory.machine.state.offsets.get(*KEY) is None
+    assert broker.memory.machine.state.table(OFFSETS).get(*KEY) is None
 
 
 def test_no_commit_slips_in_behind_the_deletion_of_its_group(broker: ServedBroker, client: FakeClient) -> None:
@@ -91,7 +93,7 @@ def test_no_commit_slips_in_behind_the_deletion_of_its_group(broker: ServedBroke
     client.send(15, commit_ext(7))
     broker.memory.machine.flush_offsets(lambda _: None)
     broker.advance(5)
-    assert broker.memory.machine.state.offsets.get(*KEY) is None
+    assert broker.memory.machine.state.table(OFFSETS).get(*KEY) is None
 
 
 def founded(broker: ServedBroker) -> FakeClient:
@@ -106,7 +108,7 @@ def test_a_renewal_does_not_bring_back_a_pin_that_is_being_given_up(broker: Serv
     broker.advance(30)
     client.send(20014, {"name": "job"})
     client.call_from_disk(20011, {"start": "0", "end": "0", "roles": "leader", "pin": "job"})
-    assert list(broker.memory.machine.state.pins) == []
+    assert list(broker.memory.machine.state.table(PINS)) == []
 
 
 def test_a_pin_behind_which_it_is_given_up_at_once_is_gone(broker: ServedBroker) -> None:
@@ -115,7 +117,7 @@ def test_a_pin_behind_which_it_is_given_up_at_once_is_gone(broker: ServedBroker)
     release = client.send(20014, {"name": "job"})
     broker.settle()
     assert client.answered(release).code == 0
-    assert list(broker.memory.machine.state.pins) == []
+    assert list(broker.memory.machine.state.table(PINS)) == []
 
 
 def test_no_node_refuses_alone_what_a_later_change_may_allow(broker: ServedBroker, client: FakeClient) -> None:

@@ -11,6 +11,7 @@ from served_broker import FakeClient, MakeBroker, ServedBroker, make_served_brok
 from dledger.errors import LogFullError
 from dledger_broker.founding import Founding
 from dledger_broker.processors import idempotent
+from dledger_broker.state.remembered import REMEMBERED
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.command import RemotingCommand, encode_command
 
@@ -96,10 +97,10 @@ def counting(count: int, begin: int = 0, **kind: object) -> list[Send]:
 
 def test_keys_that_follow_each_other_share_rows_and_each_repetition_is_found(broker: ServedBroker):
     warm(broker)
-    rows = len(broker.memory.machine.state.remembered)
+    rows = len(broker.memory.machine.state.table(REMEMBERED))
     sends = counting(50, begin=5)
     first = sent(broker, sends)
-    assert len(broker.memory.machine.state.remembered) == rows + 4
+    assert len(broker.memory.machine.state.table(REMEMBERED)) == rows + 4
     assert len(set(first)) == 50
     for number, send in enumerate(sends):
         assert sent(broker, [send]) == [first[number]]

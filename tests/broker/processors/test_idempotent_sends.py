@@ -11,6 +11,7 @@ from served_broker import MakeBroker, ServedBroker, make_served_broker, send_ext
 from dledger.errors import CorruptionError
 from dledger_broker.founding import Founding
 from dledger_broker.processors import idempotent
+from dledger_broker.state.remembered import REMEMBERED
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_command
@@ -33,7 +34,7 @@ def remembering(broker: ServedBroker, max_keys: int = 1000) -> ServedBroker:
     config = replace(broker.config, idempotent_window_ms=WINDOW_MS, max_idempotent_keys=max_keys)
     Founding(broker.memory.machine, broker.memory.env, config)
     broker.settle()
-    assert broker.memory.machine.state.remembered.window_ms == WINDOW_MS
+    assert broker.memory.machine.state.table(REMEMBERED).window_ms == WINDOW_MS
     return broker
 
 
@@ -180,7 +181,7 @@ def test_a_repetition_of_what_never_gets_its_outcome_says_that_it_is_not_known(b
     del node.commit
     node.commit()
     third = send(broker, b"x")
-    assert machine.state.remembered.find(0) == []
+    assert machine.state.table(REMEMBERED).find(0) == []
     assert (place(third)[2], stored(broker)) == ("0", 1)
 
 
@@ -250,7 +251,7 @@ def test_a_send_is_forgotten_once_the_window_has_passed_in_the_log(broker: Serve
     broker.advance(WINDOW_MS * 1.1 / 1000)
     send(broker, properties="UNIQ_KEY\x01K3\x02")
     assert place(send(broker)) != place(first)
-    assert len(broker.memory.machine.state.remembered) == 2
+    assert len(broker.memory.machine.state.table(REMEMBERED)) == 2
 
 
 def test_a_repetition_is_found_however_few_sends_a_window_holds(broker: ServedBroker):
@@ -267,7 +268,7 @@ def test_beyond_the_limit_sends_are_stored_and_counted(make_broker: MakeBroker):
     for key in ("A", "B", "C"):
         assert send(broker, properties=f"UNIQ_KEY\x01{key}\x02").code == 0
     assert broker.counters.idempotent_overflow == 1
-    assert len(broker.memory.machine.state.remembered) == 2
+    assert len(broker.memory.machine.state.table(REMEMBERED)) == 2
     send(broker, properties="UNIQ_KEY\x01A\x02")
     send(broker, properties="UNIQ_KEY\x01C\x02")
     assert stored(broker) == 4

@@ -8,6 +8,7 @@ import pytest
 from served_broker import FakeClient, ServedBroker, pull_ext
 
 from dledger_broker.kernel.requests import read_request
+from dledger_broker.state.offsets import OFFSETS
 from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer, Taken
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_json_header
@@ -39,7 +40,7 @@ def test_a_commit_is_answered_once_it_is_applied(broker: ServedBroker, client: F
     assert not client.has_answer(opaque)
     broker.advance(broker.config.offset_flush_ms / 1000)
     assert client.answered(opaque).code == 0
-    assert broker.memory.machine.state.offsets.get(*KEY) == 5
+    assert broker.memory.machine.state.table(OFFSETS).get(*KEY) == 5
 
 
 def test_a_query_sees_commits_that_are_still_buffered(client: FakeClient) -> None:
@@ -96,7 +97,7 @@ def test_a_group_that_needs_no_creating_needs_a_groups_name(
     assert client.call(15, offset_ext(1, consumerGroup=name)).code == 29
     assert client.pull("T1", consumerGroup=name, sysFlag="5", commitOffset="4").code == 29
     broker.advance(1)
-    assert broker.memory.machine.state.offsets.pairs() == []
+    assert broker.memory.machine.state.table(OFFSETS).pairs() == []
 
 
 def test_a_new_group_on_a_young_topic_starts_at_the_beginning(client: FakeClient) -> None:
@@ -287,7 +288,7 @@ def test_a_commit_that_waited_for_a_majority_undoes_no_newer_one(
     waiting.pop()(None)
     broker.advance(1)
     assert [client.answered(opaque).code for opaque in (late, newer)] == [ResponseCode.SUCCESS, ResponseCode.SUCCESS]
-    assert broker.memory.machine.state.offsets.get("New", "T1", 0) == 120
+    assert broker.memory.machine.state.table(OFFSETS).get("New", "T1", 0) == 120
 
 
 def test_a_pull_commits_behind_what_its_channel_has_sent_before(broker: ServedBroker, client: FakeClient) -> None:
@@ -296,7 +297,7 @@ def test_a_pull_commits_behind_what_its_channel_has_sent_before(broker: ServedBr
     waiting = client.send(15, offset_ext(100))
     client.pull("T1", sysFlag="5", commitOffset="120")
     broker.advance(1)
-    assert broker.memory.machine.state.offsets.get(*KEY) is None
+    assert broker.memory.machine.state.table(OFFSETS).get(*KEY) is None
     client.forwards, client.forwards_sent = client.forwards - 1, set()
     broker.advance(1)
     assert client.answered(waiting).code == ResponseCode.SUCCESS
@@ -313,12 +314,12 @@ def test_a_node_that_leads_anew_knows_that_before_it_handles_what_waited(
     broker.memory.node.step_down()
     broker.advance(0.1)
     state, now = broker.memory.machine.state, broker.memory.env.now()
-    state.offsets.commit(*KEY, 120)
-    state.recent_commits.note(KEY, Taken(120, Committer.of("elsewhere/1", (), client.address.ip), now))
+    state.table(OFFSETS).commit(*KEY, 120)
+    state.table(OFFSETS).recent.note(KEY, Taken(120, Committer.of("elsewhere/1", (), client.address.ip), now))
     broker.memory.node.lead()
     broker.advance(1)
     assert client.answered(late).code == ResponseCode.SUCCESS
-    assert broker.memory.machine.state.offsets.get(*KEY) == 120
+    assert broker.memory.machine.state.table(OFFSETS).get(*KEY) == 120
 
 
 def test_an_overtaken_commit_is_answered_when_the_higher_one_is_applied(
@@ -330,7 +331,7 @@ def test_an_overtaken_commit_is_answered_when_the_higher_one_is_applied(
     assert not passed_on.has_answer(late)
     broker.settle()
     assert passed_on.answered(late).code == ResponseCode.SUCCESS
-    assert broker.memory.machine.state.offsets.get(*KEY) == 120
+    assert broker.memory.machine.state.table(OFFSETS).get(*KEY) == 120
 
 
 def test_an_overtaken_commit_fails_with_the_higher_one(broker: ServedBroker, client: FakeClient) -> None:

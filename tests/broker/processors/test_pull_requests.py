@@ -11,6 +11,7 @@ from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, record
 from dledger.errors import TrimmedError
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.processors.pull import MAX_HELD_BYTES
+from dledger_broker.state.groups import GROUPS
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.heartbeat import decode_heartbeat
@@ -159,7 +160,7 @@ def test_a_bad_pull_is_refused_with_rocketmqs_code(
 def test_an_unknown_group_is_created_or_refused(make_broker: MakeBroker) -> None:
     broker = make_broker()
     assert broker.client().pull("T1").code == 19
-    assert "CG" in broker.memory.machine.state.groups
+    assert "CG" in broker.memory.machine.state.table(GROUPS).by_name
     assert make_broker(auto_create_group=False).client().pull("T1").code == 26
 
 

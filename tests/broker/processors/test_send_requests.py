@@ -11,6 +11,7 @@ from served_broker import STORE_HOST, FakeClient, MakeBroker, ServedBroker, make
 
 from dledger.errors import BusyError, LogFullError
 from dledger_broker.config import BrokerConfig
+from dledger_broker.state.groups import GROUPS
 from dledger_broker.testing import START_MS, BrokerInMemory
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import RequestCode
@@ -212,7 +213,7 @@ def test_a_retry_message_that_was_delivered_too_often_goes_to_the_dead_letter_to
     assert (kept.code, dead.code) == (0, 0)
     assert broker.memory.bodies("%RETRY%CG") == [b"again"]
     assert broker.memory.bodies("%DLQ%CG") == [b"enough"]
-    assert "CG" in broker.memory.machine.state.groups
+    assert "CG" in broker.memory.machine.state.table(GROUPS).by_name
 
 
 def test_a_retry_topic_of_an_unknown_group_is_refused_where_groups_are_not_created(make_broker: MakeBroker) -> None:
@@ -225,7 +226,7 @@ def test_a_retry_topic_creates_no_group_that_could_not_have_its_name(
     broker: ServedBroker, client: FakeClient, group: str
 ) -> None:
     assert client.send_message("%RETRY%" + group).code == 29
-    assert not broker.memory.machine.state.groups
+    assert not broker.memory.machine.state.table(GROUPS).by_name
 
 
 def test_a_deleted_and_recreated_topic_starts_at_offset_zero(broker: ServedBroker, client: FakeClient) -> None:

@@ -13,6 +13,7 @@ from random import Random
 import pytest
 from served_broker import BrokerInMemory, pull_ext, send_ext
 
+from dledger_broker.features import FEATURES
 from dledger_broker.founding import Founding
 from dledger_broker.state.snapshot import decode_state, encode_state
 from dledger_remoting.codes import RequestCode
@@ -171,7 +172,7 @@ def test_every_request_is_answered_once_and_its_effect_is_the_same_everywhere(ma
     answered = [answer.opaque for answer in client.answers]
     assert sorted(answered) == sorted(wanting)
     assert (client.in_flight, client.held, client.forwards) == (0, 0, 0)
-    assert decode_state(encode_state(machine.state, 0.0), 0.0).digest() == machine.digest()
+    assert decode_state(encode_state(machine.state, 0.0), 0.0, FEATURES).digest() == machine.digest()
     node.cold = False
     follower = BrokerInMemory(log=broker.memory.log, lead=False)
     follower.node.catch_up()

@@ -4,6 +4,8 @@ from dledger.errors import BusyError, LogFullError, NotLeaderError, OutcomeUnkno
 from dledger.types import EntryKind
 from dledger_broker.features import COMMANDS
 from dledger_broker.kernel.members import Features
+from dledger_broker.state.groups import GROUPS
+from dledger_broker.state.offsets import OFFSETS
 from dledger_broker.state.proposals import Proposals
 from dledger_broker.testing import BrokerInMemory, Message, stage_messages
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
@@ -54,7 +56,7 @@ def test_a_refusal_reaches_every_waiter_and_leaves_nothing_pending():
     broker.env.run_ready()
     assert isinstance(outcomes[0], BusyError)
     assert outcomes[1] is None
-    assert "g" in broker.machine.state.groups
+    assert "g" in broker.machine.state.table(GROUPS).by_name
 
 
 def test_a_change_that_cannot_be_written_down_leaves_nothing_pending():
@@ -110,8 +112,8 @@ def test_commits_of_all_groups_go_into_one_entry_after_the_delay():
     assert broker.machine.offset_buffer.pending("g", "orders", 0) == 3
     broker.env.advance(0.02)
     assert len(broker.log.entries) == entries + 1
-    assert broker.machine.state.offsets.get("g", "orders", 0) == 3
-    assert broker.machine.state.offsets.get("h", "orders", 1) == 30
+    assert broker.machine.state.table(OFFSETS).get("g", "orders", 0) == 3
+    assert broker.machine.state.table(OFFSETS).get("h", "orders", 1) == 30
     assert outcomes == [None, None, None]
     assert broker.machine.offset_buffer.pending("g", "orders", 0) is None
 
@@ -128,7 +130,7 @@ def test_a_query_waits_for_the_commits_of_its_queue_only():
     assert order == ["other"]
     broker.env.run_ready()
     assert order == ["other", "own", "in flight", "all"]
-    assert broker.machine.state.offsets.get("g", "orders", 0) == 5
+    assert broker.machine.state.table(OFFSETS).get("g", "orders", 0) == 5
 
 
 def test_a_busy_log_delays_commits_and_a_full_one_takes_them_until_half_the_reserve_is_used():
@@ -149,7 +151,7 @@ def test_a_busy_log_delays_commits_and_a_full_one_takes_them_until_half_the_rese
     broker.machine.commit_offset("g", "orders", 0, 7, outcomes.append)
     broker.env.advance(0.2)
     assert isinstance(outcomes[2], LogFullError)
-    assert broker.machine.state.offsets.get("g", "orders", 0) == 6
+    assert broker.machine.state.table(OFFSETS).get("g", "orders", 0) == 6
 
 
 def test_commits_that_were_only_buffered_are_refused_when_leadership_is_lost():

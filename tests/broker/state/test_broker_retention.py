@@ -23,7 +23,7 @@ from dledger_broker.retention import (
     clocks_agree,
     fullest_disk_ratio,
 )
-from dledger_broker.state.pins import PutPin
+from dledger_broker.state.pins import PINS, PutPin
 from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, Message
 
 NOW = 1_000_000
@@ -269,7 +269,7 @@ def test_a_pin_holds_a_trim_back_until_its_lease_ends():
     assert broker.log.first_position == 0
     broker.env.advance(CHECK_PERIOD_S)
     assert broker.log.first_position == max(broker.log.snapshots)
-    assert len(broker.machine.state.pins) == 0
+    assert len(broker.machine.state.table(PINS)) == 0
     retention.stop()
 
 
@@ -292,7 +292,7 @@ def test_the_end_of_a_lease_does_not_undo_a_renewal_that_is_on_its_way():
     assert outcomes == [], "applied already: this would show nothing"
     retention.check()
     broker.env.run_ready()
-    assert (outcomes, [pin.name for pin in broker.machine.state.pins]) == ([None], ["job"])
+    assert (outcomes, [pin.name for pin in broker.machine.state.table(PINS)]) == ([None], ["job"])
 
 
 def test_a_pin_outlives_its_lease_while_a_member_may_not_understand_its_end():
@@ -304,11 +304,11 @@ def test_a_pin_outlives_its_lease_while_a_member_may_not_understand_its_end():
     broker.env.advance(2.0)
     retention.check()
     broker.env.run_ready()
-    assert len(broker.machine.state.pins) == 1
+    assert len(broker.machine.state.table(PINS)) == 1
     broker.machine.state.members.kinds.update(features)
     retention.check()
     broker.env.run_ready()
-    assert len(broker.machine.state.pins) == 0
+    assert len(broker.machine.state.table(PINS)) == 0
 
 
 def test_a_full_disk_overrides_a_pin_and_is_counted():
@@ -334,7 +334,7 @@ def test_pins_and_the_ordinal_survive_snapshot_and_failover():
     broker.node.snapshot()
     follower = BrokerInMemory(log=broker.log, lead=False)
     for state in (broker.machine.state, broker.restart().machine.state, follower.machine.state):
-        found = state.pins.get("a")
+        found = state.table(PINS).get("a")
         assert found is not None
         assert (found.position, found.expires_ms) == (500, expires_ms)
         assert state.members.ordinal == 7

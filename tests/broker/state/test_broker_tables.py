@@ -4,11 +4,15 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger_broker.state.offsets import OffsetTable
+from dledger_broker.features import FEATURES
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.kernel.topics import DeleteTopic
+from dledger_broker.state.groups import GROUPS, DeleteGroup
+from dledger_broker.state.offsets import OFFSETS, OffsetTable
 from dledger_broker.state.snapshot import decode_state, encode_state
-from dledger_broker.state.tables import BrokerState
 from dledger_broker.testing import BrokerInMemory, Message
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+from tests.broker.state.applied_commands import apply
 
 COMMITS = st.lists(
     st.tuples(st.sampled_from("gh"), st.sampled_from("tu"), st.integers(0, 2), st.integers(-1, 1 << 40)), max_size=30
@@ -45,14 +49,16 @@ def test_a_capture_of_offsets_does_not_see_later_commits(before, after):
 
 def test_a_digest_is_the_same_in_every_process():
     code = (
-        "from dledger_broker.state.tables import BrokerState\n"
+        "from dledger_broker.features import FEATURES\n"
+        "from dledger_broker.kernel.state import BrokerState\n"
+        "from dledger_broker.state.offsets import OFFSETS\n"
         "from dledger_remoting.topics import TopicConfig\n"
-        "state = BrokerState()\n"
+        "state = BrokerState(FEATURES)\n"
         "topic = state.topic_table.put(TopicConfig('orders', attributes={'b': '1', 'a': '2'}), 48)\n"
         "queue = topic.queue(1)\n"
         "queue.next_offset = 7\n"
         "state.topic_table.queues_changed((queue,))\n"
-        "state.offsets.commit('g', 'orders', 1, 5)\n"
+        "state.table(OFFSETS).commit('g', 'orders', 1, 5)\n"
         "print(state.digest())\n"
     )
     digests = {
@@ -63,41 +69,41 @@ def test_a_digest_is_the_same_in_every_process():
 
 
 def test_a_queue_that_was_only_looked_at_is_not_part_of_the_state():
-    state = BrokerState()
+    state = BrokerState(FEATURES)
     topic = state.topic_table.put(TopicConfig("orders"), 48)
     before = state.digest()
     state.topic_table.queues_changed((topic.queue(3),))
     assert state.digest() == before
-    assert list(decode_state(encode_state(state, 0.0), 0.0).topic_table.queues()) == []
+    assert list(decode_state(encode_state(state, 0.0), 0.0, FEATURES).topic_table.queues()) == []
 
 
 def test_a_deleted_topic_leaves_nothing_behind():
-    state = BrokerState()
+    state = BrokerState(FEATURES)
     empty = state.digest()
     queue = state.topic_table.put(TopicConfig("orders"), 48).queue(0)
     queue.next_offset = 9
     state.topic_table.queues_changed((queue,))
-    state.offsets.commit("g", "orders", 0, 4)
+    state.table(OFFSETS).commit("g", "orders", 0, 4)
     assert state.digest() != empty
-    state.delete_topic("orders")
+    apply(state, DeleteTopic("orders"))
     assert state.digest() == empty
-    assert state.offsets.get("g", "orders", 0) is None
+    assert state.table(OFFSETS).get("g", "orders", 0) is None
 
 
 def test_groups_are_replaced_and_removed():
-    state = BrokerState()
+    state = BrokerState(FEATURES)
     empty = state.digest()
-    state.group_table.put(SubscriptionGroupConfig("g"))
-    state.group_table.put(SubscriptionGroupConfig("g", retry_max_times=1))
-    state.offsets.commit("g", "orders", 0, 4)
-    state.delete_group("g", clean_offsets=False)
-    assert state.offsets.get("g", "orders", 0) == 4
-    state.delete_group("g", clean_offsets=True)
+    state.table(GROUPS).put(SubscriptionGroupConfig("g"))
+    state.table(GROUPS).put(SubscriptionGroupConfig("g", retry_max_times=1))
+    state.table(OFFSETS).commit("g", "orders", 0, 4)
+    apply(state, DeleteGroup("g", clean_offsets=False))
+    assert state.table(OFFSETS).get("g", "orders", 0) == 4
+    apply(state, DeleteGroup("g", clean_offsets=True))
     assert state.digest() == empty
 
 
 def test_a_first_offset_only_rises_and_only_for_the_incarnation_it_was_decided_for():
-    state = BrokerState()
+    state = BrokerState(FEATURES)
     queue = state.topic_table.put(TopicConfig("orders"), 48).queue(0)
     queue.next_offset = 10
     state.topic_table.trim_queue("orders", 48, 0, 6)

@@ -5,6 +5,7 @@ from pathlib import Path
 from dledger.errors import LogFullError
 from dledger_broker.config import BrokerConfig
 from dledger_broker.founding import RETRY_S, Founding
+from dledger_broker.state.remembered import REMEMBERED
 from dledger_broker.system_topics import system_topics
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
@@ -32,7 +33,7 @@ def test_what_a_full_disk_refused_is_recorded_once_there_is_room() -> None:
     broker.node.stage_error = None
     broker.env.advance(RETRY_S)
     assert state.members.ordinal == CONFIG.group_ordinal
-    assert state.remembered.window_ms == CONFIG.idempotent_window_ms
+    assert state.table(REMEMBERED).window_ms == CONFIG.idempotent_window_ms
     assert set(state.topics) == TOPICS
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dledger_broker.retention import Retention
+from dledger_broker.state.offsets import OFFSETS
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message, stage_messages
 
 TOPICS = st.sampled_from(["orders", "audits", "%RETRY%g"])
@@ -119,7 +120,7 @@ class BrokerLife(RuleBasedStateMachine):
     @invariant()
     def remembers_what_was_committed(self):
         for (group, topic, queue_id), offset in self.offsets.items():
-            assert self.broker.machine.state.offsets.get(group, topic, queue_id) == offset
+            assert self.broker.machine.state.table(OFFSETS).get(group, topic, queue_id) == offset
 
     def teardown(self):
         follower = BrokerInMemory(log=self.broker.log, lead=False)

@@ -2,6 +2,9 @@
 
 import pytest
 
+from dledger_broker.features import FEATURES
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.state.offsets import OFFSETS
 from dledger_broker.state.recent_commits import (
     LATE_COMMIT_S,
     MAX_CLIENTS_PER_QUEUE,
@@ -10,7 +13,6 @@ from dledger_broker.state.recent_commits import (
     Taken,
 )
 from dledger_broker.state.snapshot import decode_state, encode_state
-from dledger_broker.state.tables import BrokerState
 
 KEY = ("CG", "T1", 0)
 
@@ -60,27 +62,31 @@ def test_of_a_queue_only_its_last_clients_are_remembered():
 
 
 def state_with_a_commit(at: float) -> BrokerState:
-    state = BrokerState()
-    state.offsets.commit(*KEY, 120)
-    state.recent_commits.note(KEY, Taken(120, committer("new", "c1"), at))
+    state = BrokerState(FEATURES)
+    state.table(OFFSETS).commit(*KEY, 120)
+    state.table(OFFSETS).recent.note(KEY, Taken(120, committer("new", "c1"), at))
     return state
 
 
 def test_a_replica_that_starts_from_a_snapshot_knows_what_others_know():
-    found = decode_state(encode_state(state_with_a_commit(at=1000.0), now=1010.0), now=5.0).recent_commits
+    found = (
+        decode_state(encode_state(state_with_a_commit(at=1000.0), now=1010.0), now=5.0, features=FEATURES)
+        .table(OFFSETS)
+        .recent
+    )
     assert found.is_late(committer("old", "c1"), KEY, 100, (), 6.0)
     assert not found.may_be_late(KEY, 100, 6.0)
 
 
 def test_a_snapshot_leaves_out_what_is_too_old_to_matter():
     stream = encode_state(state_with_a_commit(at=1000.0), now=1001.0 + LATE_COMMIT_S)
-    assert len(decode_state(stream, now=5.0).recent_commits) == 0
+    assert len(decode_state(stream, now=5.0, features=FEATURES).table(OFFSETS).recent) == 0
 
 
 def test_what_a_snapshot_of_an_earlier_version_does_not_tell_is_doubted_for_a_while():
     stream = b"".join(encode_state(state_with_a_commit(at=1.0), now=2.0))
     without = stream.replace(b"\xa6recent", b"\xa6absent")
-    found = decode_state([without], now=5.0).recent_commits
+    found = decode_state([without], now=5.0, features=FEATURES).table(OFFSETS).recent
     assert without != stream
     assert found.may_be_late(KEY, 100, 6.0)
     assert not found.may_be_late(KEY, 100, 6.0 + LATE_COMMIT_S)

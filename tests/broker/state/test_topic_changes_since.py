@@ -2,18 +2,21 @@
 
 import pytest
 
+from dledger_broker.features import FEATURES
 from dledger_broker.kernel import topic_changes
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.kernel.topics import DeleteTopic
 from dledger_broker.state.snapshot import decode_state, encode_state
-from dledger_broker.state.tables import BrokerState
 from dledger_remoting.topics import TopicConfig
+from tests.broker.state.applied_commands import apply
 
 
 def test_each_change_is_named_once_and_only_those_after_the_version() -> None:
-    state = BrokerState()
+    state = BrokerState(FEATURES)
     for name in ("A", "B", "A"):
         state.topic_table.put(TopicConfig(name), 0)
-    state.delete_topic("B")
-    state.delete_topic("never there")
+    apply(state, DeleteTopic("B"))
+    apply(state, DeleteTopic("never there"))
     assert state.topic_table.changes.since(0) == {"A", "B"}
     assert state.topic_table.changes.since(2) == {"A", "B"}
     assert state.topic_table.changes.since(3) == {"B"}
@@ -22,7 +25,7 @@ def test_each_change_is_named_once_and_only_those_after_the_version() -> None:
 
 def test_what_was_too_long_ago_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_changes, "MAX_REMEMBERED", 2)
-    state = BrokerState()
+    state = BrokerState(FEATURES)
     for number in range(4):
         state.topic_table.put(TopicConfig(f"T{number}"), 0)
     assert state.topic_table.changes.since(1) is None
@@ -30,10 +33,10 @@ def test_what_was_too_long_ago_is_not_known(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_state_from_a_snapshot_knows_no_change_before_it() -> None:
-    state = BrokerState()
+    state = BrokerState(FEATURES)
     for name in ("A", "B"):
         state.topic_table.put(TopicConfig(name), 0)
-    restored = decode_state(encode_state(state, 0.0), 0.0)
+    restored = decode_state(encode_state(state, 0.0), 0.0, FEATURES)
     assert restored.topic_table.changes.since(1) is None
     assert restored.topic_table.changes.since(2) == set()
     restored.topic_table.put(TopicConfig("C"), 0)

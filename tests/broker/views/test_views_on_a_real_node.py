@@ -9,7 +9,7 @@ import pytest
 
 from dledger import Node, NodeConfig
 from dledger.environment import AsyncioEnvironment
-from dledger_broker.features import COMMANDS
+from dledger_broker.features import FEATURES
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.retention import Retention, RetentionPolicy
 from dledger_broker.testing import Message, stage_messages
@@ -45,7 +45,7 @@ class OneNodeBroker:
             bootstrap=True,
         )
         self.env = AsyncioEnvironment(asyncio.get_running_loop())
-        self.machine = BrokerMachine(str(directory), env=self.env, commands=COMMANDS, config=SMALL)
+        self.machine = BrokerMachine(str(directory), env=self.env, features=FEATURES, config=SMALL)
         self.node = Node(config, self.machine)
         self.machine.attach(self.node)
         self.ready = asyncio.Event()

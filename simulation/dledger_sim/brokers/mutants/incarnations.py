@@ -11,6 +11,7 @@ from dledger_broker.kernel.lookup import Queries
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.machine import BrokerMachine
+from dledger_broker.state.groups import GROUPS
 from dledger_broker.state.offsets import OffsetTable
 from dledger_broker.state.proposals import Proposals
 from dledger_broker.views.queueview import QueueView
@@ -82,7 +83,7 @@ CATALOGUE.add(
 CATALOGUE.add(
     "group-deletion-not-waited-for",
     "no offset is committed for a consumer group whose deletion is in flight",
-    (BrokerMachine, "has_group", lambda self, name: name in self.state.groups),
+    (BrokerMachine, "has_group", lambda self, name: name in self.state.table(GROUPS).by_name),
 )
 
 # ---------------------------------------------------------------- views

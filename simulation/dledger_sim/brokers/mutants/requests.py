@@ -19,6 +19,7 @@ from dledger_broker.processors.ranges import RangeProcessor
 from dledger_broker.processors.send import SendProcessor
 from dledger_broker.processors.send_unit import SendUnit
 from dledger_broker.processors.topics import TopicProcessor
+from dledger_broker.state.offsets import OFFSETS
 from dledger_broker.state.recent_commits import Committer, Key, RecentCommits, Taken
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
@@ -283,7 +284,7 @@ def _remember_before_it_is_applied(
     done: Done | None = None,
     by: Committer | None = None,
 ) -> None:
-    self.state.recent_commits.note((group, topic, queue_id), Taken(offset, by, self.env.now()))
+    self.state.table(OFFSETS).recent.note((group, topic, queue_id), Taken(offset, by, self.env.now()))
     _real_commit_offset(self, group, topic, queue_id, offset, done, by)
 
 

@@ -1,0 +1,84 @@
+"""The replicated state, put together from its tables; applied commands and records alone change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar, cast
+
+from dledger.format import COMMAND_HEADER_BYTES, iter_commands, only_kind
+from dledger.statemachine import CommittedEntry
+from dledger_broker.kernel.commands import FIRST_KIND, Command, CommandRegistry, RawCommand, RawHandler
+from dledger_broker.kernel.digest import MASK
+from dledger_broker.kernel.feature import Feature
+from dledger_broker.kernel.members import MEMBER_COMMANDS, MemberTable
+from dledger_broker.kernel.tables import Changes, Table, TableKey
+from dledger_broker.kernel.topics import TOPIC_COMMANDS, TopicTable
+from dledger_broker.kernel.trims import TRIM_COMMANDS, Trims
+
+T = TypeVar("T", bound=Table)
+
+KERNEL_COMMANDS: Final = (TOPIC_COMMANDS, TRIM_COMMANDS, MEMBER_COMMANDS)
+
+
+def registry_of(features: Sequence[Feature]) -> CommandRegistry:
+    """Every command that the kernel and these features understand."""
+    return CommandRegistry(*KERNEL_COMMANDS, *(feature.commands for feature in features))
+
+
+class BrokerState:
+    """The kernel's tables and those of features, which are reached by their keys.
+
+    Two replicas that applied the same entries have equal states and equal digests.  `topics` and `topics_by_bytes` are
+    what `topic_table` has, to be read.  `tables` is the order in which tables are told what happened.
+    """
+
+    def __init__(self, features: Sequence[Feature]) -> None:
+        self.topic_table = TopicTable()
+        self.topics = self.topic_table.by_name
+        self.topics_by_bytes = self.topic_table.by_bytes
+        self.trims = Trims(self.topic_table)
+        self.members = MemberTable()
+        self._by_key = {feature.table: feature.table.make() for feature in features}
+        self.tables: Sequence[Table] = (self.topic_table, self.trims, self.members, *self._by_key.values())
+        owners: list[tuple[Mapping[int, type[Command]], Table]] = [
+            *zip(KERNEL_COMMANDS, (self.topic_table, self.trims, self.members), strict=True),
+            *((feature.commands, self._by_key[feature.table]) for feature in features),
+        ]
+        self._owners = {command: table for commands, table in owners for command in commands.values()}
+        self._raw_handlers: Mapping[int, RawHandler] = {
+            kind: table.apply_raw
+            for commands, table in owners
+            for kind, command in commands.items()
+            if issubclass(command, RawCommand)
+        }
+
+    def table(self, key: TableKey[T]) -> T:
+        """A feature's table.  What is asked for each message keeps it (`BrokerMachine.on_state`)."""
+        return cast(T, self._by_key[key])
+
+    def apply(self, entry: CommittedEntry, changes: Changes, commands: CommandRegistry) -> None:
+        """Apply an entry's commands in their order.
+
+        Raises `CorruptionError` for one that this version does not know.
+        """
+        handlers, only = self._raw_handlers, only_kind(entry.commands)
+        if only is not None and only in handlers:  # the only command that ordinary entries have takes a short way
+            handlers[only](entry.commands[COMMAND_HEADER_BYTES:], entry)
+            return
+        for kind, payload in iter_commands(entry.commands):
+            if kind < FIRST_KIND:
+                continue
+            if kind in handlers:
+                handlers[kind](payload, entry)
+                continue
+            command = commands.decode(kind, payload)
+            self._owners[type(command)].apply(command, entry, changes)
+
+    def digest(self) -> int:
+        """The order-independent 64-bit digest of the state."""
+        return sum(table.digest for table in self.tables) & MASK
+
+    def finish_restore(self) -> None:
+        """Tell every table that all is restored."""
+        for table in self.tables:
+            table.finish_restore()

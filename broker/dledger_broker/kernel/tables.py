@@ -1,0 +1,80 @@
+"""Table of the replicated state: what the kernel asks of one, and the key by which a feature's table is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from dledger.statemachine import CommittedEntry
+from dledger_broker.kernel.commands import Command
+from dledger_broker.kernel.queues import TopicState
+
+
+class Table:
+    """One part of the state; a table inherits from this and says only what concerns it.
+
+    All is deterministic: no clock, no random number, no configuration, no name of a node.
+    """
+
+    __slots__ = ()
+
+    @property
+    def digest(self) -> int:
+        """The order-independent 64-bit digest of what is in it."""
+        raise NotImplementedError
+
+    def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
+        """Apply one of its commands; `changes` is told what others need to know."""
+        raise NotImplementedError(type(command))
+
+    def apply_raw(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
+        """Apply the payload of its one `RawCommand`; raises `CorruptionError` for one that does not fit."""
+        raise NotImplementedError
+
+    def on_topic_deleted(self, topic: str) -> None:
+        """A topic is gone, with its queues."""
+
+    def on_group_deleted(self, group: str, *, clean_offsets: bool) -> None:
+        """A consumer group is gone; its offsets are to go too if asked."""
+
+    def finish_restore(self) -> None:
+        """All that a snapshot has is restored. Raises `CorruptionError` if that does not fit together."""
+
+
+T_co = TypeVar("T_co", bound=Table, covariant=True)
+
+
+@dataclass(frozen=True, eq=False)
+class TableKey(Generic[T_co]):
+    """The key of a feature's table in a state, and what makes an empty one."""
+
+    name: str
+    make: Callable[[], T_co]
+
+
+class Changes:
+    """What the commands of some entries changed, besides topics, which `TopicTable.version` counts.
+
+    A deletion is told to all `tables` at once, in their order.
+    """
+
+    __slots__ = ("_tables", "deleted_topics", "groups_changed", "members_changed")
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self._tables = tables
+        self.deleted_topics: list[TopicState] = []
+        self.groups_changed = False
+        self.members_changed = False
+
+    def topic_deleted(self, topic: TopicState) -> None:
+        """A topic is out of its table."""
+        self.deleted_topics.append(topic)
+        for table in self._tables:
+            table.on_topic_deleted(topic.config.topic_name)
+
+    def group_deleted(self, group: str, *, clean_offsets: bool) -> None:
+        """A consumer group is out of its table, or was not in it."""
+        self.groups_changed = True
+        for table in self._tables:
+            table.on_group_deleted(group, clean_offsets=clean_offsets)

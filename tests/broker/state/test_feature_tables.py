@@ -1,0 +1,92 @@
+"""A feature's table in the state: what it is told, and that nothing but its declaration is needed."""
+
+import msgspec
+import pytest
+
+from dledger.errors import CorruptionError
+from dledger_broker.features import FEATURES
+from dledger_broker.kernel.feature import Feature
+from dledger_broker.kernel.state import BrokerState, registry_of
+from dledger_broker.kernel.tables import Changes, Table, TableKey
+from dledger_broker.kernel.topics import DeleteTopic, PutTopic
+from dledger_broker.state.groups import DeleteGroup, PutGroup
+from dledger_broker.state.offsets import OFFSETS, CommitOffsets
+from dledger_broker.testing import BrokerInMemory
+from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+from tests.broker.state.applied_commands import apply
+
+
+class Count(msgspec.Struct, frozen=True):
+    """Count one more."""
+
+    by: int
+
+
+class Counter(Table):
+    """A number that commands raise, and what happened to others."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.told: list[object] = []
+
+    @property
+    def digest(self) -> int:
+        """See `Table.digest`."""
+        return self.count
+
+    def apply(self, command, entry, changes):
+        """See `Table.apply`."""
+        _ = entry, changes
+        self.count += command.by
+
+    def on_topic_deleted(self, topic):
+        """See `Table.on_topic_deleted`."""
+        self.told.append(topic)
+
+    def on_group_deleted(self, group, *, clean_offsets):
+        """See `Table.on_group_deleted`."""
+        self.told.append((group, clean_offsets))
+
+
+COUNTER = TableKey("counter", Counter)
+TOY = Feature("counter", {900: Count}, COUNTER)
+WITH_TOY = (*FEATURES, TOY)
+
+
+def apply_with_toy(state: BrokerState, *commands: msgspec.Struct) -> Changes:
+    return apply(state, *commands, registry=registry_of(WITH_TOY))
+
+
+def test_a_command_is_applied_by_the_table_of_its_feature_and_counts_in_the_digest():
+    state = BrokerState(WITH_TOY)
+    before = state.digest()
+    apply_with_toy(state, Count(3), Count(4))
+    assert state.table(COUNTER).count == 7
+    assert state.digest() == before + 7
+
+
+def test_a_table_hears_of_each_topic_and_group_that_is_deleted():
+    state = BrokerState(WITH_TOY)
+    apply_with_toy(state, PutTopic(TopicConfig("orders"), 0), PutGroup(SubscriptionGroupConfig("readers")))
+    apply_with_toy(state, CommitOffsets((("readers", "orders", 0, 5), ("readers", "orders", 1, 5))))
+    changes = apply_with_toy(state, DeleteTopic("orders"), DeleteTopic("absent"), DeleteGroup("readers"))
+    assert state.table(COUNTER).told == ["orders", ("readers", False)]
+    assert [topic.config.topic_name for topic in changes.deleted_topics] == ["orders"]
+    assert changes.groups_changed
+    assert state.table(OFFSETS).pairs() == []
+
+
+def test_a_node_without_the_feature_does_not_go_on_past_its_commands():
+    section = registry_of(WITH_TOY).encode(Count(1))
+    with pytest.raises(CorruptionError, match="unknown kind 900"):
+        registry_of(FEATURES).decode(900, section[6:])
+
+
+def test_whoever_keeps_a_table_is_told_of_the_state_that_takes_its_place():
+    broker = BrokerInMemory()
+    told: list[BrokerState] = []
+    broker.machine.on_state(told.append)
+    before = broker.machine.state
+    broker.machine.decode(None, [])()
+    assert broker.machine.state is not before
+    assert told == [before, broker.machine.state]
