@@ -105,9 +105,9 @@ mutants: $(DEV) ## switch known bugs on one by one, and say how many seeds each 
 explore: $(DEV) ## take real cores through every interleaving of a small world (EXPLORE="--crashes 1 --terms 1")
 	$(BIN)/python -m dledger_sim.log.explore $(EXPLORE)
 
-bench: $(DEV) ## measure speed and memory beside this machine's own limits
+bench: $(DEV) ## measure speed and memory beside this machine's own limits (OTHER=path: compare with another checkout)
 	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
-	$(BIN)/python -m bench.run $(BENCH)
+	$(BIN)/python -m bench.$(if $(OTHER),compare $(OTHER),run) $(BENCH)
 
 chaos: $(PROOF) ## faults on a real cluster, checked, with a report (MINUTES=n)
 	$(BIN)/dledger chaos run --minutes $(MINUTES) $(CHAOS)
