@@ -38,6 +38,7 @@ from dledger_broker.kernel.feature import Feature
 from dledger_broker.kernel.lookup import Queries
 from dledger_broker.kernel.members import Features
 from dledger_broker.kernel.queues import QueueState, TopicState
+from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState, registry_of
 from dledger_broker.kernel.tables import Changes
 from dledger_broker.kernel.view_recovery import extents_of, recover_queues
@@ -46,7 +47,6 @@ from dledger_broker.state.offset_buffer import OffsetBuffer
 from dledger_broker.state.offsets import OFFSETS
 from dledger_broker.state.proposals import Proposals
 from dledger_broker.state.recent_commits import Committer, Key
-from dledger_broker.state.snapshot import decode_state, encode_state
 from dledger_broker.views.checkpoint import TopicExtent
 from dledger_broker.views.checkpointer import Checkpointer
 from dledger_broker.views.consumequeue import ConsumeQueues

@@ -3,20 +3,19 @@
 import hashlib
 import struct
 from collections.abc import Callable
-from typing import get_args
 
 import msgspec
 import pytest
 
 from dledger.statemachine import CommittedEntry
 from dledger_broker.features import COMMANDS, FEATURES
+from dledger_broker.kernel import snapshot
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.members import Features, SetOrdinal
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.kernel.tables import Changes
+from dledger_broker.kernel.tables import ROWS_PER_FRAME, Changes
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.kernel.trims import TrimQueues
-from dledger_broker.state import snapshot
 from dledger_broker.state.groups import DeleteGroup, PutGroup
 from dledger_broker.state.offsets import OFFSETS, CommitOffsets, DeleteOffsets
 from dledger_broker.state.pins import DeletePins, PutPin
@@ -30,7 +29,7 @@ from tests.recorded.golden_files import bytes_text, compare
 NOW = 5_000.0
 """The event loop's clock when a snapshot is taken."""
 STORE_MS = 1_700_000_000_000
-MANY = 2 * snapshot.ROWS_PER_FRAME + 7
+MANY = 2 * ROWS_PER_FRAME + 7
 """Rows of a table that takes three frames."""
 
 
@@ -272,7 +271,8 @@ def columns_of(stream: bytes) -> list[bytes]:
 
 def test_each_kind_of_frame_stands_in_the_snapshot_of_everything() -> None:
     kinds = kinds_of(stream_of(state_of(everything)))
-    assert set(kinds) == {frame.__struct_config__.tag for frame in get_args(snapshot._Frame)}
+    of_tables = {frame.__struct_config__.tag for table in BrokerState(FEATURES).tables for frame in table.frames}
+    assert set(kinds) == {"start", *snapshot.FRAME_ORDER, "end"} == {"start", *of_tables, "end"}
     assert (kinds[0], kinds[-1]) == ("start", "end")
 
 

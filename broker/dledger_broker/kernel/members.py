@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from dledger.statemachine import CommittedEntry
 from dledger_broker.kernel.commands import Command, Kinds
 from dledger_broker.kernel.digest import MASK, item_hash
-from dledger_broker.kernel.tables import Changes, Table
+from dledger_broker.kernel.tables import Changes, Frame, Table
 
 
 class Features(msgspec.Struct, frozen=True):
@@ -29,6 +29,18 @@ class SetOrdinal(msgspec.Struct, frozen=True):
 MEMBER_COMMANDS: Final[Kinds] = {23: Features, 24: SetOrdinal}
 
 
+class FeatureFrame(msgspec.Struct, frozen=True, tag="features"):
+    """The command kinds of every member."""
+
+    rows: dict[str, tuple[int, ...]]
+
+
+class OrdinalFrame(msgspec.Struct, frozen=True, tag="ordinal"):
+    """The group's number, if it is set."""
+
+    ordinal: int
+
+
 class MemberTable(Table):
     """`kinds` are the command kinds by node id; `ordinal` is the group's number among those of its cluster, once set.
 
@@ -38,6 +50,8 @@ class MemberTable(Table):
     __slots__ = ("digest", "kinds", "ordinal")
 
     digest: int
+
+    frames = (FeatureFrame, OrdinalFrame)
 
     def __init__(self) -> None:
         self.kinds: dict[str, tuple[int, ...]] = {}
@@ -70,3 +84,19 @@ class MemberTable(Table):
         if self.ordinal is None:
             self.ordinal = ordinal
             self.digest = (self.digest + item_hash("ordinal", ordinal)) & MASK
+
+    def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
+        """See `Table.capture_frames`."""
+        _ = now
+        ordinal = () if self.ordinal is None else (OrdinalFrame(self.ordinal),)
+        return {"features": (FeatureFrame(dict(self.kinds)),), "ordinal": ordinal}
+
+    def restore_frame(self, frame: Frame, now: float) -> None:
+        """See `Table.restore_frame`."""
+        _ = now
+        match frame:
+            case FeatureFrame(rows=rows):
+                for node_id, kinds in rows.items():
+                    self.put(node_id, kinds)
+            case OrdinalFrame(ordinal=ordinal):
+                self.set_ordinal(ordinal)

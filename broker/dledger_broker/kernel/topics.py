@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
+from dledger.errors import CorruptionError
 from dledger.invariants import invariant
 from dledger.statemachine import CommittedEntry
 from dledger_broker.kernel.commands import Command, Kinds
 from dledger_broker.kernel.digest import MASK, item_hash, mix
 from dledger_broker.kernel.queues import QueueState, TopicState
-from dledger_broker.kernel.tables import Changes, Table
+from dledger_broker.kernel.tables import Changes, Frame, Table, in_slices
 from dledger_broker.kernel.topic_changes import TopicChanges
 from dledger_remoting.topics import TopicConfig
 
@@ -33,6 +34,25 @@ class DeleteTopic(msgspec.Struct, frozen=True):
 TOPIC_COMMANDS: Final[Kinds] = {16: PutTopic, 17: DeleteTopic}
 
 
+class TopicRow(msgspec.Struct, frozen=True, array_like=True):
+    """A topic in a snapshot."""
+
+    config: TopicConfig
+    created_position: int
+
+
+class TopicFrame(msgspec.Struct, frozen=True, tag="topics"):
+    """Topics."""
+
+    rows: list[TopicRow]
+
+
+class QueueFrame(msgspec.Struct, frozen=True, tag="queues"):
+    """Queues as (topic, queue id, next offset, first kept offset); their topics come before them in the stream."""
+
+    rows: list[tuple[str, int, int, int]]
+
+
 class TopicTable(Table):
     """All topics; `by_name` and `by_bytes` are for readers and stay the same objects.
 
@@ -41,6 +61,8 @@ class TopicTable(Table):
     """
 
     __slots__ = ("_hash_due", "_restored_version", "_sum", "by_bytes", "by_name", "changes", "version")
+
+    frames = (TopicFrame, QueueFrame)
 
     def __init__(self) -> None:
         self.by_name: dict[str, TopicState] = {}
@@ -123,9 +145,33 @@ class TopicTable(Table):
         for queue in self.queues():
             queue.staged_offset = queue.next_offset
 
-    def restore_queue(self, name: str, queue_id: int, next_offset: int, first_offset: int) -> None:
-        """Restore a queue of a topic that was restored before; raises `KeyError` if there is no such topic."""
-        queue = self.by_name[name].queue(queue_id)
+    def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
+        """See `Table.capture_frames`."""
+        _ = now
+        topics = [TopicRow(topic.config, topic.created_position) for topic in self.by_name.values()]
+        queues = [
+            (queue.topic, queue.queue_id, queue.next_offset, queue.first_offset)
+            for queue in self.queues()
+            if queue.next_offset
+        ]
+        return {"topics": map(TopicFrame, in_slices(topics)), "queues": map(QueueFrame, in_slices(queues))}
+
+    def restore_frame(self, frame: Frame, now: float) -> None:
+        """See `Table.restore_frame`."""
+        _ = now
+        match frame:
+            case TopicFrame(rows=topics):
+                for topic in topics:
+                    self.put(topic.config, topic.created_position)
+            case QueueFrame(rows=queues):
+                for row in queues:
+                    self._restore_queue(*row)
+
+    def _restore_queue(self, name: str, queue_id: int, next_offset: int, first_offset: int) -> None:
+        topic = self.by_name.get(name)
+        if topic is None:
+            raise CorruptionError(f"snapshot of the broker's state has queue {name}/{queue_id} but no topic {name}")
+        queue = topic.queue(queue_id)
         queue.next_offset = queue.staged_offset = next_offset
         queue.first_offset = first_offset
         self.queues_changed((queue,))

@@ -1,6 +1,6 @@
 """State that a failover keeps, and that is not the kernel's: groups, consumer offsets, pins, remembered sends.
 
-A table's module has its commands, the decided facts that the log carries, and the key by which a state has the table
-(`kernel.state`).  `snapshot.py` holds the state's encoding, `proposals.py` and `offset_buffer.py` what a leader has
-proposed and not yet applied.  No I/O, no clocks, no requests.  Start at `groups.py`, then `offsets.py`.
+A table's module has its commands, the decided facts that the log carries, its frames in a snapshot, and the key by
+which a state has the table (`kernel.state`).  `proposals.py` and `offset_buffer.py` hold what a leader has proposed and
+not yet applied.  No I/O, no clocks, no requests.  Start at `groups.py`, then `offsets.py`.
 """

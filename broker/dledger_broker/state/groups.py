@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from dledger.statemachine import CommittedEntry
 from dledger_broker.kernel.commands import Command, Kinds
 from dledger_broker.kernel.digest import MASK, item_hash
-from dledger_broker.kernel.tables import Changes, Table, TableKey
+from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey, in_slices
 from dledger_remoting.topics import SubscriptionGroupConfig
 
 
@@ -29,12 +30,20 @@ class DeleteGroup(msgspec.Struct, frozen=True):
 GROUP_COMMANDS: Final[Kinds] = {18: PutGroup, 19: DeleteGroup}
 
 
+class GroupFrame(msgspec.Struct, frozen=True, tag="groups"):
+    """Consumer groups."""
+
+    rows: list[SubscriptionGroupConfig]
+
+
 class GroupTable(Table):
     """All consumer groups; `by_name` is for readers and stays the same object."""
 
     __slots__ = ("by_name", "digest")
 
     digest: int
+
+    frames = (GroupFrame,)
 
     def __init__(self) -> None:
         self.by_name: dict[str, SubscriptionGroupConfig] = {}
@@ -59,6 +68,19 @@ class GroupTable(Table):
     def delete(self, name: str) -> None:
         """Remove a consumer group; none is no error."""
         self._replace(self.by_name.pop(name, None), None)
+
+    def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
+        """See `Table.capture_frames`."""
+        _ = now
+        return {"groups": map(GroupFrame, in_slices(list(self.by_name.values())))}
+
+    def restore_frame(self, frame: Frame, now: float) -> None:
+        """See `Table.restore_frame`."""
+        _ = now
+        match frame:
+            case GroupFrame(rows=rows):
+                for config in rows:
+                    self.put(config)
 
     def _replace(self, before: SubscriptionGroupConfig | None, after: SubscriptionGroupConfig | None) -> None:
         self.digest = (self.digest - _hash(before) + _hash(after)) & MASK

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -10,8 +10,8 @@ import msgspec
 from dledger.statemachine import CommittedEntry
 from dledger_broker.kernel.commands import Command, Kinds
 from dledger_broker.kernel.digest import MASK, item_hash, mix
-from dledger_broker.kernel.tables import Changes, Table, TableKey
-from dledger_broker.state.recent_commits import Committer, RecentCommits
+from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey, in_slices
+from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer, RecentCommits, Remembered
 
 
 class CommitOffsets(msgspec.Struct, frozen=True):
@@ -33,6 +33,15 @@ class DeleteOffsets(msgspec.Struct, frozen=True):
 
 
 OFFSET_COMMANDS: Final[Kinds] = {20: CommitOffsets, 21: DeleteOffsets}
+
+
+class OffsetFrame(msgspec.Struct, frozen=True, tag="offsets"):
+    """Offsets as (group, topic, {queue id: offset}), and for each row who committed of late, as (queue id, offset,
+    committer). Without those a version wrote the frame that did not remember.
+    """
+
+    rows: list[tuple[str, str, dict[int, int]]]
+    recent: list[list[Remembered]] | None = None
 
 
 class _Row:
@@ -60,6 +69,8 @@ class OffsetTable(Table):
     __slots__ = ("_applied", "_epoch", "_rows", "digest", "recent")
 
     digest: int
+
+    frames = (OffsetFrame,)
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], _Row] = {}
@@ -138,6 +149,31 @@ class OffsetTable(Table):
         """The table as it is now; later changes leave the captured mappings alone."""
         self._epoch += 1
         return [(key, row.offsets) for key, row in self._rows.items()]
+
+    def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
+        """See `Table.capture_frames`."""
+        recent = self.recent.capture(now)
+
+        def frame(rows: list[tuple[tuple[str, str], Mapping[int, int]]]) -> OffsetFrame:
+            return OffsetFrame(
+                [(group, topic, dict(values)) for (group, topic), values in rows],
+                [recent.get(pair, []) for pair, _ in rows],
+            )
+
+        return {"offsets": map(frame, in_slices(self.capture()))}
+
+    def restore_frame(self, frame: Frame, now: float) -> None:
+        """See `Table.restore_frame`."""
+        match frame:
+            case OffsetFrame(rows=rows, recent=recent):
+                for group, topic, offsets in rows:
+                    for queue_id, offset in offsets.items():
+                        self.commit(group, topic, queue_id, offset)
+                if recent is None:
+                    self.recent.unknown_until = now + LATE_COMMIT_S
+                    return
+                for (group, topic, _), remembered in zip(rows, recent, strict=False):
+                    self.recent.restore(group, topic, remembered, now)
 
 
 OFFSETS: Final = TableKey("offsets", OffsetTable)

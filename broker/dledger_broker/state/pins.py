@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from dledger.statemachine import CommittedEntry
 from dledger_broker.kernel.commands import Command, Kinds
 from dledger_broker.kernel.digest import MASK, item_hash
-from dledger_broker.kernel.tables import Changes, Table, TableKey
+from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey, in_slices
 
 
 class PutPin(msgspec.Struct, frozen=True):
@@ -48,12 +48,20 @@ class Pin(msgspec.Struct, frozen=True, array_like=True):
         return self.renewed_ms + self.lease_ms
 
 
+class PinFrame(msgspec.Struct, frozen=True, tag="pins"):
+    """Pins."""
+
+    rows: list[Pin]
+
+
 class PinTable(Table):
     """All pins by name. `digest` is order-independent; no clock has a say in what is in the table."""
 
     __slots__ = ("_pins", "digest")
 
     digest: int
+
+    frames = (PinFrame,)
 
     def __init__(self) -> None:
         self._pins: dict[str, Pin] = {}
@@ -106,6 +114,19 @@ class PinTable(Table):
     def lowest(self, now_ms: int) -> int | None:
         """The lowest position of a pin whose lease runs, or None."""
         return min((pin.position for pin in self if pin.expires_ms > now_ms), default=None)
+
+    def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
+        """See `Table.capture_frames`."""
+        _ = now
+        return {"pins": map(PinFrame, in_slices(list(self)))}
+
+    def restore_frame(self, frame: Frame, now: float) -> None:
+        """See `Table.restore_frame`."""
+        _ = now
+        match frame:
+            case PinFrame(rows=rows):
+                for pin in rows:
+                    self.put(pin)
 
 
 PINS: Final = TableKey("pins", PinTable)

@@ -17,8 +17,9 @@ because then it was the highest that was wrong.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import starmap
 from operator import or_
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -29,7 +30,7 @@ from dledger.errors import CorruptionError
 from dledger.statemachine import CommittedEntry
 from dledger_broker.kernel.commands import Command, Kinds, RawCommand
 from dledger_broker.kernel.digest import mix
-from dledger_broker.kernel.tables import Changes, Table, TableKey
+from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey
 from dledger_broker.state.rows import POSITION_BYTES, ROW_BYTES, Row, Rows, Run
 from dledger_remoting.record import STORE_TIMESTAMP_PLACE
 
@@ -100,6 +101,20 @@ def store_timestamp_of(entry: CommittedEntry) -> int:
     return int.from_bytes(entry.records[STORE_TIMESTAMP_PLACE : STORE_TIMESTAMP_PLACE + 8], "big")
 
 
+class SendsFrame(msgspec.Struct, frozen=True, tag="sends"):
+    """Everything but the rows."""
+
+    summary: Summary
+
+
+class RunFrame(msgspec.Struct, frozen=True, tag="run"):
+    """Some rows in their order; the summary comes before them."""
+
+    families: bytes
+    members: bytes
+    positions: bytes
+
+
 class RememberedSends(Table):
     """See the module's description. `window_ms` 0 remembers nothing, and nothing was ever remembered then."""
 
@@ -115,6 +130,8 @@ class RememberedSends(Table):
         "max_rows",
         "window_ms",
     )
+
+    frames = (SendsFrame, RunFrame)
 
     def __init__(self) -> None:
         self.window_ms = 0
@@ -241,6 +258,23 @@ class RememberedSends(Table):
             list(self._marks),
         )
         return summary, self._rows.runs(self._first_number)
+
+    def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
+        """See `Table.capture_frames`."""
+        _ = now
+        if not (self.window_ms > 0 or len(self) > 0):
+            return {}
+        summary, runs = self.capture()
+        return {"sends": (SendsFrame(summary),), "run": starmap(RunFrame, runs)}
+
+    def restore_frame(self, frame: Frame, now: float) -> None:
+        """See `Table.restore_frame`."""
+        _ = now
+        match frame:
+            case SendsFrame(summary=summary):
+                self.restore(summary)
+            case RunFrame(families=families, members=members, positions=positions):
+                self.restore_run(Run(families, members, positions))
 
     def restore(self, summary: Summary) -> None:
         """Restore everything but the rows, in a table that is new."""

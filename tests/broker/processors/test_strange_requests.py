@@ -15,7 +15,7 @@ from served_broker import BrokerInMemory, pull_ext, send_ext
 
 from dledger_broker.features import FEATURES
 from dledger_broker.founding import Founding
-from dledger_broker.state.snapshot import decode_state, encode_state
+from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, encode_binary_header
 from dledger_remoting.errors import FrameError

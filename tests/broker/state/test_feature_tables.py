@@ -6,11 +6,13 @@ import pytest
 from dledger.errors import CorruptionError
 from dledger_broker.features import FEATURES
 from dledger_broker.kernel.feature import Feature
+from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState, registry_of
 from dledger_broker.kernel.tables import Changes, Table, TableKey
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.state.groups import DeleteGroup, PutGroup
 from dledger_broker.state.offsets import OFFSETS, CommitOffsets
+from dledger_broker.state.pins import PutPin
 from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 from tests.broker.state.applied_commands import apply
@@ -22,8 +24,16 @@ class Count(msgspec.Struct, frozen=True):
     by: int
 
 
+class CountFrame(msgspec.Struct, frozen=True, tag="count"):
+    """The number."""
+
+    count: int
+
+
 class Counter(Table):
     """A number that commands raise, and what happened to others."""
+
+    frames = (CountFrame,)
 
     def __init__(self) -> None:
         self.count = 0
@@ -46,6 +56,16 @@ class Counter(Table):
     def on_group_deleted(self, group, *, clean_offsets):
         """See `Table.on_group_deleted`."""
         self.told.append((group, clean_offsets))
+
+    def capture_frames(self, now):
+        """See `Table.capture_frames`."""
+        _ = now
+        return {"count": (CountFrame(self.count),)} if self.count else {}
+
+    def restore_frame(self, frame, now):
+        """See `Table.restore_frame`."""
+        _ = now
+        self.count = frame.count
 
 
 COUNTER = TableKey("counter", Counter)
@@ -90,3 +110,32 @@ def test_whoever_keeps_a_table_is_told_of_the_state_that_takes_its_place():
     broker.machine.decode(None, [])()
     assert broker.machine.state is not before
     assert told == [before, broker.machine.state]
+
+
+def kinds_of(stream: bytes) -> list[str]:
+    kinds = []
+    while stream:
+        end = 4 + int.from_bytes(stream[:4], "big")
+        kinds.append(msgspec.msgpack.decode(stream[4:end])["type"])
+        stream = stream[end:]
+    return kinds
+
+
+def test_its_frames_follow_those_of_older_tables_and_restore_it():
+    state = BrokerState(WITH_TOY)
+    apply_with_toy(state, Count(5), PutTopic(TopicConfig("orders"), 0), PutPin("job", 1, 2, 3))
+    stream = b"".join(encode_state(state, 0.0))
+    assert kinds_of(stream) == ["start", "topics", "features", "pins", "count", "end"]
+    restored = decode_state([stream], 0.0, WITH_TOY)
+    assert restored.table(COUNTER).count == 5
+    assert restored.digest() == state.digest()
+
+
+def test_a_table_that_equals_an_empty_one_keeps_nobody_from_reading_the_snapshot():
+    state = BrokerState(WITH_TOY)
+    apply_with_toy(state, PutTopic(TopicConfig("orders"), 0))
+    without = b"".join(encode_state(state, 0.0))
+    assert decode_state([without], 0.0, FEATURES).digest() == state.digest()
+    apply_with_toy(state, Count(5))
+    with pytest.raises(CorruptionError, match="does not decode"):
+        decode_state(encode_state(state, 0.0), 0.0, FEATURES)

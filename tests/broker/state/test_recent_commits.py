@@ -3,6 +3,7 @@
 import pytest
 
 from dledger_broker.features import FEATURES
+from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.state.offsets import OFFSETS
 from dledger_broker.state.recent_commits import (
@@ -12,7 +13,6 @@ from dledger_broker.state.recent_commits import (
     RecentCommits,
     Taken,
 )
-from dledger_broker.state.snapshot import decode_state, encode_state
 
 KEY = ("CG", "T1", 0)
 

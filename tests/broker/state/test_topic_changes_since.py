@@ -4,9 +4,9 @@ import pytest
 
 from dledger_broker.features import FEATURES
 from dledger_broker.kernel import topic_changes
+from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topics import DeleteTopic
-from dledger_broker.state.snapshot import decode_state, encode_state
 from dledger_remoting.topics import TopicConfig
 from tests.broker.state.applied_commands import apply
 

@@ -10,13 +10,13 @@ from dledger_broker import machine
 from dledger_broker.kernel import view_recovery
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.feature import Feature
+from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.retention import Retention
 from dledger_broker.state.pins import PinTable
 from dledger_broker.state.proposals import Proposals
-from dledger_broker.state.snapshot import decode_state, encode_state
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keyfile import ActiveIndexFile, Keys
 from dledger_broker.views.keyindex import KeyIndex
