@@ -9,6 +9,7 @@ from dledger.core.raft import Entries, Raft
 from dledger.types import HardState, ReplicaId
 from dledger_sim.log.mutants.catalogue import Catalogue
 from dledger_sim.log.schedules import core as core_schedules
+from dledger_sim.log.schedules import memberships
 
 CATALOGUE = Catalogue("log")
 
@@ -233,7 +234,7 @@ CATALOGUE.add(
     "member-only-votes",
     "a replica whose last entries may be void votes whether or not they list it",
     (Raft, "_on_vote_request", _vote_if_member),
-    schedule=core_schedules.void_removal,
+    schedule=memberships.void_removal,
 )
 
 # ---------------------------------------------------------------- reads, membership
@@ -260,14 +261,14 @@ CATALOGUE.add(
     "a membership change waits for an own-term commit",
     (Raft, "can_change_membership", property(lambda self: self.is_leader)),
     (Raft, "own_term_committed", property(lambda self: self.is_leader)),
-    schedule=core_schedules.membership_change_before_own_commit,
+    schedule=memberships.membership_change_before_own_commit,
 )
 
 CATALOGUE.add(
     "unread-membership",
     "a replica that cannot read who the voters are counts no votes",
     (LogTable, "membership_is_known", True),
-    schedule=core_schedules.unread_membership,
+    schedule=memberships.unread_membership,
 )
 
 # ---------------------------------------------------------------- snapshots

@@ -16,9 +16,10 @@ from dledger.store import log as log_module
 from dledger.store.disk import Disk
 from dledger.types import HardState, ReplicaId
 from dledger_sim.log.mutants.catalogue import Catalogue
-from dledger_sim.log.schedules.core import leader_leaves_two, word_of_who_kept_what_was_lost
+from dledger_sim.log.schedules.core import word_of_who_kept_what_was_lost
 from dledger_sim.log.schedules.disk import lost_entry_behind_a_snapshot
 from dledger_sim.log.schedules.group import doubt_lasts, reboot_behind_a_stop
+from dledger_sim.log.schedules.memberships import leader_leaves_two
 
 CATALOGUE = Catalogue("modes")
 

@@ -7,7 +7,7 @@ from dledger.core.messages import Append, AppendReply, HeartbeatReply, TimeoutNo
 from dledger.environment import Environment
 from dledger.replica.reads import ReadWaiters
 from dledger.testing.cores import CoreGroup, entries, replica
-from dledger.types import Membership, Role
+from dledger.types import Role
 
 
 def figure_8() -> None:
@@ -203,132 +203,6 @@ def snapshot_without_effect() -> None:
     assert len(group.cores["a"].snapshots_asked) > 1
 
 
-def membership_change_before_own_commit() -> None:
-    """The bug of single-server changes (Ongaro, 2015): changes overlap unless each leader commits in its term first.
-
-    1. `a` leads term 1 of {a, b, c, d} and appends "add e", which only `e` receives.
-    2. `b` leads term 2 with the votes of `c` and `d`.  If it may remove `a` at once, {b, c} commit that.
-    3. `a`, `d` and `e` are a majority of {a, b, c, d, e}: `a` leads again without knowing of it.
-    """
-    group = CoreGroup("a", "b", "c", "d", strangers=("e",))
-    group.elect("a")
-    group.pass_time(0.2)
-    group.cut(("a", "b"), ("a", "c"), ("a", "d"))
-    group.propose("a", membership=Membership(tuple(map(replica, "abcde"))))
-    group.settle()
-    group.isolate("a")
-    group.isolate("e")
-    group.hold(lambda envelope: envelope.sender == "b" and envelope.to == "d" and isinstance(envelope.message, Append))
-    group.elect("b")
-    group.settle()
-    if not group["b"].can_change_membership:
-        return
-    group.propose("b", membership=Membership(tuple(map(replica, "bcd"))))
-    group.settle()
-    group.held.clear()
-    group.release()
-    group.heal()
-    group.wire.clear()
-    group.isolate("b")
-    group.isolate("c")
-    for _ in range(5):
-        group.campaign("a")
-        group.settle()
-        if group["a"].is_leader:
-            break
-    group.propose("a", 2)
-    group.settle()
-    assert group["a"].table.membership.voters == tuple(map(replica, "bcd"))
-
-
-def leader_removes_itself() -> None:
-    """It does not count itself for that entry, and steps down once it is committed."""
-    group = CoreGroup("a", "b", "c")
-    group.elect("a")
-    group.settle()
-    group.hold(lambda envelope: envelope.to == "c" and bool(envelope.metas))
-    index = group.propose("a", membership=Membership((replica("b"), replica("c"))))
-    group.settle()
-    assert group["a"].commit_index < index, "only b has it: a no longer counts"
-    group.release()
-    group.settle()
-    assert group["a"].commit_index == index
-    assert group["a"].role is Role.FOLLOWER
-    group.pass_time(5.0)
-    assert not group["a"].is_leader
-    assert group["b"].is_leader or group["c"].is_leader
-
-
-def leader_leaves_two() -> None:
-    """A leader of two takes itself out and stops before the other one has that: only it can be elected, to commit it.
-
-    Seeds find it, but only where nothing else brings that entry to the other one.
-    """
-    group = CoreGroup("a", "b")
-    group.elect("a")
-    group.pass_time(0.2)
-    group.isolate("a")
-    group.propose("a", membership=Membership((replica("b"),)))
-    group.sync("a")
-    group.crash("a")
-    group.heal()
-    group.pass_time(5.0)
-    assert group["b"].is_leader
-    assert not group["a"].is_leader
-
-
-def void_removal() -> None:
-    """A leader that has appended its own removal, and nothing came of it, still has to vote.
-
-    1. `b` leads term 1 of {a, b, c} and appends its own removal, which nobody receives.
-    2. `a` leads term 2 and removes itself: {b, c} are left, and only `c` has that entry.
-    3. `c` needs the vote of `b`, whose own log says that it is no member.
-    """
-    group = CoreGroup("a", "b", "c")
-    group.elect("b")
-    group.pass_time(0.2)
-    group.isolate("b")
-    group.propose("b", membership=Membership((replica("a"), replica("c"))))
-    group.elect("a")
-    group.settle()
-    group.propose("a", membership=Membership((replica("b"), replica("c"))))
-    group.settle()
-    group.isolate("a")
-    group.join(("b", "c"), ("c", "b"))
-    group.pass_time(6.0)
-    assert group["c"].is_leader
-    assert group["b"].table.membership.voters == (replica("b"), replica("c"))
-
-
-def unread_membership() -> None:
-    """A founder whose log lost the entries by which others joined does not lead alone.
-
-    1. `a` founds a group alone, `b` and `c` join.  2. The bytes of `a`'s log rot, and it starts again: as far as it can
-    read it is the only voter.  3. `b` leads, and hands over to `a`, which must not take what it alone believes in.
-    """
-    group = CoreGroup("a", learners=("b", "c"))
-    group.elect("a")
-    for voters, learners in (("ab", "c"), ("abc", "")):
-        group.propose("a", membership=Membership(tuple(map(replica, voters)), tuple(map(replica, learners))))
-        group.settle()
-    changes = [meta for meta in group.cores["a"].log if meta.membership is not None]
-    group.crash("a", unread=True)
-    assert group["a"].table.membership.voters == (replica("a"),)
-    group.isolate("a")
-    group.pass_time(3.0, "a")
-    assert not group["a"].is_leader
-    group.elect("b")
-    group.heal()
-    group.pass_time(0.3)
-    assert group["b"].transfer(replica("a"), group.now)
-    group.run("b")
-    group.settle()
-    assert not group["a"].is_leader
-    group["a"].repaired(0, group["a"].table.last_index + 1, changes, [])
-    group.elect("a")
-    assert group["a"].table.membership.voters == tuple(map(replica, "abc"))
-
-
 def transfer_under_load() -> None:
     """A transfer waits for the successor to have everything, overrides the live leader, and gives up in time."""
     group = CoreGroup("a", "b", "c")
@@ -498,11 +372,6 @@ CORE_SCHEDULES = (
     conflict_at_the_compacted_base,
     install_inside_the_log,
     snapshot_without_effect,
-    membership_change_before_own_commit,
-    leader_removes_itself,
-    leader_leaves_two,
-    void_removal,
-    unread_membership,
     transfer_under_load,
     one_way_partition,
     late_tick,
