@@ -264,6 +264,19 @@ CATALOGUE.add(
     schedule=memberships.membership_change_before_own_commit,
 )
 
+
+def _listed_when_committed(self: LogTable, replica: ReplicaId, commit_index: int) -> bool:
+    _, in_force = self.membership_at(commit_index)
+    return replica in in_force.voters
+
+
+CATALOGUE.add(
+    "new-voter-waits",
+    "a voter may lead as soon as its own log lists it",
+    (LogTable, "may_elect", _listed_when_committed),
+    schedule=memberships.new_voter_leads,
+)
+
 CATALOGUE.add(
     "unread-membership",
     "a replica that cannot read who the voters are counts no votes",

@@ -102,6 +102,27 @@ def void_removal() -> None:
     assert group["b"].table.membership.voters == (replica("b"), replica("c"))
 
 
+def new_voter_leads() -> None:
+    """A voter that the others do not know of yet may be the only one that can be elected.
+
+    1. Of the voters `a` and `b`, `a` leads, and appends that the learner `c` votes, which only `c` receives.
+    2. `a` is gone. The log of `b` is shorter, and a majority of what it knows is `a` and `b`.
+    3. Unless `c` stands for election, with `b`'s vote, nobody leads until `a` is back.
+
+    In a simulated run whoever is gone comes back before a leader is missed.
+    """
+    group = CoreGroup("a", "b", learners=("c",))
+    group.elect("a")
+    group.pass_time(0.2)
+    group.cut(("a", "b"))
+    group.propose("a", membership=Membership(tuple(map(replica, "abc"))))
+    group.settle()
+    group.isolate("a")
+    group.pass_time(6.0)
+    assert group["c"].is_leader
+    assert group["b"].table.membership.voters == tuple(map(replica, "abc"))
+
+
 def unread_membership() -> None:
     """A founder whose log lost the entries by which others joined does not lead alone.
 
@@ -136,5 +157,6 @@ MEMBERSHIP_SCHEDULES = (
     leader_removes_itself,
     leader_leaves_two,
     void_removal,
+    new_voter_leads,
     unread_membership,
 )
