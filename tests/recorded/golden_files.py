@@ -8,7 +8,7 @@ Lines hold nothing that differs between machines, runs, hash seeds or versions o
 import difflib
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -20,10 +20,12 @@ MOST_DIFFERENCES = 60
 """Lines of a difference that a failure shows."""
 
 
-def compare(name: str, lines: Iterable[str], *, folder: Path = GOLDEN) -> None:
+def compare(
+    name: str, lines: Iterable[str], *, folder: Path = GOLDEN, kept: Callable[[str], str] | None = None
+) -> None:
     """Fail with the difference unless `lines` are what `folder`/`name`.txt holds; with RECORD_GOLDEN=yes, write it.
 
-    A line has no end of its own.
+    A line has no end of its own. `kept(line)` is what of a line has to stay as it was; by default all of it.
     """
     found = list(lines)
     for line in found:
@@ -35,6 +37,8 @@ def compare(name: str, lines: Iterable[str], *, folder: Path = GOLDEN) -> None:
         return
     recorded = recorded_bytes(path).decode().split("\n")
     assert recorded.pop() == "", f"{path.name} does not end with a line's end"
+    if kept is not None:
+        recorded, found = [kept(line) for line in recorded], [kept(line) for line in found]
     if found != recorded:
         pytest.fail(_difference(path.name, recorded, found), pytrace=False)
 

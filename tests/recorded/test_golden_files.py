@@ -61,6 +61,13 @@ def test_recording_writes_what_a_comparison_then_accepts(
     compare("folder/words", lines, folder=tmp_path)
 
 
+def test_what_need_not_stay_is_left_out_of_the_comparison(recorded: Path) -> None:
+    (recorded / "counted.txt").write_text("one 1\ntwo 2\n")
+    compare("counted", ["one 7", "two 9"], folder=recorded, kept=lambda line: line.split()[0])
+    with pytest.raises(pytest.fail.Exception, match="counted"):
+        compare("counted", ["one 1", "three 2"], folder=recorded, kept=lambda line: line.split()[0])
+
+
 def test_nothing_is_recorded_unasked(tmp_path: Path) -> None:
     with pytest.raises(pytest.fail.Exception, match="was not recorded"):
         compare("words", ["one"], folder=tmp_path)

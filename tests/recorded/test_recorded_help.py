@@ -7,6 +7,7 @@ terminals. A simulator goes by what it simulates: its module may move.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 
 import click
@@ -48,6 +49,11 @@ def tree(command: click.Command, words: str, parent: click.Context | None = None
             inner = command.get_command(context, name)
             assert inner is not None
             yield from tree(inner, f"{words} {name}", context)
+
+
+def without_known_bugs(line: str) -> str:
+    """The line without the names that `mutants` takes: they grow with the simulator's tests, too."""
+    return re.sub(r"^    names \(choice of [^)]*\)", "    names", line)
 
 
 def paragraphs(text: str) -> Iterator[str]:
@@ -103,7 +109,8 @@ def test_help_of_the_command_line() -> None:
 
 
 def test_help_of_the_simulators() -> None:
-    compare("surfaces/help_simulators", [line for name in SIMULATORS for line in tree(SIMULATORS[name], name)])
+    lines = [line for name in SIMULATORS for line in tree(SIMULATORS[name], name)]
+    compare("surfaces/help_simulators", lines, kept=without_known_bugs)
 
 
 def test_help_of_the_processes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
