@@ -1,5 +1,6 @@
-"""The fixture of `broker_group`."""
+"""The fixtures of `broker_group` and `served_broker`."""
 
 from broker_group import group
+from served_broker import broker, client, make_broker
 
-__all__ = ["group"]
+__all__ = ["broker", "client", "group", "make_broker"]

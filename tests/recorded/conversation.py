@@ -35,7 +35,7 @@ from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.codes import LanguageCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
 from dledger_remoting.frame import FrameDecoder, SerializeType, join_frame
-from tests.broker.processors.served_broker import NODE_ID, make_served_broker
+from tests.broker.served_broker import NODE_ID, make_served_broker
 from tests.recorded.golden_files import bytes_text
 
 CHANNEL_NUMBERS = "dledger_broker.kernel.requests._channels"
