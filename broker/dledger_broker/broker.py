@@ -22,6 +22,7 @@ from dledger.replica.status import NodeStatus
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import ConfigError, StartError
 from dledger_broker.features import FEATURES
+from dledger_broker.features.pins.table import PINS
 from dledger_broker.frontend.listener import Listener, require_bindable
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel.counters import BrokerCounters
@@ -30,7 +31,6 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.processors.assembly import Processors
 from dledger_broker.service import BrokerService
-from dledger_broker.state.pins import PINS
 from dledger_broker.state.remembered import REMEMBERED
 from dledger_remoting.hosts import HostAddress
 

@@ -20,12 +20,13 @@ from dledger.log import Log
 from dledger.replica.status import NodeStatus
 from dledger.statemachine import Leadership
 from dledger.store.log import SegmentInfo
+from dledger_broker.features.pins.proposed import ProposedPins
+from dledger_broker.features.pins.table import DeletePins
 from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.segment_ages import SegmentAges
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.state.pins import DeletePins
 
 CHECK_PERIOD_S: Final = 10.0
 MAX_SEGMENTS_PER_ROUND: Final = 10
@@ -106,12 +107,14 @@ class Retention:
         machine: BrokerMachine,
         log: Log,
         env: Environment,
+        pins: ProposedPins,
         policy: RetentionPolicy | None = None,
         counters: BrokerCounters | None = None,
     ) -> None:
         self._machine = machine
         self._log = log
         self._env = env
+        self.pins = pins
         self.policy = policy or RetentionPolicy()
         self._counters = counters or BrokerCounters()
         self._ages = SegmentAges(log, env, lambda: machine.applied_position)
@@ -148,7 +151,7 @@ class Retention:
     def _trim_if_due(self, expired_before: int) -> None:
         if self._busy or not self._log.is_ready:
             return
-        pinned = self._machine.proposals.lowest_pin(self._env.wall_ms())
+        pinned = self.pins.lowest(self._env.wall_ms())
         position = choose_trim(
             self._log.segments(),
             self._log.trim_candidates(),
@@ -173,7 +176,7 @@ class Retention:
         if self._busy:
             return
         told, first = self._machine.state.trims.before, self._log.first_position
-        pinned = self._machine.proposals.lowest_pin(self._env.wall_ms())
+        pinned = self.pins.lowest(self._env.wall_ms())
         limit = told if pinned is None else min(told, pinned)
         left = [position for position in self._log.trim_candidates() if first < position <= limit]
         if left:
@@ -181,9 +184,9 @@ class Retention:
 
     def _end_leases(self) -> None:
         """Give up the pins that nobody has renewed."""
-        names = self._machine.proposals.expired_pins(self._env.wall_ms())
+        names = self.pins.expired(self._env.wall_ms())
         if names and self._machine.understood_by_all(DeletePins):
-            self._machine.proposals.delete_pins(names, _tried_again)
+            self.pins.delete(names, _tried_again)
 
     def trim(self, position: int) -> None:
         """Leader: have the log below `position`, one of its trim candidates, dropped by every replica."""

@@ -52,7 +52,7 @@ class BrokerService:
         self.machine = machine
         self.group = group
         self.processors = assemble(config, machine, node, env, group, counters, store_host, connections)
-        self.retention = Retention(machine, node, env, _retention_policy(config), counters)
+        self.retention = Retention(machine, node, env, self.processors.pins, _retention_policy(config), counters)
         Founding(machine, env, config)
         self._node = node
         self._env = env

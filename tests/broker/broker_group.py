@@ -16,7 +16,7 @@ from dledger.testing.ports import free_ports
 from dledger.types import Membership, ReplicaId
 from dledger_broker.broker import Broker
 from dledger_broker.broker_conf import ConfigValue
-from dledger_broker.state.pins import PutPin
+from dledger_broker.features.pins.table import PutPin
 
 NODE_IDS = ("broker-a-n0", "broker-a-n1", "broker-a-n2")
 

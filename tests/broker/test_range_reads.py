@@ -11,7 +11,7 @@ from broker_in_process import Client, node_config, running
 
 from dledger.format import HEADER_BYTES, parse_run
 from dledger.types import EntryKind
-from dledger_broker.state.pins import PINS
+from dledger_broker.features.pins.table import PINS
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.range_reads import PinList, ReadPlan
 from dledger_remoting.record import iter_records

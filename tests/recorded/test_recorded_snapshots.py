@@ -9,6 +9,7 @@ import pytest
 
 from dledger.statemachine import CommittedEntry
 from dledger_broker.features import COMMANDS, FEATURES
+from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.kernel import snapshot
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.members import Features, SetOrdinal
@@ -18,7 +19,6 @@ from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.state.groups import DeleteGroup, PutGroup
 from dledger_broker.state.offsets import OFFSETS, CommitOffsets, DeleteOffsets
-from dledger_broker.state.pins import DeletePins, PutPin
 from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer
 from dledger_broker.state.remembered import LimitSends, RememberSends
 from dledger_broker.state.rows import ERA_ROWS

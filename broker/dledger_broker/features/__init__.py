@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from dledger_broker.features.pins import FEATURE as PINS
 from dledger_broker.kernel.feature import Feature
 from dledger_broker.kernel.state import registry_of
 from dledger_broker.state.groups import GROUP_COMMANDS, GROUPS
 from dledger_broker.state.offsets import OFFSET_COMMANDS, OFFSETS
-from dledger_broker.state.pins import PIN_COMMANDS, PINS
 from dledger_broker.state.remembered import REMEMBERED, SEND_COMMANDS
 
 FEATURES: Final = (
     Feature("groups", GROUP_COMMANDS, GROUPS),
     Feature("offsets", OFFSET_COMMANDS, OFFSETS),
-    Feature("pins", PIN_COMMANDS, PINS),
+    PINS,
     Feature("idempotent sends", SEND_COMMANDS, REMEMBERED),
 )
 

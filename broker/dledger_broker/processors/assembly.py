@@ -13,6 +13,8 @@ from dledger_broker.announcements import Announcements
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.pins.proposed import ProposedPins
+from dledger_broker.features.pins.requests import PinProcessor
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.kernel.counters import BrokerCounters
@@ -23,7 +25,6 @@ from dledger_broker.processors.consumers import ConsumerProcessor
 from dledger_broker.processors.idempotent import IdempotentSends
 from dledger_broker.processors.membership import MembershipProcessor
 from dledger_broker.processors.offsets import OffsetProcessor
-from dledger_broker.processors.pins import PinProcessor
 from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
 from dledger_broker.processors.range_pace import RangePace
@@ -47,6 +48,7 @@ class Processors:
     sends: SendProcessor
     pulls: PullProcessor
     offsets: OffsetProcessor
+    pins: ProposedPins
     runtime: RuntimeProcessor
     announcements: Announcements
 
@@ -89,10 +91,11 @@ def assemble(
     consumers = ConsumerProcessor(machine, env, group, gossip, pulls.readers, requests, config.broker_group)
     topics = TopicProcessor(machine, group, announcements, requests)
     queries = QueryProcessor(machine, requests)
-    pins = PinProcessor(machine, env, group, requests)
+    proposed_pins = ProposedPins(machine)
+    pins = PinProcessor(machine, proposed_pins, env, group, requests)
     pace = RangePace(env, lambda: machine.applied_position, config.busy_range_bytes_per_s)
     ranges = RangeProcessor(machine, log, env, group, config.broker_group, counters, requests, pins, roles, pace)
     runtime = RuntimeProcessor(machine, log, env, group, config, counters)
     handlers = routes(sends, pulls, offsets, membership, consumers, topics, queries, ranges, pins, runtime)
     requests.connect(forwarder, sends, pulls, handlers)
-    return Processors(requests, forwarder, gossip, sends, pulls, offsets, runtime, announcements)
+    return Processors(requests, forwarder, gossip, sends, pulls, offsets, proposed_pins, runtime, announcements)

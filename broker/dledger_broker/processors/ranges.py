@@ -18,6 +18,7 @@ from dledger.environment import Environment
 from dledger.errors import TrimmedError
 from dledger.log import Log
 from dledger.store.ranges import LogCut
+from dledger_broker.features.pins.requests import PinProcessor
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import TopicState
@@ -25,7 +26,6 @@ from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.roles import Roles
 from dledger_broker.kernel.segment_ages import newest_store_time
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.processors.pins import PinProcessor
 from dledger_broker.processors.range_pace import RangePace
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.errors import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dledger_broker.features.pins.requests import PinProcessor
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.processors.consumers import ConsumerProcessor
 from dledger_broker.processors.membership import MembershipProcessor
 from dledger_broker.processors.offsets import OffsetProcessor
-from dledger_broker.processors.pins import PinProcessor
 from dledger_broker.processors.pull import HELD, PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
 from dledger_broker.processors.ranges import RangeProcessor

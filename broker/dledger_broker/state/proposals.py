@@ -1,4 +1,4 @@
-"""The leader's overlay: changes of topics, groups and pins that are proposed and not yet applied."""
+"""The leader's overlay: changes of topics and groups that are proposed and not yet applied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from dledger_broker.kernel.contexts import CommandContext, Done
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.state.groups import GROUPS, DeleteGroup, PutGroup
-from dledger_broker.state.pins import PINS, DeletePins, Pin, PutPin
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 
@@ -43,8 +42,6 @@ class Proposals:
         self._groups: dict[str, deque[Done]] = {}
         self._deleting: set[str] = set()
         self._deleting_groups: set[str] = set()
-        self._pins: list[PutPin] = []
-        self._given_up: list[DeletePins] = []
 
     def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
         """Propose one command; every member must understand its kind. `privileged`: see `Node.stage`."""
@@ -140,46 +137,6 @@ class Proposals:
             done(error)
 
         self._change(self._groups, name, DeleteGroup(name, clean_offsets), finished)
-
-    def put_pin(self, pin: PutPin, done: Done) -> None:
-        """Make or renew a pin, which holds from now on: until it is applied it may be acknowledged at any moment."""
-        self._pins.append(pin)
-
-        def finished(error: LogError | None) -> None:
-            self._pins.remove(pin)
-            done(error)
-
-        self.stage_command(pin, finished)
-
-    def delete_pins(self, names: tuple[str, ...], done: Done) -> None:
-        """Give pins up, even if the disk is full: that makes room; a name without a pin is no error."""
-        command = DeletePins(names)
-        makes_room = any(self._state().table(PINS).get(name) for name in names)
-        self._given_up.append(command)
-
-        def finished(error: LogError | None) -> None:
-            self._given_up.remove(command)
-            done(error)
-
-        self.stage_command(command, finished, privileged=makes_room)
-
-    def lasting_pin(self, name: str) -> Pin | None:
-        """A pin that is applied and that nobody gives up at this moment, or None."""
-        given_up = any(name in command.names for command in self._given_up)
-        return None if given_up else self._state().table(PINS).get(name)
-
-    def lowest_pin(self, now_ms: int) -> int | None:
-        """The lowest position of a pin whose lease runs, or None."""
-        positions = [pin.position for pin in self._pins]
-        applied = self._state().table(PINS).lowest(now_ms)
-        if applied is not None:
-            positions.append(applied)
-        return min(positions, default=None)
-
-    def expired_pins(self, now_ms: int) -> tuple[str, ...]:
-        """The pins whose leases are over and that nobody renews at this moment."""
-        renewed = {pin.name for pin in self._pins}
-        return tuple(name for name in self._state().table(PINS).expired(now_ms) if name not in renewed)
 
     def _change(self, pending: dict[str, deque[Done]], name: str, command: Command, done: Done) -> None:
         pending[name] = deque()

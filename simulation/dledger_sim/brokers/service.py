@@ -160,7 +160,7 @@ class SimBroker:
 
     def trim(self, position: int) -> None:
         """See `Service.trim`; what is pinned stays, as it does unless a disk is too full."""
-        pinned = self.broker.proposals.lowest_pin(self._life.environment.wall_ms())
+        pinned = self.service.processors.pins.lowest(self._life.environment.wall_ms())
         if not self.service.retention.is_busy and (pinned is None or position <= pinned):
             self.service.retention.trim(position)
 

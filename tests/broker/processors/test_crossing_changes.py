@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 from served_broker import FakeClient, ServedBroker, pull_ext, send_ext
 
+from dledger_broker.features.pins.table import PINS
 from dledger_broker.founding import Founding
 from dledger_broker.state.offsets import OFFSETS
-from dledger_broker.state.pins import PINS
 from dledger_remoting.topics import SubscriptionGroupConfig
 
 KEY = ("CG", "T1", 0)

@@ -10,6 +10,8 @@ from dledger.replica.status import PeerStatus
 from dledger.types import EntryKind
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features import COMMANDS
+from dledger_broker.features.pins.proposed import ProposedPins
+from dledger_broker.features.pins.table import PINS, PutPin
 from dledger_broker.founding import Founding
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.segment_ages import SegmentTimes, find_expired
@@ -23,7 +25,6 @@ from dledger_broker.retention import (
     clocks_agree,
     fullest_disk_ratio,
 )
-from dledger_broker.state.pins import PINS, PutPin
 from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, Message
 
 NOW = 1_000_000
@@ -107,7 +108,7 @@ def trimmed_broker() -> tuple[BrokerInMemory, Retention]:
     for number in range(30, 50):
         broker.send("orders", number % 2, Message(b"%d" % number, keys="k"))
     policy = RetentionPolicy(max_age_ms=1000)
-    return broker, Retention(broker.machine, broker.node, broker.env, policy)
+    return broker, Retention(broker.machine, broker.node, broker.env, ProposedPins(broker.machine), policy)
 
 
 def test_a_trim_raises_every_first_offset_before_the_log_goes():
@@ -276,7 +277,7 @@ def test_a_pin_holds_a_trim_back_until_its_lease_ends():
 def test_a_pin_holds_a_trim_back_from_its_proposal_on():
     broker, retention = trimmed_broker()
     outcomes = []
-    broker.machine.proposals.put_pin(PutPin("job", 0, 3_600_000, broker.env.wall_ms()), outcomes.append)
+    retention.pins.put(PutPin("job", 0, 3_600_000, broker.env.wall_ms()), outcomes.append)
     assert outcomes == [], "applied already: this would show nothing"
     retention.check()
     broker.env.advance(1.0)
@@ -288,7 +289,7 @@ def test_the_end_of_a_lease_does_not_undo_a_renewal_that_is_on_its_way():
     pin(broker, "job", 0, lease_ms=1000)
     broker.env.advance(2.0)
     outcomes = []
-    broker.machine.proposals.put_pin(PutPin("job", 0, 1000, broker.env.wall_ms()), outcomes.append)
+    retention.pins.put(PutPin("job", 0, 1000, broker.env.wall_ms()), outcomes.append)
     assert outcomes == [], "applied already: this would show nothing"
     retention.check()
     broker.env.run_ready()
@@ -314,7 +315,7 @@ def test_a_pin_outlives_its_lease_while_a_member_may_not_understand_its_end():
 def test_a_full_disk_overrides_a_pin_and_is_counted():
     broker, retention = trimmed_broker()
     counters = BrokerCounters()
-    retention = Retention(broker.machine, broker.node, broker.env, RetentionPolicy(), counters)
+    retention = Retention(broker.machine, broker.node, broker.env, retention.pins, RetentionPolicy(), counters)
     pin(broker, "job", 0, lease_ms=3_600_000)
     broker.node.disk_used = 900
     retention.check()
@@ -368,7 +369,7 @@ def test_a_trim_of_which_only_queues_were_told_is_completed(how, pinned):
     position = max(broker.log.snapshots)
     told = TrimQueues(position, (("orders", broker.machine.state.topics["orders"].created_position, 0, 15),))
     if pinned:
-        broker.machine.proposals.put_pin(PutPin("job", 0, 60_000, START_MS), lambda _: None)
+        retention.pins.put(PutPin("job", 0, 60_000, START_MS), lambda _: None)
         broker.env.run_ready()
     if how == "another leader":
         broker.node.step_down()

@@ -10,6 +10,7 @@ import pytest
 from dledger import Node, NodeConfig
 from dledger.environment import AsyncioEnvironment
 from dledger_broker.features import FEATURES
+from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.retention import Retention, RetentionPolicy
 from dledger_broker.testing import Message, stage_messages
@@ -95,7 +96,7 @@ class OneNodeBroker:
         """The first kept position once retention has looked and trimmed."""
         trimmed = asyncio.Event()
         self.node.on_trimmed(lambda position: trimmed.set())
-        Retention(self.machine, self.node, self.env, policy).check()
+        Retention(self.machine, self.node, self.env, ProposedPins(self.machine), policy).check()
         async with asyncio.timeout(20):
             await trimmed.wait()
         return self.node.first_position

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dledger.errors import LogError
 from dledger.statemachine import CommittedEntry, Leadership
 from dledger_broker import machine
+from dledger_broker.features.pins.table import PinTable
 from dledger_broker.kernel import view_recovery
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.feature import Feature
@@ -15,7 +16,6 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.retention import Retention
-from dledger_broker.state.pins import PinTable
 from dledger_broker.state.proposals import Proposals
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keyfile import ActiveIndexFile, Keys

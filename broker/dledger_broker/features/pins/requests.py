@@ -1,4 +1,4 @@
-"""Pins of the log: made (20013), given up (20014), listed (20015), renewed by range reads that name them."""
+"""Requests about pins: made (20013), given up (20014), listed (20015), renewed by range reads that name them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError
+from dledger_broker.features.pins.proposed import ProposedPins
+from dledger_broker.features.pins.table import PINS, DeletePins, PutPin
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Buffer, Request, Requests, channel_key
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.state.pins import PINS, DeletePins, PutPin
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
@@ -34,11 +35,13 @@ class PinProcessor:
     def __init__(
         self,
         machine: BrokerMachine,
+        proposed: ProposedPins,
         env: Environment,
         group: Group,
         requests: Requests,
     ) -> None:
         self._machine = machine
+        self._proposed = proposed
         self._env = env
         self._group = group
         self._requests = requests
@@ -52,7 +55,7 @@ class PinProcessor:
         header = decode_ext(PinHeader, request.ext)
         self._require_understanding(PutPin)
         if header.renewal:
-            pin = self._machine.proposals.lasting_pin(header.name)
+            pin = self._proposed.lasting(header.name)
             if pin is None:
                 request.respond()
             else:
@@ -71,7 +74,7 @@ class PinProcessor:
 
     def _put(self, request: Request, name: str, position: int, lease_ms: int) -> None:
         command = PutPin(name, position, lease_ms, self._env.wall_ms())
-        self._machine.proposals.put_pin(command, partial(self._pinned, request, name))
+        self._proposed.put(command, partial(self._pinned, request, name))
 
     def _pinned(self, request: Request, name: str, error: LogError | None) -> None:
         pin = self._machine.state.table(PINS).get(name)
@@ -87,7 +90,7 @@ class PinProcessor:
         header = decode_ext(PinNameHeader, request.ext)
         _check_name(header.name)
         self._require_understanding(DeletePins)
-        self._machine.proposals.delete_pins((header.name,), partial(self._unpinned, request))
+        self._proposed.delete((header.name,), partial(self._unpinned, request))
 
     def _unpinned(self, request: Request, error: LogError | None) -> None:
         if error is None:

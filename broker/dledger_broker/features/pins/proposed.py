@@ -1,0 +1,61 @@
+"""The leader's overlay of pins: changes that are proposed and not yet applied."""
+
+from __future__ import annotations
+
+from dledger.errors import LogError
+from dledger_broker.features.pins.table import PINS, DeletePins, Pin, PutPin
+from dledger_broker.kernel.contexts import Done
+from dledger_broker.machine import BrokerMachine
+
+
+class ProposedPins:
+    """Proposes changes of pins, and answers with those in flight in mind.
+
+    Every `done` is called exactly once, as `BrokerMachine.stage_command` says.
+    """
+
+    def __init__(self, machine: BrokerMachine) -> None:
+        self._machine = machine
+        self._put: list[PutPin] = []
+        self._given_up: list[DeletePins] = []
+
+    def put(self, pin: PutPin, done: Done) -> None:
+        """Make or renew a pin, which holds from now on: until it is applied it may be acknowledged at any moment."""
+        self._put.append(pin)
+
+        def finished(error: LogError | None) -> None:
+            self._put.remove(pin)
+            done(error)
+
+        self._machine.stage_command(pin, finished)
+
+    def delete(self, names: tuple[str, ...], done: Done) -> None:
+        """Give pins up, even if the disk is full: that makes room; a name without a pin is no error."""
+        command = DeletePins(names)
+        pins = self._machine.state.table(PINS)
+        makes_room = any(pins.get(name) for name in names)
+        self._given_up.append(command)
+
+        def finished(error: LogError | None) -> None:
+            self._given_up.remove(command)
+            done(error)
+
+        self._machine.stage_command(command, finished, privileged=makes_room)
+
+    def lasting(self, name: str) -> Pin | None:
+        """A pin that is applied and that nobody gives up at this moment, or None."""
+        given_up = any(name in command.names for command in self._given_up)
+        return None if given_up else self._machine.state.table(PINS).get(name)
+
+    def lowest(self, now_ms: int) -> int | None:
+        """The lowest position of a pin whose lease runs, or None."""
+        positions = [pin.position for pin in self._put]
+        applied = self._machine.state.table(PINS).lowest(now_ms)
+        if applied is not None:
+            positions.append(applied)
+        return min(positions, default=None)
+
+    def expired(self, now_ms: int) -> tuple[str, ...]:
+        """The pins whose leases are over and that nobody renews at this moment."""
+        renewed = {pin.name for pin in self._put}
+        return tuple(name for name in self._machine.state.table(PINS).expired(now_ms) if name not in renewed)
