@@ -23,6 +23,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import ConfigError, StartError
 from dledger_broker.features import FEATURES
 from dledger_broker.features.pins.table import PINS
+from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_broker.frontend.listener import Listener, require_bindable
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel.counters import BrokerCounters
@@ -31,7 +32,6 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.processors.assembly import Processors
 from dledger_broker.service import BrokerService
-from dledger_broker.state.remembered import REMEMBERED
 from dledger_remoting.hosts import HostAddress
 
 if TYPE_CHECKING:

@@ -10,6 +10,8 @@ import pytest
 from dledger.statemachine import CommittedEntry
 from dledger_broker.features import COMMANDS, FEATURES
 from dledger_broker.features.pins.table import DeletePins, PutPin
+from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
+from dledger_broker.features.sending.dedup.rows import ERA_ROWS
 from dledger_broker.kernel import snapshot
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.members import Features, SetOrdinal
@@ -20,8 +22,6 @@ from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.state.groups import DeleteGroup, PutGroup
 from dledger_broker.state.offsets import OFFSETS, CommitOffsets, DeleteOffsets
 from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer
-from dledger_broker.state.remembered import LimitSends, RememberSends
-from dledger_broker.state.rows import ERA_ROWS
 from dledger_remoting.record import STORE_TIMESTAMP_PLACE
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 from tests.recorded.golden_files import bytes_text, compare

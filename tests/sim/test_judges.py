@@ -16,8 +16,8 @@ from dledger.net.requests import RequestChannel
 from dledger.net.transport import Lane
 from dledger.types import ReplicaId
 from dledger_broker.features import COMMANDS
-from dledger_broker.processors.idempotent import IdempotentSends
-from dledger_broker.processors.identities import UnitRows
+from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
+from dledger_broker.features.sending.dedup.identities import UnitRows
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.record import MessageRecord, encode_record

@@ -15,6 +15,9 @@ from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.pins.requests import PinProcessor
+from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
+from dledger_broker.features.sending.send import SendProcessor
+from dledger_broker.features.sending.targets import SendTargets
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.kernel.counters import BrokerCounters
@@ -22,7 +25,6 @@ from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.roles import Roles
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.consumers import ConsumerProcessor
-from dledger_broker.processors.idempotent import IdempotentSends
 from dledger_broker.processors.membership import MembershipProcessor
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.pull import PullProcessor
@@ -30,8 +32,6 @@ from dledger_broker.processors.queries import QueryProcessor
 from dledger_broker.processors.range_pace import RangePace
 from dledger_broker.processors.ranges import RangeProcessor
 from dledger_broker.processors.runtime import RuntimeProcessor
-from dledger_broker.processors.send import SendProcessor
-from dledger_broker.processors.send_targets import SendTargets
 from dledger_broker.processors.table import routes
 from dledger_broker.processors.topics import TopicProcessor
 from dledger_remoting.hosts import HostAddress

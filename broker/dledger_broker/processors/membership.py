@@ -9,10 +9,10 @@ from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.tables import ClientChannel, ClientRow
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.groups.retry_topics import retry_topic_config
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Request
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.processors.send_targets import retry_topic_config
 from dledger_broker.state.groups import GROUPS
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import BodyError, ServerError

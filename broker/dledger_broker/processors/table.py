@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger_broker.features.pins.requests import PinProcessor
+from dledger_broker.features.sending.send import SendProcessor
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.processors.consumers import ConsumerProcessor
 from dledger_broker.processors.membership import MembershipProcessor
@@ -13,7 +14,6 @@ from dledger_broker.processors.pull import HELD, PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
 from dledger_broker.processors.ranges import RangeProcessor
 from dledger_broker.processors.runtime import RuntimeProcessor
-from dledger_broker.processors.send import SendProcessor
 from dledger_broker.processors.topics import TopicProcessor
 from dledger_remoting.codes import RequestCode
 

@@ -1,4 +1,4 @@
-"""State that a failover keeps, and that is not the kernel's: groups, consumer offsets, remembered sends.
+"""State that a failover keeps, and that is not the kernel's: groups, consumer offsets.
 
 A table's module has its commands, the decided facts that the log carries, its frames in a snapshot, and the key by
 which a state has the table (`kernel.state`).  `proposals.py` and `offset_buffer.py` hold what a leader has proposed and

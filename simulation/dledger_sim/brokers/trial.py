@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from dledger_broker.state.remembered import REMEMBERED
+from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_sim.brokers.branches import watch
 from dledger_sim.brokers.bulk import BulkReader

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from dledger.statemachine import Leadership
-from dledger_broker.processors import idempotent
-from dledger_broker.processors.idempotent import IdempotentSends
-from dledger_broker.processors.identities import identity_of_batch
-from dledger_broker.processors.send_unit import PendingSend
-from dledger_broker.state.remembered import RememberedSends
-from dledger_broker.state.rows import Row
+from dledger_broker.features.sending.dedup import idempotent
+from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
+from dledger_broker.features.sending.dedup.identities import identity_of_batch
+from dledger_broker.features.sending.dedup.remembered import RememberedSends
+from dledger_broker.features.sending.dedup.rows import Row
+from dledger_broker.features.sending.unit import PendingSend
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("repeats")

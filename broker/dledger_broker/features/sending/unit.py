@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Final, TypeAlias
 
+from dledger_broker.features.sending.tails import MessageParts
+from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.kernel.contexts import QueueRun
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Origin, Request
-from dledger_broker.processors.record_tails import MessageParts
-from dledger_broker.processors.send_targets import SendTarget
 from dledger_broker.views.units import UNIT
 from dledger_remoting.checksum import crc32
 from dledger_remoting.errors import OutcomeUnknown

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, TypeAlias
 
-from dledger_broker.processors.send_targets import PropertiesLayout, SendTarget
+from dledger_broker.features.sending.targets import PropertiesLayout, SendTarget
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.batch import split_batch
 from dledger_remoting.errors import MessageIllegal

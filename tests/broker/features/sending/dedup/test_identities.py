@@ -8,7 +8,7 @@ from itertools import accumulate
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dledger_broker.processors.identities import (
+from dledger_broker.features.sending.dedup.identities import (
     MAX_ROW_BYTES,
     MEMBER_BITS,
     MEMBERS,

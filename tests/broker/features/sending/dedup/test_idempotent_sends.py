@@ -9,9 +9,9 @@ import pytest
 from served_broker import MakeBroker, ServedBroker, make_served_broker, send_ext
 
 from dledger.errors import CorruptionError
+from dledger_broker.features.sending.dedup import idempotent
+from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_broker.founding import Founding
-from dledger_broker.processors import idempotent
-from dledger_broker.state.remembered import REMEMBERED
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_command

@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.errors import CorruptionError
-from dledger_broker.state.remembered import MARKS_PER_WINDOW, Mark, RememberedSends, Summary
-from dledger_broker.state.rows import ERA_ROWS, FIRST_PLACES, GROWTH, MAX_STEPS, MIN_COLUMN, RUN_ROWS, Run
+from dledger_broker.features.sending.dedup.remembered import MARKS_PER_WINDOW, Mark, RememberedSends, Summary
+from dledger_broker.features.sending.dedup.rows import (
+    ERA_ROWS,
+    FIRST_PLACES,
+    GROWTH,
+    MAX_STEPS,
+    MIN_COLUMN,
+    RUN_ROWS,
+    Run,
+)
 
 WINDOW_MS = 12_800
 SLACK_MS = WINDOW_MS // MARKS_PER_WINDOW

@@ -5,7 +5,7 @@ Producers count in the last characters of their unique keys, in hexadecimal digi
 topic whose keys differ in the last character only are of one family, and the last character is the member. A send
 that is a batch has a family of its own.
 
-So what follows each other in a unit is mostly of one family and takes one row of the table (`state.rows`), one look-up
+So what follows each other in a unit is mostly of one family and takes one row of the table (`rows`), one look-up
 and one command's worth of work instead of up to 16. Sends that have an identity in common by chance cost a comparison.
 """
 

@@ -26,11 +26,7 @@ from dledger.log import Log
 from dledger.statemachine import Leadership
 from dledger.types import Membership
 from dledger_broker.config import BrokerConfig
-from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.requests import Request, Requests
-from dledger_broker.kernel.state import BrokerState
-from dledger_broker.machine import BrokerMachine
-from dledger_broker.processors.identities import (
+from dledger_broker.features.sending.dedup.identities import (
     MAX_ROW_BYTES,
     MEMBER_BITS,
     MEMBERS,
@@ -40,10 +36,14 @@ from dledger_broker.processors.identities import (
     rows_of,
     rows_of_runs,
 )
-from dledger_broker.processors.record_tails import MessageParts
-from dledger_broker.processors.send_unit import PendingSend
-from dledger_broker.state.remembered import REMEMBER_SENDS, REMEMBERED, RememberedSends, RememberSends
-from dledger_broker.state.rows import ROW_BYTES, Row
+from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, REMEMBERED, RememberedSends, RememberSends
+from dledger_broker.features.sending.dedup.rows import ROW_BYTES, Row
+from dledger_broker.features.sending.tails import MessageParts
+from dledger_broker.features.sending.unit import PendingSend
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.machine import BrokerMachine
 from dledger_remoting.errors import QuorumTimeout
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame
 from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD, RECORD_HEAD_BYTES

@@ -28,14 +28,14 @@ from dledger.errors import LogError
 from dledger.log import Log
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
+from dledger_broker.features.sending.dedup.idempotent import IdempotentSends, write_command
+from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_of_batch, identity_seed
+from dledger_broker.features.sending.tails import MessageParts, RecordTails, unique_key_of
+from dledger_broker.features.sending.targets import SendTargets
+from dledger_broker.features.sending.unit import PendingSend, SendUnit, message_sizes
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.requests import Read, Request, Requests
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.processors.idempotent import IdempotentSends, write_command
-from dledger_broker.processors.identities import NO_ROWS, identity_of_batch, identity_seed
-from dledger_broker.processors.record_tails import MessageParts, RecordTails, unique_key_of
-from dledger_broker.processors.send_targets import SendTargets
-from dledger_broker.processors.send_unit import PendingSend, SendUnit, message_sizes
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
     MessageIllegal,

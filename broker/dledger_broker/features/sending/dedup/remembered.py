@@ -2,7 +2,7 @@
 
     row: family (4 bytes, a checksum), members (2 bytes, one bit each), position (8 bytes): where the first record lies
 
-A row stands for sends that follow each other in the log and are of one family (`processors.identities`), as many as it
+A row stands for sends that follow each other in the log and are of one family (`identities`), as many as it
 has members: one to 16. It only finds candidates; whether a send is a repetition is decided by comparing it with the
 stored records. Adding rows costs next to nothing: they are put away when there are enough of them, or when somebody
 wants to know, and indexed by whoever looks for them, which is the leader (`rows`). With some that have expired, that
@@ -28,10 +28,10 @@ import msgspec
 
 from dledger.errors import CorruptionError
 from dledger.statemachine import CommittedEntry
+from dledger_broker.features.sending.dedup.rows import POSITION_BYTES, ROW_BYTES, Row, Rows, Run
 from dledger_broker.kernel.commands import Command, Kinds, RawCommand
 from dledger_broker.kernel.digest import mix
 from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey
-from dledger_broker.state.rows import POSITION_BYTES, ROW_BYTES, Row, Rows, Run
 from dledger_remoting.record import STORE_TIMESTAMP_PLACE
 
 MAX_WAITING_ROWS: Final = 16_384

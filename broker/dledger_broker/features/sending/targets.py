@@ -8,6 +8,7 @@ from typing import NamedTuple
 from dledger.errors import LogError
 from dledger_broker.announcements import Announcements
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.groups.retry_topics import retry_topic_config
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.requests import Request, Requests
@@ -33,7 +34,6 @@ from dledger_remoting.topics import (
     is_retry_topic,
     is_system_topic,
     is_writable,
-    retry_topic,
     validate_group,
     validate_topic,
 )
@@ -240,11 +240,3 @@ class SendTargets:
             self._machine.proposals.ensure_topic(config, lambda error: self._requests.resume(request, error))
             return None
         return SendTarget(state, group_name, redirected=True)
-
-
-def retry_topic_config(group: SubscriptionGroupConfig) -> TopicConfig:
-    """The retry topic of a consumer group."""
-    queues = max(1, group.retry_queue_nums)
-    return TopicConfig(
-        retry_topic(group.group_name), read_queue_nums=queues, write_queue_nums=queues, perm=PERM_READ_WRITE
-    )

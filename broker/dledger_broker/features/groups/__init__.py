@@ -1,0 +1,1 @@
+"""Consumer groups: their settings, and the topics that stand for them."""

@@ -1,0 +1,13 @@
+"""Configuration of the retry topics of consumer groups."""
+
+from __future__ import annotations
+
+from dledger_remoting.topics import PERM_READ_WRITE, SubscriptionGroupConfig, TopicConfig, retry_topic
+
+
+def retry_topic_config(group: SubscriptionGroupConfig) -> TopicConfig:
+    """The retry topic of a consumer group."""
+    queues = max(1, group.retry_queue_nums)
+    return TopicConfig(
+        retry_topic(group.group_name), read_queue_nums=queues, write_queue_nums=queues, perm=PERM_READ_WRITE
+    )
