@@ -12,10 +12,10 @@ from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED, LimitSends
+from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.members import SetOrdinal
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.system_topics import system_topics
 
 RETRY_S: Final = 5.0
 """How long after a refusal, as by a full disk, a leader tries again."""

@@ -19,9 +19,10 @@ from typing import Final, TypeAlias
 
 from dledger.supervision import supervise
 from dledger_broker.config import Address, BrokerConfig
+from dledger_broker.features.topics.configuration import data_version
+from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.system_topics import system_topics
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
@@ -148,8 +149,7 @@ class Registrar:
     def identity(self) -> Identity:
         """The broker id of this node and the version of its topics."""
         broker_id = 0 if self._group.ready else self._config.broker_id_when_follower
-        version = DataVersion(state_version=self._group.term, counter=self._machine.state.topic_table.version)
-        return broker_id, version
+        return broker_id, data_version(self._group.term, self._machine.state.topic_table)
 
     @property
     def period_s(self) -> float:

@@ -13,11 +13,13 @@ from dledger_broker.announcements import Announcements
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.pins.requests import PinProcessor
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.send import SendProcessor
 from dledger_broker.features.sending.targets import SendTargets
+from dledger_broker.features.topics.requests import TopicRequests
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.kernel.counters import BrokerCounters
@@ -33,7 +35,6 @@ from dledger_broker.processors.range_pace import RangePace
 from dledger_broker.processors.ranges import RangeProcessor
 from dledger_broker.processors.runtime import RuntimeProcessor
 from dledger_broker.processors.table import routes
-from dledger_broker.processors.topics import TopicProcessor
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.ids import UniqueKeyGenerator
 
@@ -89,13 +90,14 @@ def assemble(
     )
     membership.connect(gossip, pulls.held.release_groups)
     consumers = ConsumerProcessor(machine, env, group, gossip, pulls.readers, requests, config.broker_group)
-    topics = TopicProcessor(machine, group, announcements, requests)
+    topics = TopicRequests(machine, group, announcements, requests)
+    groups = GroupRequests(machine, group, requests)
     queries = QueryProcessor(machine, requests)
     proposed_pins = ProposedPins(machine)
     pins = PinProcessor(machine, proposed_pins, env, group, requests)
     pace = RangePace(env, lambda: machine.applied_position, config.busy_range_bytes_per_s)
     ranges = RangeProcessor(machine, log, env, group, config.broker_group, counters, requests, pins, roles, pace)
     runtime = RuntimeProcessor(machine, log, env, group, config, counters)
-    handlers = routes(sends, pulls, offsets, membership, consumers, topics, queries, ranges, pins, runtime)
+    handlers = routes(sends, pulls, offsets, membership, consumers, topics, groups, queries, ranges, pins, runtime)
     requests.connect(forwarder, sends, pulls, handlers)
     return Processors(requests, forwarder, gossip, sends, pulls, offsets, proposed_pins, runtime, announcements)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.pins.requests import PinProcessor
 from dledger_broker.features.sending.send import SendProcessor
+from dledger_broker.features.topics.requests import TopicRequests
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.processors.consumers import ConsumerProcessor
 from dledger_broker.processors.membership import MembershipProcessor
@@ -14,7 +16,6 @@ from dledger_broker.processors.pull import HELD, PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
 from dledger_broker.processors.ranges import RangeProcessor
 from dledger_broker.processors.runtime import RuntimeProcessor
-from dledger_broker.processors.topics import TopicProcessor
 from dledger_remoting.codes import RequestCode
 
 
@@ -24,7 +25,8 @@ def routes(
     offsets: OffsetProcessor,
     membership: MembershipProcessor,
     consumers: ConsumerProcessor,
-    topics: TopicProcessor,
+    topics: TopicRequests,
+    groups: GroupRequests,
     queries: QueryProcessor,
     ranges: RangeProcessor,
     pins: PinProcessor,
@@ -55,10 +57,10 @@ def routes(
         RequestCode.DELETE_TOPIC_IN_BROKER: Route(topics.delete_topic, Needs.LEADER, CHANGES),
         RequestCode.GET_TOPIC_CONFIG: Route(topics.topic, Needs.CONFIRMED_LEADER, NO_EFFECT),
         RequestCode.GET_ALL_TOPIC_CONFIG: Route(topics.all_topics, Needs.CONFIRMED_LEADER, NO_EFFECT),
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP: Route(topics.put_group, Needs.LEADER, CHANGES),
-        RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG: Route(topics.all_groups, Needs.CONFIRMED_LEADER, NO_EFFECT),
-        RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG: Route(topics.one_group, Needs.CONFIRMED_LEADER, NO_EFFECT),
-        RequestCode.DELETE_SUBSCRIPTION_GROUP: Route(topics.delete_group, Needs.LEADER, CHANGES),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP: Route(groups.put_group, Needs.LEADER, CHANGES),
+        RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG: Route(groups.all_groups, Needs.CONFIRMED_LEADER, NO_EFFECT),
+        RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG: Route(groups.one_group, Needs.CONFIRMED_LEADER, NO_EFFECT),
+        RequestCode.DELETE_SUBSCRIPTION_GROUP: Route(groups.delete_group, Needs.LEADER, CHANGES),
         RequestCode.QUERY_MESSAGE: Route(queries.by_key, Needs.NOTHING, NO_EFFECT),
         RequestCode.VIEW_MESSAGE_BY_ID: Route(queries.by_offset, Needs.NOTHING, NO_EFFECT),
         RequestCode.READ_PLAN: Route(ranges.plan, Needs.NOTHING, NO_EFFECT, forwarded=False),

@@ -11,11 +11,11 @@ import pytest_asyncio
 
 from dledger.statemachine import Leadership
 from dledger_broker.config import Address, BrokerConfig
+from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.frontend import registration
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel import topic_changes
 from dledger_broker.kernel.leadership import Group
-from dledger_broker.system_topics import system_topics
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.bodies import decode_body

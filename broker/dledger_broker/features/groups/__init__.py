@@ -1,1 +1,1 @@
-"""Consumer groups: their settings, and the topics that stand for them."""
+"""Consumer groups: their settings, what users ask about these, and the topics that stand for groups."""

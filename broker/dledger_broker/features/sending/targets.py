@@ -9,13 +9,13 @@ from dledger.errors import LogError
 from dledger_broker.announcements import Announcements
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.groups.retry_topics import retry_topic_config
+from dledger_broker.features.topics.system_topics import auto_create_example
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.state.groups import GROUPS
-from dledger_broker.system_topics import auto_create_example
 from dledger_remoting.errors import GroupNotExist, NoPermission, TopicNotExist
 from dledger_remoting.hotpath import SendV2Fields
 from dledger_remoting.record import MAGIC_V1, MAGIC_V2, MAX_V1_TOPIC_BYTES, topic_field

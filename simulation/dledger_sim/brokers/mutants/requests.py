@@ -9,6 +9,7 @@ from dledger.net.errors import PeerError
 from dledger_broker.errors import wire_error
 from dledger_broker.features.sending.send import SendProcessor
 from dledger_broker.features.sending.unit import SendUnit
+from dledger_broker.features.topics.requests import TopicRequests
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Envelope, Forwarder
 from dledger_broker.kernel.contexts import Done
@@ -18,7 +19,6 @@ from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.ranges import RangeProcessor
-from dledger_broker.processors.topics import TopicProcessor
 from dledger_broker.state.offsets import OFFSETS
 from dledger_broker.state.recent_commits import Committer, Key, RecentCommits, Taken
 from dledger_broker.views.reading import GetResult, ReadStatus
@@ -130,19 +130,19 @@ CATALOGUE.add(
 )
 
 
-def _delete_what_is_known(self: TopicProcessor, request: Request) -> None:
+def _delete_what_is_known(self: TopicRequests, request: Request) -> None:
     if decode_ext(DeleteTopicHeader, request.ext).topic in self._machine.state.topics:
         _real_delete_topic(self, request)
     else:
         request.respond()
 
 
-_real_delete_topic = TopicProcessor.delete_topic
+_real_delete_topic = TopicRequests.delete_topic
 
 CATALOGUE.add(
     "deletion-unconfirmed",
     "only a confirmed leader says that what is to be deleted is gone",
-    (TopicProcessor, "delete_topic", _delete_what_is_known),
+    (TopicRequests, "delete_topic", _delete_what_is_known),
     schedule=crossings.deletion_by_a_deposed_leader,
 )
 

@@ -1,0 +1,81 @@
+"""Requests about consumer groups' configuration: 200, 201, 207, 352. All on the leader, all replicated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from dledger_broker.features.topics.configuration import MAX_QUEUES, check_attributes, data_version
+from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.machine import BrokerMachine
+from dledger_broker.state.groups import GROUPS
+from dledger_remoting.bodies import decode_body, encode_body
+from dledger_remoting.errors import GroupNotExist, InvalidParameter
+from dledger_remoting.headers import DeleteSubscriptionGroupHeader, GroupHeader, decode_ext
+from dledger_remoting.registration import DataVersion
+from dledger_remoting.topics import SubscriptionGroupConfig, is_system_group, validate_group
+
+
+class SubscriptionGroupTable(msgspec.Struct, frozen=True, rename="camel"):
+    """The answer to 201."""
+
+    subscription_group_table: dict[str, SubscriptionGroupConfig]
+    forbidden_table: dict[str, dict[str, int]] = {}
+    data_version: DataVersion = DataVersion()
+
+
+class GroupRequests:
+    """Creates, changes, deletes and lists consumer groups."""
+
+    def __init__(self, machine: BrokerMachine, group: Group, requests: Requests) -> None:
+        self._machine = machine
+        self._group = group
+        self._requests = requests
+
+    def put_group(self, request: Request) -> None:
+        """200: create or change a consumer group."""
+        config = decode_body(SubscriptionGroupConfig, request.body)
+        validate_group(config.group_name)
+        if not 0 <= config.retry_queue_nums <= MAX_QUEUES:
+            raise InvalidParameter(f"retryQueueNums {config.retry_queue_nums} is outside 0..{MAX_QUEUES}")
+        if config.retry_max_times < 0:
+            raise InvalidParameter(f"retryMaxTimes {config.retry_max_times} is below 0")
+        check_attributes(config.attributes)
+        self._machine.proposals.put_group(config, self._finish(request))
+
+    def delete_group(self, request: Request) -> None:
+        """207: delete a consumer group, there or not, with its offsets if asked."""
+        header = decode_ext(DeleteSubscriptionGroupHeader, request.ext)
+        if is_system_group(header.group_name):
+            raise InvalidParameter(f"consumer group {header.group_name} belongs to the system, it cannot be deleted")
+        validate_group(header.group_name)
+        clean = bool(header.clean_offset)
+        self._machine.proposals.delete_group(header.group_name, self._finish(request), clean_offsets=clean)
+
+    def one_group(self, request: Request) -> None:
+        """352: one group's configuration."""
+        name = decode_ext(GroupHeader, request.ext).group
+        config = self._machine.state.table(GROUPS).by_name.get(name)
+        if config is None:
+            raise GroupNotExist(f"consumer group {name} does not exist")
+        self._requests.respond(request, encode_body(config))
+
+    def all_groups(self, request: Request) -> None:
+        """201: the configuration of every group."""
+        state = self._machine.state
+        version = data_version(self._group.term, state.topic_table)
+        table = SubscriptionGroupTable(dict(state.table(GROUPS).by_name), data_version=version)
+        self._requests.respond(request, encode_body(table))
+
+    def _finish(self, request: Request) -> Callable[[Exception | None], None]:
+        """Answers when a change is applied, or has failed."""
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                request.respond()
+            else:
+                self._requests.fail(request, error)
+
+        return done

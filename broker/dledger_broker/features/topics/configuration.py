@@ -1,0 +1,71 @@
+"""Configuration of topics and groups as users may set it: its limits, and changes of attributes as tools write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from dledger_broker.kernel.topics import TopicTable
+from dledger_remoting.errors import InvalidParameter
+from dledger_remoting.registration import DataVersion
+from dledger_remoting.topics import MAX_PERM, TopicConfig, is_system_topic, validate_topic
+
+MAX_QUEUES: Final = 65_536
+"""Queues of one topic."""
+FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+MAX_ATTRIBUTES_BYTES: Final = 4_096
+"""Names and values of one topic's or group's attributes: name servers are sent all topics in one frame."""
+
+MAX_CHANGES_CHARS: Final = 8 * MAX_ATTRIBUTES_BYTES
+"""A text of changes: enough to remove all attributes and add as many."""
+
+
+def data_version(term: int, topics: TopicTable) -> DataVersion:
+    """The age of the topics: the term, and how often they changed since this node started."""
+    return DataVersion(state_version=term, counter=topics.version)
+
+
+def check_topic(config: TopicConfig) -> None:
+    """Raise `InvalidParameter` unless a user may have such a topic."""
+    validate_topic(config.topic_name)
+    if is_system_topic(config.topic_name):
+        raise InvalidParameter(f"The topic[{config.topic_name}] is conflict with system topic, choose another name")
+    for field, queues in (("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums)):
+        if not 1 <= queues <= MAX_QUEUES:
+            raise InvalidParameter(f"{field} {queues} is outside 1..{MAX_QUEUES}")
+    if not 0 <= config.perm <= MAX_PERM:
+        raise InvalidParameter(f"perm {config.perm} is outside 0..{MAX_PERM}: 4 read + 2 write + 1 inherit")
+    if config.topic_filter_type not in FILTER_TYPES:
+        what = repr(config.topic_filter_type[:32])
+        raise InvalidParameter(f"topicFilterType {what} is none of {', '.join(FILTER_TYPES)}")
+    check_attributes(config.attributes)
+
+
+def check_attributes(attributes: Mapping[str, str]) -> None:
+    """Raise `InvalidParameter` if a topic's or group's attributes are too long."""
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in attributes.items())
+    if size > MAX_ATTRIBUTES_BYTES:
+        raise InvalidParameter(f"attributes have {size} bytes, the limit is {MAX_ATTRIBUTES_BYTES}")
+
+
+def attribute_changes(text: str) -> list[tuple[str, str | None]]:
+    """Changes written as `+key=value,-key`, each with the value or None. Raises `InvalidParameter`."""
+    if len(text) > MAX_CHANGES_CHARS:
+        raise InvalidParameter(f"attributes: a text of {len(text)} characters, the limit is {MAX_CHANGES_CHARS}")
+    changes: list[tuple[str, str | None]] = []
+    parts: Sequence[str] = [part.strip() for part in text.split(",") if part.strip()]
+    for part in parts:
+        name, separator, value = part[1:].partition("=")
+        if part[0] == "+" and name and separator:
+            changes.append((name, value))
+        elif part[0] == "-" and name and not separator:
+            changes.append((name, None))
+        else:
+            raise InvalidParameter(f"attributes {text!r}: {part!r} is neither +key=value nor -key")
+    return changes
+
+
+def changed_attributes(known: dict[str, str], changes: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    """Attributes after changes."""
+    attributes = known | dict(changes)
+    return {name: value for name, value in attributes.items() if value is not None}

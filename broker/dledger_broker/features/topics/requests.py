@@ -1,0 +1,143 @@
+"""Requests about topics: 17, 18, 21, 215, 351. All on the leader, all replicated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from dledger.errors import LogError, OutcomeUnknownError
+from dledger_broker.announcements import Announcements
+from dledger_broker.features.topics.configuration import (
+    attribute_changes,
+    changed_attributes,
+    check_attributes,
+    check_topic,
+    data_version,
+)
+from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.machine import BrokerMachine
+from dledger_remoting.bodies import decode_body, encode_body
+from dledger_remoting.errors import InvalidParameter, TopicNotExist
+from dledger_remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader, decode_ext
+from dledger_remoting.registration import TopicConfigSerializeWrapper
+from dledger_remoting.topics import TopicConfig, is_system_topic, validate_topic
+
+
+class TopicConfigList(msgspec.Struct, frozen=True, rename="camel"):
+    """The body of 18."""
+
+    topic_config_list: list[TopicConfig] = []
+
+
+class TopicRequests:
+    """Creates, changes, deletes and lists topics."""
+
+    def __init__(self, machine: BrokerMachine, group: Group, announcements: Announcements, requests: Requests) -> None:
+        self._machine = machine
+        self._group = group
+        self._announcements = announcements
+        self._requests = requests
+
+    def put_topic(self, request: Request) -> None:
+        """17: create or change one topic."""
+        header = decode_ext(CreateTopicHeader, request.ext)
+        changes = attribute_changes(header.attributes or "")
+        config = TopicConfig(
+            header.topic,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            header.perm,
+            header.topic_filter_type,
+            header.topic_sys_flag or 0,
+            bool(header.order),
+        )
+        check_topic(config)
+        known = self._machine.state.topics.get(header.topic)
+        check_attributes(changed_attributes({} if known is None else known.config.attributes, changes))
+
+        refusals: list[InvalidParameter] = []
+        done = self._finish_topics(request, [header.topic])
+
+        def make(known: TopicConfig | None) -> TopicConfig:
+            attributes = changed_attributes({} if known is None else known.attributes, changes)
+            try:
+                check_attributes(attributes)
+            except InvalidParameter as refusal:  # together with a change that was ahead of this one
+                refusals.append(refusal)
+                return known or config
+            return msgspec.structs.replace(config, attributes=attributes)
+
+        self._machine.proposals.change_topic(
+            header.topic, make, lambda error: done(refusals[0] if error is None and refusals else error)
+        )
+
+    def put_topics(self, request: Request) -> None:
+        """18: create or change several topics; of one that is named twice the last form counts."""
+        configs = decode_body(TopicConfigList, request.body).topic_config_list
+        if not configs:
+            raise InvalidParameter("topicConfigList is empty: name at least one topic")
+        for config in configs:
+            check_topic(config)
+        configs = list({config.topic_name: config for config in configs}.values())
+        done = self._finish_topics(request, [config.topic_name for config in configs])
+        outcomes: list[LogError | None] = []
+
+        def one_done(error: LogError | None) -> None:
+            outcomes.append(error)
+            if len(outcomes) == len(configs):
+                done(_of_all(outcomes))
+
+        for config in configs:
+            self._machine.proposals.put_topic(config, one_done)
+
+    def delete_topic(self, request: Request) -> None:
+        """215: delete a topic with its queues and the offsets on it.
+
+        One that is not there is deleted, too: it may be on its way, or a later leader may have it.
+        """
+        name = decode_ext(DeleteTopicHeader, request.ext).topic
+        if not name.strip():
+            raise InvalidParameter("The specified topic is blank.")
+        validate_topic(name)
+        if is_system_topic(name):
+            raise InvalidParameter(f"The topic[{name}] is conflict with system topic, it cannot be deleted")
+        self._machine.proposals.delete_topic(name, self._finish_topics(request, []))
+
+    def topic(self, request: Request) -> None:
+        """351: one topic's configuration."""
+        name = decode_ext(TopicHeader, request.ext).topic
+        state = self._machine.state.topics.get(name)
+        if state is None:
+            raise TopicNotExist(f"topic {name} does not exist")
+        self._requests.respond(request, encode_body(state.config))
+
+    def all_topics(self, request: Request) -> None:
+        """21: the configuration of every topic."""
+        table = {name: topic.config for name, topic in self._machine.state.topics.items()}
+        version = data_version(self._group.term, self._machine.state.topic_table)
+        self._requests.respond(request, encode_body(TopicConfigSerializeWrapper(table, version)))
+
+    def _finish_topics(self, request: Request, names: Sequence[str]) -> Callable[[Exception | None], None]:
+        """Answers when a change is applied and the name servers know of it, or it has failed.
+
+        Nothing is sent to topics that are new before that.
+        """
+        new = [name for name in names if name not in self._machine.state.topics]
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                self._announcements.announce(new, request.respond)
+            else:
+                self._requests.fail(request, error)
+
+        return done
+
+
+def _of_all(outcomes: Sequence[LogError | None]) -> LogError | None:
+    """The outcome of several changes: only if all were refused may the request be handled again elsewhere."""
+    errors = [error for error in outcomes if error is not None]
+    if not errors or (len(errors) == len(outcomes) and not any(isinstance(e, OutcomeUnknownError) for e in errors)):
+        return errors[0] if errors else None
+    return OutcomeUnknownError(f"some of the changes may have taken effect, others not: {errors[0]}")

@@ -1,0 +1,95 @@
+"""Requests about topics."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from served_broker import FakeClient, ServedBroker, json_body
+
+TOPIC = {
+    "topic": "T2",
+    "defaultTopic": "TBW102",
+    "readQueueNums": "4",
+    "writeQueueNums": "2",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "attributes": "+message.type=FIFO",
+}
+
+
+def test_a_topic_is_created_shown_changed_and_deleted(broker: ServedBroker, client: FakeClient) -> None:
+    assert client.call(17, TOPIC).code == 0
+    shown = json_body(client.call(351, {"topic": "T2"}))
+    assert shown == {
+        "topicName": "T2",
+        "readQueueNums": 4,
+        "writeQueueNums": 2,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": False,
+        "attributes": {"message.type": "FIFO"},
+    }
+    assert client.call(17, {**TOPIC, "perm": "4", "attributes": "-message.type,+a=b"}).code == 0
+    config = broker.memory.machine.state.topics["T2"].config
+    assert (config.perm, config.attributes) == (4, {"a": "b"})
+    assert client.call(215, {"topic": "T2"}).code == 0
+    assert client.call(351, {"topic": "T2"}).code == 17
+    assert client.call(215, {"topic": "T2"}).code == 0
+
+
+def test_several_topics_are_created_at_once(client: FakeClient) -> None:
+    body = b'{"topicConfigList":[{"topicName":"A"},{"topicName":"B","perm":4}]}'
+    assert client.call(18, {}, body).code == 0
+    table = json_body(client.call(21))
+    assert isinstance(table, dict)
+    assert {"A", "B", "T1"} <= set(table["topicConfigTable"])
+    assert table["dataVersion"]["stateVersion"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "text"),
+    [
+        ({"topic": ""}, 29, "empty"),
+        ({"topic": "TBW102"}, 29, "system topic"),
+        ({"topic": "x" * 128}, 29, "127"),
+        ({"readQueueNums": "0"}, 29, "readQueueNums 0"),
+        ({"writeQueueNums": "65537"}, 29, "65536"),
+        ({"perm": "8"}, 29, "perm 8"),
+        ({"perm": "rw"}, 1, "perm"),
+        ({"attributes": "message.type"}, 29, "+key=value"),
+        ({"attributes": "+a=" + "x" * 4096}, 29, "attributes have 4097 bytes"),
+        ({"topicFilterType": "x" * 1_000_000}, 29, "SINGLE_TAG, MULTI_TAG"),
+    ],
+)
+def test_a_bad_topic_is_refused(client: FakeClient, fields: dict[str, str], code: int, text: str) -> None:
+    answer = client.call(17, {**TOPIC, **fields})
+    assert answer.code == code
+    assert text in (answer.remark or "")
+
+
+def test_of_a_topic_that_a_list_names_twice_the_last_form_counts(broker: ServedBroker, client: FakeClient) -> None:
+    configs = [{"topicName": "T2", "readQueueNums": number, "writeQueueNums": number} for number in range(1, 9)]
+    entries = len(broker.memory.log.entries)
+    assert client.call(18, {}, msgspec.json.encode({"topicConfigList": configs})).code == 0
+    assert broker.memory.machine.state.topics["T2"].queue_count == 8
+    assert len(broker.memory.log.entries) == entries + 1
+
+
+def test_a_text_of_attributes_that_no_topic_can_hold_is_not_even_read(client: FakeClient) -> None:
+    """Each change of a few bytes takes hundreds, and a request may be of 16 MB."""
+    assert client.call(17, {**TOPIC, "attributes": "+a=b,-a," * 3_000}).code == 0
+    answer = client.call(17, {**TOPIC, "attributes": "+a=b,-a," * 30_000})
+    assert answer.code == 29
+    assert "240000 characters" in (answer.remark or "")
+
+
+def test_attributes_do_not_grow_from_change_to_change(client: FakeClient) -> None:
+    assert client.call(17, {**TOPIC, "attributes": "+a=" + "x" * 4000}).code == 0
+    assert client.call(17, {**TOPIC, "attributes": "+b=" + "x" * 4000}).code == 29
+    assert client.call(17, {**TOPIC, "attributes": "-a,+b=" + "x" * 4000}).code == 0
+
+
+@pytest.mark.parametrize(("topic", "code"), [("", 29), (" ", 29), ("SCHEDULE_TOPIC_XXXX", 29)])
+def test_a_system_topic_is_not_deleted(client: FakeClient, topic: str, code: int) -> None:
+    assert client.call(215, {"topic": topic}).code == code
