@@ -10,8 +10,8 @@
     await node.stop()
 
 Requests read `machine.state`, take queues from `queue`, stage records themselves (`Node.stage` with a `StagedContext`)
-and commands through `proposals` and `commit_offset`.  `state` is another object after a snapshot was installed: keep
-neither it nor its queues across turns of the event loop, except in staged contexts.
+and commands through `overlay`, `proposals` and `commit_offset`.  `state` is another object after a snapshot was
+installed: keep neither it nor its queues across turns of the event loop, except in staged contexts.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from dledger_broker.kernel.contexts import Done, QueueRun, StagedContext
 from dledger_broker.kernel.feature import Feature
 from dledger_broker.kernel.lookup import Queries
 from dledger_broker.kernel.members import Features
+from dledger_broker.kernel.overlay import Overlay
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState, registry_of
 from dledger_broker.kernel.tables import Changes
+from dledger_broker.kernel.topic_proposals import TopicProposals
 from dledger_broker.kernel.view_recovery import extents_of, recover_queues
-from dledger_broker.state.groups import GROUPS
 from dledger_broker.state.offset_buffer import OffsetBuffer
 from dledger_broker.state.offsets import OFFSETS
-from dledger_broker.state.proposals import Proposals
 from dledger_broker.state.recent_commits import Committer, Key
 from dledger_broker.views.checkpoint import TopicExtent
 from dledger_broker.views.checkpointer import Checkpointer
@@ -104,7 +104,7 @@ class BrokerMachine:
         self.config = config or MachineConfig()
         self.env = env
         self.state = BrokerState(features)
-        self._groups, self._offsets = self.state.table(GROUPS), self.state.table(OFFSETS)
+        self._offsets = self.state.table(OFFSETS)
         self._told_of_state: list[Callable[[BrokerState], None]] = []
         self.applied_position = 0
         self.trim_under_way = 0
@@ -147,13 +147,9 @@ class BrokerMachine:
             self.config.key_index_share,
         )
         self.queries = Queries(lambda: self.state.topic_table, self.queues, reader, self.keys)
-        self.proposals = Proposals(
-            self.commands,
-            lambda: self.state,
-            lambda: self.log,
-            env.wall_ms,
-            lambda: self.offset_buffer.flush(_nobody_asked),
-        )
+        self.overlay = Overlay(self.commands, lambda: self.state, lambda: self.log)
+        self.overlay.before_deletion.append(lambda: self.offset_buffer.flush(_nobody_asked))
+        self.proposals = TopicProposals(self.overlay, lambda: self.state, env.wall_ms)
         self.offset_buffer = OffsetBuffer(env, self._stage_offsets, self.config.offset_flush_ms)
 
     # ---------------------------------------------------------------- life
@@ -291,7 +287,7 @@ class BrokerMachine:
 
     def _put_in_place(self, state: BrokerState) -> None:
         self.state = state
-        self._groups, self._offsets = state.table(GROUPS), state.table(OFFSETS)
+        self._offsets = state.table(OFFSETS)
         for told in self._told_of_state:
             told(state)
 
@@ -309,10 +305,6 @@ class BrokerMachine:
     def topic(self, name: str) -> TopicState | None:
         """A topic that anything may be staged for: None if there is none, or if its deletion is in flight."""
         return None if self.proposals.topic_deleting(name) else self.state.topics.get(name)
-
-    def has_group(self, name: str) -> bool:
-        """Whether offsets may be committed for a group: it exists, and its deletion is not in flight."""
-        return name in self._groups.by_name and not self.proposals.group_deleting(name)
 
     def queue(self, topic: str, queue_id: int) -> QueueState | None:
         """A queue of such a topic, or None if its number is out of range and nothing was ever stored in it."""
@@ -368,11 +360,11 @@ class BrokerMachine:
         self.queues.read_later(queue.view, offset, units_to_read(max_messages, tag_filter), selected)
 
     def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
-        """Propose a command; topics and groups go through `proposals`, which knows what is in flight.
+        """Propose a command; what has names goes through proposals that know what is in flight (`ChangesInFlight`).
 
         `privileged` is for what makes room, or is small and rare: it may use the disk space that is kept back.
         """
-        self.proposals.stage_command(command, done, privileged=privileged)
+        self.overlay.stage_command(command, done, privileged=privileged)
 
     def understood_by_all(self, command: type[Command]) -> bool:
         """True if every member of the group understands a command, so that it may be proposed."""
@@ -409,7 +401,7 @@ class BrokerMachine:
         except NotLeaderError as error:  # the log has failed, and its node is about to end
             done(error)
             return
-        self.proposals.stage_command(command, done, privileged=privileged)
+        self.overlay.stage_command(command, done, privileged=privileged)
 
     def _select(
         self,

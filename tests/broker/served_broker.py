@@ -12,6 +12,7 @@ import pytest
 
 from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Buffer
@@ -199,6 +200,10 @@ class ServedBroker:
     group: Group
     counters: BrokerCounters
     parts: Processors
+
+    @property
+    def groups(self) -> GroupProposals:
+        return self.parts.groups
 
     def settle(self) -> None:
         """Let everything that is ready happen; no time passes."""

@@ -292,7 +292,7 @@ def test_changes_of_one_entry_are_told_in_this_order(memory: tuple[BrokerInMemor
     broker, trace = memory
     machine = broker.machine
     machine.stage_command(Features("n9", (1, 2)), lambda _: trace.append("features are answered"))
-    machine.proposals.put_group(SubscriptionGroupConfig("CG"), lambda _: trace.append("group is answered"))
+    broker.groups.put_group(SubscriptionGroupConfig("CG"), lambda _: trace.append("group is answered"))
     machine.proposals.put_topic(TopicConfig("U"), lambda _: trace.append("topic is answered"))
     with traced((Checkpointer, "maybe_start")) as checkpointed:
         machine.on_arrival = lambda _: trace.extend(["arrival", *checkpointed])

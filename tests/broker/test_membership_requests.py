@@ -12,7 +12,7 @@ import pytest_asyncio
 from broker_in_process import Client, node_config, running
 
 from dledger_broker.broker import Broker
-from dledger_broker.state.groups import GROUPS
+from dledger_broker.features.groups.table import GROUPS
 from dledger_remoting.codes import RequestCode, ResponseCode
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from dledger.statemachine import CommittedEntry
 from dledger_broker.features import COMMANDS, FEATURES
+from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
 from dledger_broker.features.sending.dedup.rows import ERA_ROWS
@@ -19,7 +20,6 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.tables import ROWS_PER_FRAME, Changes
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.kernel.trims import TrimQueues
-from dledger_broker.state.groups import DeleteGroup, PutGroup
 from dledger_broker.state.offsets import OFFSETS, CommitOffsets, DeleteOffsets
 from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer
 from dledger_remoting.record import STORE_TIMESTAMP_PLACE

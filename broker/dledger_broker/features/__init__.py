@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from dledger_broker.features.groups import FEATURE as GROUPS
 from dledger_broker.features.pins import FEATURE as PINS
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED, SEND_COMMANDS
 from dledger_broker.kernel.feature import Feature
 from dledger_broker.kernel.state import registry_of
-from dledger_broker.state.groups import GROUP_COMMANDS, GROUPS
 from dledger_broker.state.offsets import OFFSET_COMMANDS, OFFSETS
 
 FEATURES: Final = (
-    Feature("groups", GROUP_COMMANDS, GROUPS),
+    GROUPS,
     Feature("offsets", OFFSET_COMMANDS, OFFSETS),
     PINS,
     Feature("idempotent sends", SEND_COMMANDS, REMEMBERED),

@@ -13,6 +13,7 @@ from dledger_broker.announcements import Announcements
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.pins.requests import PinProcessor
@@ -44,6 +45,7 @@ class Processors:
     """What a broker keeps of them."""
 
     requests: Dispatcher
+    groups: GroupProposals
     forwarder: Forwarder
     gossip: Gossip
     sends: SendProcessor
@@ -66,8 +68,9 @@ def assemble(
 ) -> Processors:
     """Make everything that handles requests. `store_host` is the numeric address that records and message ids carry."""
     requests = Dispatcher(group, counters, log, env.now, config.max_frame_bytes)
+    groups = GroupProposals(machine)
     forwarder = Forwarder(env, group, config, counters, requests)
-    membership = MembershipProcessor(machine, env, group, config, connections)
+    membership = MembershipProcessor(machine, env, group, config, connections, groups)
     gossip = Gossip(
         env,
         group,
@@ -80,24 +83,26 @@ def assemble(
     )
     keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
     announcements = Announcements(env, lambda: machine.state.topic_table.version)
-    targets = SendTargets(machine, group, config, announcements, requests)
+    targets = SendTargets(machine, group, config, announcements, requests, groups)
     idempotent = IdempotentSends(machine, log, env, config, counters, requests)
     sends = SendProcessor(machine, log, env, config, counters, targets, store_host, keys, requests, idempotent)
-    offsets = OffsetProcessor(machine, env, group, requests)
+    offsets = OffsetProcessor(machine, env, group, requests, groups)
     roles = Roles(machine, log, group, config.broker_group, counters)
     pulls = PullProcessor(
-        machine, log, env, group, config, counters, requests, gossip, offsets, gossip.hold_changed, roles
+        machine, log, env, group, config, counters, requests, gossip, offsets, gossip.hold_changed, roles, groups
     )
     membership.connect(gossip, pulls.held.release_groups)
     consumers = ConsumerProcessor(machine, env, group, gossip, pulls.readers, requests, config.broker_group)
     topics = TopicRequests(machine, group, announcements, requests)
-    groups = GroupRequests(machine, group, requests)
+    group_requests = GroupRequests(machine, group, requests, groups)
     queries = QueryProcessor(machine, requests)
     proposed_pins = ProposedPins(machine)
     pins = PinProcessor(machine, proposed_pins, env, group, requests)
     pace = RangePace(env, lambda: machine.applied_position, config.busy_range_bytes_per_s)
     ranges = RangeProcessor(machine, log, env, group, config.broker_group, counters, requests, pins, roles, pace)
     runtime = RuntimeProcessor(machine, log, env, group, config, counters)
-    handlers = routes(sends, pulls, offsets, membership, consumers, topics, groups, queries, ranges, pins, runtime)
+    handlers = routes(
+        sends, pulls, offsets, membership, consumers, topics, group_requests, queries, ranges, pins, runtime
+    )
     requests.connect(forwarder, sends, pulls, handlers)
-    return Processors(requests, forwarder, gossip, sends, pulls, offsets, proposed_pins, runtime, announcements)
+    return Processors(requests, groups, forwarder, gossip, sends, pulls, offsets, proposed_pins, runtime, announcements)

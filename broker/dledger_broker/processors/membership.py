@@ -9,11 +9,12 @@ from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.tables import ClientChannel, ClientRow
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_topic_config
+from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Request
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.state.groups import GROUPS
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import BodyError, ServerError
 from dledger_remoting.headers import ConsumerGroupHeader, UnregisterClientHeader, decode_ext, encode_ext
@@ -43,12 +44,14 @@ class MembershipProcessor:
         group: Group,
         config: BrokerConfig,
         connections: Callable[[], Iterable[ClientChannel]],
+        groups: GroupProposals,
     ) -> None:
         self._machine = machine
         self._env = env
         self._group = group
         self._config = config
         self._connections = connections
+        self._groups = groups
         self._announced: tuple[int, str] | None = None
         self._gossip: Gossip
         self._release_pulls: Callable[[set[str]], None]
@@ -128,16 +131,14 @@ class MembershipProcessor:
         return consumer.consume_type is not ConsumeType.POP and retry_topic(name) not in state.topics
 
     def _ensure_one(self, consumer: ConsumerData, done: Callable[[object], None]) -> None:
-        proposals = self._machine.proposals
-
         def group_exists(error: Exception | None) -> None:
             config = self._machine.state.table(GROUPS).by_name.get(consumer.group_name)
             if error is not None or config is None or consumer.consume_type is ConsumeType.POP:
                 done(error)
             else:
-                proposals.ensure_topic(retry_topic_config(config), done)
+                self._machine.proposals.ensure_topic(retry_topic_config(config), done)
 
-        proposals.ensure_group(SubscriptionGroupConfig(consumer.group_name), group_exists)
+        self._groups.ensure_group(SubscriptionGroupConfig(consumer.group_name), group_exists)
 
     # ---------------------------------------------------------------- telling clients
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from dledger.environment import Environment
 from dledger_broker.errors import NoSuchQueue
+from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Origin, Request, Requests, read_request
@@ -35,12 +36,15 @@ from dledger_remoting.topics import is_system_group, validate_group
 class OffsetProcessor:
     """Answers requests about offsets, on the leader."""
 
-    def __init__(self, machine: BrokerMachine, env: Environment, group: Group, requests: Requests) -> None:
+    def __init__(
+        self, machine: BrokerMachine, env: Environment, group: Group, requests: Requests, groups: GroupProposals
+    ) -> None:
         self._machine = machine
         machine.on_state(self._keep_table)
         self._env = env
         self._group = group
         self._requests = requests
+        self._groups = groups
 
     def _keep_table(self, state: BrokerState) -> None:
         self._offsets = state.table(OFFSETS)
@@ -88,7 +92,7 @@ class OffsetProcessor:
             request.respond()
             return
         group = header.consumer_group
-        if not self._machine.has_group(group):
+        if not self._groups.has_group(group):
             if not is_system_group(group):
                 raise GroupNotExist(f"consumer group {group} does not exist: create it first")
             validate_group(group)
@@ -178,7 +182,7 @@ class OffsetProcessor:
         if not self._group.ready or request.origin.forwards:
             self._pass_on_commit(request, fields)
             return
-        if self._machine.topic(fields.topic) is None or self._machine.proposals.group_deleting(fields.consumer_group):
+        if self._machine.topic(fields.topic) is None or self._groups.is_deleting(fields.consumer_group):
             return
         key, offset = (fields.consumer_group, fields.topic, fields.queue_id), fields.commit_offset
         by = _committer(request.origin)

@@ -16,6 +16,8 @@ from dledger.log import Log
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
+from dledger_broker.features.groups.proposals import GroupProposals
+from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import QueueState
@@ -27,7 +29,6 @@ from dledger_broker.longpoll import HeldPull, LongPolls
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.readers import Readers
-from dledger_broker.state.groups import GROUPS
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.errors import (
@@ -96,6 +97,7 @@ class PullProcessor:
         offsets: OffsetProcessor,
         holding_changed: Callable[[], None],
         roles: Roles,
+        group_proposals: GroupProposals,
     ) -> None:
         self._machine = machine
         machine.on_state(self._keep_table)
@@ -108,6 +110,7 @@ class PullProcessor:
         self._gossip = gossip
         self._offsets = offsets
         self._roles = roles
+        self._group_proposals = group_proposals
         self._was_ready = False
         self.readers = Readers()
         self.held = LongPolls(env, self._retry, self._expire, holding_changed)
@@ -185,7 +188,7 @@ class PullProcessor:
         if not self._group.ready:
             self._requests.confirm(request)
             return
-        self._machine.proposals.ensure_group(
+        self._group_proposals.ensure_group(
             SubscriptionGroupConfig(name), lambda error: self._requests.resume(request, error)
         )
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 from dledger.store.disk import Disk
 from dledger.testing.disk import SimDisk
 from dledger_broker.features import FEATURES
+from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.testing.environment import START_MS, FakeEnvironment
@@ -37,6 +38,7 @@ class BrokerInMemory:
         self.config = config
         self.env = FakeEnvironment()
         self.machine = BrokerMachine("", env=self.env, features=FEATURES, config=config, disk=self.disk)
+        self.groups = GroupProposals(self.machine)
         self.node = FakeNode(self.machine, self.env, log)
         self.machine.attach(self.node)
         self.node.start(lead=lead)

@@ -30,7 +30,7 @@ def topic_ext(name: str, attributes: str = "") -> dict[str, str]:
 
 
 def make_group(broker: ServedBroker) -> None:
-    broker.memory.machine.proposals.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
+    broker.groups.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
     broker.settle()
 
 
@@ -125,7 +125,7 @@ def test_no_node_refuses_alone_what_a_later_change_may_allow(broker: ServedBroke
     make_group(broker)
     client.call(17, {**topic_ext("ReadOnly"), "perm": "4"})
     client.call(17, {**topic_ext("WriteOnly"), "perm": "2"})
-    broker.memory.machine.proposals.put_group(SubscriptionGroupConfig("Idle", consume_enable=False), lambda _: None)
+    broker.groups.put_group(SubscriptionGroupConfig("Idle", consume_enable=False), lambda _: None)
     broker.settle()
     requests = (
         (310, send_ext("T1", 4)),

@@ -43,7 +43,7 @@ def commit(client: FakeClient, topic: str, queue_id: int, offset: int) -> None:
 def grouped(broker: ServedBroker) -> ServedBroker:
     """A broker with topics T1 and T2 and the consumer group CG."""
     broker.memory.create_topic("T2")
-    broker.memory.machine.proposals.ensure_group(SubscriptionGroupConfig("CG"), lambda error: None)
+    broker.groups.ensure_group(SubscriptionGroupConfig("CG"), lambda error: None)
     broker.settle()
     return broker
 

@@ -19,7 +19,7 @@ KEY = ("CG", "T1", 0)
 
 @pytest.fixture(autouse=True)
 def group(broker: ServedBroker) -> None:
-    broker.memory.machine.proposals.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
+    broker.groups.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
     broker.settle()
 
 
@@ -282,7 +282,7 @@ def test_a_commit_that_waited_for_a_majority_undoes_no_newer_one(
     waiting: list[Callable[[Exception | None], None]] = []
     monkeypatch.setattr(broker.memory.node, "read_index", waiting.append)
     late = client.send(15, offset_ext(100, consumerGroup="New"))
-    broker.memory.machine.proposals.put_group(SubscriptionGroupConfig("New"), lambda _: None)
+    broker.groups.put_group(SubscriptionGroupConfig("New"), lambda _: None)
     broker.advance(0.1)
     newer = client.send(15, offset_ext(120, consumerGroup="New"))
     waiting.pop()(None)

@@ -9,9 +9,9 @@ import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, records, send_ext
 
 from dledger.errors import TrimmedError
+from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.processors.pull import MAX_HELD_BYTES
-from dledger_broker.state.groups import GROUPS
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.heartbeat import decode_heartbeat
@@ -149,8 +149,8 @@ def test_a_bad_pull_is_refused_with_rocketmqs_code(
 ) -> None:
     proposals = broker.memory.machine.proposals
     proposals.put_topic(TopicConfig("WriteOnly", 4, 4, perm=2), lambda _: None)
-    proposals.put_group(SubscriptionGroupConfig("Stopped", consume_enable=False), lambda _: None)
-    proposals.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
+    broker.groups.put_group(SubscriptionGroupConfig("Stopped", consume_enable=False), lambda _: None)
+    broker.groups.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
     broker.settle()
     answer = client.call(11, {**pull_ext("T1"), **fields})
     assert answer.code == code

@@ -27,7 +27,7 @@ def history(seed: int) -> BrokerInMemory:
             case 0:
                 broker.delete_topic(topic)
             case 1:
-                machine.proposals.ensure_group(SubscriptionGroupConfig(f"g{number % 3}"), lambda _error: None)
+                broker.groups.ensure_group(SubscriptionGroupConfig(f"g{number % 3}"), lambda _error: None)
             case 2:
                 machine.commit_offset("g1", topic, 0, number)
         broker.env.advance(0.05)

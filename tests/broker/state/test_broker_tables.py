@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_broker.features import FEATURES
+from dledger_broker.features.groups.table import GROUPS, DeleteGroup
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topics import DeleteTopic
-from dledger_broker.state.groups import GROUPS, DeleteGroup
 from dledger_broker.state.offsets import OFFSETS, OffsetTable
 from dledger_broker.testing import BrokerInMemory, Message
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig

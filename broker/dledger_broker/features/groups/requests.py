@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from dledger_broker.features.groups.proposals import GroupProposals
+from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.topics.configuration import MAX_QUEUES, check_attributes, data_version
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.state.groups import GROUPS
 from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.errors import GroupNotExist, InvalidParameter
 from dledger_remoting.headers import DeleteSubscriptionGroupHeader, GroupHeader, decode_ext
@@ -29,10 +30,11 @@ class SubscriptionGroupTable(msgspec.Struct, frozen=True, rename="camel"):
 class GroupRequests:
     """Creates, changes, deletes and lists consumer groups."""
 
-    def __init__(self, machine: BrokerMachine, group: Group, requests: Requests) -> None:
+    def __init__(self, machine: BrokerMachine, group: Group, requests: Requests, proposals: GroupProposals) -> None:
         self._machine = machine
         self._group = group
         self._requests = requests
+        self._proposals = proposals
 
     def put_group(self, request: Request) -> None:
         """200: create or change a consumer group."""
@@ -43,7 +45,7 @@ class GroupRequests:
         if config.retry_max_times < 0:
             raise InvalidParameter(f"retryMaxTimes {config.retry_max_times} is below 0")
         check_attributes(config.attributes)
-        self._machine.proposals.put_group(config, self._finish(request))
+        self._proposals.put_group(config, self._finish(request))
 
     def delete_group(self, request: Request) -> None:
         """207: delete a consumer group, there or not, with its offsets if asked."""
@@ -52,7 +54,7 @@ class GroupRequests:
             raise InvalidParameter(f"consumer group {header.group_name} belongs to the system, it cannot be deleted")
         validate_group(header.group_name)
         clean = bool(header.clean_offset)
-        self._machine.proposals.delete_group(header.group_name, self._finish(request), clean_offsets=clean)
+        self._proposals.delete_group(header.group_name, self._finish(request), clean_offsets=clean)
 
     def one_group(self, request: Request) -> None:
         """352: one group's configuration."""

@@ -8,14 +8,15 @@ from typing import NamedTuple
 from dledger.errors import LogError
 from dledger_broker.announcements import Announcements
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_topic_config
+from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.topics.system_topics import auto_create_example
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.state.groups import GROUPS
 from dledger_remoting.errors import GroupNotExist, NoPermission, TopicNotExist
 from dledger_remoting.hotpath import SendV2Fields
 from dledger_remoting.record import MAGIC_V1, MAGIC_V2, MAX_V1_TOPIC_BYTES, topic_field
@@ -123,12 +124,14 @@ class SendTargets:
         config: BrokerConfig,
         announcements: Announcements,
         requests: Requests,
+        group_proposals: GroupProposals,
     ) -> None:
         self._machine = machine
         machine.on_state(self._keep_table)
         self._config = config
         self._announcements = announcements
         self._requests = requests
+        self._group_proposals = group_proposals
         self._targets: dict[str, SendTarget] = {}
         machine.on_topics_changed.append(self.forget)
         machine.on_groups_changed.append(self.forget)
@@ -214,7 +217,7 @@ class SendTargets:
             validate_group(group_name)
             if not self._config.auto_create_group:
                 raise GroupNotExist(f"consumer group {group_name} does not exist: create it first")
-            self._machine.proposals.ensure_group(
+            self._group_proposals.ensure_group(
                 SubscriptionGroupConfig(group_name), lambda error: self._requests.resume(request, error)
             )
             return

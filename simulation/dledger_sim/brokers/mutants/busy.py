@@ -9,13 +9,13 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 from dledger.errors import BusyError, LogError
+from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.overlay import Overlay
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.retention import Retention
-from dledger_broker.state.groups import DeleteGroup, PutGroup
 from dledger_broker.state.offset_buffer import OffsetBuffer, _Flight
-from dledger_broker.state.proposals import Proposals
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("broker")
@@ -81,14 +81,14 @@ CATALOGUE.add(
 # ---------------------------------------------------------------- changes
 
 
-def _answer_done(self: Proposals, command: Command, done: Done, *, privileged: bool = False) -> None:
+def _answer_done(self: Overlay, command: Command, done: Done, *, privileged: bool = False) -> None:
     def settled(error: LogError | None) -> None:
         done(None if isinstance(error, BusyError) and isinstance(command, DeleteTopic | DeleteGroup) else error)
 
     _real_stage_command(self, command, settled, privileged=privileged)
 
 
-def _try_again_later(self: Proposals, command: Command, done: Done, *, privileged: bool = False) -> None:
+def _try_again_later(self: Overlay, command: Command, done: Done, *, privileged: bool = False) -> None:
     def settled(error: LogError | None) -> None:
         done(error)
         if isinstance(error, BusyError) and isinstance(command, _CHANGES):
@@ -104,20 +104,20 @@ def _nobody(_error: LogError | None) -> None:
     """Nobody waits for it any more."""
 
 
-_refused_for_now: WeakKeyDictionary[Proposals, list[Callable[[], None]]] = WeakKeyDictionary()
+_refused_for_now: WeakKeyDictionary[Overlay, list[Callable[[], None]]] = WeakKeyDictionary()
 _CHANGES = (PutTopic, DeleteTopic, PutGroup, DeleteGroup)
-_real_stage_command = Proposals.stage_command
+_real_stage_command = Overlay.stage_command
 
 CATALOGUE.add(
     "busy-deletion-acknowledged",
     "a deletion that the busy log did not take is not acknowledged",
-    (Proposals, "stage_command", _answer_done),
+    (Overlay, "stage_command", _answer_done),
 )
 
 CATALOGUE.add(
     "refused-change-done-later",
     "a change that was refused as busy is never done",
-    (Proposals, "stage_command", _try_again_later),
+    (Overlay, "stage_command", _try_again_later),
 )
 
 

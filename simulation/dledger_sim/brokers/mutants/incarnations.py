@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from dledger_broker import machine
+from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.kernel import applying_records
 from dledger_broker.kernel.contexts import Done, QueueRun
 from dledger_broker.kernel.lookup import Queries
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.topics import TopicTable
-from dledger_broker.machine import BrokerMachine
-from dledger_broker.state.groups import GROUPS
 from dledger_broker.state.offsets import OffsetTable
-from dledger_broker.state.proposals import Proposals
 from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.unitreader import QueueFileReader
 from dledger_remoting.record import MessageRecord
@@ -63,27 +61,28 @@ CATALOGUE.add(
 )
 
 
-def _delete_group_only(self: Proposals, name: str, done: Done, *, clean_offsets: bool = False) -> None:
-    flush, self._flush_offsets = self._flush_offsets, lambda: None
+def _delete_group_only(self: GroupProposals, name: str, done: Done, *, clean_offsets: bool = False) -> None:
+    overlay = self._changes._overlay  # noqa: SLF001 - what is patched is what is private
+    prepare, overlay.before_deletion = overlay.before_deletion, []
     try:
         _real_delete_group(self, name, done, clean_offsets=clean_offsets)
     finally:
-        self._flush_offsets = flush
+        overlay.before_deletion = prepare
 
 
-_real_delete_group = Proposals.delete_group
+_real_delete_group = GroupProposals.delete_group
 
 CATALOGUE.add(
     "commit-behind-a-group-deletion",
     "what was committed before a consumer group is deleted is not proposed behind the deletion",
-    (Proposals, "delete_group", _delete_group_only),
+    (GroupProposals, "delete_group", _delete_group_only),
 )
 
 
 CATALOGUE.add(
     "group-deletion-not-waited-for",
     "no offset is committed for a consumer group whose deletion is in flight",
-    (BrokerMachine, "has_group", lambda self, name: name in self.state.table(GROUPS).by_name),
+    (GroupProposals, "has_group", lambda self, name: name in self._groups),
 )
 
 # ---------------------------------------------------------------- views

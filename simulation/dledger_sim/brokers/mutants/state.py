@@ -13,10 +13,10 @@ from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.feature import Feature
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
+from dledger_broker.kernel.topic_proposals import TopicProposals
 from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.retention import Retention
-from dledger_broker.state.proposals import Proposals
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keyfile import ActiveIndexFile, Keys
 from dledger_broker.views.keyindex import KeyIndex
@@ -54,24 +54,21 @@ CATALOGUE.add(
 # ---------------------------------------------------------------- what crosses on its way
 
 
-def _delete_only(self: Proposals, name: str, done: Done) -> None:
-    flush, self._flush_offsets = self._flush_offsets, _nothing
+def _delete_only(self: TopicProposals, name: str, done: Done) -> None:
+    overlay = self._changes._overlay  # noqa: SLF001 - what is patched is what is private
+    prepare, overlay.before_deletion = overlay.before_deletion, []
     try:
         _real_delete_topic(self, name, done)
     finally:
-        self._flush_offsets = flush
+        overlay.before_deletion = prepare
 
 
-def _nothing() -> None:
-    """Instead of a flush."""
-
-
-_real_delete_topic = Proposals.delete_topic
+_real_delete_topic = TopicProposals.delete_topic
 
 CATALOGUE.add(
     "commit-behind-deletion",
     "no offset is committed for a topic behind its deletion",
-    (Proposals, "delete_topic", _delete_only),
+    (TopicProposals, "delete_topic", _delete_only),
     schedule=crossings.commit_in_the_moment_of_a_deletion,
 )
 

@@ -11,7 +11,7 @@ from served_broker import STORE_HOST, FakeClient, MakeBroker, ServedBroker, make
 
 from dledger.errors import BusyError, LogFullError
 from dledger_broker.config import BrokerConfig
-from dledger_broker.state.groups import GROUPS
+from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.testing import START_MS, BrokerInMemory
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import RequestCode
@@ -252,7 +252,7 @@ def test_the_leader_lists_the_tag_codes_that_followers_compute(broker: ServedBro
 
 def test_groups_of_retry_topics_keep_their_settings(broker: ServedBroker, client: FakeClient) -> None:
     config = SubscriptionGroupConfig("CG", retry_queue_nums=3, retry_max_times=1)
-    broker.memory.machine.proposals.put_group(config, lambda _: None)
+    broker.groups.put_group(config, lambda _: None)
     broker.settle()
     client.send_message("%RETRY%CG", j="2")
     assert broker.memory.machine.state.topics["%DLQ%CG"].config.write_queue_nums == 1

@@ -1,14 +1,12 @@
 import pytest
 
-from dledger.errors import BusyError, LogFullError, NotLeaderError, OutcomeUnknownError
+from dledger.errors import OutcomeUnknownError
 from dledger.types import EntryKind
 from dledger_broker.features import COMMANDS
 from dledger_broker.kernel.members import Features
-from dledger_broker.state.groups import GROUPS
-from dledger_broker.state.offsets import OFFSETS
-from dledger_broker.state.proposals import Proposals
+from dledger_broker.kernel.topic_proposals import TopicProposals
 from dledger_broker.testing import BrokerInMemory, Message, stage_messages
-from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+from dledger_remoting.topics import TopicConfig
 
 
 def test_a_second_creator_of_a_topic_gets_the_outcome_of_the_first():
@@ -46,29 +44,6 @@ def test_nothing_can_be_staged_for_a_topic_whose_deletion_is_in_flight():
     assert broker.queue("orders", 1).max_offset == 0
 
 
-def test_a_refusal_reaches_every_waiter_and_leaves_nothing_pending():
-    broker = BrokerInMemory()
-    outcomes = []
-    broker.node.stage_error = BusyError("full")
-    broker.machine.proposals.put_group(SubscriptionGroupConfig("g"), outcomes.append)
-    broker.node.stage_error = None
-    broker.machine.proposals.ensure_group(SubscriptionGroupConfig("g"), outcomes.append)
-    broker.env.run_ready()
-    assert isinstance(outcomes[0], BusyError)
-    assert outcomes[1] is None
-    assert "g" in broker.machine.state.table(GROUPS).by_name
-
-
-def test_a_change_that_cannot_be_written_down_leaves_nothing_pending():
-    broker = BrokerInMemory()
-    outcomes = []
-    with pytest.raises(OverflowError):
-        broker.machine.proposals.put_group(SubscriptionGroupConfig("g", retry_max_times=1 << 70), outcomes.append)
-    broker.machine.proposals.ensure_group(SubscriptionGroupConfig("g"), outcomes.append)
-    broker.env.run_ready()
-    assert outcomes == [None]
-
-
 def test_what_is_in_flight_when_leadership_is_lost_has_an_unknown_outcome():
     broker = BrokerInMemory()
     outcomes = []
@@ -99,80 +74,6 @@ def test_a_record_in_flight_for_a_deleted_topic_is_ignored_on_leader_and_followe
     assert broker.bodies("orders") == []
     follower = broker.restart(lead=False)
     assert follower.machine.digest() == broker.machine.digest()
-
-
-def test_commits_of_all_groups_go_into_one_entry_after_the_delay():
-    broker = BrokerInMemory()
-    entries, outcomes = len(broker.log.entries), []
-    for offset in (1, 2, 3):
-        broker.machine.commit_offset("g", "orders", 0, offset, outcomes.append)
-        broker.machine.commit_offset("h", "orders", 1, offset * 10)
-    broker.env.advance(0.19)
-    assert len(broker.log.entries) == entries
-    assert broker.machine.offset_buffer.pending("g", "orders", 0) == 3
-    broker.env.advance(0.02)
-    assert len(broker.log.entries) == entries + 1
-    assert broker.machine.state.table(OFFSETS).get("g", "orders", 0) == 3
-    assert broker.machine.state.table(OFFSETS).get("h", "orders", 1) == 30
-    assert outcomes == [None, None, None]
-    assert broker.machine.offset_buffer.pending("g", "orders", 0) is None
-
-
-def test_a_query_waits_for_the_commits_of_its_queue_only():
-    broker = BrokerInMemory()
-    order = []
-    broker.machine.commit_offset("g", "orders", 0, 5)
-    broker.machine.flush_offsets(lambda error: order.append("other"), ("g", "orders", 1))
-    assert order == ["other"]
-    broker.machine.flush_offsets(lambda error: order.append("own"), ("g", "orders", 0))
-    broker.machine.flush_offsets(lambda error: order.append("in flight"), ("g", "orders", 0))
-    broker.machine.flush_offsets(lambda error: order.append("all"))
-    assert order == ["other"]
-    broker.env.run_ready()
-    assert order == ["other", "own", "in flight", "all"]
-    assert broker.machine.state.table(OFFSETS).get("g", "orders", 0) == 5
-
-
-def test_a_busy_log_delays_commits_and_a_full_one_takes_them_until_half_the_reserve_is_used():
-    broker = BrokerInMemory()
-    outcomes = []
-    broker.machine.commit_offset("g", "orders", 0, 5, outcomes.append)
-    broker.node.stage_error = BusyError("64 MiB wait")
-    broker.env.advance(0.5)
-    assert outcomes == []
-    broker.node.stage_error = None
-    broker.env.advance(0.2)
-    assert outcomes == [None]
-    broker.node.stage_error = LogFullError("no space")
-    broker.machine.commit_offset("g", "orders", 0, 6, outcomes.append)
-    broker.env.advance(0.2)
-    assert outcomes[1:] == [None]
-    broker.node.reserve_left = 0.5
-    broker.machine.commit_offset("g", "orders", 0, 7, outcomes.append)
-    broker.env.advance(0.2)
-    assert isinstance(outcomes[2], LogFullError)
-    assert broker.machine.state.table(OFFSETS).get("g", "orders", 0) == 6
-
-
-def test_commits_that_were_only_buffered_are_refused_when_leadership_is_lost():
-    broker = BrokerInMemory()
-    outcomes = []
-    broker.machine.commit_offset("g", "orders", 0, 5, outcomes.append)
-    broker.node.step_down()
-    assert [type(outcome) for outcome in outcomes] == [NotLeaderError]
-
-
-def test_commits_that_are_buffered_when_the_log_fails_are_refused(monkeypatch):
-    broker = BrokerInMemory()
-    outcomes = []
-
-    def stopped(_node):
-        raise NotLeaderError(None, 0, "node n0 is not running")
-
-    broker.machine.commit_offset("g", "orders", 0, 5, outcomes.append)
-    monkeypatch.setattr(type(broker.node), "reserve_left", property(stopped), raising=False)
-    broker.env.advance(0.5)
-    assert [type(outcome) for outcome in outcomes] == [NotLeaderError]
 
 
 def test_a_leader_advertises_the_command_kinds_it_understands():
@@ -208,13 +109,13 @@ def test_what_a_member_told_an_earlier_leader_is_not_recorded_by_it_when_it_lead
 
 def test_changes_that_wait_for_one_another_are_looked_at_once_or_twice_each(monkeypatch: pytest.MonkeyPatch):
     broker, looks, order = BrokerInMemory(), list[int](), list[int]()
-    change = Proposals.change_topic
+    change = TopicProposals.change_topic
 
     def counted(self, name, make, done):
         looks.append(1)
         change(self, name, make, done)
 
-    monkeypatch.setattr(Proposals, "change_topic", counted)
+    monkeypatch.setattr(TopicProposals, "change_topic", counted)
     for number in range(1, 101):
         config = TopicConfig("orders", number, number)
         broker.machine.proposals.put_topic(config, lambda _, number=number: order.append(number))

@@ -1,0 +1,61 @@
+"""Changes of consumer groups that this leader proposes."""
+
+from __future__ import annotations
+
+from dledger.errors import LogError
+from dledger_broker.features.groups.table import GROUPS, DeleteGroup, PutGroup
+from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.overlay import ChangesInFlight
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.machine import BrokerMachine
+from dledger_remoting.topics import SubscriptionGroupConfig
+
+
+class GroupProposals:
+    """Proposes changes of groups, and lets whoever needs the same group wait for the change in flight.
+
+    Every `done` is told as `Overlay` says.
+    """
+
+    def __init__(self, machine: BrokerMachine) -> None:
+        self._changes = ChangesInFlight(machine.overlay)
+        machine.on_state(self._keep_table)
+
+    def _keep_table(self, state: BrokerState) -> None:
+        self._groups = state.table(GROUPS).by_name
+
+    def has_group(self, name: str) -> bool:
+        """Whether offsets may be committed for a group: it exists, and its deletion is not in flight."""
+        return name in self._groups and not self.is_deleting(name)
+
+    def is_deleting(self, name: str) -> bool:
+        """True while the deletion of a group is in flight: nothing may be committed for it."""
+        return name in self._changes.deleting
+
+    def put_group(self, config: SubscriptionGroupConfig, done: Done) -> None:
+        """Create or replace a consumer group, after a change of it that is in flight."""
+        name = config.group_name
+        if not self._changes.wait(name, lambda _: self.put_group(config, done)):
+            self._changes.propose(name, PutGroup(config), done)
+
+    def ensure_group(self, config: SubscriptionGroupConfig, done: Done) -> None:
+        """Create a consumer group unless it exists; a second caller gets the outcome of the first."""
+
+        def changed(error: LogError | None) -> None:
+            if error is None:
+                self.ensure_group(config, done)
+            else:
+                done(error)
+
+        name = config.group_name
+        if self._changes.wait(name, changed):
+            return
+        if name in self._groups:
+            done(None)
+        else:
+            self.put_group(config, done)
+
+    def delete_group(self, name: str, done: Done, *, clean_offsets: bool = False) -> None:
+        """Remove a consumer group, after a change of it that is in flight; none is no error."""
+        if not self._changes.wait(name, lambda _: self.delete_group(name, done, clean_offsets=clean_offsets)):
+            self._changes.propose_deletion(name, DeleteGroup(name, clean_offsets), done)

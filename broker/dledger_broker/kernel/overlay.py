@@ -1,0 +1,98 @@
+"""Overlay of the leader: changes that are proposed and not applied yet, and whoever waits for them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from dledger.errors import LogError
+from dledger.invariants import invariant
+from dledger.log import Log
+from dledger_broker.kernel.commands import LAST_BASE_KIND, Command, CommandRegistry
+from dledger_broker.kernel.contexts import CommandContext, Done
+from dledger_broker.kernel.state import BrokerState
+
+
+class Overlay:
+    """Proposes commands.
+
+    Every `done` is called exactly once, with None after the change was applied or with the error; errors of `stage`
+    (`NotLeaderError`, `BusyError`, `LogFullError`) arrive there too, and then nothing was proposed.
+    `before_deletion` is called before a topic or a group is deleted: what was collected for it until then must stand in
+    the log ahead of its deletion.
+    """
+
+    def __init__(self, commands: CommandRegistry, state: Callable[[], BrokerState], log: Callable[[], Log]) -> None:
+        self.before_deletion: list[Callable[[], None]] = []
+        self._commands = commands
+        self._state = state
+        self._log = log
+
+    def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
+        """Propose one command; every member must understand its kind. `privileged`: see `Node.stage`."""
+        log, kind = self._log(), self._commands.kind_of(type(command))
+        members = [member.node_id for member in log.membership.members]
+        invariant(
+            kind <= LAST_BASE_KIND or self._state().members.understood_by_all(kind, members),
+            "a command is proposed only when all members understand it",
+            kind=kind,
+            members=members,
+        )
+        try:
+            encoded = self._commands.encode(command)
+            log.stage(0, None, commands=encoded, context=CommandContext(done), privileged=privileged)
+        except LogError as error:
+            done(error)
+
+
+class ChangesInFlight:
+    """Changes of what has names, one at a time for each name: whoever needs the same name waits for the outcome.
+
+    `deleting` are the names whose deletion is in flight, to be read.
+    """
+
+    def __init__(self, overlay: Overlay) -> None:
+        self.deleting: set[str] = set()
+        self._overlay = overlay
+        self._waiting: dict[str, deque[Done]] = {}
+
+    def wait(self, name: str, waiter: Done) -> bool:
+        """Have `waiter` told the outcome of the change in flight; False if there is none."""
+        waiters = self._waiting.get(name)
+        if waiters is None:
+            return False
+        waiters.append(waiter)
+        return True
+
+    def propose(self, name: str, command: Command, done: Done) -> None:
+        """Propose a change of a name that nothing is in flight for."""
+        self._waiting[name] = deque()
+        try:
+            self._overlay.stage_command(command, partial(self._finish, name, done))
+        except BaseException:
+            del self._waiting[name]  # or whoever needs this name would wait for a change that nobody proposed
+            raise
+
+    def propose_deletion(self, name: str, command: Command, done: Done) -> None:
+        """As `propose`, of a command that deletes what has the name."""
+        for prepare in self._overlay.before_deletion:
+            prepare()
+        self.deleting.add(name)
+
+        def finished(error: LogError | None) -> None:
+            self.deleting.discard(name)
+            done(error)
+
+        self.propose(name, command, finished)
+
+    def _finish(self, name: str, done: Done, error: LogError | None) -> None:
+        waiters = self._waiting.pop(name)
+        done(error)
+        while waiters:
+            if error is None and name in self._waiting:
+                # They would queue up again, one by one; thousands of changes at once would look at each other.
+                waiters.extend(self._waiting[name])
+                self._waiting[name] = waiters
+                return
+            waiters.popleft()(error)

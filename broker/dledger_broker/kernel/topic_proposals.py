@@ -1,0 +1,62 @@
+"""Changes of topics that this leader proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dledger.errors import LogError
+from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.overlay import ChangesInFlight, Overlay
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.kernel.topics import DeleteTopic, PutTopic
+from dledger_remoting.topics import TopicConfig
+
+
+class TopicProposals:
+    """Proposes changes of topics, and lets whoever needs the same topic wait for the change in flight.
+
+    Every `done` is told as `Overlay` says.
+    """
+
+    def __init__(self, overlay: Overlay, state: Callable[[], BrokerState], wall_ms: Callable[[], int]) -> None:
+        self._changes = ChangesInFlight(overlay)
+        self._state = state
+        self._wall_ms = wall_ms
+
+    def topic_deleting(self, name: str) -> bool:
+        """True while the deletion of a topic is in flight: nothing may be staged for its queues."""
+        return name in self._changes.deleting
+
+    def put_topic(self, config: TopicConfig, done: Done) -> None:
+        """Create or replace a topic, after a change of it that is in flight."""
+        self.change_topic(config.topic_name, lambda _: config, done)
+
+    def change_topic(self, name: str, make: Callable[[TopicConfig | None], TopicConfig], done: Done) -> None:
+        """As `put_topic`, of what `make` makes of the configuration that stands by then; it raises nothing."""
+        if self._changes.wait(name, lambda _: self.change_topic(name, make, done)):
+            return
+        known = self._state().topics.get(name)
+        config = make(None if known is None else known.config)
+        self._changes.propose(name, PutTopic(config, self._wall_ms()), done)
+
+    def ensure_topic(self, config: TopicConfig, done: Done) -> None:
+        """Create a topic unless it exists; a second caller gets the outcome of the first."""
+
+        def changed(error: LogError | None) -> None:
+            if error is None:
+                self.ensure_topic(config, done)
+            else:
+                done(error)
+
+        name = config.topic_name
+        if self._changes.wait(name, changed):
+            return
+        if name in self._state().topics:
+            done(None)
+        else:
+            self.put_topic(config, done)
+
+    def delete_topic(self, name: str, done: Done) -> None:
+        """Remove a topic, after a change of it that is in flight; none is no error."""
+        if not self._changes.wait(name, lambda _: self.delete_topic(name, done)):
+            self._changes.propose_deletion(name, DeleteTopic(name), done)
