@@ -15,6 +15,8 @@ from dledger.statemachine import Leadership
 from dledger_broker.clients.gossip import GOSSIP_CHANNEL
 from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.retention.job import Retention
+from dledger_broker.features.retention.policy import policy_of
 from dledger_broker.founding import Founding
 from dledger_broker.frontend.forwarding import FORWARD_CHANNEL
 from dledger_broker.kernel.counters import BrokerCounters
@@ -22,7 +24,6 @@ from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.assembly import assemble
-from dledger_broker.retention import HOUR_MS, Retention, RetentionPolicy
 from dledger_remoting.hosts import HostAddress
 
 _logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class BrokerService:
         self.machine = machine
         self.group = group
         self.processors = assemble(config, machine, node, env, group, counters, store_host, connections)
-        self.retention = Retention(machine, node, env, self.processors.pins, _retention_policy(config), counters)
+        self.retention = Retention(machine, node, env, self.processors.pins, policy_of(config), counters)
         Founding(machine, env, config)
         self._node = node
         self._env = env
@@ -134,11 +135,3 @@ def _resolve(future: asyncio.Future[None], _error: LogError | None) -> None:
 
 def _nobody_asked(_error: LogError | None) -> None:
     """Told what became of offsets whose commits have waiters of their own."""
-
-
-def _retention_policy(config: BrokerConfig) -> RetentionPolicy:
-    return RetentionPolicy(
-        max_age_ms=config.retention_hours * HOUR_MS,
-        max_log_bytes=config.retention_bytes,
-        disk_max_used_ratio=config.disk_max_used_ratio,
-    )

@@ -22,6 +22,7 @@ from dledger.types import ReplicaId
 from dledger_broker.broker import Broker
 from dledger_broker.clients.gossip import Gossip, Table, _encode
 from dledger_broker.clients.tables import ClientRow
+from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.sending.send import SendProcessor
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
@@ -32,7 +33,6 @@ from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.runtime import RuntimeProcessor
-from dledger_broker.retention import Retention
 from dledger_broker.state.offset_buffer import OffsetBuffer
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.records import Message

@@ -120,7 +120,7 @@ async def _commit_and_delete(small: SmallBroker) -> None:
 
 async def _trim(small: SmallBroker) -> None:
     """Drop the oldest segment, as retention does."""
-    node, retention = small.broker.node, small.broker._service.retention
+    node, retention = small.broker.node, small.broker._service.retention.trimming
     position = node.trim_candidates()[0]
     trimmed: list[int] = []
     node.on_trimmed(trimmed.append)

@@ -17,6 +17,8 @@ from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.pins.requests import PinProcessor
+from dledger_broker.features.ranges.pace import RangePace
+from dledger_broker.features.ranges.requests import RangeProcessor
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.send import SendProcessor
 from dledger_broker.features.sending.targets import SendTargets
@@ -32,8 +34,6 @@ from dledger_broker.processors.membership import MembershipProcessor
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
-from dledger_broker.processors.range_pace import RangePace
-from dledger_broker.processors.ranges import RangeProcessor
 from dledger_broker.processors.runtime import RuntimeProcessor
 from dledger_broker.processors.table import routes
 from dledger_remoting.hosts import HostAddress

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.pins.requests import PinProcessor
+from dledger_broker.features.ranges.requests import RangeProcessor
 from dledger_broker.features.sending.send import SendProcessor
 from dledger_broker.features.topics.requests import TopicRequests
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
@@ -14,7 +15,6 @@ from dledger_broker.processors.membership import MembershipProcessor
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.pull import HELD, PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
-from dledger_broker.processors.ranges import RangeProcessor
 from dledger_broker.processors.runtime import RuntimeProcessor
 from dledger_remoting.codes import RequestCode
 

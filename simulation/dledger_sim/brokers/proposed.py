@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import Final
 
 from dledger.errors import LogError, NotLeaderError
+from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.retention import Retention
 from dledger_broker.state.offsets import CommitOffsets
 from dledger_broker.state.recent_commits import Committer
 from dledger_sim.brokers.expected import OffsetKey
@@ -31,7 +31,7 @@ LATE_S: Final = 0.1
 
 
 def watch_proposals(
-    machine: BrokerMachine, retention: Retention, now: Callable[[], float], awake_since: Callable[[], float]
+    machine: BrokerMachine, trimming: Trimming, now: Callable[[], float], awake_since: Callable[[], float]
 ) -> Callable[[], None]:
     """Have one life of a node judged by what it proposes.
 
@@ -39,7 +39,7 @@ def watch_proposals(
     still until `awake_since`. The result is to be called now and then: it raises `Violation` if something waits too
     long to be proposed.
     """
-    _watch_trims(machine, retention)
+    _watch_trims(machine, trimming)
     return _watch_commits(machine, now, awake_since)
 
 
@@ -114,8 +114,8 @@ def _watch_commits(
     return check
 
 
-def _watch_trims(machine: BrokerMachine, retention: Retention) -> None:
-    trim, stage = retention.trim, machine.stage_command
+def _watch_trims(machine: BrokerMachine, trimming: Trimming) -> None:
+    trim, stage = trimming.trim, machine.stage_command
     begun: dict[int, int] = {}
 
     def begin(position: int) -> None:
@@ -133,5 +133,5 @@ def _watch_trims(machine: BrokerMachine, retention: Retention) -> None:
             )
         stage(command, done, privileged=privileged)
 
-    retention.trim = begin  # type: ignore[method-assign]
+    trimming.trim = begin  # type: ignore[method-assign]
     machine.stage_command = staging  # type: ignore[method-assign]

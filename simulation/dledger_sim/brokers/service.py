@@ -12,10 +12,10 @@ from dledger.invariants import InvariantError
 from dledger.statemachine import Leadership
 from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.features import FEATURES
+from dledger_broker.features.retention.policy import RetentionPolicy
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.machine import BrokerMachine, MachineConfig
-from dledger_broker.retention import RetentionPolicy
 from dledger_broker.service import BrokerService
 from dledger_remoting.frame import FrameBounds
 from dledger_remoting.hosts import HostAddress
@@ -112,7 +112,7 @@ class SimBroker:
         self.waiting.watch(self.service.processors.pulls, group)
         self.machine.checks.append(
             watch_proposals(
-                self.broker, self.service.retention, lambda: scheduler.now, lambda: environment.paused_until
+                self.broker, self.service.retention.trimming, lambda: scheduler.now, lambda: environment.paused_until
             )
         )
         self.reign = 0
@@ -161,8 +161,9 @@ class SimBroker:
     def trim(self, position: int) -> None:
         """See `Service.trim`; what is pinned stays, as it does unless a disk is too full."""
         pinned = self.service.processors.pins.lowest(self._life.environment.wall_ms())
-        if not self.service.retention.is_busy and (pinned is None or position <= pinned):
-            self.service.retention.trim(position)
+        trimming = self.service.retention.trimming
+        if not trimming.is_busy and (pinned is None or position <= pinned):
+            trimming.trim(position)
 
     def _on_leadership(self, leadership: Leadership) -> None:
         if leadership.ready and not self.reign:

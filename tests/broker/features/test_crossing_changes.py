@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 from served_broker import FakeClient, ServedBroker, pull_ext, send_ext
 
-from dledger_broker.features.pins.table import PINS
 from dledger_broker.founding import Founding
 from dledger_broker.state.offsets import OFFSETS
 from dledger_remoting.topics import SubscriptionGroupConfig
@@ -100,24 +99,6 @@ def founded(broker: ServedBroker) -> FakeClient:
     Founding(broker.memory.machine, broker.memory.env, broker.config)
     broker.settle()
     return broker.client()
-
-
-def test_a_renewal_does_not_bring_back_a_pin_that_is_being_given_up(broker: ServedBroker) -> None:
-    client = founded(broker)
-    assert client.call(20013, {"name": "job", "position": "0", "leaseMillis": "60000"}).code == 0
-    broker.advance(30)
-    client.send(20014, {"name": "job"})
-    client.call_from_disk(20011, {"start": "0", "end": "0", "roles": "leader", "pin": "job"})
-    assert list(broker.memory.machine.state.table(PINS)) == []
-
-
-def test_a_pin_behind_which_it_is_given_up_at_once_is_gone(broker: ServedBroker) -> None:
-    client = founded(broker)
-    client.send(20013, {"name": "job", "position": "0", "leaseMillis": "60000"})
-    release = client.send(20014, {"name": "job"})
-    broker.settle()
-    assert client.answered(release).code == 0
-    assert list(broker.memory.machine.state.table(PINS)) == []
 
 
 def test_no_node_refuses_alone_what_a_later_change_may_allow(broker: ServedBroker, client: FakeClient) -> None:

@@ -10,8 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dledger_broker.features.pins.proposed import ProposedPins
-from dledger_broker.retention import Retention
+from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.state.offsets import OFFSETS
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message, stage_messages
 
@@ -88,8 +87,7 @@ class BrokerLife(RuleBasedStateMachine):
     @rule()
     def trim(self):
         for position in self.broker.node.trim_candidates()[-1:]:
-            machine = self.broker.machine
-            Retention(machine, self.broker.node, self.broker.env, ProposedPins(machine)).trim(position)
+            Trimming(self.broker.machine, self.broker.node, self.broker.env).trim(position)
             self.broker.env.run_ready()
             assert self.broker.log.first_position == position
 

@@ -11,8 +11,9 @@ from dledger import Node, NodeConfig
 from dledger.environment import AsyncioEnvironment
 from dledger_broker.features import FEATURES
 from dledger_broker.features.pins.proposed import ProposedPins
+from dledger_broker.features.retention.job import Retention
+from dledger_broker.features.retention.policy import RetentionPolicy
 from dledger_broker.machine import BrokerMachine, MachineConfig
-from dledger_broker.retention import Retention, RetentionPolicy
 from dledger_broker.testing import Message, stage_messages
 from dledger_remoting.record import decode_record
 from dledger_remoting.topics import TopicConfig

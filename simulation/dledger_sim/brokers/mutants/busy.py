@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary
 
 from dledger.errors import BusyError, LogError
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
+from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.overlay import Overlay
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
-from dledger_broker.retention import Retention
 from dledger_broker.state.offset_buffer import OffsetBuffer, _Flight
 from dledger_sim.log.mutants.catalogue import Catalogue
 
@@ -121,14 +121,14 @@ CATALOGUE.add(
 )
 
 
-def _decide_although_refused(self: Retention, position: int, error: LogError | None) -> None:
+def _decide_although_refused(self: Trimming, position: int, error: LogError | None) -> None:
     _real_decided(self, position, None if isinstance(error, BusyError) else error)
 
 
-_real_decided = Retention._decided
+_real_decided = Trimming._decided
 
 CATALOGUE.add(
     "busy-trim-goes-on",
     "the log is trimmed only once its first kept offsets are applied, though the log was busy when they were proposed",
-    (Retention, "_decided", _decide_although_refused),
+    (Trimming, "_decided", _decide_although_refused),
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dledger.errors import LogError, NotLeaderError
 from dledger.net.errors import PeerError
 from dledger_broker.errors import wire_error
+from dledger_broker.features.ranges.requests import RangeProcessor
 from dledger_broker.features.sending.send import SendProcessor
 from dledger_broker.features.sending.unit import SendUnit
 from dledger_broker.features.topics.requests import TopicRequests
@@ -18,7 +19,6 @@ from dledger_broker.kernel.requests import Request
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.pull import PullProcessor
-from dledger_broker.processors.ranges import RangeProcessor
 from dledger_broker.state.offsets import OFFSETS
 from dledger_broker.state.recent_commits import Committer, Key, RecentCommits, Taken
 from dledger_broker.views.reading import GetResult, ReadStatus

@@ -8,6 +8,7 @@ from dledger.errors import LogError
 from dledger.statemachine import CommittedEntry, Leadership
 from dledger_broker import machine
 from dledger_broker.features.pins.table import PinTable
+from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel import view_recovery
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.feature import Feature
@@ -16,7 +17,6 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topic_proposals import TopicProposals
 from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.retention import Retention
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keyfile import ActiveIndexFile, Keys
 from dledger_broker.views.keyindex import KeyIndex
@@ -75,7 +75,7 @@ CATALOGUE.add(
 # ---------------------------------------------------------------- trims
 
 
-def _trim_undecided(self: Retention, position: int) -> None:
+def _trim_undecided(self: Trimming, position: int) -> None:
     try:
         self._log.trim(position)
     except LogError:
@@ -85,7 +85,7 @@ def _trim_undecided(self: Retention, position: int) -> None:
 CATALOGUE.add(
     "trim-undecided",
     "first kept offsets are applied before the log is trimmed",
-    (Retention, "trim", _trim_undecided),
+    (Trimming, "trim", _trim_undecided),
 )
 
 
@@ -104,18 +104,18 @@ CATALOGUE.add(
 
 
 def _found_in_any_term(
-    self: Retention, position: int, term: int, rows: tuple[tuple[str, int, int, int], ...] | BaseException
+    self: Trimming, position: int, term: int, rows: tuple[tuple[str, int, int, int], ...] | BaseException
 ) -> None:
     _ = term
     _real_found(self, position, self._machine.leadership.term, rows)
 
 
-_real_found = Retention._found  # noqa: SLF001 - what is patched is what is private
+_real_found = Trimming._found  # noqa: SLF001 - what is patched is what is private
 
 CATALOGUE.add(
     "trim-across-terms",
     "a trim that was searched in an earlier term is not proposed",
-    (Retention, "_found", _found_in_any_term),
+    (Trimming, "_found", _found_in_any_term),
     schedule=trims.trim_that_outlives_its_term,
 )
 

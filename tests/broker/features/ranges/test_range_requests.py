@@ -11,9 +11,9 @@ from served_broker import NODE_ID, MakeBroker, ServedBroker, make_served_broker
 
 from dledger.store.ranges import EntryRun, LogCut
 from dledger.types import Membership, ReplicaId
+from dledger_broker.features.ranges.requests import CATCH_UP_S
 from dledger_broker.founding import Founding
 from dledger_broker.kernel.requests import Buffer
-from dledger_broker.processors.ranges import CATCH_UP_S
 from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.range_reads import ReadPlan
@@ -109,20 +109,6 @@ def test_a_log_that_is_trimmed_while_it_is_planned_is_planned_again(
     monkeypatch.undo()
     client.send_message("T1")
     assert client.call_from_disk(20010, {"roles": "leader"}).code == ResponseCode.SUCCESS
-
-
-def test_a_pin_is_given_up_only_when_every_member_understands_it(broker: ServedBroker):
-    client = founded(broker).client()
-    client.send_message("T1")
-    assert client.call(20013, {"name": "job", "position": "0"}).code == ResponseCode.SUCCESS
-    features = dict(broker.memory.machine.state.members.kinds)
-    broker.memory.machine.state.members.kinds.clear()
-    for number, fields in ((20013, {"name": "job", "position": "0"}), (20014, {"name": "job"})):
-        answer = client.call(number, fields)
-        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert "understand" in (answer.remark or "")
-    broker.memory.machine.state.members.kinds.update(features)
-    assert client.call(20014, {"name": "job"}).code == ResponseCode.SUCCESS
 
 
 def test_a_node_without_a_vote_serves_readers_that_take_learners(make_broker: MakeBroker):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dledger_broker.processors.range_pace import (
+from dledger_broker.features.ranges.pace import (
     MAX_HOLD_S,
     MIN_READ_BYTES,
     MIN_TAKEN_BYTES_PER_S,

@@ -1,6 +1,5 @@
 import dataclasses
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from msgspec.structs import replace
@@ -12,88 +11,14 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.features import COMMANDS
 from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.pins.table import PINS, PutPin
+from dledger_broker.features.retention.job import CHECK_PERIOD_S, Retention
+from dledger_broker.features.retention.policy import RetentionPolicy
 from dledger_broker.founding import Founding
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.segment_ages import SegmentTimes, find_expired
 from dledger_broker.kernel.trims import TrimQueues
-from dledger_broker.retention import (
-    CHECK_PERIOD_S,
-    MAX_SEGMENTS_PER_ROUND,
-    Retention,
-    RetentionPolicy,
-    choose_trim,
-    clocks_agree,
-    fullest_disk_ratio,
-)
 from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, Message
 
-NOW = 1_000_000
 CONFIG = BrokerConfig(broker_group="g", node_id="n0", data_dir=Path("unused"), group_ordinal=7)
-
-
-class Aged(NamedTuple):
-    start_position: int
-    end_position: int
-    age_ms: int
-
-
-def segments(*ages: int, size: int = 100) -> list[Aged]:
-    return [Aged(size * n, size * (n + 1), age) for n, age in enumerate(ages)]
-
-
-def choose(found, candidates, policy, *, ratio: float = 0.1, pinned: int | None = None):
-    """With messages as old as their files."""
-    times = {segment.start_position: SegmentTimes(NOW - segment.age_ms, NOW - segment.age_ms) for segment in found}
-    before = find_expired(found[:-1], times, NOW, policy.max_age_ms).before
-    return choose_trim(found, candidates, policy, expired_before=before, disk_ratio=ratio, pinned=pinned)
-
-
-BY_AGE = RetentionPolicy(max_age_ms=50)
-EVERYWHERE = [100 * number for number in range(1, 40)]
-
-
-@pytest.mark.parametrize(
-    ("ages", "expected"),
-    [((), None), ((60,), None), ((40, 30, 0), None), ((60, 40, 0), 100), ((90, 60, 0), 200), ((90, 60, 55), 200)],
-)
-def test_expired_segments_go_but_never_the_one_being_written(ages, expected):
-    assert choose(segments(*ages), EVERYWHERE, BY_AGE) == expected
-
-
-def test_a_segment_goes_only_if_all_before_it_go():
-    assert choose(segments(60, 40, 90, 0), EVERYWHERE, BY_AGE) == 100
-
-
-def test_a_trim_ends_at_a_snapshot():
-    found = segments(90, 80, 70, 0)
-    assert choose(found, [200], BY_AGE) == 200
-    assert choose(found, [400], BY_AGE) is None
-
-
-def test_snapshots_further_apart_than_a_round_drops_do_not_keep_the_log_for_ever():
-    found = segments(*range(90, 60, -1), 0)
-    behind = 100 * (MAX_SEGMENTS_PER_ROUND + 5)
-    assert choose(found, [behind, behind + 100], BY_AGE) == behind
-    assert choose(found, [500, behind], BY_AGE) == 500
-    assert choose(found, [behind], RetentionPolicy(max_log_bytes=500)) == behind
-    assert choose(found, [behind], RetentionPolicy(max_log_bytes=2500)) is None, "more than need be goes"
-    assert choose(found, [behind], RetentionPolicy(), ratio=0.76) == behind
-
-
-def test_the_oldest_go_beyond_the_largest_size():
-    policy = RetentionPolicy(max_log_bytes=250)
-    assert choose(segments(3, 2, 1, 0), EVERYWHERE, policy) == 200
-    assert choose(segments(1, 0), EVERYWHERE, policy) is None
-
-
-def test_a_full_disk_takes_the_oldest_of_any_age_a_few_at_a_time():
-    assert choose(segments(3, 2, 1, 0), EVERYWHERE, RetentionPolicy(), ratio=0.76) == 200
-    assert choose(segments(1, 0), EVERYWHERE, RetentionPolicy(), ratio=0.76) == 100
-    assert choose(segments(0), EVERYWHERE, RetentionPolicy(), ratio=0.99) is None
-
-
-def test_a_round_is_bounded():
-    assert choose(segments(*range(130, 100, -1)), EVERYWHERE, BY_AGE) == 100 * MAX_SEGMENTS_PER_ROUND
 
 
 def trimmed_broker() -> tuple[BrokerInMemory, Retention]:
@@ -169,7 +94,7 @@ def test_nothing_goes_by_age_while_the_leaders_clock_is_alone():
 
 def test_queue_offsets_go_on_after_a_trim_even_if_all_views_are_lost():
     broker, retention = trimmed_broker()
-    retention.trim(max(broker.log.snapshots))
+    retention.trimming.trim(max(broker.log.snapshots))
     broker.env.advance(1.0)
     broker.disk.rmtree("views")
     broker.disk.rmtree("consumequeue")
@@ -187,7 +112,7 @@ def test_queue_files_below_the_first_offset_are_removed():
     broker.node.snapshot()
     broker.flush_views()
     before = sorted(broker.disk.listdir("consumequeue/orders/3"))
-    retention.trim(max(broker.log.snapshots))
+    retention.trimming.trim(max(broker.log.snapshots))
     broker.env.advance(1.0)
     after = sorted(broker.disk.listdir("consumequeue/orders/3"))
     assert before[:2] == ["00000000000000000000", "00000000000000000320"]
@@ -205,56 +130,12 @@ def test_nothing_is_trimmed_by_a_node_that_does_not_lead():
 
 def test_a_topic_created_anew_during_a_trim_keeps_its_messages():
     broker, retention = trimmed_broker()
-    retention.trim(max(broker.log.snapshots))
+    retention.trimming.trim(max(broker.log.snapshots))
     broker.machine.proposals.delete_topic("orders", lambda _: None)
     broker.node.commit()
     broker.create_topic("orders")
     broker.send("orders", 0, Message(b"new"))
     assert broker.bodies("orders", 0) == [b"new"]
-
-
-def test_the_fullest_voters_disk_and_a_majority_of_clocks_count():
-    status = BrokerInMemory().node.status()
-
-    def peer(disk_used: int, ahead: int, voter: bool = True) -> PeerStatus:
-        return PeerStatus("p", voter, 0, 0, 20, "replicate", disk_used, ahead)
-
-    group = replace(status, disk_used=300, peers=[peer(700, 100_000), peer(400, 0), peer(900, 0, voter=False)])
-    assert fullest_disk_ratio(group) == 0.7
-    assert clocks_agree(group)
-    assert not clocks_agree(replace(status, peers=[peer(0, 100_000), peer(0, -90_000)]))
-    assert clocks_agree(replace(status, peers=[]))
-
-
-def test_what_is_pinned_goes_for_a_full_disk_only():
-    found = segments(90, 80, 70, 0)
-
-    def pinned(position, ratio=0.1):
-        return choose(found, EVERYWHERE, BY_AGE, ratio=ratio, pinned=position)
-
-    assert [pinned(position) for position in (0, 99, 100, 150, 299, 300, 10_000)] == [
-        None,
-        None,
-        100,
-        100,
-        200,
-        300,
-        300,
-    ]
-    assert pinned(0, ratio=0.9) == 200
-
-
-def test_a_member_that_is_gone_has_no_say():
-    """What it told last would have every segment trimmed; what it never told is no agreement."""
-    status = BrokerInMemory().node.status()
-
-    def peer(contact_ms: int, ahead: int | None) -> PeerStatus:
-        return PeerStatus("p", True, 0, 0, contact_ms, "probe", 1000, ahead)
-
-    assert fullest_disk_ratio(replace(status, disk_used=300, peers=[peer(20, 0)])) == 1.0
-    assert fullest_disk_ratio(replace(status, disk_used=300, peers=[peer(60_000, 0)])) == 0.3
-    assert not clocks_agree(replace(status, peers=[peer(60_000, None), peer(20, 86_400_000)]))
-    assert clocks_agree(replace(status, peers=[peer(60_000, None), peer(20, 100)]))
 
 
 def pin(broker: BrokerInMemory, name: str, position: int, lease_ms: int) -> None:
@@ -349,7 +230,7 @@ def test_pins_and_the_ordinal_survive_snapshot_and_failover():
 def test_a_trim_that_outlived_its_leadership_takes_nothing():
     """1. A leader searches what to trim; 2. another one leads for a while and takes a pin; 3. the search ends."""
     broker, retention = trimmed_broker()
-    retention.trim(max(broker.log.snapshots))
+    retention.trimming.trim(max(broker.log.snapshots))
     term = broker.node.term
     broker.node.step_down()
     pin = PutPin("job", 0, 60_000, START_MS)
@@ -357,7 +238,7 @@ def test_a_trim_that_outlived_its_leadership_takes_nothing():
     broker.node.catch_up()
     broker.node.lead()
     broker.env.run_ready()
-    assert (broker.log.first_position, broker.machine.kept_from, retention.is_busy) == (0, 0, False)
+    assert (broker.log.first_position, broker.machine.kept_from, retention.trimming.is_busy) == (0, 0, False)
 
 
 @pytest.mark.parametrize("how", ["another leader", "the log refused"])
@@ -389,7 +270,7 @@ def test_a_trim_of_which_only_queues_were_told_is_completed(how, pinned):
 def test_a_leader_that_keeps_more_than_the_others_knows_what_they_have_trimmed():
     broker, retention = trimmed_broker()
     position = max(broker.log.snapshots)
-    retention.trim(position)
+    retention.trimming.trim(position)
     broker.env.run_ready()
     broker.log.first_position = 0
     assert broker.machine.kept_from == position
@@ -401,7 +282,7 @@ def test_a_leader_that_keeps_more_than_the_others_knows_what_they_have_trimmed()
 def test_a_trim_of_which_one_command_is_refused_takes_nothing(monkeypatch: pytest.MonkeyPatch, error: LogError):
     """A small last command may find the space that a large one before it did not."""
     broker, retention = trimmed_broker()
-    monkeypatch.setattr("dledger_broker.retention.MAX_OFFSETS_PER_COMMAND", 2)
+    monkeypatch.setattr("dledger_broker.features.retention.trimming.MAX_OFFSETS_PER_COMMAND", 2)
     stage, refusals = broker.node.stage, [error]
 
     def refuse_the_first(*arguments, **keywords):
@@ -410,7 +291,7 @@ def test_a_trim_of_which_one_command_is_refused_takes_nothing(monkeypatch: pytes
         return stage(*arguments, **keywords)
 
     monkeypatch.setattr(broker.node, "stage", refuse_the_first)
-    retention.trim(max(broker.log.snapshots))
+    retention.trimming.trim(max(broker.log.snapshots))
     broker.env.run_ready()
-    assert (broker.log.first_position, retention.is_busy) == (0, False)
+    assert (broker.log.first_position, retention.trimming.is_busy) == (0, False)
     assert [queue.first_offset for queue in broker.machine.state.topic_table.queues()] == [0, 0, 0]

@@ -1,9 +1,8 @@
-"""Reading the log itself: plans (20010), raw ranges (20011), and how far it is committed (20012).
+"""Requests that read the log itself: plans (20010), raw ranges (20011), and how far it is committed (20012).
 
 Every node serves what it has applied, in the role that it has. A read that its reader does not want from this role, or
 that this node cannot serve, is refused, so that the reader turns to another node. The disk is read on the cold lane,
-one range at a time, so that bulk readers leave room for others, and no faster than leaves room for sends
-(`range_pace`).
+one range at a time, so that bulk readers leave room for others, and no faster than leaves room for sends (`pace.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from dledger.errors import TrimmedError
 from dledger.log import Log
 from dledger.store.ranges import LogCut
 from dledger_broker.features.pins.requests import PinProcessor
+from dledger_broker.features.ranges.pace import RangePace
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import TopicState
@@ -26,7 +26,6 @@ from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.roles import Roles
 from dledger_broker.kernel.segment_ages import newest_store_time
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.processors.range_pace import RangePace
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.errors import (
     InvalidParameter,
