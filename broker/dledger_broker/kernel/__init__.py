@@ -2,6 +2,7 @@
 
 Requests and who may handle them (`requests.py`, `routes.py`); the registry of commands (`commands.py`) and the tables
 that every feature needs (`queues.py`, `topics.py`, `members.py`, `trims.py`); what committed records do to them and to
-the views (`applying_records.py`, `view_recovery.py`), and single messages (`lookup.py`); who leads (`leadership.py`,
-`roles.py`). What only one feature needs lies with that feature. Start with `requests.py`, then `topics.py`.
+the views (`applying_records.py`, `view_recovery.py`), and single messages (`lookup.py`); what a leader writes
+(`records.py`, `writer.py`) and has in flight (`overlay.py`); who leads (`leadership.py`, `roles.py`). What only one
+feature needs lies with that feature. Start with `requests.py`, then `topics.py`.
 """

@@ -31,19 +31,22 @@ class Overlay:
 
     def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
         """Propose one command; every member must understand its kind. `privileged`: see `Node.stage`."""
-        log, kind = self._log(), self._commands.kind_of(type(command))
-        members = [member.node_id for member in log.membership.members]
+        self.require_understood(self._commands.kind_of(type(command)))
+        try:
+            encoded = self._commands.encode(command)
+            self._log().stage(0, None, commands=encoded, context=CommandContext(done), privileged=privileged)
+        except LogError as error:
+            done(error)
+
+    def require_understood(self, kind: int) -> None:
+        """Check that every member understands a command kind that is about to be proposed."""
+        members = [member.node_id for member in self._log().membership.members]
         invariant(
             kind <= LAST_BASE_KIND or self._state().members.understood_by_all(kind, members),
             "a command is proposed only when all members understand it",
             kind=kind,
             members=members,
         )
-        try:
-            encoded = self._commands.encode(command)
-            log.stage(0, None, commands=encoded, context=CommandContext(done), privileged=privileged)
-        except LogError as error:
-            done(error)
 
 
 class ChangesInFlight:

@@ -28,6 +28,7 @@ from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.roles import Roles
+from dledger_broker.kernel.writer import LogWriter
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.consumers import ConsumerProcessor
 from dledger_broker.processors.membership import MembershipProcessor
@@ -85,7 +86,8 @@ def assemble(
     announcements = Announcements(env, lambda: machine.state.topic_table.version)
     targets = SendTargets(machine, group, config, announcements, requests, groups)
     idempotent = IdempotentSends(machine, log, env, config, counters, requests)
-    sends = SendProcessor(machine, log, env, config, counters, targets, store_host, keys, requests, idempotent)
+    writer = LogWriter(machine, log, env, store_host)
+    sends = SendProcessor(machine, writer, env, config, counters, targets, store_host, keys, requests, idempotent)
     offsets = OffsetProcessor(machine, env, group, requests, groups)
     roles = Roles(machine, log, group, config.broker_group, counters)
     pulls = PullProcessor(

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from dledger.environment import Environment
-from dledger.errors import LogFullError, NotLeaderError, TrimmedError
-from dledger.format import BLANK_BYTES, HEADER_BYTES, MAX_ENTRY_BODY_BYTES, blank, seal
+from dledger.errors import LogFullError, NotLeaderError, TooLargeError, TrimmedError
+from dledger.format import BLANK_BYTES, HEADER_BYTES, MAX_ENTRY_BODY_BYTES, MAX_UNIT_BYTES, blank, seal
 from dledger.invariants import invariant
 from dledger.loop_guard import excepted
 from dledger.net.links import ChannelListener
@@ -84,7 +84,7 @@ class _NoPeers:
 class FakeNode:
     """A `dledger.log.Log`, as the ready leader of a group of its own has it.
 
-    Units staged in one turn of the event loop are sealed, committed and applied at its end, or when `commit` is called.
+    Units staged in one turn of the event loop are committed and applied in a later one, or when `commit` is called.
     With `cold` set, `read_nowait` finds nothing in the page cache.
     """
 
@@ -107,6 +107,7 @@ class FakeNode:
         self._record_bytes = 0
         self._commands: list[bytes | bytearray] = []
         self._contexts: list[object] = []
+        self._sealed: list[tuple[EntryMeta, list[object]]] = []
         self._commit_due = False
         self._trim_hooks: list[Callable[[int], None]] = []
         self.handover_hooks: list[Callable[[], None]] = []
@@ -157,8 +158,9 @@ class FakeNode:
         self._machine.on_leadership(Leadership(self.term, NODE_ID, is_leader=True, ready=True))
 
     def step_down(self) -> None:
-        """Lose leadership: what is staged is dropped."""
-        contexts, self._contexts = self._contexts, []
+        """Lose leadership: what is staged is dropped, though what was sealed by then is in the log."""
+        contexts = [context for _, sealed in self._sealed for context in sealed] + self._contexts
+        self._sealed, self._contexts = [], []
         self._parts, self._commands, self._record_bytes = [], [], 0
         self.is_ready = False
         self.leader_id = None
@@ -176,16 +178,22 @@ class FakeNode:
         context: object = None,
         privileged: bool = False,
     ) -> int:
-        """See `Log.stage`; raises `stage_error` if that is set, for privileged units only if that is no full disk."""
+        """See `Log.stage`; raises `stage_error` if that is set, for privileged units only if that is no full disk.
+
+        Nothing is applied before it returns.
+        """
         if self.stage_error is not None and not (privileged and isinstance(self.stage_error, LogFullError)):
             raise self.stage_error
         if not self.is_ready:
             raise NotLeaderError(self.leader_id, self.term)
+        unit_bytes = size + len(commands)
+        limit = min(MAX_UNIT_BYTES, self.segment_bytes - HEADER_BYTES - BLANK_BYTES)
+        if unit_bytes > limit:
+            raise TooLargeError(f"a unit of {unit_bytes} bytes does not fit: the limit is {limit} bytes")
         pending = HEADER_BYTES + self._record_bytes + sum(map(len, self._commands))
-        needed = pending + size + len(commands)
-        if needed > min(MAX_ENTRY_BODY_BYTES, self.log.room - BLANK_BYTES):
-            self.commit()
-            if HEADER_BYTES + size + len(commands) > self.log.room - BLANK_BYTES:
+        if pending + unit_bytes > min(MAX_ENTRY_BODY_BYTES, self.log.room - BLANK_BYTES):
+            self._seal()
+            if HEADER_BYTES + unit_bytes > self.log.room - BLANK_BYTES:
                 self.log.roll(self.env.wall_ms())
         position = self.log.end + HEADER_BYTES + self._record_bytes
         if size and fill is not None:
@@ -205,14 +213,19 @@ class FakeNode:
     def commit(self) -> None:
         """Seal, commit and apply what is staged."""
         self._commit_due = False
+        self._seal()
+        sealed, self._sealed = self._sealed, []
+        for meta, contexts in sealed:
+            self._machine.apply([self._group(meta, contexts)])
+            self.applied_index, self.applied_position = meta.index, meta.end
+
+    def _seal(self) -> None:
         if not self._parts and not self._commands:
             return
         records, commands = b"".join(self._parts), b"".join(self._commands)
         contexts, self._contexts = self._contexts, []
         self._parts, self._commands, self._record_bytes = [], [], 0
-        meta = self.log.append(EntryKind.GROUP, self.term, records, commands)
-        self._machine.apply([self._group(meta, contexts)])
-        self.applied_index, self.applied_position = meta.index, meta.end
+        self._sealed.append((self.log.append(EntryKind.GROUP, self.term, records, commands), contexts))
 
     # ---------------------------------------------------------------- reading
 

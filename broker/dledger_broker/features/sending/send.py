@@ -25,16 +25,17 @@ from typing import Final
 
 from dledger.environment import Cancellable, Environment
 from dledger.errors import LogError
-from dledger.log import Log
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends, write_command
 from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_of_batch, identity_seed
-from dledger_broker.features.sending.tails import MessageParts, RecordTails, unique_key_of
+from dledger_broker.features.sending.tails import RecordTails, unique_key_of
 from dledger_broker.features.sending.targets import SendTargets
-from dledger_broker.features.sending.unit import PendingSend, SendUnit, message_sizes
+from dledger_broker.features.sending.unit import PendingSend, SendUnit
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.records import MessageParts, message_sizes
 from dledger_broker.kernel.requests import Read, Request, Requests
+from dledger_broker.kernel.writer import LogWriter
 from dledger_broker.machine import BrokerMachine
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
@@ -73,7 +74,7 @@ class SendProcessor:
     def __init__(
         self,
         machine: BrokerMachine,
-        node: Log,
+        writer: LogWriter,
         env: Environment,
         limits: BrokerConfig,
         counters: BrokerCounters,
@@ -85,7 +86,7 @@ class SendProcessor:
     ) -> None:
         self._machine = machine
         self._idempotent = idempotent
-        self._node = node
+        self._writer = writer
         self._env = env
         self._limits = limits
         self._targets = targets
@@ -100,7 +101,6 @@ class SendProcessor:
         self._requests_flying = 0
         self._gathering: Cancellable | None = None
         self._sweep: Cancellable | None = None
-        self._last_ms = 0
         self._counters = counters
         self._fail = requests.fail
 
@@ -300,19 +300,18 @@ class SendProcessor:
                 pending, size = taken, _bytes(taken)
         if not pending:
             return
-        self._last_ms = now_ms = max(self._last_ms, self._env.wall_ms())
         deadline = self._env.now() + self._limits.quorum_timeout_ms / 1000
         unit = SendUnit(pending, deadline, self._on_applied, self._fail)
 
         commands = self._idempotent.command(rows)
 
-        def fill(position: int) -> list[bytes]:
+        def fill(position: int, now_ms: int) -> list[bytes]:
             if commands:
                 write_command(commands, rows, position)
             return unit.encode(position, now_ms, self._store_host, self._id_prefix)
 
         try:
-            begin = self._node.stage(size, fill, commands=commands, context=unit)
+            begin = self._writer.stage_unit(size, fill, commands, unit)
         except LogError as error:
             for entry in pending:
                 self._fail(entry[0], error)

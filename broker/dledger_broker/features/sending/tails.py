@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Final
 
 from dledger_broker.features.sending.targets import PropertiesLayout, SendTarget
+from dledger_broker.kernel.records import MessageParts
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.batch import split_batch
 from dledger_remoting.errors import MessageIllegal
@@ -35,9 +36,6 @@ _DELAY_MARK: Final = b"DEL"
 _DELAYS: Final = (DELAY.encode(), TIMER_DELAY_SEC.encode(), TIMER_DELAY_MS.encode(), TIMER_DELIVER_MS.encode())
 
 _pack_length: Final = Struct(">H").pack
-
-MessageParts: TypeAlias = tuple[bytes, bytes, int, int]
-"""A message ready to be stored: its body; the record's part behind it; the user's flag; its tag code."""
 
 
 class RecordTails:

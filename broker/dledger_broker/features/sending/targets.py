@@ -14,12 +14,13 @@ from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.topics.system_topics import auto_create_example
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import QueueState, TopicState
+from dledger_broker.kernel.records import magic_of
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.machine import BrokerMachine
 from dledger_remoting.errors import GroupNotExist, NoPermission, TopicNotExist
 from dledger_remoting.hotpath import SendV2Fields
-from dledger_remoting.record import MAGIC_V1, MAGIC_V2, MAX_V1_TOPIC_BYTES, topic_field
+from dledger_remoting.record import topic_field
 from dledger_remoting.topics import (
     AUTO_CREATE_TOPIC,
     DLQ_PREFIX,
@@ -86,7 +87,7 @@ class SendTarget:
         name = config.topic_name.encode()
         self.topic = config.topic_name
         self.topic_field = topic_field(name)
-        self.magic = MAGIC_V2 if len(name) > MAX_V1_TOPIC_BYTES else MAGIC_V1
+        self.magic = magic_of(name)
         self.queue_count = state.queue_count
         self.write_queues = max(1, config.write_queue_nums)
         self.created_position = state.created_position

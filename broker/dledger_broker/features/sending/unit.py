@@ -9,13 +9,12 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Final, TypeAlias
 
-from dledger_broker.features.sending.tails import MessageParts
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.kernel.contexts import QueueRun
 from dledger_broker.kernel.queues import QueueState
+from dledger_broker.kernel.records import MessageParts, encode_run
 from dledger_broker.kernel.requests import Origin, Request
 from dledger_broker.views.units import UNIT
 from dledger_remoting.checksum import crc32
@@ -24,7 +23,6 @@ from dledger_remoting.hotpath import SendV2Fields, send_response_frame, stored_r
 from dledger_remoting.record import (
     KEPT_SYS_FLAGS,
     RECORD_HEAD,
-    RECORD_HEAD_AROUND,
     RECORD_HEAD_BYTES,
     RECORD_HEAD_SHARED,
 )
@@ -34,7 +32,6 @@ _JSON: Final = 0
 
 _pack_head: Final = RECORD_HEAD.pack
 _pack_shared: Final = RECORD_HEAD_SHARED.pack
-_pack_around: Final = RECORD_HEAD_AROUND.pack
 _pack_unit: Final = UNIT.pack
 
 PendingSend: TypeAlias = tuple[
@@ -43,11 +40,6 @@ PendingSend: TypeAlias = tuple[
 """One request's messages, checked: request, its fields, where they go, the messages, the unique key of a single one,
 the size of each record of a batch (None if it is none), the size of all records, the seed of its identity (of a batch,
 its identity; 0 if it is not to be remembered), the queue id."""
-
-
-def message_sizes(messages: Sequence[MessageParts]) -> list[int]:
-    """The sizes of the records of these messages."""
-    return [RECORD_HEAD_BYTES + len(body) + len(tail) for body, tail, _, _ in messages]
 
 
 class SendUnit:
@@ -118,9 +110,7 @@ class SendUnit:
                     fields.reconsume_times,
                     0,
                 )
-                positions = list(accumulate(sizes, initial=position))
-                position = positions.pop()
-                _encode_batch(parts, units, messages, sizes, positions, queue, target.magic, shared)
+                positions, position = encode_run(parts, units, messages, sizes, position, queue, target.magic, shared)
                 ids = _message_ids(id_prefix, positions)
             else:
                 ((body, tail, flag, tag_code),) = messages
@@ -197,32 +187,6 @@ class SendUnit:
             self.settled = True
             for pending in self._pending:
                 self._failed(pending[0], error)
-
-
-def _encode_batch(
-    parts: list[bytes],
-    units: list[bytes],
-    messages: Sequence[MessageParts],
-    sizes: Sequence[int],
-    positions: Sequence[int],
-    queue: QueueState,
-    magic: int,
-    shared: bytes,
-) -> None:
-    """Add the records of one queue's messages, and their units; `shared` is what their heads have in common."""
-    queue_id, first_offset = queue.queue_id, queue.staged_offset
-    queue.staged_offset = end_offset = first_offset + len(messages)
-    for (body, tail, flag, tag_code), size, queue_offset, position in zip(
-        messages, sizes, range(first_offset, end_offset), positions, strict=True
-    ):
-        parts += (
-            _pack_around(
-                size, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, shared, len(body)
-            ),
-            body,
-            tail,
-        )
-        units.append(_pack_unit(position, size, tag_code))
 
 
 def _message_ids(id_prefix: bytes, positions: Sequence[int]) -> bytes:

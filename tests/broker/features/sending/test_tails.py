@@ -6,9 +6,10 @@ from itertools import product
 
 import pytest
 
-from dledger_broker.features.sending.tails import MessageParts, RecordTails
+from dledger_broker.features.sending.tails import RecordTails
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.kernel.queues import TopicState
+from dledger_broker.kernel.records import MessageParts
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.errors import MessageIllegal
 from dledger_remoting.ids import UniqueKeyGenerator

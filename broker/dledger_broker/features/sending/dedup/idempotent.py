@@ -38,9 +38,9 @@ from dledger_broker.features.sending.dedup.identities import (
 )
 from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, REMEMBERED, RememberedSends, RememberSends
 from dledger_broker.features.sending.dedup.rows import ROW_BYTES, Row
-from dledger_broker.features.sending.tails import MessageParts
 from dledger_broker.features.sending.unit import PendingSend
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.records import MessageParts
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.machine import BrokerMachine

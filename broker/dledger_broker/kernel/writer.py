@@ -1,0 +1,276 @@
+"""Writer of units: message records and commands that stand in the log together or not at all.
+
+A unit's records get their queue offsets in the turn that stages it. They are taken in only for topics of the applied
+state: an entry's records apply before its commands, so a follower would drop records of a topic whose creation is on
+its way, and queues that are being deleted take none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from struct import Struct
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+from dledger.environment import Environment
+from dledger.errors import NotLeaderError, TooLargeError
+from dledger.format import COMMAND_HEADER_BYTES, encode_command
+from dledger.invariants import invariant
+from dledger.log import Log
+from dledger.store.disk import Buffer
+from dledger_broker.kernel.commands import Command, CommandRegistry, RawCommand
+from dledger_broker.kernel.contexts import QueueRun
+from dledger_broker.kernel.overlay import Overlay
+from dledger_broker.kernel.queues import QueueState, TopicState
+from dledger_broker.kernel.records import MessageParts, encode_run, magic_of, tail_of
+from dledger_broker.views.scan import tag_code_of
+from dledger_remoting.hosts import IPV4_HOST_BYTES, HostAddress, pack_host
+from dledger_remoting.record import MAX_PROPERTIES_BYTES, RECORD_HEAD_SHARED, SYS_HOST_MASK, record_size
+
+UnitFill: TypeAlias = Callable[[int, int], Sequence[Buffer]]
+"""Given the position of a unit's first record byte and the store time, ms: the unit's records."""
+
+_FIELDS: Final = Struct(">iiqi")
+_pack_shared: Final = RECORD_HEAD_SHARED.pack
+
+
+class Machine(Protocol):
+    """What a writer asks of the state machine, see `BrokerMachine`."""
+
+    @property
+    def commands(self) -> CommandRegistry:
+        """Every command that this version understands."""
+
+    @property
+    def overlay(self) -> Overlay:
+        """What this leader has proposed and not applied yet."""
+
+    def topic(self, name: str) -> TopicState | None:
+        """A topic of the applied state that is not being deleted."""
+
+
+class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to be stored. `properties` is the raw property text, at most 32,767 bytes; `born_ms` is the sender's
+    clock, ms since 1970, and `born_host` its IPv4 address and port in 8 bytes: followers find fields by their place in
+    records with such hosts. What the broker may have to store again later keeps 1 KiB of its properties free.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes = b""
+    flag: int = 0
+    sys_flag: int = 0
+    born_ms: int
+    born_host: bytes
+    reconsume_times: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that its record takes in the log."""
+        return record_size(len(self.body), len(self.topic.encode()), len(self.properties))
+
+
+@dataclass(frozen=True)
+class FixedRows:
+    """A raw command whose payload of `size` bytes names records of its own unit.
+
+    `write(payload, positions)` fills it in when these are known: one for each record given to `LogWriter.write`, None
+    for those that are left out. It is called inside `write`, unless that fails before; it must not raise.
+    """
+
+    kind: int
+    size: int
+    write: Callable[[memoryview, Sequence[int | None]], None]
+
+
+class Place(NamedTuple):
+    """Where a record stands: its position in the log, its size there, its offset in its queue."""
+
+    position: int
+    size: int
+    queue_offset: int
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A unit is applied, and its messages can be read. `places` has one for each record that was to be written.
+
+    It is None for a record that was left out: its topic or queue was not there, or the topic was being deleted.
+    """
+
+    places: tuple[Place | None, ...]
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """Leadership was lost before the unit was applied: it may be in the log, and may take effect later."""
+
+
+Told: TypeAlias = Callable[[Stored | Unknown], None]
+"""Told what became of a unit."""
+
+
+class LogWriter:
+    """Stages units for a leader.  `store_host` is the numeric address that records carry."""
+
+    def __init__(self, machine: Machine, log: Log, env: Environment, store_host: HostAddress) -> None:
+        self._machine = machine
+        self._log = log
+        self._env = env
+        self._store_host = pack_host(store_host)
+        self._last_ms = 0
+
+    def write(
+        self,
+        records: Sequence[NewRecord],
+        commands: Sequence[Command | FixedRows] = (),
+        *,
+        done: Told,
+        privileged: bool = False,
+    ) -> None:
+        """Store records and commands as one unit; every member must understand the commands' kinds.
+
+        `done` is told the outcome exactly once, in a later turn. Records whose topic or queue is not there are left
+        out; if nothing remains, nothing is staged. `privileged`, for a unit without records: see `Log.stage`.
+
+        Raises, with nothing staged and no offset used: `NotLeaderError`, `BusyError`, `LogFullError`, `TooLargeError`
+        (properties above their limit; a unit above what the log takes, 8 MiB within one segment).
+        """
+        invariant(not (privileged and records), "a unit with records leaves alone what is kept back of the disk")
+        if not self._log.is_ready:
+            status = self._log.status()
+            raise NotLeaderError(status.leader_id, status.term)
+        unit = _Unit(self._prepared(records), len(records), self._section(commands), self._store_host, done)
+        if unit.size:
+            self.stage_unit(unit.size, unit.fill, unit.section.data, unit)
+        elif commands:
+            unit.section.complete([None] * len(records))
+            self._log.stage(0, None, commands=unit.section.data, context=unit, privileged=privileged)
+        else:
+            self._env.call_soon(unit.applied)
+
+    def stage_unit(
+        self,
+        size: int,
+        fill: UnitFill,
+        commands: bytes | bytearray = b"",
+        context: object = None,
+        *,
+        privileged: bool = False,
+    ) -> int:
+        """Stage a unit as `Log.stage` does; the store times that `fill` is given never go back."""
+        self._last_ms = now_ms = max(self._last_ms, self._env.wall_ms())
+        return self._log.stage(
+            size, lambda position: fill(position, now_ms), commands=commands, context=context, privileged=privileged
+        )
+
+    def _prepared(self, records: Sequence[NewRecord]) -> list[_Prepared]:
+        """The records that are to be written."""
+        prepared: list[_Prepared] = []
+        topics: dict[str, TopicState | None] = {}
+        for number, record in enumerate(records):
+            name, properties = record.topic.encode(), record.properties
+            invariant(
+                len(record.born_host) == IPV4_HOST_BYTES and not record.sys_flag & SYS_HOST_MASK,
+                "a record's hosts are IPv4",
+                record=record,
+            )
+            # It raises here what encoding would raise once an offset is handed out.
+            _FIELDS.pack(record.flag, record.sys_flag, record.born_ms, record.reconsume_times)
+            if len(properties) > MAX_PROPERTIES_BYTES:
+                raise TooLargeError(f"a record has {len(properties)} bytes of properties, of {MAX_PROPERTIES_BYTES}")
+            if record.topic not in topics:
+                topics[record.topic] = self._machine.topic(record.topic)
+            topic = topics[record.topic]
+            if topic is not None and 0 <= record.queue_id < topic.queue_count:
+                message = (record.body, tail_of(name, properties), record.flag, tag_code_of(properties))
+                queue = topic.queue(record.queue_id)
+                prepared.append(_Prepared(number, record, queue, magic_of(name), message, record.size))
+        return prepared
+
+    def _section(self, commands: Sequence[Command | FixedRows]) -> _Section:
+        """The commands as they are to stand in the entry, with room for rows."""
+        section = _Section(bytearray(), [])
+        registry = self._machine.commands
+        for command in commands:
+            if isinstance(command, FixedRows):
+                kind, encoded = command.kind, encode_command(command.kind, bytes(command.size))
+                invariant(issubclass(registry.types[kind], RawCommand), "rows are a raw command's payload", kind=kind)
+                section.rows.append((len(section.data) + COMMAND_HEADER_BYTES, command))
+            else:
+                kind, encoded = registry.kind_of(type(command)), registry.encode(command)
+            self._machine.overlay.require_understood(kind)
+            section.data.extend(encoded)
+        return section
+
+
+class _Prepared(NamedTuple):
+    """A record that is to be written: its number among those given, and what its encoding takes."""
+
+    number: int
+    record: NewRecord
+    queue: QueueState
+    magic: int
+    message: MessageParts
+    size: int
+
+
+class _Section(NamedTuple):
+    """The commands of a unit, and where the payloads of its rows begin."""
+
+    data: bytearray
+    rows: list[tuple[int, FixedRows]]
+
+    def complete(self, positions: Sequence[int | None]) -> None:
+        """Fill in the rows."""
+        view = memoryview(self.data)
+        for at, rows in self.rows:
+            rows.write(view[at : at + rows.size], positions)
+
+
+class _Unit:
+    """The context of a unit (`StagedContext`)."""
+
+    __slots__ = ("_done", "_places", "_prepared", "_store_host", "extent", "runs", "section", "size")
+
+    def __init__(
+        self, prepared: Sequence[_Prepared], records: int, section: _Section, store_host: bytes, done: Told
+    ) -> None:
+        self._prepared = prepared
+        self._places: list[Place | None] = [None] * records
+        self._store_host = store_host
+        self._done = done
+        self.section = section
+        self.size = sum(entry.size for entry in prepared)
+        self.runs: list[QueueRun] = []
+        self.extent = (0, 0)
+
+    def fill(self, position: int, now_ms: int) -> Sequence[Buffer]:
+        """See `UnitFill`; completes the rows, too."""
+        prepared, self._prepared = self._prepared, ()
+        positions = list(accumulate((entry.size for entry in prepared), initial=position))
+        self.extent = (position, positions[-1])
+        named: list[int | None] = [None] * len(self._places)
+        for entry, at in zip(prepared, positions[:-1], strict=True):
+            named[entry.number] = at
+        self.section.complete(named)
+        parts: list[bytes] = []
+        units_of: dict[QueueState, list[bytes]] = {}
+        for (number, record, queue, magic, message, size), at in zip(prepared, positions[:-1], strict=True):
+            self._places[number] = Place(at, size, queue.staged_offset)
+            shared = _pack_shared(
+                record.sys_flag, record.born_ms, record.born_host, now_ms, self._store_host, record.reconsume_times, 0
+            )
+            encode_run(parts, units_of.setdefault(queue, []), (message,), (size,), at, queue, magic, shared)
+        self.runs = [(queue, queue.staged_offset, b"".join(units)) for queue, units in units_of.items()]
+        return parts
+
+    def applied(self) -> None:
+        """See `StagedContext`."""
+        self._done(Stored(tuple(self._places)))
+
+    def dropped(self) -> None:
+        """See `StagedContext`."""
+        self._done(Unknown())
