@@ -92,7 +92,7 @@ class Broker:
                 str(config.data_dir),
                 env=env,
                 features=FEATURES,
-                config=MachineConfig(node_id=config.node_id, offset_flush_ms=config.offset_flush_ms),
+                config=MachineConfig(node_id=config.node_id),
             )
             self.node = Node(self._node_config(secret), self.machine)
             self.machine.attach(self.node)

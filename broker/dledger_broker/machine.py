@@ -10,7 +10,7 @@
     await node.stop()
 
 Requests read `machine.state`, take queues from `queue`, stage records themselves (`Node.stage` with a `StagedContext`)
-and commands through `overlay`, `proposals` and `commit_offset`.  `state` is another object after a snapshot was
+and commands through `overlay` and `proposals`.  `state` is another object after a snapshot was
 installed: keep neither it nor its queues across turns of the event loop, except in staged contexts.
 """
 
@@ -24,7 +24,7 @@ from typing import cast
 import msgspec
 
 from dledger.environment import Environment, called_back
-from dledger.errors import LogError, NotLeaderError
+from dledger.errors import NotLeaderError
 from dledger.invariants import invariant
 from dledger.log import Log
 from dledger.statemachine import CommittedEntry, Leadership, Restore
@@ -44,9 +44,6 @@ from dledger_broker.kernel.state import BrokerState, registry_of
 from dledger_broker.kernel.tables import Changes
 from dledger_broker.kernel.topic_proposals import TopicProposals
 from dledger_broker.kernel.view_recovery import extents_of, recover_queues
-from dledger_broker.state.offset_buffer import OffsetBuffer
-from dledger_broker.state.offsets import OFFSETS
-from dledger_broker.state.recent_commits import Committer, Key
 from dledger_broker.views.checkpoint import TopicExtent
 from dledger_broker.views.checkpointer import Checkpointer
 from dledger_broker.views.consumequeue import ConsumeQueues
@@ -60,9 +57,6 @@ from dledger_broker.views.units import UNITS_PER_FILE
 from dledger_broker.views.writer import ViewWriter
 from dledger_remoting.tags import TagFilter
 
-RESERVE_BEYOND_OFFSETS = 0.5
-"""Share of the disk space kept back that commits of consumer offsets leave to trims, which make room."""
-
 
 class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes and delays of the state machine.  `units_per_file`, `index_slots` and `index_entries` are RocketMQ's unless
@@ -70,7 +64,6 @@ class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     node_id: str = ""
-    offset_flush_ms: int = 200
     view_flush_ms: int = 200
     checkpoint_bytes: int = 1 << 30
     units_per_file: int = UNITS_PER_FILE
@@ -85,7 +78,9 @@ class BrokerMachine:
     `on_arrival(queues)` is called after each batch of entries with the queues that got messages, some more than once;
     the messages can be read by then. The callbacks in `on_topics_changed` and `on_groups_changed` come before the
     contexts of the change, and when a snapshot replaced everything; those in `on_features_changed` when a member
-    understands other command kinds; those in `on_leadership_changed` at every change of role, term or leader.
+    understands other command kinds; those in `on_leadership_changed` at every change of role, term or leader. Before
+    these, those in `on_unready` if this replica takes no proposals now, with the error for whoever waits to propose;
+    those in `before_handover` are called while it still does.
     `trim_under_way` is the position below which this leader is about to trim, or has tried to.
     """
 
@@ -104,7 +99,6 @@ class BrokerMachine:
         self.config = config or MachineConfig()
         self.env = env
         self.state = BrokerState(features)
-        self._offsets = self.state.table(OFFSETS)
         self._told_of_state: list[Callable[[BrokerState], None]] = []
         self.applied_position = 0
         self.trim_under_way = 0
@@ -113,6 +107,8 @@ class BrokerMachine:
         self.on_topics_changed: list[Callable[[], None]] = []
         self.on_groups_changed: list[Callable[[], None]] = []
         self.on_features_changed: list[Callable[[], None]] = []
+        self.on_unready: list[Callable[[NotLeaderError], None]] = []
+        self.before_handover: list[Callable[[], None]] = []
         self.on_leadership_changed: list[Callable[[Leadership], None]] = []
         self._disk = disk or OsDisk(data_dir)
         self._log: Log | None = None
@@ -148,9 +144,7 @@ class BrokerMachine:
         )
         self.queries = Queries(lambda: self.state.topic_table, self.queues, reader, self.keys)
         self.overlay = Overlay(self.commands, lambda: self.state, lambda: self.log)
-        self.overlay.before_deletion.append(lambda: self.offset_buffer.flush(_nobody_asked))
         self.proposals = TopicProposals(self.overlay, lambda: self.state, env.wall_ms)
-        self.offset_buffer = OffsetBuffer(env, self._stage_offsets, self.config.offset_flush_ms)
 
     # ---------------------------------------------------------------- life
 
@@ -199,7 +193,8 @@ class BrokerMachine:
             if len(entry.commands):
                 self.state.apply(entry, changes, self.commands)
             self.applied_position = entry.end
-        self._offsets.learn(self.env.now)
+        for table in self.state.tables:
+            table.batch_applied(self.env.now)
         for deleted in changes.deleted_topics:
             self.queues.delete_topic(deleted.config.topic_name, deleted.created_position)
         if touched:
@@ -246,7 +241,9 @@ class BrokerMachine:
                 for node_id in list(self._features_told):
                     self._record_features(node_id)
             else:
-                self.offset_buffer.discard(NotLeaderError(leadership.leader_id, leadership.term))
+                error = NotLeaderError(leadership.leader_id, leadership.term)
+                for discard in self.on_unready:
+                    discard(error)
         for callback in self.on_leadership_changed:
             callback(leadership)
 
@@ -287,7 +284,6 @@ class BrokerMachine:
 
     def _put_in_place(self, state: BrokerState) -> None:
         self.state = state
-        self._offsets = state.table(OFFSETS)
         for told in self._told_of_state:
             told(state)
 
@@ -382,26 +378,12 @@ class BrokerMachine:
         """Leader: the position below which the log is trimmed, here or elsewhere, or about to be."""
         return max(self.log.first_position, self.trim_under_way, self.state.trims.before)
 
-    def commit_offset(
-        self, group: str, topic: str, queue_id: int, offset: int, done: Done | None = None, by: Committer | None = None
-    ) -> None:
-        """Leader: commit a consumer offset within `offset_flush_ms`; `done` is told when it is applied."""
-        self.offset_buffer.commit(group, topic, queue_id, offset, done, by)
-
-    def flush_offsets(self, done: Done, key: Key | None = None) -> None:
-        """Leader: `done` follows once every commit taken before, or those of a queue, is applied."""
-        self.offset_buffer.flush(done, key)
+    def hand_over(self) -> None:
+        """Another node is about to lead."""
+        for prepare in self.before_handover:
+            prepare()
 
     # ---------------------------------------------------------------- inside
-
-    def _stage_offsets(self, command: Command, done: Done) -> None:
-        """On a full disk consumers go on: what they commit may use some of the space kept back."""
-        try:
-            privileged = self.log.reserve_left > RESERVE_BEYOND_OFFSETS
-        except NotLeaderError as error:  # the log has failed, and its node is about to end
-            done(error)
-            return
-        self.overlay.stage_command(command, done, privileged=privileged)
 
     def _select(
         self,
@@ -469,10 +451,6 @@ class BrokerMachine:
                 shortened.append(view)
         self.keys.trimmed(position)
         self.checkpointer.request(partial(self.queues.remove_below_start, shortened))
-
-
-def _nobody_asked(_error: LogError | None) -> None:
-    """Told what became of offsets whose commits have waiters of their own."""
 
 
 def _nobody_waits(_queues: list[QueueState]) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Final
 
 from dledger.environment import Environment
-from dledger.errors import LogError
 from dledger.log import Log
 from dledger.statemachine import Leadership
 from dledger_broker.clients.gossip import GOSSIP_CHANNEL
@@ -27,9 +23,6 @@ from dledger_broker.processors.assembly import assemble
 from dledger_remoting.hosts import HostAddress
 
 _logger = logging.getLogger(__name__)
-
-FLUSH_AT_STOP_S: Final = 1.0
-"""How long a leader that stops waits for a majority to have the commits that it holds back."""
 
 
 class BrokerService:
@@ -66,7 +59,7 @@ class BrokerService:
         forwarder, gossip = self.processors.forwarder, self.processors.gossip
         forwarder.attach(self._node.request_channel(FORWARD_CHANNEL, forwarder.on_request))
         gossip.start(self._node.request_channel(GOSSIP_CHANNEL, gossip.on_request))
-        self._node.on_handover(partial(self.machine.flush_offsets, _nobody_asked))
+        self._node.on_handover(self.machine.hand_over)
         self.machine.start()
         self.machine.checkpointer.remove_leftovers()
         self.retention.start()
@@ -83,31 +76,16 @@ class BrokerService:
         self.processors.forwarder.close()
         await self.processors.requests.close()
         self.processors.sends.close()
-        await self._flush_offsets()
+        await self.processors.commits.flush()
         close_intake()
-        await self._flush_offsets()
+        await self.processors.commits.flush()
 
     async def part(self) -> None:
         """Take nothing more from the other nodes, who keep it for the next leader, and have what they passed on in the
         log: the last thing before the node is stopped.
         """
         self.processors.forwarder.refuse()
-        await self._flush_offsets()
-
-    async def _flush_offsets(self) -> None:
-        """Put what is held back into the log: whoever leads next has it, and nobody asks for one-way commits again.
-
-        While that is under way more may come.
-        """
-        deadline = self._env.now() + FLUSH_AT_STOP_S
-        while self.group.ready and (left_s := deadline - self._env.now()) > 0:
-            flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            timer = self._env.call_later(left_s, partial(_resolve, flushed, None))
-            self.machine.flush_offsets(partial(_resolve, flushed))
-            await flushed
-            timer.cancel()
-            if not self.machine.offset_buffer.collected:
-                return
+        await self.processors.commits.flush()
 
     def _on_leadership(self, leadership: Leadership) -> None:
         self.group.on_leadership(leadership)
@@ -126,12 +104,3 @@ class BrokerService:
         self._commit_push_due = False
         if self.group.ready:
             self._node.broadcast_commit()
-
-
-def _resolve(future: asyncio.Future[None], _error: LogError | None) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-def _nobody_asked(_error: LogError | None) -> None:
-    """Told what became of offsets whose commits have waiters of their own."""

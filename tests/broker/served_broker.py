@@ -13,6 +13,7 @@ import pytest
 from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.groups.proposals import GroupProposals
+from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Buffer
@@ -204,6 +205,10 @@ class ServedBroker:
     @property
     def groups(self) -> GroupProposals:
         return self.parts.groups
+
+    @property
+    def offsets(self) -> OffsetBuffer:
+        return self.parts.commits.buffer
 
     def settle(self) -> None:
         """Let everything that is ready happen; no time passes."""

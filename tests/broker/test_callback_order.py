@@ -22,6 +22,7 @@ from dledger.types import ReplicaId
 from dledger_broker.broker import Broker
 from dledger_broker.clients.gossip import Gossip, Table, _encode
 from dledger_broker.clients.tables import ClientRow
+from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.sending.send import SendProcessor
 from dledger_broker.frontend.dispatch import Dispatcher
@@ -33,7 +34,6 @@ from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.runtime import RuntimeProcessor
-from dledger_broker.state.offset_buffer import OffsetBuffer
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.records import Message
 from dledger_broker.views.checkpointer import Checkpointer
@@ -62,7 +62,7 @@ TOPICS = ["SendTargets.forget", "LongPolls.release_dropped", "Registrar.__init__
 GROUPS = ["SendTargets.forget"]
 FEATURES = ["IdempotentSends._on_features", "Founding._check"]
 TRIMMED = ["BrokerMachine._trimmed"]
-HANDOVER = ["BrokerMachine.flush_offsets"]
+HANDOVER = ["BrokerMachine.hand_over"]
 ALL_OF_LEADERSHIP = [*LEADERSHIP, *GROUP, *RESUMED]
 """The broker's service passes it on to the view of the group."""
 
@@ -89,13 +89,13 @@ STOPPED = [
     (Forwarder, "close"),
     (Dispatcher, "close"),
     (SendProcessor, "close"),
-    (BrokerMachine, "flush_offsets"),
+    (OffsetBuffer, "flush"),
     (Listener, "stop_reading"),
-    (BrokerMachine, "flush_offsets"),
+    (OffsetBuffer, "flush"),
     (Listener, "close"),
     (BrokerMachine, "close"),
     (Forwarder, "refuse"),
-    (BrokerMachine, "flush_offsets"),
+    (OffsetBuffer, "flush"),
     (Node, "stop"),
 ]
 ME = "broker-a-n0"

@@ -10,6 +10,8 @@ import pytest
 from dledger.statemachine import CommittedEntry
 from dledger_broker.features import COMMANDS, FEATURES
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
+from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Committer
+from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
 from dledger_broker.features.sending.dedup.rows import ERA_ROWS
@@ -20,8 +22,6 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.tables import ROWS_PER_FRAME, Changes
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.kernel.trims import TrimQueues
-from dledger_broker.state.offsets import OFFSETS, CommitOffsets, DeleteOffsets
-from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer
 from dledger_remoting.record import STORE_TIMESTAMP_PLACE
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 from tests.recorded.golden_files import bytes_text, compare
@@ -47,7 +47,8 @@ class Replica:
         section = b"".join(map(COMMANDS.encode, commands))
         entry = CommittedEntry(self._index, 1, self._position, record, section)
         self.state.apply(entry, Changes(self.state.tables), COMMANDS)
-        self.state.table(OFFSETS).learn(lambda: at)
+        for table in self.state.tables:
+            table.batch_applied(lambda: at)
         self._index, self._position = self._index + 1, entry.end
 
     def store(self, topic: str, queue_id: int, next_offset: int) -> None:

@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import Final
 
 from dledger_broker.features.groups import FEATURE as GROUPS
+from dledger_broker.features.offsets import FEATURE as OFFSETS
 from dledger_broker.features.pins import FEATURE as PINS
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED, SEND_COMMANDS
 from dledger_broker.kernel.feature import Feature
 from dledger_broker.kernel.state import registry_of
-from dledger_broker.state.offsets import OFFSET_COMMANDS, OFFSETS
 
 FEATURES: Final = (
     GROUPS,
-    Feature("offsets", OFFSET_COMMANDS, OFFSETS),
+    OFFSETS,
     PINS,
     Feature("idempotent sends", SEND_COMMANDS, REMEMBERED),
 )

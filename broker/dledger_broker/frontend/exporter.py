@@ -24,9 +24,9 @@ from prometheus_client.registry import Collector
 from dledger.replica.lateness import BOUNDS_S
 from dledger.replica.status import NodeStatus
 from dledger.types import Role
+from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.kernel.counters import HELP
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.state.offsets import OFFSETS
 
 ROLES = tuple(role.name.lower() for role in Role)
 """Values of the label `role` of `dledger_raft_role`; the one that the node has is 1, the others 0."""

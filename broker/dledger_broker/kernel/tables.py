@@ -43,6 +43,11 @@ class Table:
         """Apply the payload of its one `RawCommand`; raises `CorruptionError` for one that does not fit."""
         raise NotImplementedError
 
+    def batch_applied(self, now: Callable[[], float]) -> None:
+        """Entries were applied that had been committed together: the moment for what each replica notes by its own
+        clock, that of the event loop (`now`), and what no digest has.
+        """
+
     def on_topic_deleted(self, topic: str) -> None:
         """A topic is gone, with its queues."""
 

@@ -15,6 +15,8 @@ from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.requests import GroupRequests
+from dledger_broker.features.offsets.commits import OffsetCommits
+from dledger_broker.features.offsets.requests import OffsetProcessor
 from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.pins.requests import PinProcessor
 from dledger_broker.features.ranges.pace import RangePace
@@ -32,7 +34,6 @@ from dledger_broker.kernel.writer import LogWriter
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.consumers import ConsumerProcessor
 from dledger_broker.processors.membership import MembershipProcessor
-from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
 from dledger_broker.processors.runtime import RuntimeProcessor
@@ -52,6 +53,7 @@ class Processors:
     sends: SendProcessor
     pulls: PullProcessor
     offsets: OffsetProcessor
+    commits: OffsetCommits
     pins: ProposedPins
     runtime: RuntimeProcessor
     announcements: Announcements
@@ -88,13 +90,14 @@ def assemble(
     idempotent = IdempotentSends(machine, log, env, config, counters, requests)
     writer = LogWriter(machine, log, env, store_host)
     sends = SendProcessor(machine, writer, env, config, counters, targets, store_host, keys, requests, idempotent)
-    offsets = OffsetProcessor(machine, env, group, requests, groups)
+    commits = OffsetCommits(machine, env, config.offset_flush_ms)
+    offsets = OffsetProcessor(machine, env, group, requests, groups, commits)
     roles = Roles(machine, log, group, config.broker_group, counters)
     pulls = PullProcessor(
         machine, log, env, group, config, counters, requests, gossip, offsets, gossip.hold_changed, roles, groups
     )
     membership.connect(gossip, pulls.held.release_groups)
-    consumers = ConsumerProcessor(machine, env, group, gossip, pulls.readers, requests, config.broker_group)
+    consumers = ConsumerProcessor(machine, env, group, gossip, pulls.readers, requests, config.broker_group, commits)
     topics = TopicRequests(machine, group, announcements, requests)
     group_requests = GroupRequests(machine, group, requests, groups)
     queries = QueryProcessor(machine, requests)
@@ -107,4 +110,6 @@ def assemble(
         sends, pulls, offsets, membership, consumers, topics, group_requests, queries, ranges, pins, runtime
     )
     requests.connect(forwarder, sends, pulls, handlers)
-    return Processors(requests, groups, forwarder, gossip, sends, pulls, offsets, proposed_pins, runtime, announcements)
+    return Processors(
+        requests, groups, forwarder, gossip, sends, pulls, offsets, commits, proposed_pins, runtime, announcements
+    )

@@ -7,12 +7,13 @@ from functools import partial
 
 from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
+from dledger_broker.features.offsets.commits import OffsetCommits
+from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.machine import BrokerMachine
 from dledger_broker.readers import Readers
-from dledger_broker.state.offsets import OFFSETS
 from dledger_remoting.bodies import ConsumerList, encode_body
 from dledger_remoting.codes import LanguageCode
 from dledger_remoting.consumers import (
@@ -40,6 +41,7 @@ class ConsumerProcessor:
         readers: Readers,
         requests: Requests,
         broker_group: str,
+        commits: OffsetCommits,
     ) -> None:
         self._machine = machine
         self._env = env
@@ -48,6 +50,7 @@ class ConsumerProcessor:
         self._readers = readers
         self._requests = requests
         self._broker_group = broker_group
+        self._commits = commits
 
     # ---------------------------------------------------------------- members
 
@@ -104,7 +107,7 @@ class ConsumerProcessor:
     def progress(self, request: Request) -> None:
         """208: how far a group is in each queue, once commits under way are applied."""
         header = decode_ext(ConsumeStatsHeader, request.ext)
-        self._machine.flush_offsets(partial(self._answer_progress, request, header))
+        self._commits.buffer.flush(partial(self._answer_progress, request, header))
 
     def _answer_progress(self, request: Request, header: ConsumeStatsHeader, error: Exception | None) -> None:
         if error is not None:

@@ -18,6 +18,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
+from dledger_broker.features.offsets.requests import OffsetProcessor
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import QueueState
@@ -27,7 +28,6 @@ from dledger_broker.kernel.routes import Effect
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.longpoll import HeldPull, LongPolls
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.readers import Readers
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode

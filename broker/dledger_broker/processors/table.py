@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger_broker.features.groups.requests import GroupRequests
+from dledger_broker.features.offsets.requests import OffsetProcessor
 from dledger_broker.features.pins.requests import PinProcessor
 from dledger_broker.features.ranges.requests import RangeProcessor
 from dledger_broker.features.sending.send import SendProcessor
@@ -12,7 +13,6 @@ from dledger_broker.features.topics.requests import TopicRequests
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.processors.consumers import ConsumerProcessor
 from dledger_broker.processors.membership import MembershipProcessor
-from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.pull import HELD, PullProcessor
 from dledger_broker.processors.queries import QueryProcessor
 from dledger_broker.processors.runtime import RuntimeProcessor

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from functools import cached_property
 from typing import TypeVar
 
 from dledger.store.disk import Disk
 from dledger.testing.disk import SimDisk
 from dledger_broker.features import FEATURES
 from dledger_broker.features.groups.proposals import GroupProposals
+from dledger_broker.features.offsets.buffer import OffsetBuffer
+from dledger_broker.features.offsets.commits import OffsetCommits
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.testing.environment import START_MS, FakeEnvironment
@@ -21,6 +24,8 @@ from dledger_remoting.topics import TopicConfig
 
 SMALL = MachineConfig(node_id=NODE_ID, units_per_file=16, index_slots=64, index_entries=50, checkpoint_bytes=1 << 40)
 """Files so small that a few messages fill them; checkpoints only when asked for."""
+
+OFFSET_FLUSH_MS = 200
 
 T = TypeVar("T")
 
@@ -38,11 +43,20 @@ class BrokerInMemory:
         self.config = config
         self.env = FakeEnvironment()
         self.machine = BrokerMachine("", env=self.env, features=FEATURES, config=config, disk=self.disk)
-        self.groups = GroupProposals(self.machine)
         self.node = FakeNode(self.machine, self.env, log)
         self.machine.attach(self.node)
         self.node.start(lead=lead)
         self.env.run_ready()
+
+    @cached_property
+    def groups(self) -> GroupProposals:
+        """What it proposes of consumer groups."""
+        return GroupProposals(self.machine)
+
+    @cached_property
+    def offsets(self) -> OffsetBuffer:
+        """Commits of consumer offsets that it takes; they are proposed within `OFFSET_FLUSH_MS`."""
+        return OffsetCommits(self.machine, self.env, OFFSET_FLUSH_MS).buffer
 
     @property
     def log(self) -> FakeLog:

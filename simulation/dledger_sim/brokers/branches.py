@@ -14,11 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from dledger_broker.errors import wire_error
+from dledger_broker.features.offsets.requests import OffsetProcessor
 from dledger_broker.frontend.dispatch import UNSURE_CODES, Dispatcher
 from dledger_broker.frontend.forwarding import Envelope, Forwarder
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Request
-from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.service import BrokerService
 from dledger_sim.brokers.connection import SimConnection
 

@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from typing import Final, NamedTuple, TypeAlias
 
 from dledger_broker.features.groups.table import GROUPS
+from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Committer
+from dledger_broker.features.offsets.table import OFFSETS, CommitOffsets
 from dledger_broker.features.pins.table import PINS, Pin
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.state.offsets import OFFSETS, CommitOffsets
-from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 from dledger_sim.brokers.history import History
 from dledger_sim.log.invariants import require

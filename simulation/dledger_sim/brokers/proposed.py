@@ -16,13 +16,14 @@ from collections.abc import Callable
 from typing import Final
 
 from dledger.errors import LogError, NotLeaderError
+from dledger_broker.features.offsets.buffer import OffsetBuffer
+from dledger_broker.features.offsets.recent_commits import Committer
+from dledger_broker.features.offsets.table import CommitOffsets
 from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.state.offsets import CommitOffsets
-from dledger_broker.state.recent_commits import Committer
 from dledger_sim.brokers.expected import OffsetKey
 from dledger_sim.log.invariants import require
 
@@ -31,7 +32,11 @@ LATE_S: Final = 0.1
 
 
 def watch_proposals(
-    machine: BrokerMachine, trimming: Trimming, now: Callable[[], float], awake_since: Callable[[], float]
+    machine: BrokerMachine,
+    buffer: OffsetBuffer,
+    trimming: Trimming,
+    now: Callable[[], float],
+    awake_since: Callable[[], float],
 ) -> Callable[[], None]:
     """Have one life of a node judged by what it proposes.
 
@@ -40,12 +45,11 @@ def watch_proposals(
     long to be proposed.
     """
     _watch_trims(machine, trimming)
-    return _watch_commits(machine, now, awake_since)
+    return _watch_commits(machine, buffer, now, awake_since)
 
 
-def nothing_is_collected(machine: BrokerMachine, *, refused: bool = False) -> None:
+def nothing_is_collected(machine: BrokerMachine, buffer: OffsetBuffer, *, refused: bool = False) -> None:
     """Raise `Violation` if a leader has commits, unless it was `refused` when it tried to propose them just now."""
-    buffer = machine.offset_buffer
     require(
         not buffer._offsets or refused,
         "a leader that hands over, or stops, proposes first what it has collected",
@@ -55,9 +59,8 @@ def nothing_is_collected(machine: BrokerMachine, *, refused: bool = False) -> No
 
 
 def _watch_commits(
-    machine: BrokerMachine, now: Callable[[], float], awake_since: Callable[[], float]
+    machine: BrokerMachine, buffer: OffsetBuffer, now: Callable[[], float], awake_since: Callable[[], float]
 ) -> Callable[[], None]:
-    buffer = machine.offset_buffer
     commit, propose, discard = buffer.commit, buffer._propose, buffer.discard
     taken: dict[tuple[OffsetKey, int], tuple[int, float]] = {}
     """The term and the moment of each commit."""
@@ -93,7 +96,7 @@ def _watch_commits(
 
     def discarding(error: NotLeaderError) -> None:
         if machine.leadership.is_leader:
-            nothing_is_collected(machine, refused=refused_at == now())
+            nothing_is_collected(machine, buffer, refused=refused_at == now())
         discard(error)
 
     def check() -> None:

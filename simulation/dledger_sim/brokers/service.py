@@ -90,7 +90,6 @@ class SimBroker:
             features=FEATURES,
             config=MachineConfig(
                 node_id=name,
-                offset_flush_ms=settings.offset_flush_ms,
                 view_flush_ms=settings.view_flush_ms,
                 checkpoint_bytes=settings.checkpoint_bytes,
                 units_per_file=settings.units_per_file,
@@ -112,7 +111,11 @@ class SimBroker:
         self.waiting.watch(self.service.processors.pulls, group)
         self.machine.checks.append(
             watch_proposals(
-                self.broker, self.service.retention.trimming, lambda: scheduler.now, lambda: environment.paused_until
+                self.broker,
+                self.service.processors.commits.buffer,
+                self.service.retention.trimming,
+                lambda: scheduler.now,
+                lambda: environment.paused_until,
             )
         )
         self.reign = 0
@@ -145,12 +148,12 @@ class SimBroker:
             leads = self.reign and not self._obstacles.busy_share and not self._truth.disks_filled
             await self.service.settle(self._close_intake)
             if leads and self.reign:
-                nothing_is_collected(self.broker)
+                nothing_is_collected(self.broker, self.service.processors.commits.buffer)
             if self._life.replica.failure is None:
                 await self.broker.close()
             await self.service.part()
             if leads and self.reign:
-                nothing_is_collected(self.broker)
+                nothing_is_collected(self.broker, self.service.processors.commits.buffer)
             done()
 
         self._life.environment.loop.create_task(close())

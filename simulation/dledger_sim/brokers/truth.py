@@ -23,6 +23,7 @@ from dledger.format import iter_commands
 from dledger.statemachine import CommittedEntry
 from dledger.types import SnapshotMeta
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
+from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, Pin, PutPin
 from dledger_broker.features.sending.dedup.remembered import (
     REMEMBER_SENDS,
@@ -36,7 +37,6 @@ from dledger_broker.kernel.members import Features
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.kernel.trims import TrimQueues
-from dledger_broker.state.offsets import CommitOffsets, DeleteOffsets
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
 from dledger_remoting.topics import is_system_group

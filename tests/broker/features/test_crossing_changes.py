@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from served_broker import FakeClient, ServedBroker, pull_ext, send_ext
 
+from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.founding import Founding
-from dledger_broker.state.offsets import OFFSETS
 from dledger_remoting.topics import SubscriptionGroupConfig
 
 KEY = ("CG", "T1", 0)
@@ -73,7 +73,7 @@ def test_no_commit_slips_in_behind_the_deletion_of_its_topic(broker: ServedBroke
     make_group(broker)
     client.send(215, {"topic": "T1"})
     client.send(15, commit_ext(7))
-    broker.memory.machine.flush_offsets(lambda _: None)
+    broker.offsets.flush(lambda _: None)
     broker.advance(5)
     assert broker.memory.machine.state.table(OFFSETS).get(*KEY) is None
 
@@ -90,7 +90,7 @@ def test_no_commit_slips_in_behind_the_deletion_of_its_group(broker: ServedBroke
     make_group(broker)
     client.send(207, {"groupName": "CG", "cleanOffset": "true"})
     client.send(15, commit_ext(7))
-    broker.memory.machine.flush_offsets(lambda _: None)
+    broker.offsets.flush(lambda _: None)
     broker.advance(5)
     assert broker.memory.machine.state.table(OFFSETS).get(*KEY) is None
 

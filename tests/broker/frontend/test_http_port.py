@@ -14,11 +14,11 @@ from dledger.net.proof import prove
 from dledger.net.settings import LinkCounters
 from dledger.replica.status import LoopLateness, NodeStatus, PeerStatus
 from dledger_broker.features import FEATURES
+from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.frontend.exporter import NodeCollector
 from dledger_broker.frontend.http import start_http, unready_because
 from dledger_broker.kernel.counters import HELP, BrokerCounters
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.state.offsets import OFFSETS
 from dledger_remoting.topics import TopicConfig
 
 LEADER = NodeStatus(

@@ -29,7 +29,7 @@ def history(seed: int) -> BrokerInMemory:
             case 1:
                 broker.groups.ensure_group(SubscriptionGroupConfig(f"g{number % 3}"), lambda _error: None)
             case 2:
-                machine.commit_offset("g1", topic, 0, number)
+                broker.offsets.commit("g1", topic, 0, number)
         broker.env.advance(0.05)
     return broker
 

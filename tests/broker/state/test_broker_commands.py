@@ -8,14 +8,14 @@ from dledger.format import encode_command, iter_commands
 from dledger.invariants import InvariantError
 from dledger_broker.features import COMMANDS
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
+from dledger_broker.features.offsets.recent_commits import Committer
+from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, LimitSends, RememberSends
 from dledger_broker.kernel.commands import LAST_BASE_KIND, CommandRegistry
 from dledger_broker.kernel.members import Features, SetOrdinal
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.kernel.trims import TrimQueues
-from dledger_broker.state.offsets import CommitOffsets, DeleteOffsets
-from dledger_broker.state.recent_commits import Committer
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 EXAMPLES = [

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from dledger.errors import CorruptionError
 from dledger_broker.features import FEATURES
 from dledger_broker.features.groups.table import GROUPS
+from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.tables import ROWS_PER_FRAME
 from dledger_broker.kernel.topics import DeleteTopic
-from dledger_broker.state.offsets import OFFSETS
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 from tests.broker.state.applied_commands import apply
 

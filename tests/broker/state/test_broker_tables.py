@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from dledger_broker.features import FEATURES
 from dledger_broker.features.groups.table import GROUPS, DeleteGroup
+from dledger_broker.features.offsets.table import OFFSETS, OffsetTable
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topics import DeleteTopic
-from dledger_broker.state.offsets import OFFSETS, OffsetTable
 from dledger_broker.testing import BrokerInMemory, Message
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 from tests.broker.state.applied_commands import apply
@@ -51,7 +51,7 @@ def test_a_digest_is_the_same_in_every_process():
     code = (
         "from dledger_broker.features import FEATURES\n"
         "from dledger_broker.kernel.state import BrokerState\n"
-        "from dledger_broker.state.offsets import OFFSETS\n"
+        "from dledger_broker.features.offsets.table import OFFSETS\n"
         "from dledger_remoting.topics import TopicConfig\n"
         "state = BrokerState(FEATURES)\n"
         "topic = state.topic_table.put(TopicConfig('orders', attributes={'b': '1', 'a': '2'}), 48)\n"

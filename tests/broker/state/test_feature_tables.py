@@ -6,13 +6,13 @@ import pytest
 from dledger.errors import CorruptionError
 from dledger_broker.features import FEATURES
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
+from dledger_broker.features.offsets.table import OFFSETS, CommitOffsets
 from dledger_broker.features.pins.table import PutPin
 from dledger_broker.kernel.feature import Feature
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState, registry_of
 from dledger_broker.kernel.tables import Changes, Table, TableKey
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
-from dledger_broker.state.offsets import OFFSETS, CommitOffsets
 from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 from tests.broker.state.applied_commands import apply

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.features.retention.trimming import Trimming
-from dledger_broker.state.offsets import OFFSETS
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message, stage_messages
 
 TOPICS = st.sampled_from(["orders", "audits", "%RETRY%g"])
@@ -67,8 +67,8 @@ class BrokerLife(RuleBasedStateMachine):
 
     @rule(group=GROUPS, topic=TOPICS, queue_id=QUEUES, offset=st.integers(-1, 100))
     def commit(self, group, topic, queue_id, offset):
-        self.broker.machine.commit_offset(group, topic, queue_id, offset)
-        self.broker.machine.flush_offsets(lambda error: None)
+        self.broker.offsets.commit(group, topic, queue_id, offset)
+        self.broker.offsets.flush(lambda error: None)
         self.broker.env.run_ready()
         self.offsets[group, topic, queue_id] = offset
 

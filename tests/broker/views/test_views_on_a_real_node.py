@@ -10,6 +10,7 @@ import pytest
 from dledger import Node, NodeConfig
 from dledger.environment import AsyncioEnvironment
 from dledger_broker.features import FEATURES
+from dledger_broker.features.offsets.commits import OffsetCommits
 from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.retention.policy import RetentionPolicy
@@ -20,7 +21,6 @@ from dledger_remoting.topics import TopicConfig
 
 SMALL = MachineConfig(
     node_id="n0",
-    offset_flush_ms=1,
     units_per_file=1000,
     index_slots=1000,
     index_entries=5000,
@@ -48,6 +48,7 @@ class OneNodeBroker:
         )
         self.env = AsyncioEnvironment(asyncio.get_running_loop())
         self.machine = BrokerMachine(str(directory), env=self.env, features=FEATURES, config=SMALL)
+        self.offsets = OffsetCommits(self.machine, self.env, 1).buffer
         self.node = Node(config, self.machine)
         self.machine.attach(self.node)
         self.ready = asyncio.Event()
@@ -85,7 +86,7 @@ class OneNodeBroker:
 
     async def settled(self) -> None:
         """Everything that is staged is applied."""
-        await self.proposed(lambda done: self.machine.commit_offset("g", "t", 0, 1, done))
+        await self.proposed(lambda done: self.offsets.commit("g", "t", 0, 1, done))
 
     async def has_snapshot(self) -> None:
         """A snapshot that the log can be trimmed to is written; that takes as long as its sync does."""

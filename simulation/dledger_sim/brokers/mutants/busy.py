@@ -10,12 +10,12 @@ from weakref import WeakKeyDictionary
 
 from dledger.errors import BusyError, LogError
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
+from dledger_broker.features.offsets.buffer import OffsetBuffer, _Flight
 from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.overlay import Overlay
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
-from dledger_broker.state.offset_buffer import OffsetBuffer, _Flight
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("broker")

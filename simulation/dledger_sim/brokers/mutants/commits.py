@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger.errors import NotLeaderError
+from dledger_broker.features.offsets.buffer import OffsetBuffer
+from dledger_broker.features.offsets.commits import OffsetCommits
+from dledger_broker.features.offsets.recent_commits import Key, RecentCommits
+from dledger_broker.features.offsets.requests import OffsetProcessor
+from dledger_broker.features.offsets.table import OffsetTable
 from dledger_broker.kernel.contexts import Done
-from dledger_broker.machine import BrokerMachine
-from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.service import BrokerService
-from dledger_broker.state.offset_buffer import OffsetBuffer
-from dledger_broker.state.offsets import OffsetTable
-from dledger_broker.state.recent_commits import Key, RecentCommits
 from dledger_remoting.errors import QueryNotFound
 from dledger_remoting.headers import QueryConsumerOffsetHeader
 from dledger_sim.brokers.schedules import commits
@@ -72,14 +72,14 @@ CATALOGUE.add(
 )
 
 
-async def _leave_them(_self: BrokerService) -> None:
+async def _leave_them(_self: OffsetCommits | BrokerService) -> None:
     """Stop with what was collected."""
 
 
 CATALOGUE.add(
     "collected-commits-dropped-at-a-stop",
     "a leader that stops proposes first what it has collected",
-    (BrokerService, "_flush_offsets", _leave_them),
+    (OffsetCommits, "flush", _leave_them),
     schedule=commits.commit_in_a_leader_that_stops,
 )
 
@@ -104,19 +104,19 @@ CATALOGUE.add(
 # ---------------------------------------------------------------- questions
 
 
-def _ask_what_is_applied(self: BrokerMachine, done: Done, key: Key | None = None) -> None:
+def _ask_what_is_applied(self: OffsetBuffer, done: Done, key: Key | None = None) -> None:
     if key is None:
-        _real_flush_offsets(self, done, key)
+        _real_flush(self, done, key)
     else:
         done(None)
 
 
-_real_flush_offsets = BrokerMachine.flush_offsets
+_real_flush = OffsetBuffer.flush
 
 CATALOGUE.add(
     "question-passes-a-commit",
     "who commits and asks, over one connection, is told what it committed",
-    (BrokerMachine, "flush_offsets", _ask_what_is_applied),
+    (OffsetBuffer, "flush", _ask_what_is_applied),
 )
 
 
@@ -127,8 +127,6 @@ def _wait_for_what_is_collected(self: OffsetBuffer, done: Done, key: Key | None 
     finally:
         self._flights = [*flights, *self._flights]
 
-
-_real_flush = OffsetBuffer.flush
 
 CATALOGUE.add(
     "question-passes-a-commit-under-way",

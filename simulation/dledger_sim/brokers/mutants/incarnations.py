@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 
 from dledger_broker import machine
 from dledger_broker.features.groups.proposals import GroupProposals
+from dledger_broker.features.offsets.table import OffsetTable
 from dledger_broker.kernel import applying_records
 from dledger_broker.kernel.contexts import Done, QueueRun
 from dledger_broker.kernel.lookup import Queries
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.topics import TopicTable
-from dledger_broker.state.offsets import OffsetTable
 from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.unitreader import QueueFileReader
 from dledger_remoting.record import MessageRecord

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dledger.errors import LogError, NotLeaderError
 from dledger.net.errors import PeerError
 from dledger_broker.errors import wire_error
+from dledger_broker.features.offsets.recent_commits import Committer, Key, RecentCommits, Taken
+from dledger_broker.features.offsets.requests import OffsetProcessor
 from dledger_broker.features.ranges.requests import RangeProcessor
 from dledger_broker.features.sending.send import SendProcessor
 from dledger_broker.features.sending.unit import SendUnit
@@ -16,11 +18,7 @@ from dledger_broker.frontend.forwarding import Envelope, Forwarder
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request
-from dledger_broker.machine import BrokerMachine
-from dledger_broker.processors.offsets import OffsetProcessor
 from dledger_broker.processors.pull import PullProcessor
-from dledger_broker.state.offsets import OFFSETS
-from dledger_broker.state.recent_commits import Committer, Key, RecentCommits, Taken
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY
@@ -217,7 +215,7 @@ def _commit_again(self: OffsetProcessor, request: Request, fields: PullFields) -
         _real_commit_by_pull(self, request, fields)
     elif not self._is_late(request, key, offset) and not self._may_be_late(request, key, offset):
         origin = request.origin
-        self._machine.commit_offset(*key, offset, by=Committer.of(origin.key, origin.client_ids, origin.address.ip))
+        self._commit(key, offset, Committer.of(origin.key, origin.client_ids, origin.address.ip))
 
 
 _real_commit_by_pull = OffsetProcessor.commit_by_pull
@@ -276,16 +274,10 @@ def _answer_whatever_became_of_it(
 
 
 def _remember_before_it_is_applied(
-    self: BrokerMachine,
-    group: str,
-    topic: str,
-    queue_id: int,
-    offset: int,
-    done: Done | None = None,
-    by: Committer | None = None,
+    self: OffsetProcessor, key: Key, offset: int, by: Committer, done: Done | None = None
 ) -> None:
-    self.state.table(OFFSETS).recent.note((group, topic, queue_id), Taken(offset, by, self.env.now()))
-    _real_commit_offset(self, group, topic, queue_id, offset, done, by)
+    self._offsets.recent.note(key, Taken(offset, by, self._env.now()))
+    _real_commit(self, key, offset, by, done)
 
 
 def _late_by_any(
@@ -295,13 +287,13 @@ def _late_by_any(
     return any(one.by.channel != by.channel for one in taken if one.by is not None and one.by.is_same_client(by))
 
 
-_real_commit_offset = BrokerMachine.commit_offset
+_real_commit = OffsetProcessor._commit  # noqa: SLF001 - what is patched is what is private
 _real_finish_update = OffsetProcessor._finish_update  # noqa: SLF001 - what is patched is what is private
 
 CATALOGUE.add(
     "overtaken-by-a-lost-commit",
     "a commit that was overtaken is not acknowledged if the one that overtook it was lost",
-    (BrokerMachine, "commit_offset", _remember_before_it_is_applied),
+    (OffsetProcessor, "_commit", _remember_before_it_is_applied),
     (RecentCommits, "is_late", _late_by_any),
     (OffsetProcessor, "_finish_overtaken", _answer_whatever_became_of_it),
     schedule=commits.commit_of_which_only_a_lower_one_is_left,

@@ -304,7 +304,8 @@ def commit_that_a_deposed_leader_had_taken() -> None:
     brokers = Brokers()
     group, first = brokers.group, brokers.leader
     brokers.found_group(brokers.connect(first))
-    cast(SimBroker, leading(group).service).broker.offset_buffer._delay_s = 6.0  # noqa: SLF001 - longer than an election takes
+    commits = cast(SimBroker, leading(group).service).service.processors.commits
+    commits.buffer._delay_s = 6.0  # noqa: SLF001 - longer than an election takes
     brokers.ask(brokers.connect(first), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
     brokers.run(0.05)
     links = [link for name in group.nodes if name != first for link in ((first, name), (name, first))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from served_broker import FakeClient, ServedBroker, json_body
 
-from dledger_broker.state.offsets import OFFSETS
+from dledger_broker.features.offsets.table import OFFSETS
 
 
 def test_a_group_is_created_shown_and_deleted(broker: ServedBroker, client: FakeClient) -> None:

@@ -7,10 +7,10 @@ from functools import partial
 
 from dledger.environment import Environment
 from dledger.errors import BusyError, LogError, NotLeaderError
+from dledger_broker.features.offsets.recent_commits import Committer, Key, Taken
+from dledger_broker.features.offsets.table import CommitOffsets
 from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND, Command
 from dledger_broker.kernel.contexts import Done
-from dledger_broker.state.offsets import CommitOffsets
-from dledger_broker.state.recent_commits import Committer, Key, Taken
 
 
 class _Flight:

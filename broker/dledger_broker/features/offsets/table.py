@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from dledger.statemachine import CommittedEntry
+from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Committer, RecentCommits, Remembered
 from dledger_broker.kernel.commands import Command, Kinds
 from dledger_broker.kernel.digest import MASK, item_hash, mix
 from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey, in_slices
-from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer, RecentCommits, Remembered
 
 
 class CommitOffsets(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class _Row:
 class OffsetTable(Table):
     """What consumer groups have committed.
 
-    `recent` remembers who committed of late, by this replica's clock; the digest leaves it out, and `learn` fills it.
+    `recent` remembers who committed of late, by this replica's clock; the digest leaves it out.
     `digest` is the order-independent digest of the table.  `capture` takes time per (group, topic) pair, not per queue:
     later commits copy the rows that they touch.
     """
@@ -91,8 +91,8 @@ class OffsetTable(Table):
                 for group, topic in pairs:
                     self.remove(group, topic)
 
-    def learn(self, now: Callable[[], float]) -> None:
-        """Remember who made the commits that were applied since the last call, by the event loop's clock."""
+    def batch_applied(self, now: Callable[[], float]) -> None:
+        """See `Table.batch_applied`: who made the commits is remembered for a while."""
         if not self._applied:
             return
         applied, self._applied = self._applied, []

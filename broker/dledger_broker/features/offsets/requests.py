@@ -7,13 +7,15 @@ from functools import partial
 from dledger.environment import Environment
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.groups.proposals import GroupProposals
+from dledger_broker.features.offsets.commits import OffsetCommits
+from dledger_broker.features.offsets.recent_commits import Committer, Key
+from dledger_broker.features.offsets.table import OFFSETS
+from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Origin, Request, Requests, read_request
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.machine import BrokerMachine
-from dledger_broker.state.offsets import OFFSETS
-from dledger_broker.state.recent_commits import Committer, Key
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_json_header
 from dledger_remoting.errors import GroupNotExist, InvalidParameter, QueryNotFound, SystemBusy, TopicNotExist
@@ -37,7 +39,13 @@ class OffsetProcessor:
     """Answers requests about offsets, on the leader."""
 
     def __init__(
-        self, machine: BrokerMachine, env: Environment, group: Group, requests: Requests, groups: GroupProposals
+        self,
+        machine: BrokerMachine,
+        env: Environment,
+        group: Group,
+        requests: Requests,
+        groups: GroupProposals,
+        commits: OffsetCommits,
     ) -> None:
         self._machine = machine
         machine.on_state(self._keep_table)
@@ -45,6 +53,7 @@ class OffsetProcessor:
         self._group = group
         self._requests = requests
         self._groups = groups
+        self._buffer = commits.buffer
 
     def _keep_table(self, state: BrokerState) -> None:
         self._offsets = state.table(OFFSETS)
@@ -65,7 +74,7 @@ class OffsetProcessor:
             except QueryNotFound as missing:
                 self._requests.fail(request, missing)
 
-        self._machine.flush_offsets(applied, key)
+        self._buffer.flush(applied, key)
 
     def _committed(self, header: QueryConsumerOffsetHeader) -> int:
         """The offset that a group goes on at. Raises `QueryNotFound`.
@@ -103,7 +112,7 @@ class OffsetProcessor:
             raise NoSuchQueue(header.topic, header.queue_id, topic.queue_count)
         key = (header.consumer_group, header.topic, header.queue_id)
         if self._is_late(request, key, header.commit_offset) and not self._is_lost(key, header.commit_offset):
-            self._machine.flush_offsets(partial(self._finish_overtaken, request, key, header.commit_offset), key)
+            self._buffer.flush(partial(self._finish_overtaken, request, key, header.commit_offset), key)
             return
         if self._may_be_late(request, key, header.commit_offset):
             raise SystemBusy(
@@ -115,14 +124,17 @@ class OffsetProcessor:
             # A leader that was deposed does not know of the commits that another one has taken since.
             self._requests.when_confirmed(request, request.respond)
         elif request.is_oneway:
-            self._machine.commit_offset(*key, header.commit_offset, by=by)
+            self._commit(key, header.commit_offset, by)
             request.respond()
         else:
-            self._machine.commit_offset(*key, header.commit_offset, partial(self._finish_update, request), by)
+            self._commit(key, header.commit_offset, by, partial(self._finish_update, request))
+
+    def _commit(self, key: Key, offset: int, by: Committer, done: Done | None = None) -> None:
+        self._buffer.commit(*key, offset, done, by)
 
     def _is_lost(self, key: Key, offset: int) -> bool:
         """True if nothing as high is committed or under way: what overtook a commit was lost with its leadership."""
-        return self._machine.offset_buffer.pending(*key) is None and not self._covers(key, offset)
+        return self._buffer.pending(*key) is None and not self._covers(key, offset)
 
     def _covers(self, key: Key, offset: int) -> bool:
         committed = self._offsets.get(*key)
@@ -137,7 +149,7 @@ class OffsetProcessor:
     def _is_late(self, request: Request, key: Key, offset: int) -> bool:
         """True if a commit was overtaken on its way, or here, where it waited until a majority confirmed the leader."""
         recent, now = self._offsets.recent, self._env.now()
-        under_way = self._machine.offset_buffer.under_way(key)
+        under_way = self._buffer.under_way(key)
         if request.confirmed:
             last = (*recent.of(key, now), *under_way)[-1:]
             if any(taken.at > request.received and offset < taken.offset for taken in last):
@@ -149,7 +161,7 @@ class OffsetProcessor:
 
         So it is while commits are recent which a leader took whose version did not tell who made them.
         """
-        if not request.took_a_detour or self._machine.offset_buffer.under_way(key):
+        if not request.took_a_detour or self._buffer.under_way(key):
             return False
         committed = self._offsets.get(*key)
         if committed is None or offset >= committed:
@@ -167,7 +179,7 @@ class OffsetProcessor:
 
         The first repetition through another channel is stored once more: what comes through the one before is late now.
         """
-        if self._offsets.get(*key) != offset or self._machine.offset_buffer.under_way(key):
+        if self._offsets.get(*key) != offset or self._buffer.under_way(key):
             return False
         return not self._offsets.recent.moved(by, key, self._env.now())
 
@@ -187,7 +199,7 @@ class OffsetProcessor:
         key, offset = (fields.consumer_group, fields.topic, fields.queue_id), fields.commit_offset
         by = _committer(request.origin)
         if not self._is_stored(key, offset, by):
-            self._machine.commit_offset(*key, offset, by=by)
+            self._commit(key, offset, by)
 
     def _pass_on_commit(self, request: Request, fields: PullFields) -> None:
         if self._group.leader_id is None:

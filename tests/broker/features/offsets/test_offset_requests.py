@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from served_broker import FakeClient, ServedBroker, pull_ext
 
+from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Committer, Taken
+from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.kernel.requests import read_request
-from dledger_broker.state.offsets import OFFSETS
-from dledger_broker.state.recent_commits import LATE_COMMIT_S, Committer, Taken
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_json_header
 from dledger_remoting.topics import SubscriptionGroupConfig
@@ -245,7 +245,7 @@ def test_a_new_leader_takes_no_commit_that_may_have_been_overtaken_at_one_of_an_
     broker: ServedBroker, client: FakeClient
 ) -> None:
     """Which did not tell who committed."""
-    broker.memory.machine.commit_offset(*KEY, 120)
+    broker.offsets.commit(*KEY, 120)
     assert committed(client) == "120"
     change_leaders(broker)
     passed_on = passing_on(broker, "follower/1", "c1")
@@ -257,7 +257,7 @@ def test_a_new_leader_takes_no_commit_that_may_have_been_overtaken_at_one_of_an_
 
 
 def test_what_an_earlier_version_stored_is_doubted_for_a_while_only(broker: ServedBroker, client: FakeClient) -> None:
-    broker.memory.machine.commit_offset(*KEY, 120)
+    broker.offsets.commit(*KEY, 120)
     assert committed(client) == "120"
     broker.advance(LATE_COMMIT_S + 1)
     passing_on(broker, "follower/1", "c1").send(15, offset_ext(100))

@@ -3,16 +3,16 @@
 import pytest
 
 from dledger_broker.features import FEATURES
-from dledger_broker.kernel.snapshot import decode_state, encode_state
-from dledger_broker.kernel.state import BrokerState
-from dledger_broker.state.offsets import OFFSETS
-from dledger_broker.state.recent_commits import (
+from dledger_broker.features.offsets.recent_commits import (
     LATE_COMMIT_S,
     MAX_CLIENTS_PER_QUEUE,
     Committer,
     RecentCommits,
     Taken,
 )
+from dledger_broker.features.offsets.table import OFFSETS
+from dledger_broker.kernel.snapshot import decode_state, encode_state
+from dledger_broker.kernel.state import BrokerState
 
 KEY = ("CG", "T1", 0)
 

@@ -9,13 +9,13 @@ from dledger.format import BLANK_BYTES, HEADER_BYTES
 from dledger.replica.proposer import MARK_BYTES
 from dledger_broker.config import MIB
 from dledger_broker.features import COMMANDS
+from dledger_broker.features.offsets.buffer import OffsetBuffer
+from dledger_broker.features.offsets.recent_commits import MAX_CLIENTS_PER_CHANNEL, Committer
+from dledger_broker.features.offsets.table import CommitOffsets
 from dledger_broker.features.topics.configuration import MAX_QUEUES
 from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND, Command
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.trims import TrimQueues
-from dledger_broker.state.offset_buffer import OffsetBuffer
-from dledger_broker.state.offsets import CommitOffsets
-from dledger_broker.state.recent_commits import MAX_CLIENTS_PER_CHANNEL, Committer
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.topics import MAX_DERIVED_TOPIC_CHARS, MAX_GROUP_CHARS
 
