@@ -106,6 +106,8 @@ class LogStore(LogReader):
         self._damage = Damage(found.corrupt_ranges, self.snapshots.positions)
         self._scrubber = Scrubber(self._table, self._index, self._damage, self.snapshots)
         self._unindexed: list[EntryMeta] = []
+        self._indexing: Sequence[EntryMeta] = ()
+        """Those whose units a sync under way writes."""
         self._directories_dirty = False
 
     def _settle_space(self, recovered: Recovered) -> int:
@@ -306,12 +308,17 @@ class LogStore(LogReader):
             current.file.pwrite(data, first.position - current.start)
         except OSError as error:
             raise self._failure(f"writing entry {first.index} at {first.position}", error) from error
-        self._recent.extend(metas, self.durable)
+        self._recent.extend(metas, min(self.durable, self._unwritten_from(first.index) - 1))
         self._unindexed.extend(metas)
         if last.term != self.last_term or not self._terms.runs:
             self._terms.extend(metas, self.last_term)
         self.last_index, self.last_term, self.last_chain = last.index, last.term, last.chain_crc
         self.end_position = last.end
+
+    def _unwritten_from(self, next_index: int) -> int:
+        """The first entry whose index unit may not be in its file yet: where it lies only memory tells."""
+        held = self._indexing or self._unindexed
+        return min(next_index, held[0].index) if held else next_index
 
     def _append_across(self, metas: Sequence[EntryMeta], data: Buffer) -> None:
         """Append entries that begin in this segment or the next, or reach from one into the next."""
@@ -441,6 +448,7 @@ class LogStore(LogReader):
         behind = bool(held) and held[0].position < segments[0].start  # a truncation ended where a segment ends
         if whole_index or behind or len(segments) > 1 or len(held) >= INDEX_BATCH_ENTRIES:
             metas, self._unindexed = held, []
+            self._indexing = metas
         if metas:
             segments = self._table.overlapping(min(self._durable_end, metas[0].position), self.end_position)
         directories, self._directories_dirty = self._directories_dirty, False
@@ -464,6 +472,7 @@ class LogStore(LogReader):
             self._mark.write(ticket.target)
         except OSError as error:
             raise self._failure("writing the durable mark", error) from error
+        self._indexing = ()
         if ticket.target.generation == self.generation:
             self.durable = ticket.target.index
             self._durable_end = ticket.target.position

@@ -135,7 +135,7 @@ TestLogMachine.settings = settings(
 )
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(12), 116, 171, 180])
 def test_a_long_life_of_writes_truncations_trims_and_crashes(seed: int):
     rng = random.Random(seed)
     life = LogMachine()
