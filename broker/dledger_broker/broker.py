@@ -28,8 +28,8 @@ from dledger_broker.frontend.listener import Listener, require_bindable
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.processors.assembly import Processors
 from dledger_broker.service import BrokerService
 from dledger_remoting.hosts import HostAddress

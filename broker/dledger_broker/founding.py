@@ -14,8 +14,8 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED, LimitSends
 from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.kernel.commands import Command
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.members import SetOrdinal
-from dledger_broker.machine import BrokerMachine
 
 RETRY_S: Final = 5.0
 """How long after a refusal, as by a full disk, a leader tries again."""

@@ -17,8 +17,8 @@ from dledger_broker.founding import Founding
 from dledger_broker.frontend.forwarding import FORWARD_CHANNEL
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
-from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.assembly import assemble
 from dledger_remoting.hosts import HostAddress
 

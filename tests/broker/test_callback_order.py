@@ -29,9 +29,9 @@ from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.frontend.listener import Listener
 from dledger_broker.frontend.registration import Registrar
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.members import Features
 from dledger_broker.kernel.topics import TopicTable
-from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.processors.runtime import RuntimeProcessor
 from dledger_broker.testing import BrokerInMemory

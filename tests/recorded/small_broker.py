@@ -18,7 +18,7 @@ from dledger.environment import AsyncioEnvironment
 from dledger_broker import broker as broker_module
 from dledger_broker.broker import Broker
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
-from dledger_broker.machine import MachineConfig
+from dledger_broker.kernel.machine import MachineConfig
 from dledger_remoting.command import RemotingCommand
 from tests.broker.broker_in_process import Client, node_config
 

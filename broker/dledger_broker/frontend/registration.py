@@ -22,7 +22,7 @@ from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.features.topics.configuration import data_version
 from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.kernel.leadership import Group
-from dledger_broker.machine import BrokerMachine
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command

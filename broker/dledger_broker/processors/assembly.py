@@ -29,9 +29,9 @@ from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.roles import Roles
 from dledger_broker.kernel.writer import LogWriter
-from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.consumers import ConsumerProcessor
 from dledger_broker.processors.membership import MembershipProcessor
 from dledger_broker.processors.pull import PullProcessor

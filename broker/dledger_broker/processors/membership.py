@@ -13,8 +13,8 @@ from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request
-from dledger_broker.machine import BrokerMachine
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import BodyError, ServerError
 from dledger_remoting.headers import ConsumerGroupHeader, UnregisterClientHeader, decode_ext, encode_ext

@@ -21,13 +21,13 @@ from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.requests import OffsetProcessor
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.roles import Roles
 from dledger_broker.kernel.routes import Effect
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.longpoll import HeldPull, LongPolls
-from dledger_broker.machine import BrokerMachine
 from dledger_broker.readers import Readers
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request, Requests
-from dledger_broker.machine import BrokerMachine
 from dledger_remoting.errors import InvalidParameter, QueryNotFound, ServerError
 from dledger_remoting.headers import (
     QueryMessageHeader,

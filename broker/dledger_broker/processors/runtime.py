@@ -23,8 +23,8 @@ from dledger.replica.status import NodeStatus
 from dledger_broker.config import BrokerConfig
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request
-from dledger_broker.machine import BrokerMachine
 from dledger_broker.processors.throughput import Throughput
 from dledger_remoting.bodies import KVTable, encode_body
 

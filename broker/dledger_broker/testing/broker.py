@@ -13,8 +13,8 @@ from dledger_broker.features import FEATURES
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.offsets.commits import OffsetCommits
+from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.kernel.queues import QueueState
-from dledger_broker.machine import BrokerMachine, MachineConfig
 from dledger_broker.testing.environment import START_MS, FakeEnvironment
 from dledger_broker.testing.node import NODE_ID, FakeLog, FakeNode
 from dledger_broker.testing.records import Message, SentMessages, stage_messages

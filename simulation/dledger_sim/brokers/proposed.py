@@ -22,8 +22,8 @@ from dledger_broker.features.offsets.table import CommitOffsets
 from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.trims import TrimQueues
-from dledger_broker.machine import BrokerMachine
 from dledger_sim.brokers.expected import OffsetKey
 from dledger_sim.log.invariants import require
 

@@ -15,7 +15,7 @@ from dledger_broker.features import FEATURES
 from dledger_broker.features.retention.policy import RetentionPolicy
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
-from dledger_broker.machine import BrokerMachine, MachineConfig
+from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.service import BrokerService
 from dledger_remoting.frame import FrameBounds
 from dledger_remoting.hosts import HostAddress

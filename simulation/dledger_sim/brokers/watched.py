@@ -9,8 +9,8 @@ from typing import Final
 
 from dledger.statemachine import CommittedEntry, Leadership, Restore
 from dledger.types import SnapshotMeta
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.snapshot import encode_state
-from dledger_broker.machine import BrokerMachine
 from dledger_sim.brokers.truth import Truth
 from dledger_sim.brokers.waiting import Waiting
 from dledger_sim.log.group import Life

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dledger.errors import NotLeaderError
 from dledger.testing.disk import SimDisk
-from dledger_broker.machine import BrokerMachine
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message
 from dledger_broker.views import leftovers
 from dledger_broker.views.checkpoint import (
@@ -121,7 +121,9 @@ def test_an_intact_checkpoint_spares_the_log_below_the_snapshot(monkeypatch):
     broker.checkpoint()
     before = contents(broker)
     rebuilt = []
-    monkeypatch.setattr("dledger_broker.machine.BrokerMachine.rebuild", lambda self, entries: rebuilt.extend(entries))
+    monkeypatch.setattr(
+        "dledger_broker.kernel.machine.BrokerMachine.rebuild", lambda self, entries: rebuilt.extend(entries)
+    )
     assert contents(broker.restart()) == before
     assert rebuilt == []
     assert load_checkpoint(broker.disk).position <= position
@@ -136,7 +138,9 @@ def test_what_a_checkpoint_lists_survives_a_power_loss(monkeypatch):
     before = contents(broker)
     broker.disk.crash(random.Random(1), "none")
     rebuilt = []
-    monkeypatch.setattr("dledger_broker.machine.BrokerMachine.rebuild", lambda self, entries: rebuilt.extend(entries))
+    monkeypatch.setattr(
+        "dledger_broker.kernel.machine.BrokerMachine.rebuild", lambda self, entries: rebuilt.extend(entries)
+    )
     assert contents(broker.restart()) == before
     assert rebuilt == []
 
@@ -240,7 +244,9 @@ def test_a_topic_deleted_after_the_checkpoint_does_not_look_like_lost_files(monk
     broker.env.advance(1.0)
     before = contents(broker)
     rebuilt = []
-    monkeypatch.setattr("dledger_broker.machine.BrokerMachine.rebuild", lambda self, entries: rebuilt.extend(entries))
+    monkeypatch.setattr(
+        "dledger_broker.kernel.machine.BrokerMachine.rebuild", lambda self, entries: rebuilt.extend(entries)
+    )
     again = broker.restart()
     assert rebuilt == []
     assert contents(again) == before

@@ -14,7 +14,7 @@ from dledger_broker.features.offsets.commits import OffsetCommits
 from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.retention.policy import RetentionPolicy
-from dledger_broker.machine import BrokerMachine, MachineConfig
+from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.testing import Message, stage_messages
 from dledger_remoting.record import decode_record
 from dledger_remoting.topics import TopicConfig

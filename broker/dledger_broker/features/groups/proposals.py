@@ -5,9 +5,9 @@ from __future__ import annotations
 from dledger.errors import LogError
 from dledger_broker.features.groups.table import GROUPS, DeleteGroup, PutGroup
 from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.overlay import ChangesInFlight
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.machine import BrokerMachine
 from dledger_remoting.topics import SubscriptionGroupConfig
 
 

@@ -10,8 +10,8 @@ from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.topics.configuration import MAX_QUEUES, check_attributes, data_version
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request, Requests
-from dledger_broker.machine import BrokerMachine
 from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.errors import GroupNotExist, InvalidParameter
 from dledger_remoting.headers import DeleteSubscriptionGroupHeader, GroupHeader, decode_ext

@@ -11,7 +11,7 @@ from dledger.errors import LogError, NotLeaderError
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
-from dledger_broker.machine import BrokerMachine
+from dledger_broker.kernel.machine import BrokerMachine
 
 FLUSH_AT_STOP_S: Final = 1.0
 """How long a leader that stops waits for a majority to have the commits that it holds back."""

@@ -12,10 +12,10 @@ from dledger_broker.features.offsets.recent_commits import Committer, Key
 from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Origin, Request, Requests, read_request
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.machine import BrokerMachine
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_json_header
 from dledger_remoting.errors import GroupNotExist, InvalidParameter, QueryNotFound, SystemBusy, TopicNotExist

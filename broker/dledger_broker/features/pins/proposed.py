@@ -5,7 +5,7 @@ from __future__ import annotations
 from dledger.errors import LogError
 from dledger_broker.features.pins.table import PINS, DeletePins, Pin, PutPin
 from dledger_broker.kernel.contexts import Done
-from dledger_broker.machine import BrokerMachine
+from dledger_broker.kernel.machine import BrokerMachine
 
 
 class ProposedPins:

@@ -12,8 +12,8 @@ from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.pins.table import PINS, DeletePins, PutPin
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Buffer, Request, Requests, channel_key
-from dledger_broker.machine import BrokerMachine
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command

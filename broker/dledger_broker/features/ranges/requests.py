@@ -21,11 +21,11 @@ from dledger_broker.features.pins.requests import PinProcessor
 from dledger_broker.features.ranges.pace import RangePace
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.roles import Roles
 from dledger_broker.kernel.segment_ages import newest_store_time
-from dledger_broker.machine import BrokerMachine
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.errors import (
     InvalidParameter,

@@ -16,8 +16,8 @@ from dledger_broker.features.pins.table import DeletePins
 from dledger_broker.features.retention.policy import RetentionPolicy, choose_trim, clocks_agree, fullest_disk_ratio
 from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.segment_ages import SegmentAges
-from dledger_broker.machine import BrokerMachine
 
 CHECK_PERIOD_S: Final = 10.0
 

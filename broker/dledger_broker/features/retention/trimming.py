@@ -14,8 +14,8 @@ from dledger.environment import COLD, Environment
 from dledger.errors import LogError, NotLeaderError
 from dledger.log import Log
 from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.trims import TrimQueues
-from dledger_broker.machine import BrokerMachine
 
 _logger = logging.getLogger(__name__)
 

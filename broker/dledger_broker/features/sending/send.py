@@ -33,10 +33,10 @@ from dledger_broker.features.sending.tails import RecordTails, unique_key_of
 from dledger_broker.features.sending.targets import SendTargets
 from dledger_broker.features.sending.unit import PendingSend, SendUnit
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.records import MessageParts, message_sizes
 from dledger_broker.kernel.requests import Read, Request, Requests
 from dledger_broker.kernel.writer import LogWriter
-from dledger_broker.machine import BrokerMachine
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
     MessageIllegal,

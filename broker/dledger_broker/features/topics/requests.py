@@ -16,8 +16,8 @@ from dledger_broker.features.topics.configuration import (
     data_version,
 )
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request, Requests
-from dledger_broker.machine import BrokerMachine
 from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.errors import InvalidParameter, TopicNotExist
 from dledger_remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader, decode_ext

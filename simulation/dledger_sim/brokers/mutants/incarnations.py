@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from dledger_broker import machine
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.offsets.table import OffsetTable
-from dledger_broker.kernel import applying_records
+from dledger_broker.kernel import applying_records, machine
 from dledger_broker.kernel.contexts import Done, QueueRun
 from dledger_broker.kernel.lookup import Queries
 from dledger_broker.kernel.queues import TopicState

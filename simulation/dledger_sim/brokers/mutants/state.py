@@ -6,17 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dledger.errors import LogError
 from dledger.statemachine import CommittedEntry, Leadership
-from dledger_broker import machine
 from dledger_broker.features.pins.table import PinTable
 from dledger_broker.features.retention.trimming import Trimming
-from dledger_broker.kernel import view_recovery
+from dledger_broker.kernel import machine, view_recovery
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.feature import Feature
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topic_proposals import TopicProposals
 from dledger_broker.kernel.topics import TopicTable
-from dledger_broker.machine import BrokerMachine
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keyfile import ActiveIndexFile, Keys
 from dledger_broker.views.keyindex import KeyIndex

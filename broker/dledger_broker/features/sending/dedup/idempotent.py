@@ -40,10 +40,10 @@ from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, REM
 from dledger_broker.features.sending.dedup.rows import ROW_BYTES, Row
 from dledger_broker.features.sending.unit import PendingSend
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.records import MessageParts
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.machine import BrokerMachine
 from dledger_remoting.errors import QuorumTimeout
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame
 from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD, RECORD_HEAD_BYTES
