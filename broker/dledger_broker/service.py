@@ -1,68 +1,100 @@
-"""Service of a node, without its ports: the state machine, the handlers of requests, retention, joined to the log."""
+"""Service of a node, without its ports: its parts, made and joined to the state machine and the log."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from dledger.environment import Environment
 from dledger.log import Log
 from dledger.statemachine import Leadership
-from dledger_broker.clients.gossip import GOSSIP_CHANNEL
-from dledger_broker.clients.tables import ClientChannel
+from dledger_broker.clients.channels import Channels
+from dledger_broker.clients.gossip import GOSSIP_CHANNEL, Gossip
+from dledger_broker.clients.readers import Readers
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features.retention.job import Retention
-from dledger_broker.features.retention.policy import policy_of
-from dledger_broker.founding import Founding
-from dledger_broker.frontend.forwarding import FORWARD_CHANNEL
+from dledger_broker.features.pulling.pull import PullProcessor
+from dledger_broker.features.sending.send import SendProcessor
+from dledger_broker.frontend.dispatch import Dispatcher
+from dledger_broker.frontend.forwarding import FORWARD_CHANNEL, Forwarder
+from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Context, Feature, Parts
 from dledger_broker.kernel.queues import QueueState
-from dledger_broker.processors.assembly import assemble
+from dledger_broker.kernel.roles import Roles
+from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.hosts import HostAddress
 
-_logger = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 class BrokerService:
-    """Everything between the client port and the log; `start` once the node is started, `close` while it still runs.
+    """Everything between the client port and the log; `start` once the node is started, `settle` while it still runs.
 
-    `store_host` is the numeric address that records and message ids carry.
+    `features` are those of `machine`; `store_host` is the numeric address that records and message ids carry.
     """
 
     def __init__(
         self,
         config: BrokerConfig,
+        features: Sequence[Feature],
         machine: BrokerMachine,
-        node: Log,
+        log: Log,
         env: Environment,
         group: Group,
         counters: BrokerCounters,
         store_host: HostAddress,
-        connections: Callable[[], Iterable[ClientChannel]],
+        channels: Channels,
     ) -> None:
         self.config = config
         self.machine = machine
         self.group = group
-        self.processors = assemble(config, machine, node, env, group, counters, store_host, connections)
-        self.retention = Retention(machine, node, env, self.processors.pins, policy_of(config), counters)
-        Founding(machine, env, config)
-        self._node = node
+        self.requests = Dispatcher(group, counters, log, env.now, config.max_frame_bytes)
+        self.forwarder = Forwarder(env, group, config, counters, self.requests)
+        self.gossip = Gossip(env, group, config.peers, machine.commands.kinds, machine.learn_features)
+        self.announcements = Announcements(env, machine)
+        self.parts = Parts(self.gossip, channels, Readers())
+        roles = Roles(machine, log, group, config.broker_group, counters)
+        context = Context(
+            config,
+            machine,
+            log,
+            env,
+            group,
+            counters,
+            self.requests,
+            self.announcements,
+            roles,
+            store_host,
+            LogWriter(machine, log, env, store_host),
+            self.parts,
+        )
+        for feature in features:
+            self.parts.add(feature.build(context))
+        self._pulls = self.parts[PullProcessor]
+        self.requests.connect(self.forwarder, self.parts[SendProcessor], self._pulls, self.parts.routes())
+        self._log = log
         self._env = env
         self._commit_push_due = False
         machine.on_leadership_changed.append(self._on_leadership)
         machine.on_arrival = self._on_arrival
 
     def start(self) -> None:
-        """Exchange requests with the other nodes, index, retain."""
-        forwarder, gossip = self.processors.forwarder, self.processors.gossip
-        forwarder.attach(self._node.request_channel(FORWARD_CHANNEL, forwarder.on_request))
-        gossip.start(self._node.request_channel(GOSSIP_CHANNEL, gossip.on_request))
-        self._node.on_handover(self.machine.hand_over)
+        """Exchange requests with the other nodes, index, begin what parts do by themselves."""
+        self.forwarder.attach(self._log.request_channel(FORWARD_CHANNEL, self.forwarder.on_request))
+        self.gossip.start(self._log.request_channel(GOSSIP_CHANNEL, self.gossip.on_request))
+        self._log.on_handover(self.machine.hand_over)
         self.machine.start()
         self.machine.checkpointer.remove_leftovers()
-        self.retention.start()
+        for part in self.parts:
+            part.start()
+
+    def release(self) -> None:
+        """Answer the requests that are held, and hold no more."""
+        for part in self.parts:
+            part.release()
 
     async def settle(self, close_intake: Callable[[], None]) -> None:
         """Answer what is under way; later requests are answered 14. A leader's log has all commits by then.
@@ -70,22 +102,28 @@ class BrokerService:
         `close_intake` has this node's clients heard no more, and handles what has been read by then. Until shortly
         before that they are heard: a majority may take a while for the commits that are held back.
         """
-        self.processors.gossip.stop()
-        self.retention.stop()
-        self.processors.pulls.stop_holding()
-        self.processors.forwarder.close()
-        await self.processors.requests.close()
-        self.processors.sends.close()
-        await self.processors.commits.flush()
+        self.gossip.stop()
+        for part in reversed(self.parts):
+            part.stop()
+        self.release()
+        self.forwarder.close()
+        await self.requests.close()
+        for part in self.parts:
+            part.close()
+        await self._save()
         close_intake()
-        await self.processors.commits.flush()
+        await self._save()
 
     async def part(self) -> None:
         """Take nothing more from the other nodes, who keep it for the next leader, and have what they passed on in the
         log: the last thing before the node is stopped.
         """
-        self.processors.forwarder.refuse()
-        await self.processors.commits.flush()
+        self.forwarder.refuse()
+        await self._save()
+
+    async def _save(self) -> None:
+        for part in self.parts:
+            await part.save()
 
     def _on_leadership(self, leadership: Leadership) -> None:
         self.group.on_leadership(leadership)
@@ -95,12 +133,12 @@ class BrokerService:
 
     def _on_arrival(self, queues: list[QueueState]) -> None:
         """Messages can be read: wake this node's long polls, and let nodes where others wait know of the commit."""
-        self.processors.pulls.held.arrived(queues)
-        if self.group.ready and self.processors.gossip.followers_hold_pulls and not self._commit_push_due:
+        self._pulls.held.arrived(queues)
+        if self.group.ready and self.gossip.followers_hold_pulls and not self._commit_push_due:
             self._commit_push_due = True
             self._env.call_soon(self._push_commit)
 
     def _push_commit(self) -> None:
         self._commit_push_due = False
         if self.group.ready:
-            self._node.broadcast_commit()
+            self._log.broadcast_commit()

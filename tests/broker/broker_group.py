@@ -14,9 +14,9 @@ from dledger.store.disk import OsDisk
 from dledger.store.identity import FORMAT, Identity, write_identity
 from dledger.testing.ports import free_ports
 from dledger.types import Membership, ReplicaId
-from dledger_broker.broker import Broker
 from dledger_broker.broker_conf import ConfigValue
 from dledger_broker.features.pins.table import PutPin
+from dledger_broker.node import Broker
 
 NODE_IDS = ("broker-a-n0", "broker-a-n1", "broker-a-n2")
 

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from dledger.testing.ports import free_ports
-from dledger_broker.broker import Broker
 from dledger_broker.broker_conf import ConfigValue
 from dledger_broker.config import BrokerConfig, build_config
+from dledger_broker.node import Broker
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData, encode_heartbeat

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from dledger_broker.clients.tables import ClientChannel
+from dledger_broker.clients.channels import Channels
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features import FEATURES, group_settings, retention
 from dledger_broker.features.groups.proposals import GroupProposals
+from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.offsets.buffer import OffsetBuffer
+from dledger_broker.features.offsets.requests import OffsetProcessor
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Buffer
-from dledger_broker.processors.assembly import Processors, assemble
+from dledger_broker.service import BrokerService
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
@@ -111,7 +114,7 @@ class FakeClient:
         """Put whole frames in front of the broker, as one read."""
         frames, consumed = split_frames(data, len(data))
         assert consumed == len(data)
-        self.broker.parts.requests.on_frames(self, bytes(data), frames)
+        self.broker.service.requests.on_frames(self, bytes(data), frames)
 
     def call(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, serialize_type: int = 0
@@ -194,21 +197,21 @@ def records(response: RemotingCommand) -> list[MessageRecord]:
 
 @dataclass
 class ServedBroker:
-    """The processors and what they stand on."""
+    """A broker's service and what it stands on."""
 
     config: BrokerConfig
     memory: BrokerInMemory
     group: Group
     counters: BrokerCounters
-    parts: Processors
+    service: BrokerService
 
     @property
     def groups(self) -> GroupProposals:
-        return self.parts.groups
+        return self.service.parts[GroupRequests].proposals
 
     @property
     def offsets(self) -> OffsetBuffer:
-        return self.parts.commits.buffer
+        return self.service.parts[OffsetProcessor].commits.buffer
 
     def settle(self) -> None:
         """Let everything that is ready happen; no time passes."""
@@ -224,18 +227,17 @@ class ServedBroker:
 MakeBroker = Callable[..., ServedBroker]
 
 
-def make_served_broker(
-    config: BrokerConfig, memory: BrokerInMemory, connections: Callable[[], Iterable[ClientChannel]] = tuple
-) -> ServedBroker:
-    """The processors of a broker; `connections` are its clients' own ones, which most tests do without."""
+def make_served_broker(config: BrokerConfig, memory: BrokerInMemory, channels: Channels | None = None) -> ServedBroker:
+    """A broker's service that does nothing by itself; `channels` are its clients' own, which most tests do without."""
     group = Group(NODE_ID, "127.0.0.1:10911")
     counters = BrokerCounters()
     machine = memory.machine
-    parts = assemble(config, machine, memory.node, memory.env, group, counters, STORE_HOST, connections)
-    machine.on_leadership_changed.append(group.on_leadership)
-    machine.on_arrival = parts.pulls.held.arrived
+    features = [feature for feature in FEATURES if feature not in (group_settings.FEATURE, retention.FEATURE)]
+    service = BrokerService(
+        config, features, machine, memory.node, memory.env, group, counters, STORE_HOST, channels or Channels()
+    )
     group.on_leadership(machine.leadership)
-    return ServedBroker(config, memory, group, counters, parts)
+    return ServedBroker(config, memory, group, counters, service)
 
 
 @pytest.fixture

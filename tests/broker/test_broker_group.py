@@ -8,8 +8,8 @@ import msgspec
 from broker_group import BrokerGroup, client_of
 
 from dledger.replica.status import NodeStatus
-from dledger_broker.broker import Broker
-from dledger_broker.processors.membership import LEADER_CHANGED_CODE
+from dledger_broker.features.client_membership.clients import LEADER_CHANGED_CODE
+from dledger_broker.node import Broker
 from dledger_remoting.bodies import KVTable, decode_body
 from dledger_remoting.record import iter_records
 

@@ -19,9 +19,9 @@ from broker_in_process import Client, node_config, running
 from dledger.errors import IdentityError
 from dledger.testing.ports import free_ports
 from dledger_broker import process
-from dledger_broker.broker import Broker
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import ConfigError, StartError
+from dledger_broker.node import Broker
 from dledger_broker.process import PidFile, StopReport
 from dledger_remoting.record import iter_records
 
@@ -32,7 +32,7 @@ async def test_messages_outlive_a_restart(tmp_path: Path) -> None:
         client = await Client.connect(broker.listener.port)
         for number in range(10):
             assert (await client.send(b"%d" % number)).ext["queueOffset"] == str(number)
-        counters, gauges = broker.counters(), broker.gauges()
+        counters, gauges = broker.counters(), {gauge.name: gauge.read() for gauge in broker.gauges()}
         assert (counters["messages_in"], gauges["connections"]) == (10, 1)
         assert gauges["key_index_lag_bytes"] == broker.machine.keys.lag_bytes
         assert counters["peer_connects"] == counters["peer_dial_failures"] == 0, "it is alone"

@@ -19,11 +19,14 @@ from broker_in_process import node_config
 from dledger.node import Node
 from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
-from dledger_broker.broker import Broker
 from dledger_broker.clients.gossip import Gossip, Table, _encode
 from dledger_broker.clients.tables import ClientRow
+from dledger_broker.features.client_membership.clients import MembershipProcessor
 from dledger_broker.features.offsets.buffer import OffsetBuffer
+from dledger_broker.features.pulling.longpoll import LongPolls
+from dledger_broker.features.pulling.pull import PullProcessor
 from dledger_broker.features.retention.job import Retention
+from dledger_broker.features.runtime.description import RuntimeProcessor
 from dledger_broker.features.sending.send import SendProcessor
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
@@ -32,8 +35,7 @@ from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.members import Features
 from dledger_broker.kernel.topics import TopicTable
-from dledger_broker.processors.pull import PullProcessor
-from dledger_broker.processors.runtime import RuntimeProcessor
+from dledger_broker.node import Broker
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.records import Message
 from dledger_broker.views.checkpointer import Checkpointer
@@ -79,13 +81,13 @@ STARTED = [
     (Listener, "serve"),
     (Registrar, "start"),
 ]
-DRAINED = [(Node, "transfer_leadership"), (Registrar, "leave"), (PullProcessor, "stop_holding")]
+DRAINED = [(Node, "transfer_leadership"), (Registrar, "leave"), (PullProcessor, "release")]
 STOPPED = [
-    (RuntimeProcessor, "stop"),
     (Registrar, "stop"),
     (Gossip, "stop"),
+    (RuntimeProcessor, "stop"),
     (Retention, "stop"),
-    (PullProcessor, "stop_holding"),
+    (PullProcessor, "release"),
     (Forwarder, "close"),
     (Dispatcher, "close"),
     (SendProcessor, "close"),
@@ -185,16 +187,15 @@ def test_callbacks_are_registered_in_this_order(broker: Broker) -> None:
 
 
 def test_hooks_of_one_callback_are_these(broker: Broker) -> None:
-    gossip, registrar = broker.processors.gossip, broker.registrar
+    gossip, registrar = broker.service.gossip, broker.registrar
     assert name_of(broker.machine.on_arrival) == "BrokerService._on_arrival"
     assert name_of(gossip.local._changed) == "Gossip._local_changed"
-    assert name_of(gossip._notify) == "MembershipProcessor.notify"
-    assert name_of(gossip._joined) == "MembershipProcessor.ensure_all"
+    assert isinstance(gossip._members, MembershipProcessor)
+    assert isinstance(gossip._held, LongPolls)
     assert name_of(gossip._learned) == "BrokerMachine.learn_features"
-    assert name_of(gossip._notify.__self__._release_pulls) == "LongPolls.release_groups"
     assert name_of(registrar.on_told) == "Announcements.check"
-    assert name_of(broker.processors.announcements._told) == "Registrar.told_version"
-    assert name_of(broker.processors.announcements._hurry) == "Registrar.hurry"
+    assert name_of(broker.service.announcements._told) == "Registrar.told_version"
+    assert name_of(broker.service.announcements._hurry) == "Registrar.hurry"
 
 
 def test_leadership_is_told_in_this_order(broker: Broker) -> None:
@@ -231,6 +232,19 @@ class Client:
         self.client_ids: set[str] = set()
 
 
+class ToldMembers:
+    """What is told of members, which only notes that."""
+
+    def __init__(self, trace: list[str]) -> None:
+        self._trace = trace
+
+    def notify(self, *_: object) -> None:
+        self._trace.append("MembershipProcessor.notify")
+
+    def ensure_all(self, *_: object) -> None:
+        self._trace.append("MembershipProcessor.ensure_all")
+
+
 class Others:
     """The channel to the other nodes."""
 
@@ -245,9 +259,9 @@ class Others:
 @pytest.fixture
 def members(broker: Broker) -> tuple[Gossip, list[str]]:
     """A leader's part in the exchange about clients, and what it calls."""
-    gossip, trace = broker.processors.gossip, list[str]()
-    for name in ("_notify", "_joined", "_learned"):
-        setattr(gossip, name, partial(lambda called, *_: trace.append(called), name_of(getattr(gossip, name))))
+    gossip, trace = broker.service.gossip, list[str]()
+    gossip._learned = lambda *_: trace.append("BrokerMachine.learn_features")
+    gossip._members = ToldMembers(trace)
     gossip._channel = Others(trace)
     gossip._peers = (OTHER.node_id, "broker-a-n2")
     return gossip, trace
@@ -317,8 +331,8 @@ async def test_a_broker_starts_drains_and_stops_in_this_order(tmp_path: Path) ->
     with traced(*STARTED) as started:
         await broker.start()
     await lead(broker)
-    broker.processors.gossip._peers = (OTHER.node_id,)
-    broker.processors.gossip._channel = Others([])
+    broker.service.gossip._peers = (OTHER.node_id,)
+    broker.service.gossip._channel = Others([])
     with mock.patch.object(Node, "transfer_leadership", mock.AsyncMock(return_value=True)), traced(*DRAINED) as drained:
         await broker.drain()
     with traced(*STOPPED) as stopped:

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,9 +24,10 @@ from dledger.environment import Environment
 from dledger.format import HEADER_BYTES
 from dledger.statemachine import Leadership
 from dledger.types import EntryKind
+from dledger_broker.clients.channels import Channels
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.config import BrokerConfig
-from dledger_broker.founding import Founding
+from dledger_broker.features.group_settings.settings import Founding
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener
 from dledger_broker.kernel.leadership import Group
@@ -40,7 +40,7 @@ from tests.recorded.golden_files import bytes_text
 
 CHANNEL_NUMBERS = "dledger_broker.kernel.requests._channels"
 """Where the numbers in the keys of channels come from."""
-VERSION = "dledger_broker.processors.runtime.package_version"
+VERSION = "dledger_broker.features.runtime.description.package_version"
 """What a node says that its version is."""
 TOLD_KINDS = (16, 17, 300)
 """What a node tells the leader that it understands: more with every feature."""
@@ -59,15 +59,19 @@ def fix_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.randbits", lambda bits: 0x5EED_0000_0001 & ((1 << bits) - 1))
     monkeypatch.setattr(CHANNEL_NUMBERS, count(1_000))
     monkeypatch.setattr(VERSION, lambda: "1.2.3")
-    monkeypatch.setattr("dledger_broker.processors.assembly.Gossip", gossip_that_tells)
+    monkeypatch.setattr("dledger_broker.service.Gossip", gossip_that_tells)
     random.seed(7)
 
 
 def gossip_that_tells(
-    env: Environment, group: Group, peers: Iterable[str], _kinds: tuple[int, ...], **hooks: Any
+    env: Environment,
+    group: Group,
+    peers: Iterable[str],
+    _kinds: tuple[int, ...],
+    learned: Callable[[str, tuple[int, ...]], None],
 ) -> Gossip:
     """Return a node's part in the exchange that tells others `TOLD_KINDS`."""
-    return Gossip(env, group, peers, TOLD_KINDS, **hooks)
+    return Gossip(env, group, peers, TOLD_KINDS, learned)
 
 
 class Record:
@@ -84,7 +88,7 @@ class Record:
         self.lines.append(f"==== {what}")
         broker = Broker(self, **config)
         self._brokers.append(broker)
-        self.routes |= set(broker.served.parts.requests._table)
+        self.routes |= set(broker.served.service.requests._table)
         return broker
 
     def closed(self) -> list[str]:
@@ -103,12 +107,15 @@ class Broker:
         self.config = BrokerConfig(**keys)  # type: ignore[arg-type]
         self.memory = BrokerInMemory()
         self._clients: dict[str, Client] = {}
-        self.served = make_served_broker(
-            self.config, self.memory, lambda: [client.connection for client in self._clients.values()]
-        )
-        parts = self.served.parts
+        self.served = make_served_broker(self.config, self.memory, Channels(self))
+        service = self.served.service
         self._listener = Listener(
-            NODE_ID, self.config, self.served.counters, parts.requests.on_reads, parts.gossip.local.channel_lost
+            NODE_ID,
+            self.config,
+            self.served.counters,
+            set(),
+            service.requests.on_reads,
+            service.gossip.local.channel_lost,
         )
         Founding(self.memory.machine, self.memory.env, self.config)
         self.served.settle()
@@ -120,6 +127,10 @@ class Broker:
         self._happened = 0
 
     # ---------------------------------------------------------------- clients
+
+    def __iter__(self) -> Iterator[ClientConnection]:
+        """Return the connections of all clients."""
+        return (client.connection for client in self._clients.values())
 
     async def ask(
         self,

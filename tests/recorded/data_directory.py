@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from dledger_broker.features.retention.job import Retention
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.record import MessageRecord, iter_records
@@ -120,7 +121,7 @@ async def _commit_and_delete(small: SmallBroker) -> None:
 
 async def _trim(small: SmallBroker) -> None:
     """Drop the oldest segment, as retention does."""
-    node, retention = small.broker.node, small.broker._service.retention.trimming
+    node, retention = small.broker.node, small.broker.service.parts[Retention].trimming
     position = node.trim_candidates()[0]
     trimmed: list[int] = []
     node.on_trimmed(trimmed.append)

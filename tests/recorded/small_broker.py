@@ -15,10 +15,10 @@ import pytest
 
 from dledger.config import NodeConfig
 from dledger.environment import AsyncioEnvironment
-from dledger_broker import broker as broker_module
-from dledger_broker.broker import Broker
+from dledger_broker import node as broker_module
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_broker.kernel.machine import MachineConfig
+from dledger_broker.node import Broker
 from dledger_remoting.command import RemotingCommand
 from tests.broker.broker_in_process import Client, node_config
 

@@ -78,7 +78,7 @@ async def passed_on(record: Record) -> None:
     broker.create_topic("T1")
     await broker.ask("its group is made", 11, pull_ext("T1"))
     exchange = Exchange(broker, "forwarding")
-    broker.served.parts.forwarder.attach(exchange)
+    broker.served.service.forwarder.attach(exchange)
     await broker.follow()
     await broker.ask("who the client is", 34, body=heartbeat("c1"))
     for what, code, ext in (("a send", 310, send_ext("T1")), ("a question", 30, QUEUE)):
@@ -117,7 +117,7 @@ async def taken_over(record: Record) -> None:
     leader = broker_of_three(record, "a node to which requests are passed on")
     leader.create_topic("T1")
     exchange = Exchange(leader, "forwarding")
-    handler = leader.served.parts.forwarder.on_request
+    handler = leader.served.service.forwarder.on_request
     send, question = RemotingCommand(310, 1, ext=send_ext("T1"), body=b"hello"), RemotingCommand(30, 2, ext=QUEUE)
     quiet = RemotingCommand(310, 3, FLAG_ONEWAY, ext=send_ext("T1"), body=b"hello")
     for command in (send, question, quiet):
@@ -155,7 +155,7 @@ async def follower_tells(record: Record) -> None:
     await broker.ask("its group is made", 11, pull_ext("T1"))
     await broker.follow()
     exchange = Exchange(broker, "gossip")
-    gossip = broker.served.parts.gossip
+    gossip = broker.served.service.gossip
     gossip.start(exchange)
     await exchange.answer(hello("10.0.0.3:20002"))
     await broker.pass_time(0.05)
@@ -183,7 +183,7 @@ async def follower_tells(record: Record) -> None:
 async def leader_is_told(record: Record) -> None:
     broker = broker_of_three(record, "a leader that is told")
     exchange = Exchange(broker, "gossip")
-    gossip = broker.served.parts.gossip
+    gossip = broker.served.service.gossip
     gossip.start(exchange)
     member = msgspec.to_builtins(decode_heartbeat(heartbeat("c1")).consumer_data_set)
     row = ("c1", "10.0.0.9:50000", 0, 479, ("PG",), member)

@@ -20,9 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from dledger.errors import LogError
 from dledger.net.proof import prove
 from dledger.replica.status import LoopLateness, NodeStatus, PeerStatus
-from dledger_broker.broker import Broker
 from dledger_broker.frontend import http as broker_http
 from dledger_broker.kernel.state import BrokerState
+from dledger_broker.node import Broker
 from dledger_namesrv import http as name_server_http
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.metrics import NameServerCounters

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import MISSING, fields
-from inspect import signature
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -11,12 +10,13 @@ import pytest
 from dledger_broker.broker_conf import _WITHOUT_EFFECT
 from dledger_broker.broker_conf import ALIASES as CONF_ALIASES
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.client_membership.clients import LEADER_CHANGED_CODE
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.processors.membership import LEADER_CHANGED_CODE
-from dledger_broker.processors.table import routes
+from dledger_broker.testing import BrokerInMemory
 from dledger_namesrv.config import ALIASES, NameServerConfig
 from dledger_namesrv.processors import Processors
 from dledger_remoting.codes import RequestCode
+from tests.broker.served_broker import NODE_ID, make_served_broker
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -68,7 +68,8 @@ def test_every_alias_of_rocketmq_stands_on_the_page():
 
 
 def test_the_request_codes_that_brokers_answer_are_those_on_the_page():
-    table = routes(*(Mock() for _ in signature(routes).parameters))
+    config = BrokerConfig(broker_group="broker-a", node_id=NODE_ID, data_dir=Path("unused"))
+    table = make_served_broker(config, BrokerInMemory()).service.parts.routes()
     page = re.findall(r"^\| (\d+) \| `(\w+)` \| (any|leader|confirmed) \|", WIRE_BROKERS, re.MULTILINE)
     documented = {(int(code), name): NEEDS[who] for code, name, who in page}
     assert documented == {(code, RequestCode(code).name): route.needs.name for code, route in table.items()}

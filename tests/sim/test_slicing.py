@@ -108,7 +108,7 @@ def test_the_client_port(sent: list[bytes], lengths: list[int]) -> None:
 
     async def feed() -> None:
         config = BrokerConfig(broker_group="b", node_id="n", data_dir=Path("unused"))
-        listener = Listener("n", config, BrokerCounters(), on_reads, lambda _: None)
+        listener = Listener("n", config, BrokerCounters(), set(), on_reads, lambda _: None)
         connection, wire = ClientConnection(listener), Wire()
         connection.connection_made(wire)
         for piece in pieces(requests(sent), lengths):

@@ -85,13 +85,30 @@ class Channel(Protocol):
         """Send a request; False if nothing was sent."""
 
 
+class Members(Protocol):
+    """Told of the members of consumer groups."""
+
+    def notify(self, groups: set[str], clients: Container[str] | None) -> None:
+        """These clients of this node, or all, are to look again at these groups."""
+
+    def ensure_all(self, rows: Iterable[ClientRow]) -> None:
+        """Leader: these clients came, or changed; their groups are to get what they need."""
+
+
+class HeldPulls(Protocol):
+    """Pulls that wait on this node."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def release_groups(self, groups: Container[str]) -> None:
+        """Answer those of these consumer groups."""
+
+
 class Gossip:
     """One node's part in it.
 
-    `kinds` are the command kinds that this node understands.  `notify(groups, clients)` tells these clients of this
-    node, or all, that consumer groups changed; `joined(rows)` is told on the leader which clients came or changed, so
-    that their groups get what they need; `learned(node, kinds)` which command kinds another node understands;
-    `holds_pulls()` says whether long polls wait on this node.
+    `kinds` are the command kinds that this node understands; `learned(node, kinds)` is told those of another one.
     """
 
     def __init__(
@@ -100,20 +117,15 @@ class Gossip:
         group: Group,
         peers: Iterable[str],
         kinds: tuple[int, ...],
-        *,
-        notify: Callable[[set[str], Container[str] | None], None],
-        joined: Callable[[list[ClientRow]], None],
         learned: Callable[[str, tuple[int, ...]], None],
-        holds_pulls: Callable[[], bool],
     ) -> None:
         self._env = env
         self._group = group
         self._peers = tuple(peers)
         self._kinds = kinds
-        self._notify = notify
-        self._joined = joined
         self._learned = learned
-        self._holds_pulls = holds_pulls
+        self._members: Members
+        self._held: HeldPulls | None = None
         self.local = LocalClients(self._local_changed)
         self.merged = MergedClients(group.node_id, self.local.index)
         self._channel: Channel | None = None
@@ -133,12 +145,29 @@ class Gossip:
         self._holding: set[str] = set()
         self._timer: Cancellable | None = None
         self._send_timer: Cancellable | None = None
-        group.listeners.append(self._on_leadership)
+
+    def attach_members(self, members: Members) -> None:
+        """Name who is told of members, before the node starts; it is told of a new leader first."""
+        self._members = members
+        self._group.listeners.append(self._on_leadership)
+
+    def attach_pulls(self, held: HeldPulls) -> None:
+        """Name the pulls that wait."""
+        self._held = held
+
+    def release_pulls(self, groups: set[str]) -> None:
+        """Answer what waits of these groups; before their members are told to look again (40)."""
+        if self._held is not None:
+            self._held.release_groups(groups)
 
     @property
     def followers_hold_pulls(self) -> bool:
         """True if a node that heard nothing of the newest commits has clients waiting for them."""
         return bool(self._holding)
+
+    @property
+    def _holds_pulls(self) -> bool:
+        return self._held is not None and len(self._held) > 0
 
     def start(self, channel: Channel) -> None:
         """Begin to tell."""
@@ -153,7 +182,7 @@ class Gossip:
 
     def hold_changed(self) -> None:
         """Long polls began to wait on this node, or none waits any more."""
-        if self._told_holding != self._holds_pulls():
+        if self._told_holding != self._holds_pulls:
             self._schedule()
 
     def when_told(self, done: Callable[[], None]) -> None:
@@ -190,7 +219,7 @@ class Gossip:
     def _local_changed(self, client_ids: set[str], groups: set[str]) -> None:
         if self._group.ready:
             rows = self.local.index.rows
-            self._joined([rows[client_id] for client_id in client_ids if client_id in rows])
+            self._members.ensure_all([rows[client_id] for client_id in client_ids if client_id in rows])
             news = {group for group in groups if any(self.merged.is_news(client, group) for client in client_ids)}
             if news:
                 self._tell_groups(news)
@@ -198,7 +227,7 @@ class Gossip:
         self._changed_ids |= client_ids
         self._schedule()
         if groups and self._group.leader_id is None:
-            self._notify(groups, None)
+            self._members.notify(groups, None)
 
     def _schedule(self) -> None:
         if self._send_timer is None:
@@ -216,7 +245,7 @@ class Gossip:
         ids = set(rows) if whole else self._changed_ids
         told = _that_fit(ids, rows)
         self._changed_ids = ids.difference(told)
-        self._told_holding = self._holds_pulls()
+        self._told_holding = self._holds_pulls
         table = Table(
             self._own_address(),
             whole,
@@ -261,7 +290,7 @@ class Gossip:
 
     def _tell_groups(self, groups: set[str]) -> None:
         """Have every client of these groups look again."""
-        self._notify(groups, None)
+        self._members.notify(groups, None)
         if self._channel is not None:
             for peer in self._peers:
                 clients = self.merged.told_by(peer, groups)
@@ -284,7 +313,7 @@ class Gossip:
         self._learned(node_id, table.kinds)
         if self._group.ready:
             if table.rows:
-                self._joined(list(table.rows))
+                self._members.ensure_all(list(table.rows))
             if changed:
                 self._tell_groups(changed)
 
@@ -297,7 +326,7 @@ class Gossip:
         if isinstance(message, Table):
             self._take_table(sender.node_id, message)
         elif isinstance(message, GroupsChanged):
-            self._notify(set(message.groups), message.clients)
+            self._members.notify(set(message.groups), message.clients)
         reply(_encode(Hello(self._own_address())))
 
     def _learn(self, node_id: str, answer: bytes) -> None:
@@ -310,7 +339,7 @@ class Gossip:
                 self._ready_term, self._ready_at = self._group.term, self._env.now()
             rows = list(self.local.index.rows.values())
             if rows:
-                self._joined(rows)
+                self._members.ensure_all(rows)
         self._say_hello()
         self._schedule()
 

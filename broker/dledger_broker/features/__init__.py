@@ -1,24 +1,42 @@
-"""Features of the broker: what is replicated and asked for beside topics, queues and members, which are the kernel's.
+"""Features of the broker: each folder is one, with what it replicates and what it does on a node.
 
-`FEATURES` lists them explicitly; nothing registers itself.
+`FEATURES` lists them explicitly; nothing registers itself. In this order their parts are made, so that a part comes
+behind those that it asks, and all are told of leadership, topics, groups and members.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dledger_broker.features.groups import FEATURE as GROUPS
-from dledger_broker.features.offsets import FEATURE as OFFSETS
-from dledger_broker.features.pins import FEATURE as PINS
-from dledger_broker.features.sending.dedup.remembered import REMEMBERED, SEND_COMMANDS
-from dledger_broker.kernel.feature import Feature
+from dledger_broker.features import (
+    client_membership,
+    group_settings,
+    groups,
+    offsets,
+    pins,
+    pulling,
+    queries,
+    ranges,
+    retention,
+    runtime,
+    sending,
+    topics,
+)
 from dledger_broker.kernel.state import registry_of
 
 FEATURES: Final = (
-    GROUPS,
-    OFFSETS,
-    PINS,
-    Feature("idempotent sends", SEND_COMMANDS, REMEMBERED),
+    topics.FEATURE,
+    groups.FEATURE,
+    offsets.FEATURE,
+    client_membership.FEATURE,
+    sending.FEATURE,
+    pulling.FEATURE,
+    queries.FEATURE,
+    pins.FEATURE,
+    ranges.FEATURE,
+    retention.FEATURE,
+    group_settings.FEATURE,
+    runtime.FEATURE,
 )
 
 COMMANDS: Final = registry_of(FEATURES)

@@ -26,6 +26,7 @@ from dledger.replica.status import NodeStatus
 from dledger.types import Role
 from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.kernel.counters import HELP
+from dledger_broker.kernel.parts import Gauge
 from dledger_broker.kernel.state import BrokerState
 
 ROLES = tuple(role.name.lower() for role in Role)
@@ -49,8 +50,8 @@ class Figures(Protocol):
     def counters(self) -> Mapping[str, int]:
         """Numbers that only grow, by name: requests, bytes, refusals, limits reached."""
 
-    def gauges(self) -> Mapping[str, float]:
-        """Numbers of this moment, by name: connections, requests in flight, held pulls."""
+    def gauges(self) -> Iterable[Gauge]:
+        """Numbers of this moment: connections, requests in flight, held pulls."""
 
 
 class NodeCollector(Collector):
@@ -169,14 +170,14 @@ def _peers(status: NodeStatus, node: tuple[str, str, str]) -> Iterator[Metric]:
         yield family
 
 
-def _own(status: NodeStatus, counters: Mapping[str, int], gauges: Mapping[str, float]) -> Iterator[Metric]:
+def _own(status: NodeStatus, counters: Mapping[str, int], gauges: Iterable[Gauge]) -> Iterator[Metric]:
     """The broker's own numbers, under their own names."""
     node = (status.cluster, status.group, status.node_id)
     for name, value in counters.items():
         counter = CounterMetricFamily(f"dledger_broker_{name}", HELP[name], labels=_NODE_LABELS)
         counter.add_metric(node, value)
         yield counter
-    for name, number in gauges.items():
-        gauge = GaugeMetricFamily(f"dledger_broker_{name}", HELP[name], labels=_NODE_LABELS)
-        gauge.add_metric(node, number)
-        yield gauge
+    for gauge in gauges:
+        family = GaugeMetricFamily(f"dledger_broker_{gauge.name}", gauge.help, labels=_NODE_LABELS)
+        family.add_metric(node, gauge.read())
+        yield family

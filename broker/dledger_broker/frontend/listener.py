@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from dledger.net.request_memory import RequestMemory, RequestMemoryLimits
@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Listener:
-    """All connections of clients to this node.
+    """All connections of clients to this node: those that are open are in `connections`.
 
     `on_reads` gets what all connections have received in a turn. `on_lost` is told of every connection that had been
     admitted, after everything that came over it.
@@ -40,6 +40,7 @@ class Listener:
         node_id: str,
         limits: BrokerConfig,
         counters: BrokerCounters,
+        connections: set[ClientConnection],
         on_reads: Callable[[Sequence[Read]], None],
         on_lost: Callable[[ClientConnection], None],
     ) -> None:
@@ -51,7 +52,7 @@ class Listener:
         self._reads: list[tuple[ClientConnection, bytes, list[FrameBounds]]] = []
         self._read_bytes = 0
         self._on_lost = on_lost
-        self._connections: set[ClientConnection] = set()
+        self._connections = connections
         self.request_memory = RequestMemory(
             self._connections,
             self.loop,
@@ -65,11 +66,6 @@ class Listener:
         self.is_deaf = False
         """No connection is read any more, as the node stops."""
         self._complain_at = 0.0
-
-    @property
-    def connections(self) -> Iterable[ClientConnection]:
-        """The open connections."""
-        return self._connections
 
     @property
     def port(self) -> int:

@@ -63,14 +63,12 @@ HELP: Final[Mapping[str, str]] = {
     "clients": "Producers and consumers that have announced themselves to this node",
     "requests_in_flight": "Requests that are not answered yet",
     "partial_bytes": "Bytes of requests that have not fully arrived",
-    "held_pulls": "Long polls that wait for messages",
     "forwards_waiting": "Requests that wait for a leader to pass them on to",
     "name_servers_registered": "Name servers that list this node",
-    "pins": "Pins that keep parts of the log from being trimmed",
-    "idempotent_keys": "Rows that remember idempotent sends, each one of them, or up to 16 whose unique keys follow on",
     "key_index_lag_bytes": "How much of the log a query by key has to search because it is not indexed yet",
 }
-"""What each number of the exporter means, counters first, by its name without `dledger_broker_`."""
+"""What each number of the exporter means, counters first, by its name without `dledger_broker_`; features have others.
+"""
 
 
 @dataclass(slots=True)

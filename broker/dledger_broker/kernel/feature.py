@@ -1,17 +1,17 @@
-"""Declaration of a feature: what it adds to the replicated state."""
+"""Declaration of the replicated half of a feature: what it adds to the state that all nodes have."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dledger_broker.kernel.commands import Kinds
 from dledger_broker.kernel.tables import Table, TableKey
 
 
-@dataclass(frozen=True)
-class Feature:
-    """A feature's commands, and its table, which applies them."""
+@dataclass(frozen=True, kw_only=True)
+class Replicated:
+    """A feature's commands, and its table, which applies them; many features have neither."""
 
     name: str
-    commands: Kinds
-    table: TableKey[Table]
+    commands: Kinds = field(default_factory=dict)
+    table: TableKey[Table] | None = None

@@ -21,6 +21,8 @@ class Group:
         self.term = 0
         self.leader_id: str | None = None
         self.ready = False
+        self.is_leaving = False
+        """This node hands over and leaves its group's route; set by whoever drains it."""
         self.listeners: list[Callable[[], None]] = []
         self.resumers: list[Callable[[], None]] = []
         self._addresses = {node_id: address}

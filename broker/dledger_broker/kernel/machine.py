@@ -34,7 +34,7 @@ from dledger.types import SnapshotMeta
 from dledger_broker.kernel.applying_records import dispatch, redispatch, scan_entry
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done, QueueRun, StagedContext
-from dledger_broker.kernel.feature import Feature
+from dledger_broker.kernel.feature import Replicated
 from dledger_broker.kernel.lookup import Queries
 from dledger_broker.kernel.members import Features
 from dledger_broker.kernel.overlay import Overlay
@@ -89,7 +89,7 @@ class BrokerMachine:
         data_dir: str,
         *,
         env: Environment,
-        features: Sequence[Feature],
+        features: Sequence[Replicated],
         config: MachineConfig | None = None,
         disk: Disk | None = None,
     ) -> None:

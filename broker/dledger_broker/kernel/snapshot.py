@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from dledger.errors import CorruptionError
-from dledger_broker.kernel.feature import Feature
+from dledger_broker.kernel.feature import Replicated
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.tables import Frame
 
@@ -53,7 +53,7 @@ def encode_state(state: BrokerState, now: float) -> Iterator[bytes]:
     return map(_framed, frames)
 
 
-def decode_state(chunks: Iterable[bytes], now: float, features: Sequence[Feature]) -> BrokerState:
+def decode_state(chunks: Iterable[bytes], now: float, features: Sequence[Replicated]) -> BrokerState:
     """The state in a stream; what it remembers of commits counts as new at `now`, a time of the event loop's clock.
 
     Raises `CorruptionError` if the stream is incomplete or its digest does not match."""

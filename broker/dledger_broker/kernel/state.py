@@ -9,7 +9,7 @@ from dledger.format import COMMAND_HEADER_BYTES, iter_commands, only_kind
 from dledger.statemachine import CommittedEntry
 from dledger_broker.kernel.commands import FIRST_KIND, Command, CommandRegistry, RawCommand, RawHandler
 from dledger_broker.kernel.digest import MASK
-from dledger_broker.kernel.feature import Feature
+from dledger_broker.kernel.feature import Replicated
 from dledger_broker.kernel.members import MEMBER_COMMANDS, MemberTable
 from dledger_broker.kernel.tables import Changes, Table, TableKey
 from dledger_broker.kernel.topics import TOPIC_COMMANDS, TopicTable
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Table)
 KERNEL_COMMANDS: Final = (TOPIC_COMMANDS, TRIM_COMMANDS, MEMBER_COMMANDS)
 
 
-def registry_of(features: Sequence[Feature]) -> CommandRegistry:
+def registry_of(features: Sequence[Replicated]) -> CommandRegistry:
     """Every command that the kernel and these features understand."""
     return CommandRegistry(*KERNEL_COMMANDS, *(feature.commands for feature in features))
 
@@ -32,17 +32,18 @@ class BrokerState:
     what `topic_table` has, to be read.  `tables` is the order in which tables are told what happened.
     """
 
-    def __init__(self, features: Sequence[Feature]) -> None:
+    def __init__(self, features: Sequence[Replicated]) -> None:
         self.topic_table = TopicTable()
         self.topics = self.topic_table.by_name
         self.topics_by_bytes = self.topic_table.by_bytes
         self.trims = Trims(self.topic_table)
         self.members = MemberTable()
-        self._by_key = {feature.table: feature.table.make() for feature in features}
+        keys = [feature.table for feature in features if feature.table is not None]
+        self._by_key = {key: key.make() for key in keys}
         self.tables: Sequence[Table] = (self.topic_table, self.trims, self.members, *self._by_key.values())
         owners: list[tuple[Mapping[int, type[Command]], Table]] = [
             *zip(KERNEL_COMMANDS, (self.topic_table, self.trims, self.members), strict=True),
-            *((feature.commands, self._by_key[feature.table]) for feature in features),
+            *((feature.commands, self._by_key[feature.table]) for feature in features if feature.table is not None),
         ]
         self._owners = {command: table for commands, table in owners for command in commands.values()}
         self._raw_handlers: Mapping[int, RawHandler] = {

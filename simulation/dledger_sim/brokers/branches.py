@@ -15,6 +15,7 @@ import msgspec
 
 from dledger_broker.errors import wire_error
 from dledger_broker.features.offsets.requests import OffsetProcessor
+from dledger_broker.features.retention.job import Retention
 from dledger_broker.frontend.dispatch import UNSURE_CODES, Dispatcher
 from dledger_broker.frontend.forwarding import Envelope, Forwarder
 from dledger_broker.kernel.leadership import Group
@@ -27,11 +28,11 @@ _decode: Final = msgspec.msgpack.Decoder(Envelope).decode
 
 def watch(service: BrokerService, counts: Counter[str]) -> None:
     """Count what the requests of one life of a node go through, and what grows too old."""
-    processors, group = service.processors, service.group
-    _watch_forwarder(processors.forwarder, group, counts)
-    _watch_offsets(processors.offsets, counts)
-    _watch_requests(processors.requests, group, counts)
-    _before(service.retention, "_trim_if_due", lambda before: counts.update({"log too old": before > 0}))
+    group = service.group
+    _watch_forwarder(service.forwarder, group, counts)
+    _watch_offsets(service.parts[OffsetProcessor], counts)
+    _watch_requests(service.requests, group, counts)
+    _before(service.parts[Retention], "_trim_if_due", lambda before: counts.update({"log too old": before > 0}))
 
 
 def _before(owner: object, name: str, see: Callable[..., None]) -> None:

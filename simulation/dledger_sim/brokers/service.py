@@ -10,8 +10,13 @@ from typing import Final
 
 from dledger.invariants import InvariantError
 from dledger.statemachine import Leadership
+from dledger_broker.clients.channels import Channels
 from dledger_broker.config import Address, BrokerConfig
-from dledger_broker.features import FEATURES
+from dledger_broker.features import FEATURES, runtime
+from dledger_broker.features.offsets.requests import OffsetProcessor
+from dledger_broker.features.pins.requests import PinProcessor
+from dledger_broker.features.pulling.pull import PullProcessor
+from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.retention.policy import RetentionPolicy
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
@@ -32,6 +37,8 @@ from dledger_sim.log.scheduler import Scheduler
 HOST: Final = "127.0.0.1"
 FIRST_PORT: Final = 10911
 PORT_STEP: Final = 10
+SIMULATED: Final = tuple(feature for feature in FEATURES if feature is not runtime.FEATURE)
+"""Nobody asks a simulated node for its description, which looks at its counters every second."""
 CHUNK_BYTES: Final = 200
 """A snapshot of some 4 KB is sent in pieces, and these are more than may wait for the receiver's disk."""
 
@@ -87,7 +94,7 @@ class SimBroker:
         self.broker = BrokerMachine(
             "",
             env=environment,
-            features=FEATURES,
+            features=SIMULATED,
             config=MachineConfig(
                 node_id=name,
                 view_flush_ms=settings.view_flush_ms,
@@ -106,14 +113,17 @@ class SimBroker:
         self.waiting = Waiting(life, scheduler, self.broker, truth)
         self.machine = WatchedMachine(self.broker, life, truth, self.waiting)
         group = Group(name, str(config.advertised))
-        self.service = BrokerService(config, self.broker, node, environment, group, self.counters, address, lambda: ())
-        self.service.retention.policy = RetentionPolicy(max_age_ms=settings.retention_ms)
-        self.waiting.watch(self.service.processors.pulls, group)
+        self.service = BrokerService(
+            config, SIMULATED, self.broker, node, environment, group, self.counters, address, Channels()
+        )
+        self.retention = self.service.parts[Retention]
+        self.retention.policy = RetentionPolicy(max_age_ms=settings.retention_ms)
+        self.waiting.watch(self.service.parts[PullProcessor], group)
         self.machine.checks.append(
             watch_proposals(
                 self.broker,
-                self.service.processors.commits.buffer,
-                self.service.retention.trimming,
+                self.service.parts[OffsetProcessor].commits.buffer,
+                self.retention.trimming,
                 lambda: scheduler.now,
                 lambda: environment.paused_until,
             )
@@ -139,7 +149,7 @@ class SimBroker:
 
     def leave(self) -> None:
         """See `Service.leave`."""
-        self.service.processors.pulls.stop_holding()
+        self.service.release()
 
     def stop(self, done: Callable[[], None]) -> None:
         """See `Service.stop`."""
@@ -148,12 +158,12 @@ class SimBroker:
             leads = self.reign and not self._obstacles.busy_share and not self._truth.disks_filled
             await self.service.settle(self._close_intake)
             if leads and self.reign:
-                nothing_is_collected(self.broker, self.service.processors.commits.buffer)
+                nothing_is_collected(self.broker, self.service.parts[OffsetProcessor].commits.buffer)
             if self._life.replica.failure is None:
                 await self.broker.close()
             await self.service.part()
             if leads and self.reign:
-                nothing_is_collected(self.broker, self.service.processors.commits.buffer)
+                nothing_is_collected(self.broker, self.service.parts[OffsetProcessor].commits.buffer)
             done()
 
         self._life.environment.loop.create_task(close())
@@ -163,8 +173,8 @@ class SimBroker:
 
     def trim(self, position: int) -> None:
         """See `Service.trim`; what is pinned stays, as it does unless a disk is too full."""
-        pinned = self.service.processors.pins.lowest(self._life.environment.wall_ms())
-        trimming = self.service.retention.trimming
+        pinned = self.service.parts[PinProcessor].proposed.lowest(self._life.environment.wall_ms())
+        trimming = self.retention.trimming
         if not trimming.is_busy and (pinned is None or position <= pinned):
             trimming.trim(position)
 
@@ -176,7 +186,7 @@ class SimBroker:
     def on_frames(self, origin: SimConnection, data: bytes, frames: list[FrameBounds]) -> None:
         """Requests came over a connection."""
         self.connections[origin] = None
-        self.service.processors.requests.on_frames(origin, data, frames)
+        self.service.requests.on_frames(origin, data, frames)
 
 
 def _peer_address(name: str) -> Address:

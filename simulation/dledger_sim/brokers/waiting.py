@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from dledger_broker.features.pulling.longpoll import HeldPull
+from dledger_broker.features.pulling.pull import MAX_SUSPEND_S, PullProcessor
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request
-from dledger_broker.longpoll import HeldPull
-from dledger_broker.processors.pull import MAX_SUSPEND_S, PullProcessor
 from dledger_broker.views.reading import GetResult
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.headers_consume import PULL_SUSPEND

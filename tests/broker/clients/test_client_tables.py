@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 
 import pytest
 
@@ -69,11 +69,19 @@ class Node:
             self.group,
             [other for other in node_ids if other != node_id],
             COMMANDS.kinds,
-            notify=self.notify,
-            joined=self.joined.extend,
-            learned=lambda node_id, kinds: self.learned.update({node_id: kinds}),
-            holds_pulls=lambda: self.holding,
+            lambda node_id, kinds: self.learned.update({node_id: kinds}),
         )
+        self.gossip.attach_members(self)
+        self.gossip.attach_pulls(self)
+
+    def __len__(self) -> int:
+        return int(self.holding)
+
+    def release_groups(self, groups: Container[str]) -> None:
+        raise AssertionError("whoever tells members has their pulls released")
+
+    def ensure_all(self, rows: Iterable[ClientRow]) -> None:
+        self.joined.extend(rows)
 
     def notify(self, groups: set[str], clients: Container[str] | None) -> None:
         self.notified.append(groups)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from served_broker import FakeClient, ServedBroker, pull_ext, send_ext
 
+from dledger_broker.features.group_settings.settings import Founding
 from dledger_broker.features.offsets.table import OFFSETS
-from dledger_broker.founding import Founding
 from dledger_remoting.topics import SubscriptionGroupConfig
 
 KEY = ("CG", "T1", 0)

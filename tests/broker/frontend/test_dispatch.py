@@ -16,7 +16,7 @@ def test_an_answer_fits_a_frame_of_the_protocol_whatever_frames_a_node_takes(mak
     broker = make_broker(max_frame_bytes=64 << 20, max_partial_bytes=128 << 20)
     request = Request(broker.client(), 21, 1, 0, 0, b'{"code":21}', b"", 0.0)
     with pytest.raises(MessageIllegal, match="ask for less"):
-        broker.parts.requests.respond(request, bytes(MAX_FRAME_BYTES - 100))
+        broker.service.requests.respond(request, bytes(MAX_FRAME_BYTES - 100))
 
 
 @pytest.mark.parametrize("code", [RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.POP_MESSAGE, 31_999])

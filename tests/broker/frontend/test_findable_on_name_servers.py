@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest_asyncio
 from broker_in_process import Client, node_config, running
 
-from dledger_broker.broker import Broker
+from dledger_broker.node import Broker
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.server import NameServer
 

@@ -15,13 +15,13 @@ from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.pins.requests import _own_request
+from dledger_broker.features.pulling.pull import HELD
 from dledger_broker.frontend import forwarding
 from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin, Forwarder
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Buffer, Request, read_request
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
-from dledger_broker.processors.pull import HELD
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command, encode_json_header

@@ -18,6 +18,7 @@ from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.frontend.exporter import NodeCollector
 from dledger_broker.frontend.http import start_http, unready_because
 from dledger_broker.kernel.counters import HELP, BrokerCounters
+from dledger_broker.kernel.parts import Gauge
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.topics import TopicConfig
 
@@ -97,8 +98,8 @@ class FakeBroker:
     def counters(self) -> dict[str, int]:
         return {"messages_out": self.delivered, "frames_refused": 4}
 
-    def gauges(self) -> dict[str, float]:
-        return {"connections": 2}
+    def gauges(self) -> list[Gauge]:
+        return [Gauge("connections", "Open ones", lambda: 2)]
 
 
 @pytest.fixture
@@ -210,7 +211,7 @@ async def test_a_leader_is_ready_once_clients_find_it_and_its_topics(served):
 def test_every_number_of_a_node_is_explained():
     counters = {*BrokerCounters().as_dict(), *(f"peer_{field.name}" for field in fields(LinkCounters))}
     assert counters <= HELP.keys()
-    assert {"connections", "pins", "key_index_lag_bytes"} <= HELP.keys() - counters
+    assert {"connections", "clients", "key_index_lag_bytes"} <= HELP.keys() - counters
 
 
 async def test_metrics_show_the_log_and_the_counters(served):

@@ -35,7 +35,7 @@ class Server:
         )
         self.counters = BrokerCounters()
         self.lost: list[ClientConnection] = []
-        self.listener = Listener("n0", self.config, self.counters, self.on_reads, self.on_lost)
+        self.listener = Listener("n0", self.config, self.counters, set(), self.on_reads, self.on_lost)
         self.requests: list[Request] = []
         self.arrived = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -214,7 +214,7 @@ async def test_a_listener_that_stops_reading_handles_what_it_has_read_and_answer
     client = await RawClient.connect(server)
     await client.send(frame(1))
     await server.wait_for(lambda: len(server.requests) == 1)
-    (connection,) = server.listener.connections
+    (connection,) = server.listener._connections
     assert isinstance(connection, ClientConnection)
     connection.data_received(frame(2))
     server.listener.stop_reading()

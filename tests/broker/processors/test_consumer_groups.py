@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from served_broker import CLIENT_HOST, FakeClient, MakeBroker, ServedBroker, json_body, pull_ext
 
-from dledger_broker import readers
+from dledger_broker.clients import readers
 from dledger_broker.clients.gossip import COMPLETE_S
+from dledger_broker.clients.readers import KEEP_S, Readers
 from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import Address
 from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin
-from dledger_broker.readers import KEEP_S, Readers
 from dledger_remoting.codes import LanguageCode, RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_json_header
 from dledger_remoting.consumers import decode_consume_stats
@@ -28,7 +28,7 @@ def join(client: FakeClient, client_id: str, *subscriptions: SubscriptionData, l
     heartbeat = HeartbeatData(
         client_id, consumer_data_set=[ConsumerData("CG", subscription_data_set=list(subscriptions))]
     )
-    client.broker.parts.gossip.local.heartbeat(client, heartbeat, language, 479, client.broker.memory.env.now())
+    client.broker.service.gossip.local.heartbeat(client, heartbeat, language, 479, client.broker.memory.env.now())
 
 
 def commit(client: FakeClient, topic: str, queue_id: int, offset: int) -> None:
@@ -78,7 +78,7 @@ def test_members_are_told_with_their_addresses_and_what_each_subscribes_to(broke
 def test_a_group_without_members_is_not_online(broker: ServedBroker) -> None:
     client = broker.client()
     join(client, "a")
-    broker.parts.gossip.local.unregister("a", None, "CG")
+    broker.service.gossip.local.unregister("a", None, "CG")
     answer = client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, GROUP)
     assert (answer.code, answer.remark) == (ResponseCode.CONSUMER_NOT_ONLINE, "the consumer group[CG] not online")
 
@@ -164,6 +164,6 @@ def test_a_heartbeat_that_another_node_passed_on_is_refused(broker: ServedBroker
     envelope = Envelope("n1/1", "10.0.0.9", 40_000, ("a",), 0, 0, header, b'{"clientID":"a"}')
     origin = ForwardedOrigin(envelope, replies.append)
     assert not isinstance(origin, ClientChannel)
-    broker.parts.requests.receive_forwarded(origin, 0, envelope.header, envelope.body, 0.0)
+    broker.service.requests.receive_forwarded(origin, 0, envelope.header, envelope.body, 0.0)
     assert b"a heartbeat belongs to the connection that it came through" in replies[0]
-    assert len(broker.parts.gossip.local) == 0
+    assert len(broker.service.gossip.local) == 0

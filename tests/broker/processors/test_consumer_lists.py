@@ -29,7 +29,7 @@ def test_a_list_that_fits_no_frame_is_an_error(make_broker: MakeBroker) -> None:
     client = broker.client()
     for number in range(17):
         heartbeat = HeartbeatData(f"{number:0{1 << 20}d}", consumer_data_set=[ConsumerData("CG")])
-        broker.parts.gossip.local.heartbeat(client, heartbeat, 0, 0, 0.0)
+        broker.service.gossip.local.heartbeat(client, heartbeat, 0, 0, 0.0)
     opaque = client.send(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "CG"})
     broker.advance(COMPLETE_S + 1)
     answer = client.answered(opaque)

@@ -82,7 +82,7 @@ def test_a_node_that_does_not_lead_passes_nothing_on_that_the_leader_cannot_read
     client.feed(request(spoil, RequestCode.PULL_MESSAGE, pull_ext("Missing")))
     broker.settle()
     assert client.answered(OPAQUE).code == ResponseCode.SYSTEM_ERROR
-    assert broker.parts.forwarder.waiting == 0
+    assert broker.service.forwarder.waiting == 0
 
 
 @pytest.mark.parametrize("code", [RequestCode.GET_TOPIC_CONFIG, RequestCode.PULL_MESSAGE])

@@ -37,7 +37,7 @@ PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
 
 
 def test_what_only_reads_is_of_no_unknown_outcome(broker: ServedBroker) -> None:
-    routes = broker.parts.requests._table
+    routes = broker.service.requests._table
     forwarded = {code: route.effect for code, route in routes.items() if route.forwarded}
     assert routes.keys() - forwarded.keys() == OWN_ANSWERS
     assert {code for code, effect in forwarded.items() if effect.unanswered is not None} == PULLS
@@ -45,6 +45,6 @@ def test_what_only_reads_is_of_no_unknown_outcome(broker: ServedBroker) -> None:
 
 
 def test_what_needs_a_confirmed_leader_changes_nothing(broker: ServedBroker) -> None:
-    routes = broker.parts.requests._table.values()
+    routes = broker.service.requests._table.values()
     assert not any(route.effect.changes for route in routes if route.needs is Needs.CONFIRMED_LEADER)
     assert all(route.forwarded for route in routes if route.needs is not Needs.NOTHING)

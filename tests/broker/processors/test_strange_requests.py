@@ -14,7 +14,7 @@ import pytest
 from served_broker import BrokerInMemory, pull_ext, send_ext
 
 from dledger_broker.features import FEATURES
-from dledger_broker.founding import Founding
+from dledger_broker.features.group_settings.settings import Founding
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, encode_binary_header

@@ -8,7 +8,7 @@ from dledger_broker.features import FEATURES
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.offsets.table import OFFSETS, CommitOffsets
 from dledger_broker.features.pins.table import PutPin
-from dledger_broker.kernel.feature import Feature
+from dledger_broker.kernel.feature import Replicated
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState, registry_of
 from dledger_broker.kernel.tables import Changes, Table, TableKey
@@ -69,7 +69,7 @@ class Counter(Table):
 
 
 COUNTER = TableKey("counter", Counter)
-TOY = Feature("counter", {900: Count}, COUNTER)
+TOY = Replicated(name="counter", commands={900: Count}, table=COUNTER)
 WITH_TOY = (*FEATURES, TOY)
 
 

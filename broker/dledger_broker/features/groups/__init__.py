@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from dledger_broker.features.groups.proposals import GroupProposals
+from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.groups.table import GROUP_COMMANDS, GROUPS
-from dledger_broker.kernel.feature import Feature
+from dledger_broker.kernel.parts import Context, Feature
 
-FEATURE: Final = Feature("groups", GROUP_COMMANDS, GROUPS)
+
+def _build(context: Context) -> GroupRequests:
+    return GroupRequests(context.machine, context.group, context.requests, GroupProposals(context.machine))
+
+
+FEATURE: Final = Feature(name="groups", commands=GROUP_COMMANDS, table=GROUPS, build=_build)

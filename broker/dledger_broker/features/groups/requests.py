@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -11,8 +11,11 @@ from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.topics.configuration import MAX_QUEUES, check_attributes, data_version
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_remoting.bodies import decode_body, encode_body
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import GroupNotExist, InvalidParameter
 from dledger_remoting.headers import DeleteSubscriptionGroupHeader, GroupHeader, decode_ext
 from dledger_remoting.registration import DataVersion
@@ -27,14 +30,24 @@ class SubscriptionGroupTable(msgspec.Struct, frozen=True, rename="camel"):
     data_version: DataVersion = DataVersion()
 
 
-class GroupRequests:
+class GroupRequests(Part):
     """Creates, changes, deletes and lists consumer groups."""
 
     def __init__(self, machine: BrokerMachine, group: Group, requests: Requests, proposals: GroupProposals) -> None:
         self._machine = machine
         self._group = group
         self._requests = requests
-        self._proposals = proposals
+        self.proposals = proposals
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP: Route(self.put_group, Needs.LEADER, CHANGES),
+            RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG: Route(self.all_groups, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG: Route(self.one_group, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.DELETE_SUBSCRIPTION_GROUP: Route(self.delete_group, Needs.LEADER, CHANGES),
+        }
 
     def put_group(self, request: Request) -> None:
         """200: create or change a consumer group."""
@@ -45,7 +58,7 @@ class GroupRequests:
         if config.retry_max_times < 0:
             raise InvalidParameter(f"retryMaxTimes {config.retry_max_times} is below 0")
         check_attributes(config.attributes)
-        self._proposals.put_group(config, self._finish(request))
+        self.proposals.put_group(config, self._finish(request))
 
     def delete_group(self, request: Request) -> None:
         """207: delete a consumer group, there or not, with its offsets if asked."""
@@ -54,7 +67,7 @@ class GroupRequests:
             raise InvalidParameter(f"consumer group {header.group_name} belongs to the system, it cannot be deleted")
         validate_group(header.group_name)
         clean = bool(header.clean_offset)
-        self._proposals.delete_group(header.group_name, self._finish(request), clean_offsets=clean)
+        self.proposals.delete_group(header.group_name, self._finish(request), clean_offsets=clean)
 
     def one_group(self, request: Request) -> None:
         """352: one group's configuration."""

@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from typing import Final
 
+from dledger_broker.features.groups.requests import GroupRequests
+from dledger_broker.features.offsets.commits import OffsetCommits
+from dledger_broker.features.offsets.requests import OffsetProcessor
 from dledger_broker.features.offsets.table import OFFSET_COMMANDS, OFFSETS
-from dledger_broker.kernel.feature import Feature
+from dledger_broker.kernel.parts import Context, Feature
 
-FEATURE: Final = Feature("offsets", OFFSET_COMMANDS, OFFSETS)
+
+def _build(context: Context) -> OffsetProcessor:
+    machine, env = context.machine, context.env
+    commits = OffsetCommits(machine, env, context.config.offset_flush_ms)
+    groups = context.parts[GroupRequests].proposals
+    return OffsetProcessor(machine, env, context.group, context.requests, groups, commits)
+
+
+FEATURE: Final = Feature(name="offsets", commands=OFFSET_COMMANDS, table=OFFSETS, build=_build)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from dledger.environment import Environment
@@ -13,8 +14,10 @@ from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Origin, Request, Requests, read_request
+from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_json_header
@@ -35,7 +38,7 @@ from dledger_remoting.hotpath import PullFields
 from dledger_remoting.topics import is_system_group, validate_group
 
 
-class OffsetProcessor:
+class OffsetProcessor(Part):
     """Answers requests about offsets, on the leader."""
 
     def __init__(
@@ -53,10 +56,27 @@ class OffsetProcessor:
         self._group = group
         self._requests = requests
         self._groups = groups
+        self.commits = commits
         self._buffer = commits.buffer
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: Route(self.query, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.UPDATE_CONSUMER_OFFSET: Route(self.update, Needs.LEADER, CHANGES),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Route(self.search, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.GET_MAX_OFFSET: Route(self.maximum, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.GET_MIN_OFFSET: Route(self.minimum, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: Route(self.earliest_time, Needs.CONFIRMED_LEADER, NO_EFFECT),
+        }
 
     def _keep_table(self, state: BrokerState) -> None:
         self._offsets = state.table(OFFSETS)
+
+    async def save(self) -> None:
+        """See `Part.save`."""
+        await self.commits.flush()
 
     # ---------------------------------------------------------------- of consumer groups
 

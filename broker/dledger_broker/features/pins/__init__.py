@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from dledger_broker.features.pins.proposed import ProposedPins
+from dledger_broker.features.pins.requests import PinProcessor
 from dledger_broker.features.pins.table import PIN_COMMANDS, PINS
-from dledger_broker.kernel.feature import Feature
+from dledger_broker.kernel.parts import Context, Feature
 
-FEATURE: Final = Feature("pins", PIN_COMMANDS, PINS)
+
+def _build(context: Context) -> PinProcessor:
+    proposed = ProposedPins(context.machine)
+    return PinProcessor(context.machine, proposed, context.env, context.group, context.requests)
+
+
+FEATURE: Final = Feature(name="pins", commands=PIN_COMMANDS, table=PINS, build=_build)

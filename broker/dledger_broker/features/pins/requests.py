@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -13,7 +13,9 @@ from dledger_broker.features.pins.table import PINS, DeletePins, PutPin
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Buffer, Request, Requests, channel_key
+from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
@@ -29,7 +31,7 @@ RENEW_AFTER_SHARE: Final = 0.25
 """A range read renews a pin once so much of its lease is over."""
 
 
-class PinProcessor:
+class PinProcessor(Part):
     """Changes pins on the leader."""
 
     def __init__(
@@ -41,11 +43,25 @@ class PinProcessor:
         requests: Requests,
     ) -> None:
         self._machine = machine
-        self._proposed = proposed
+        self.proposed = proposed
         self._env = env
         self._group = group
         self._requests = requests
         self._renewing: dict[str, float] = {}
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        return {
+            RequestCode.PIN_LOG: Route(self.pin, Needs.LEADER, CHANGES),
+            RequestCode.UNPIN_LOG: Route(self.unpin, Needs.LEADER, CHANGES),
+            RequestCode.LIST_PINS: Route(self.list, Needs.CONFIRMED_LEADER, NO_EFFECT),
+        }
+
+    @property
+    def gauges(self) -> Sequence[Gauge]:
+        """See `Part.gauges`."""
+        return (Gauge("pins", "Pins that keep parts of the log from being trimmed", self._count),)
 
     def pin(self, request: Request) -> None:
         """20013: keep the log from a position on, or go on keeping it.
@@ -55,7 +71,7 @@ class PinProcessor:
         header = decode_ext(PinHeader, request.ext)
         self._require_understanding(PutPin)
         if header.renewal:
-            pin = self._proposed.lasting(header.name)
+            pin = self.proposed.lasting(header.name)
             if pin is None:
                 request.respond()
             else:
@@ -74,7 +90,7 @@ class PinProcessor:
 
     def _put(self, request: Request, name: str, position: int, lease_ms: int) -> None:
         command = PutPin(name, position, lease_ms, self._env.wall_ms())
-        self._proposed.put(command, partial(self._pinned, request, name))
+        self.proposed.put(command, partial(self._pinned, request, name))
 
     def _pinned(self, request: Request, name: str, error: LogError | None) -> None:
         pin = self._machine.state.table(PINS).get(name)
@@ -90,7 +106,7 @@ class PinProcessor:
         header = decode_ext(PinNameHeader, request.ext)
         _check_name(header.name)
         self._require_understanding(DeletePins)
-        self._proposed.delete((header.name,), partial(self._unpinned, request))
+        self.proposed.delete((header.name,), partial(self._unpinned, request))
 
     def _unpinned(self, request: Request, error: LogError | None) -> None:
         if error is None:
@@ -102,6 +118,9 @@ class PinProcessor:
         """A member that joined a moment ago has not told yet what it understands."""
         if not self._machine.understood_by_all(command):
             raise ServiceNotAvailable("not every member of the group is known to understand pins: try again later")
+
+    def _count(self) -> int:
+        return len(self._machine.state.table(PINS))
 
     def list(self, request: Request) -> None:
         """20015: all pins."""

@@ -2,3 +2,31 @@
 
 `requests.py` has their request codes, `pace.py` how much is read while others send.
 """
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger_broker.features.pins.requests import PinProcessor
+from dledger_broker.features.ranges.pace import RangePace
+from dledger_broker.features.ranges.requests import RangeProcessor
+from dledger_broker.kernel.parts import Context, Feature
+
+
+def _build(context: Context) -> RangeProcessor:
+    machine, env, config = context.machine, context.env, context.config
+    return RangeProcessor(
+        machine,
+        context.log,
+        env,
+        context.group,
+        config.broker_group,
+        context.counters,
+        context.requests,
+        context.parts[PinProcessor],
+        context.roles,
+        RangePace(env, lambda: machine.applied_position, config.busy_range_bytes_per_s),
+    )
+
+
+FEATURE: Final = Feature(name="ranges", build=_build)

@@ -8,7 +8,7 @@ one range at a time, so that bulk readers leave room for others, and no faster t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
@@ -22,11 +22,14 @@ from dledger_broker.features.ranges.pace import RangePace
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.roles import Roles
+from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
 from dledger_broker.kernel.segment_ages import newest_store_time
 from dledger_remoting.bodies import encode_body
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
     InvalidParameter,
     ReadBehind,
@@ -53,7 +56,7 @@ CATCH_UP_S: Final = 2.0
 POLL_S: Final = 0.01
 
 
-class RangeProcessor:
+class RangeProcessor(Part):
     """Answers plans and range reads, in tasks."""
 
     def __init__(
@@ -81,6 +84,15 @@ class RangeProcessor:
         self._pace = pace
         self._disk = asyncio.Semaphore(1)
         self._waiting = 0
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        return {
+            RequestCode.READ_PLAN: Route(self.plan, Needs.NOTHING, NO_EFFECT, forwarded=False),
+            RequestCode.READ_RANGE: Route(self.read, Needs.NOTHING, NO_EFFECT, forwarded=False),
+            RequestCode.READ_COMMIT: Route(self.commit, Needs.CONFIRMED_LEADER, NO_EFFECT),
+        }
 
     def commit(self, request: Request) -> None:
         """20012: how far this confirmed leader has applied."""

@@ -17,6 +17,7 @@ from dledger_broker.features.retention.policy import RetentionPolicy, choose_tri
 from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.segment_ages import SegmentAges
 
 CHECK_PERIOD_S: Final = 10.0
@@ -24,7 +25,7 @@ CHECK_PERIOD_S: Final = 10.0
 _logger = logging.getLogger(__name__)
 
 
-class Retention:
+class Retention(Part):
     """Looks every ten seconds, while this node leads, for what `policy` lets go."""
 
     def __init__(

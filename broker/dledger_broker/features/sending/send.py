@@ -19,7 +19,7 @@ Checks and codes are RocketMQ's `SendMessageProcessor`'s, in its order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import randrange
 from typing import Final
 
@@ -34,8 +34,10 @@ from dledger_broker.features.sending.targets import SendTargets
 from dledger_broker.features.sending.unit import PendingSend, SendUnit
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.records import MessageParts, message_sizes
 from dledger_broker.kernel.requests import Read, Request, Requests
+from dledger_broker.kernel.routes import CHANGES, Needs, Route
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
@@ -68,7 +70,7 @@ _RESPONSE: Final = 1
 _ONEWAY: Final = 2
 
 
-class SendProcessor:
+class SendProcessor(Part):
     """Stores messages."""
 
     def __init__(
@@ -103,6 +105,20 @@ class SendProcessor:
         self._sweep: Cancellable | None = None
         self._counters = counters
         self._fail = requests.fail
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        return {
+            RequestCode.SEND_MESSAGE: Route(self.handle, Needs.LEADER, CHANGES),
+            RequestCode.SEND_MESSAGE_V2: Route(self.handle, Needs.LEADER, CHANGES),
+            RequestCode.SEND_BATCH_MESSAGE: Route(self.handle, Needs.LEADER, CHANGES),
+        }
+
+    @property
+    def gauges(self) -> Sequence[Gauge]:
+        """See `Part.gauges`."""
+        return (self._idempotent.gauge,)
 
     def close(self) -> None:
         """Answer what is under way: this node will not learn its outcome."""

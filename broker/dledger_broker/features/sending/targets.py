@@ -6,12 +6,12 @@ from functools import partial
 from typing import NamedTuple
 
 from dledger.errors import LogError
-from dledger_broker.announcements import Announcements
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.topics.system_topics import auto_create_example
+from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState, TopicState

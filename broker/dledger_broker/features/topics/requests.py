@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from dledger.errors import LogError, OutcomeUnknownError
-from dledger_broker.announcements import Announcements
 from dledger_broker.features.topics.configuration import (
     attribute_changes,
     changed_attributes,
@@ -15,10 +14,14 @@ from dledger_broker.features.topics.configuration import (
     check_topic,
     data_version,
 )
+from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_remoting.bodies import decode_body, encode_body
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import InvalidParameter, TopicNotExist
 from dledger_remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader, decode_ext
 from dledger_remoting.registration import TopicConfigSerializeWrapper
@@ -31,7 +34,7 @@ class TopicConfigList(msgspec.Struct, frozen=True, rename="camel"):
     topic_config_list: list[TopicConfig] = []
 
 
-class TopicRequests:
+class TopicRequests(Part):
     """Creates, changes, deletes and lists topics."""
 
     def __init__(self, machine: BrokerMachine, group: Group, announcements: Announcements, requests: Requests) -> None:
@@ -39,6 +42,17 @@ class TopicRequests:
         self._group = group
         self._announcements = announcements
         self._requests = requests
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: Route(self.put_topic, Needs.LEADER, CHANGES),
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: Route(self.put_topics, Needs.LEADER, CHANGES),
+            RequestCode.DELETE_TOPIC_IN_BROKER: Route(self.delete_topic, Needs.LEADER, CHANGES),
+            RequestCode.GET_TOPIC_CONFIG: Route(self.topic, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.GET_ALL_TOPIC_CONFIG: Route(self.all_topics, Needs.CONFIRMED_LEADER, NO_EFFECT),
+        }
 
     def put_topic(self, request: Request) -> None:
         """17: create or change one topic."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
+from dledger_broker.features.pulling.pull import PullProcessor
 from dledger_broker.kernel.queues import QueueState
-from dledger_broker.longpoll import HeldPull, LongPolls
-from dledger_broker.processors.pull import PullProcessor
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("broker")
@@ -87,7 +87,7 @@ def _hold_no_more(self: PullProcessor) -> None:
 CATALOGUE.add(
     "polls-kept-when-leaving",
     "a node that is about to stop lets those go who wait there",
-    (PullProcessor, "stop_holding", _hold_no_more),
+    (PullProcessor, "release", _hold_no_more),
 )
 
 # ---------------------------------------------------------------- who is answered too early, or too late

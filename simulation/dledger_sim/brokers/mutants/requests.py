@@ -9,6 +9,7 @@ from dledger.net.errors import PeerError
 from dledger_broker.errors import wire_error
 from dledger_broker.features.offsets.recent_commits import Committer, Key, RecentCommits, Taken
 from dledger_broker.features.offsets.requests import OffsetProcessor
+from dledger_broker.features.pulling.pull import PullProcessor
 from dledger_broker.features.ranges.requests import RangeProcessor
 from dledger_broker.features.sending.send import SendProcessor
 from dledger_broker.features.sending.unit import SendUnit
@@ -18,7 +19,6 @@ from dledger_broker.frontend.forwarding import Envelope, Forwarder
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request
-from dledger_broker.processors.pull import PullProcessor
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY

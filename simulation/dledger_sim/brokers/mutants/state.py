@@ -10,7 +10,7 @@ from dledger_broker.features.pins.table import PinTable
 from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel import machine, view_recovery
 from dledger_broker.kernel.contexts import Done
-from dledger_broker.kernel.feature import Feature
+from dledger_broker.kernel.feature import Replicated
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
@@ -153,7 +153,7 @@ CATALOGUE.add(
 )
 
 
-def _count_anew(chunks: Iterable[bytes], now: float, features: Sequence[Feature]) -> BrokerState:
+def _count_anew(chunks: Iterable[bytes], now: float, features: Sequence[Replicated]) -> BrokerState:
     state = _real_decode_state(chunks, now, features)
     state.topic_table.version = len(state.topics)
     return state

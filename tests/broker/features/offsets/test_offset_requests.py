@@ -369,7 +369,7 @@ def test_a_commit_that_came_back_from_a_deposed_leader_is_known_to_be_old(
     newer = broker.client("client/2")
     newer.send(15, offset_ext(120))
     client.in_flight += 1
-    broker.parts.requests.run(held)
+    broker.service.requests.run(held)
     broker.advance(1)
     assert client.answered(77).code == ResponseCode.SUCCESS
     assert committed(newer) == "120"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from served_broker import FakeClient, ServedBroker
 
+from dledger_broker.features.group_settings.settings import Founding
 from dledger_broker.features.pins.table import PINS
-from dledger_broker.founding import Founding
 from dledger_remoting.codes import ResponseCode
 
 

@@ -11,8 +11,8 @@ from served_broker import NODE_ID, MakeBroker, ServedBroker, make_served_broker
 
 from dledger.store.ranges import EntryRun, LogCut
 from dledger.types import Membership, ReplicaId
+from dledger_broker.features.group_settings.settings import Founding
 from dledger_broker.features.ranges.requests import CATCH_UP_S
-from dledger_broker.founding import Founding
 from dledger_broker.kernel.requests import Buffer
 from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.codes import ResponseCode

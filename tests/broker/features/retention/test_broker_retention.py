@@ -9,11 +9,11 @@ from dledger.replica.status import PeerStatus
 from dledger.types import EntryKind
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features import COMMANDS
+from dledger_broker.features.group_settings.settings import Founding
 from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.pins.table import PINS, PutPin
 from dledger_broker.features.retention.job import CHECK_PERIOD_S, Retention
 from dledger_broker.features.retention.policy import RetentionPolicy
-from dledger_broker.founding import Founding
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, Message

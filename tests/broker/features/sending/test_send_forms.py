@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from served_broker import MakeBroker, ServedBroker, make_served_broker, send_ext
 
 from dledger_broker.config import BrokerConfig
-from dledger_broker.processors import assembly
 from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
@@ -74,7 +73,7 @@ def in_general_form(frame: bytes) -> bytes:
 
 
 def fresh_broker(monkeypatch: pytest.MonkeyPatch) -> ServedBroker:
-    monkeypatch.setattr(assembly.secrets, "randbits", lambda _: 7)
+    monkeypatch.setattr("secrets.randbits", lambda _: 7)
     config = BrokerConfig(broker_group="broker-a", node_id="n0", data_dir=".", max_message_bytes=1024)  # type: ignore[arg-type]
     broker = make_served_broker(config, BrokerInMemory())
     for topic in ("T1", "T2"):

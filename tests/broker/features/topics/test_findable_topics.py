@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from served_broker import FakeClient, ServedBroker, send_ext
 
-from dledger_broker.announcements import FINDABLE_S
+from dledger_broker.kernel.announcements import FINDABLE_S
 
 TOPIC = {
     "topic": "NEW",
@@ -25,14 +25,14 @@ class NameServers:
         self.broker = broker
         self.told: float = broker.memory.machine.state.topic_table.version
         self.hurried = 0
-        broker.parts.announcements.attach(lambda: self.told, self.hurry)
+        broker.service.announcements.attach(lambda: self.told, self.hurry)
 
     def hurry(self) -> None:
         self.hurried += 1
 
     def tell(self) -> None:
         self.told = self.broker.memory.machine.state.topic_table.version
-        self.broker.parts.announcements.check()
+        self.broker.service.announcements.check()
         self.broker.settle()
 
 
@@ -118,7 +118,7 @@ def test_changes_are_answered_in_their_order_each_as_soon_as_it_is_known(
     known = broker.memory.machine.state.topic_table.version
     second = ask(client, 17, {**TOPIC, "topic": "B"})
     name_servers.told = known
-    broker.parts.announcements.check()
+    broker.service.announcements.check()
     assert client.answered(first).code == 0
     assert not client.has_answer(second)
     name_servers.tell()

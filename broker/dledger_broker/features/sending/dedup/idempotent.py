@@ -41,6 +41,7 @@ from dledger_broker.features.sending.dedup.rows import ROW_BYTES, Row
 from dledger_broker.features.sending.unit import PendingSend
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Gauge
 from dledger_broker.kernel.records import MessageParts
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.state import BrokerState
@@ -106,6 +107,15 @@ class IdempotentSends:
         self._closed = False
         machine.on_leadership_changed.append(self._on_leadership)
         machine.on_features_changed.append(self._on_features)
+
+    @property
+    def gauge(self) -> Gauge:
+        """How many rows are remembered."""
+        return Gauge(
+            "idempotent_keys",
+            "Rows that remember idempotent sends, each one of them, or up to 16 whose unique keys follow on",
+            lambda: len(self._table),
+        )
 
     def _keep_table(self, state: BrokerState) -> None:
         self._table = state.table(REMEMBERED)

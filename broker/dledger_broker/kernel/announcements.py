@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from dledger.environment import Cancellable, Environment
+from dledger_broker.kernel.machine import BrokerMachine
 
 FINDABLE_S: Final = 1.0
 """How long an answer waits for name servers at most; clients give up after 3 s."""
@@ -31,14 +32,13 @@ class _Announcement:
 
 
 class Announcements:
-    """What this node, as the leader, has to tell. Without a registrar nobody is told, and nothing waits.
-
-    `topic_version()` is the version of the topics by now.
+    """What this node, as the leader, has to tell of its machine's topics. Without a registrar nobody is told, and
+    nothing waits.
     """
 
-    def __init__(self, env: Environment, topic_version: Callable[[], int]) -> None:
+    def __init__(self, env: Environment, machine: BrokerMachine) -> None:
         self._env = env
-        self._topic_version = topic_version
+        self._machine = machine
         self._told: Callable[[], float] = lambda: math.inf
         self._hurry: Callable[[], None] = lambda: None
         self._waiting: deque[_Announcement] = deque()
@@ -51,7 +51,7 @@ class Announcements:
 
     def announce(self, new: Sequence[str], done: Callable[[], None]) -> None:
         """Call `done` once what has changed so far can be found, at once if it can; `new` are topics made by that."""
-        version = self._topic_version()
+        version = self._machine.state.topic_table.version
         if self._told() >= version:
             done()
             return

@@ -16,6 +16,7 @@ from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.members import SetOrdinal
+from dledger_broker.kernel.parts import Part
 
 RETRY_S: Final = 5.0
 """How long after a refusal, as by a full disk, a leader tries again."""
@@ -23,7 +24,7 @@ RETRY_S: Final = 5.0
 _logger = logging.getLogger(__name__)
 
 
-class Founding:
+class Founding(Part):
     """Watches a machine, from when it is made."""
 
     def __init__(self, machine: BrokerMachine, env: Environment, config: BrokerConfig) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from dledger.errors import LogFullError
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.group_settings.settings import RETRY_S, Founding
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_broker.features.topics.system_topics import system_topics
-from dledger_broker.founding import RETRY_S, Founding
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 

@@ -7,13 +7,13 @@ from functools import partial
 
 from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
+from dledger_broker.clients.readers import Readers
 from dledger_broker.features.offsets.commits import OffsetCommits
 from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.requests import Request, Requests
-from dledger_broker.readers import Readers
 from dledger_remoting.bodies import ConsumerList, encode_body
 from dledger_remoting.codes import LanguageCode
 from dledger_remoting.consumers import (

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
 
 from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.tables import ClientChannel, ClientRow
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.client_membership.consumers import ConsumerProcessor
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request
+from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import BodyError, ServerError
 from dledger_remoting.headers import ConsumerGroupHeader, UnregisterClientHeader, decode_ext, encode_ext
@@ -34,7 +37,7 @@ MAX_CLIENTS_PER_CONNECTION: Final = 1_024
 """The ids of a connection's clients go with every request that is passed on."""
 
 
-class MembershipProcessor:
+class MembershipProcessor(Part):
     """Keeps the client table of this node, and on the leader what its groups need."""
 
     def __init__(
@@ -43,24 +46,35 @@ class MembershipProcessor:
         env: Environment,
         group: Group,
         config: BrokerConfig,
-        connections: Callable[[], Iterable[ClientChannel]],
+        channels: Iterable[ClientChannel],
         groups: GroupProposals,
+        gossip: Gossip,
+        consumers: ConsumerProcessor,
     ) -> None:
         self._machine = machine
         self._env = env
         self._group = group
         self._config = config
-        self._connections = connections
+        self._channels = channels
         self._groups = groups
-        self._announced: tuple[int, str] | None = None
-        self._gossip: Gossip
-        self._release_pulls: Callable[[set[str]], None]
-        group.listeners.append(self._announce_leader)
-
-    def connect(self, gossip: Gossip, release_pulls: Callable[[set[str]], None]) -> None:
-        """Name the exchange with the other nodes, which calls `notify` and `ensure_all`, and what ends held pulls."""
         self._gossip = gossip
-        self._release_pulls = release_pulls
+        self._consumers = consumers
+        self._announced: tuple[int, str] | None = None
+        group.listeners.append(self._announce_leader)
+        gossip.attach_members(self)
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        consumers = self._consumers
+        return {
+            RequestCode.HEART_BEAT: Route(self.heartbeat, Needs.NOTHING, CHANGES, forwarded=False),
+            RequestCode.UNREGISTER_CLIENT: Route(self.unregister, Needs.NOTHING, CHANGES, forwarded=False),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: Route(consumers.client_ids, Needs.LEADER, NO_EFFECT),
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: Route(consumers.connections, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.GET_CONSUME_STATS: Route(consumers.progress, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.DLEDGER_QUEUE_READERS: Route(consumers.readers, Needs.NOTHING, NO_EFFECT, forwarded=False),
+        }
 
     # ---------------------------------------------------------------- requests
 
@@ -151,7 +165,7 @@ class MembershipProcessor:
         changed = {group for group in groups if self._is_notified(group)}
         if not changed:
             return
-        self._release_pulls(changed)
+        self._gossip.release_pulls(changed)
         for group in changed:
             ext = encode_ext(ConsumerGroupHeader(group))
             for channel in self._gossip.local.channels_of(group, clients):
@@ -171,7 +185,7 @@ class MembershipProcessor:
             return
         self._announced = announced
         ext = {"term": str(self._group.term), "leaderAddr": address, "brokerName": self._config.broker_group}
-        for connection in self._connections():
+        for connection in self._channels:
             if connection.wants_leader_notices:
                 connection.push(LEADER_CHANGED_CODE, ext)
 

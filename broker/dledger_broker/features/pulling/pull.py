@@ -7,30 +7,31 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dledger.environment import Environment, called_back
 from dledger.errors import NotLeaderError, TrimmedError
 from dledger.log import Log
 from dledger_broker.clients.gossip import Gossip
+from dledger_broker.clients.readers import Readers
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.requests import OffsetProcessor
+from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.roles import Roles
-from dledger_broker.kernel.routes import Effect
+from dledger_broker.kernel.routes import Effect, Needs, Route
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.longpoll import HeldPull, LongPolls
-from dledger_broker.readers import Readers
 from dledger_broker.views.reading import GetResult, ReadStatus
-from dledger_remoting.codes import ResponseCode
+from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import (
     GroupNotExist,
     NoPermission,
@@ -81,7 +82,7 @@ _UNSURE: Final = frozenset(
 """These send a reader elsewhere in the queue: a log that has not caught up, or has lost its beginning, must not."""
 
 
-class PullProcessor:
+class PullProcessor(Part):
     """Answers pulls."""
 
     def __init__(
@@ -95,7 +96,7 @@ class PullProcessor:
         requests: Requests,
         gossip: Gossip,
         offsets: OffsetProcessor,
-        holding_changed: Callable[[], None],
+        readers: Readers,
         roles: Roles,
         group_proposals: GroupProposals,
     ) -> None:
@@ -112,17 +113,31 @@ class PullProcessor:
         self._roles = roles
         self._group_proposals = group_proposals
         self._was_ready = False
-        self.readers = Readers()
-        self.held = LongPolls(env, self._retry, self._expire, holding_changed)
+        self._readers = readers
+        self.held = LongPolls(env, self._retry, self._expire, gossip.hold_changed)
+        gossip.attach_pulls(self.held)
         self.accepts_waiting = True
         machine.on_topics_changed.append(self.held.release_dropped)
         group.listeners.append(self._on_leadership)
 
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        return {
+            RequestCode.PULL_MESSAGE: Route(self.handle, Needs.NOTHING, HELD),
+            RequestCode.LITE_PULL_MESSAGE: Route(self.handle, Needs.NOTHING, HELD),
+        }
+
     def _keep_table(self, state: BrokerState) -> None:
         self._groups = state.table(GROUPS).by_name
 
-    def stop_holding(self) -> None:
-        """Answer every held pull, and hold no more."""
+    @property
+    def gauges(self) -> Sequence[Gauge]:
+        """See `Part.gauges`."""
+        return (Gauge("held_pulls", "Long polls that wait for messages", self.held.__len__),)
+
+    def release(self) -> None:
+        """See `Part.release`."""
         self.accepts_waiting = False
         self.held.release_all()
 
@@ -176,7 +191,7 @@ class PullProcessor:
             raise NoSuchQueue(fields.topic, fields.queue_id, config.read_queue_nums)
         tag_filter = self._filter(fields, group)
         if group is not None:
-            self.readers.note(group.group_name, fields.topic, fields.queue_id, request.origin, request.received)
+            self._readers.note(group.group_name, fields.topic, fields.queue_id, request.origin, request.received)
         if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0 and not request.confirmed:
             # Once: while the leader was confirmed the client may have committed a newer one.
             self._offsets.commit_by_pull(request, fields)

@@ -12,6 +12,7 @@ looked at where these ports are closed or not there:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -21,18 +22,21 @@ from dledger.extras import package_version
 from dledger.log import Log
 from dledger.replica.status import NodeStatus
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.runtime.throughput import Throughput
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request
-from dledger_broker.processors.throughput import Throughput
+from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
 from dledger_remoting.bodies import KVTable, encode_body
+from dledger_remoting.codes import RequestCode
 
 _DAY_S: Final = 86_400
 
 
-class RuntimeProcessor:
-    """Answers from this node alone, of a node that runs since `start`; `is_draining` is set by whoever drains it."""
+class RuntimeProcessor(Part):
+    """Answers from this node alone, of a node that runs since `start`."""
 
     def __init__(
         self,
@@ -53,7 +57,13 @@ class RuntimeProcessor:
         self._started_at: float | None = None
         self._boot_ms = 0
         self._throughput = Throughput(env, counters)
-        self.is_draining = False
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        return {
+            RequestCode.GET_BROKER_RUNTIME_INFO: Route(self.describe, Needs.NOTHING, NO_EFFECT, forwarded=False),
+        }
 
     def start(self) -> None:
         """The node runs from now on."""
@@ -85,7 +95,7 @@ class RuntimeProcessor:
             "remainHowManyDataToFlush": str(status.last_position - status.durable_position),
             "dledgerStatus": msgspec.json.encode(status).decode(),
             "dledgerUptimeMs": str(int(uptime_s * 1000)),
-            "dledgerDraining": str(self.is_draining).lower(),
+            "dledgerDraining": str(self._group.is_leaving).lower(),
             "dledgerAddresses": msgspec.json.encode(self._addresses(status)).decode(),
         }
         if self._config.http_port:

@@ -1,11 +1,11 @@
-"""One broker node, put together: the log's node, the state machine, the client port, the other nodes, name servers."""
+"""Node of a broker group, put together: the log's node, the state machine, the client port, name servers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from socket import AF_INET
 from typing import TYPE_CHECKING, Final
@@ -19,18 +19,18 @@ from dledger.net.names import first_address
 from dledger.net.secret import MIN_SECRET_BYTES, read_secret
 from dledger.node import Node
 from dledger.replica.status import NodeStatus
+from dledger_broker.clients.channels import Channels
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import ConfigError, StartError
 from dledger_broker.features import FEATURES
-from dledger_broker.features.pins.table import PINS
-from dledger_broker.features.sending.dedup.remembered import REMEMBERED
+from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener, require_bindable
 from dledger_broker.frontend.registration import Registrar
-from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.counters import HELP, BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
+from dledger_broker.kernel.parts import Feature, Gauge
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.processors.assembly import Processors
 from dledger_broker.service import BrokerService
 from dledger_remoting.hosts import HostAddress
 
@@ -54,23 +54,26 @@ class Broker:
     `bootstrap` founds a group of this one voter in a directory that has no identity yet.
     """
 
-    def __init__(self, config: BrokerConfig, *, bootstrap: bool = False) -> None:
+    def __init__(
+        self, config: BrokerConfig, *, features: Sequence[Feature] = FEATURES, bootstrap: bool = False
+    ) -> None:
         self.config = config
+        self._features = features
         self.counter = BrokerCounters()
         self.group = Group(config.node_id, str(config.advertised))
         self.group_secret: bytes | None = None
         """What the group's nodes share, once it was read; None if `secret_file` is not set."""
         self._bootstrap = bootstrap
         self._drain_cut = asyncio.Event()
+        self._connections: set[ClientConnection] = set()
         self._env: AsyncioEnvironment | None = None
         self._http: AppRunner | None = None
         self._started = False
         self.node: Node
         self.machine: BrokerMachine
         self.listener: Listener
-        self.processors: Processors
         self.registrar: Registrar
-        self._service: BrokerService
+        self.service: BrokerService
 
     # ---------------------------------------------------------------- life
 
@@ -91,7 +94,7 @@ class Broker:
             self.machine = BrokerMachine(
                 str(config.data_dir),
                 env=env,
-                features=FEATURES,
+                features=self._features,
                 config=MachineConfig(node_id=config.node_id),
             )
             self.node = Node(self._node_config(secret), self.machine)
@@ -103,8 +106,7 @@ class Broker:
                 require_bindable("http_port", config.host, config.http_port)
             await self.node.start()
             self._started = True
-            self._service.start()
-            self.processors.runtime.start()
+            self.service.start()
             if config.http_port:
                 await self._start_http()
             await self.listener.serve()
@@ -121,8 +123,8 @@ class Broker:
 
         Skipped when no other node can be reached; `cut_drain` ends it early, which loses nothing.
         """
-        self.processors.runtime.is_draining = True
-        if not self.processors.gossip.reachable_peers():
+        self.group.is_leaving = True
+        if not self.service.gossip.reachable_peers():
             _logger.info("node=%s event=drain_skipped reason=no_reachable_peer", self.config.node_id)
             return
         _logger.info("node=%s event=draining drain_ms=%d", self.config.node_id, self.config.drain_ms)
@@ -142,7 +144,7 @@ class Broker:
         """Let clients find the other nodes instead of this one."""
         await self._hand_over()
         await self.registrar.leave()
-        self.processors.pulls.stop_holding()
+        self.service.release()
 
     def cut_drain(self) -> None:
         """End a drain at once."""
@@ -152,9 +154,8 @@ class Broker:
         """Stop at once. Requests that are under way are answered first; may be called twice."""
         started, self._started = self._started, False
         if started:
-            self.processors.runtime.stop()
             await self.registrar.stop()
-            await self._service.settle(self.listener.stop_reading)
+            await self.service.settle(self.listener.stop_reading)
         if hasattr(self, "listener"):
             await self.listener.close()
         if self._http is not None:
@@ -165,7 +166,7 @@ class Broker:
                 await self.machine.close()
             else:
                 self.machine.abandon()
-            await self._service.part()
+            await self.service.part()
             await self.node.stop()
         if self._env is not None:
             self._env.close()
@@ -189,7 +190,7 @@ class Broker:
     @property
     def is_draining(self) -> bool:
         """Whether this node is leaving its group's route."""
-        return self.processors.runtime.is_draining
+        return self.group.is_leaving
 
     @property
     def is_introduced(self) -> bool:
@@ -211,20 +212,21 @@ class Broker:
             | {"task_restarts": restarts}
         )
 
-    def gauges(self) -> Mapping[str, float]:
+    def gauges(self) -> Iterable[Gauge]:
         """Numbers of this moment."""
-        connections = list(self.listener.connections)
+        yield from (Gauge(name, HELP[name], read) for name, read in self._own_gauges().items())
+        for part in self.service.parts:
+            yield from part.gauges
+
+    def _own_gauges(self) -> Mapping[str, Callable[[], float]]:
         return {
-            "connections": len(connections),
-            "clients": len(self.processors.gossip.local),
-            "requests_in_flight": sum(connection.in_flight for connection in connections),
-            "partial_bytes": self.listener.request_memory.held_bytes,
-            "held_pulls": len(self.processors.pulls.held),
-            "forwards_waiting": self.processors.forwarder.waiting,
-            "name_servers_registered": self.registrar.registered,
-            "pins": len(self.machine.state.table(PINS)),
-            "idempotent_keys": len(self.machine.state.table(REMEMBERED)),
-            "key_index_lag_bytes": self.machine.keys.lag_bytes,
+            "connections": lambda: len(self._connections),
+            "clients": lambda: len(self.service.gossip.local),
+            "requests_in_flight": lambda: sum(connection.in_flight for connection in self._connections),
+            "partial_bytes": lambda: self.listener.request_memory.held_bytes,
+            "forwards_waiting": lambda: self.service.forwarder.waiting,
+            "name_servers_registered": lambda: self.registrar.registered,
+            "key_index_lag_bytes": lambda: self.machine.keys.lag_bytes,
         }
 
     # ---------------------------------------------------------------- inside
@@ -264,17 +266,22 @@ class Broker:
     def _assemble(self, env: AsyncioEnvironment, store_host: HostAddress) -> None:
         """Make the parts and join them; nothing runs yet."""
         config, machine, group = self.config, self.machine, self.group
-        self._service = BrokerService(
-            config, machine, self.node, env, group, self.counter, store_host, lambda: self.listener.connections
+        channels = Channels(self._connections)
+        self.service = service = BrokerService(
+            config, self._features, machine, self.node, env, group, self.counter, store_host, channels
         )
-        self.processors = parts = self._service.processors
         self.listener = Listener(
-            config.node_id, config, self.counter, parts.requests.on_reads, parts.gossip.local.channel_lost
+            config.node_id,
+            config,
+            self.counter,
+            self._connections,
+            service.requests.on_reads,
+            service.gossip.local.channel_lost,
         )
         self.registrar = Registrar(machine, group, config)
-        parts.announcements.attach(self.registrar.told_version, self.registrar.hurry)
-        self.registrar.on_told = parts.announcements.check
-        group.listeners.append(parts.announcements.check)
+        service.announcements.attach(self.registrar.told_version, self.registrar.hurry)
+        self.registrar.on_told = service.announcements.check
+        group.listeners.append(service.announcements.check)
 
     async def _start_http(self) -> None:
         try:

@@ -4,10 +4,14 @@ confirmed by the leader first.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import InvalidParameter, QueryNotFound, ServerError
 from dledger_remoting.headers import (
     QueryMessageHeader,
@@ -22,12 +26,20 @@ MAX_RESULTS: Final = 64
 UNIQUE_KEY_RESULTS: Final = 32
 
 
-class QueryProcessor:
+class QueryProcessor(Part):
     """Answers queries in tasks, because they may need the disk."""
 
     def __init__(self, machine: BrokerMachine, requests: Requests) -> None:
         self._machine = machine
         self._requests = requests
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        return {
+            RequestCode.QUERY_MESSAGE: Route(self.by_key, Needs.NOTHING, NO_EFFECT),
+            RequestCode.VIEW_MESSAGE_BY_ID: Route(self.by_offset, Needs.NOTHING, NO_EFFECT),
+        }
 
     def by_key(self, request: Request) -> None:
         """12: messages of a topic with a key, the newest first, as many as fit into a frame."""

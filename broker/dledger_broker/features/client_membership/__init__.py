@@ -1,0 +1,34 @@
+"""Clients of consumer groups: heartbeats, leaving, who consumes what, and telling clients of changes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger_broker.clients.channels import Channels
+from dledger_broker.clients.gossip import Gossip
+from dledger_broker.clients.readers import Readers
+from dledger_broker.features.client_membership.clients import MembershipProcessor
+from dledger_broker.features.client_membership.consumers import ConsumerProcessor
+from dledger_broker.features.groups.requests import GroupRequests
+from dledger_broker.features.offsets.requests import OffsetProcessor
+from dledger_broker.kernel.parts import Context, Feature
+
+
+def _build(context: Context) -> MembershipProcessor:
+    machine, env, group, config = context.machine, context.env, context.group, context.config
+    gossip, readers = context.parts[Gossip], context.parts[Readers]
+    consumers = ConsumerProcessor(
+        machine,
+        env,
+        group,
+        gossip,
+        readers,
+        context.requests,
+        config.broker_group,
+        context.parts[OffsetProcessor].commits,
+    )
+    groups = context.parts[GroupRequests].proposals
+    return MembershipProcessor(machine, env, group, config, context.parts[Channels], groups, gossip, consumers)
+
+
+FEATURE: Final = Feature(name="client membership", build=_build)

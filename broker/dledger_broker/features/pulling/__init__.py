@@ -1,0 +1,32 @@
+"""Pulls: messages of a queue for a consumer, at once or when they come."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger_broker.clients.gossip import Gossip
+from dledger_broker.clients.readers import Readers
+from dledger_broker.features.groups.requests import GroupRequests
+from dledger_broker.features.offsets.requests import OffsetProcessor
+from dledger_broker.features.pulling.pull import PullProcessor
+from dledger_broker.kernel.parts import Context, Feature
+
+
+def _build(context: Context) -> PullProcessor:
+    return PullProcessor(
+        context.machine,
+        context.log,
+        context.env,
+        context.group,
+        context.config,
+        context.counters,
+        context.requests,
+        context.parts[Gossip],
+        context.parts[OffsetProcessor],
+        context.parts[Readers],
+        context.roles,
+        context.parts[GroupRequests].proposals,
+    )
+
+
+FEATURE: Final = Feature(name="pulling", build=_build)

@@ -1,0 +1,130 @@
+"""Parts of a node: what each feature does on it, and what it is made of.
+
+A feature is declared as a `Feature`. A node makes the parts of all features in their order, so that a part finds those
+that were made before it (`context.parts[PinProcessor]`), joins their routes, and starts and stops them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar, cast
+
+from dledger.environment import Environment
+from dledger.invariants import invariant
+from dledger.log import Log
+from dledger_broker.config import BrokerConfig
+from dledger_broker.kernel.announcements import Announcements
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.feature import Replicated
+from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.requests import Requests
+from dledger_broker.kernel.roles import Roles
+from dledger_broker.kernel.routes import Route
+from dledger_broker.kernel.writer import LogWriter
+from dledger_remoting.hosts import HostAddress
+
+P = TypeVar("P")
+
+
+class Gauge(NamedTuple):
+    """A number of this moment, which the HTTP port shows as `dledger_broker_` and the name."""
+
+    name: str
+    help: str
+    read: Callable[[], float]
+
+
+class Part:
+    """A feature's part of one node; a part inherits from this and says only what concerns it.
+
+    A node stops in this order: `stop` of all parts, the last one first; `release`; then no request is under way any
+    more, and `close`; `save`, before and after the clients are heard no more.
+    """
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """How its request codes are handled."""
+        return {}
+
+    @property
+    def gauges(self) -> Sequence[Gauge]:
+        """What it shows of itself."""
+        return ()
+
+    def start(self) -> None:
+        """The node has started."""
+
+    def stop(self) -> None:
+        """Begin nothing more; what is under way goes on."""
+
+    def release(self) -> None:
+        """Answer the requests that are held until something happens, and hold no more: the node leaves its group's
+        route, or stops. May be called twice.
+        """
+
+    def close(self) -> None:
+        """End what is left; nothing is asked any more."""
+
+    async def save(self) -> None:
+        """Leader: have the log take what is held back, unless that takes too long."""
+
+
+class Parts:
+    """What a node is made of, by class: the parts of features, and what was made before them."""
+
+    def __init__(self, *before: object) -> None:
+        self._by_class: dict[type, object] = {}
+        for made in before:
+            self.add(made)
+
+    def add(self, made: object) -> None:
+        """One more."""
+        invariant(type(made) not in self._by_class, "a node has one part of a class", part=type(made))
+        self._by_class[type(made)] = made
+
+    def __getitem__(self, kind: type[P]) -> P:
+        """The one of a class; what is made later is no part yet."""
+        return cast(P, self._by_class[kind])
+
+    def __iter__(self) -> Iterator[Part]:
+        """The parts of features, in their order."""
+        return (made for made in self._by_class.values() if isinstance(made, Part))
+
+    def __reversed__(self) -> Iterator[Part]:
+        """The parts of features, the last one first."""
+        return reversed(list(self))
+
+    def routes(self) -> Mapping[int, Route]:
+        """The routes of all parts; every other code is answered 3."""
+        routes: dict[int, Route] = {}
+        for part in self:
+            invariant(routes.keys().isdisjoint(part.routes), "a request code has one handler", part=type(part))
+            routes.update(part.routes)
+        return routes
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a feature's part is made from. `store_host` is the numeric address that records and message ids carry."""
+
+    config: BrokerConfig
+    machine: BrokerMachine
+    log: Log
+    env: Environment
+    group: Group
+    counters: BrokerCounters
+    requests: Requests
+    announcements: Announcements
+    roles: Roles
+    store_host: HostAddress
+    writer: LogWriter
+    parts: Parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature(Replicated):
+    """One feature: what it replicates, and `build`, which makes its part of a node."""
+
+    build: Callable[[Context], Part]
