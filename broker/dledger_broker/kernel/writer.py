@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from struct import Struct
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -21,9 +21,9 @@ from dledger.format import COMMAND_HEADER_BYTES, encode_command
 from dledger.invariants import invariant
 from dledger.log import Log
 from dledger.store.disk import Buffer
-from dledger_broker.kernel.commands import Command, CommandRegistry, RawCommand
+from dledger_broker.kernel.commands import Command, RawCommand
 from dledger_broker.kernel.contexts import QueueRun
-from dledger_broker.kernel.overlay import Overlay
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.records import MessageParts, encode_run, magic_of, tail_of
 from dledger_broker.views.scan import tag_code_of
@@ -35,21 +35,6 @@ UnitFill: TypeAlias = Callable[[int, int], Sequence[Buffer]]
 
 _FIELDS: Final = Struct(">iiqi")
 _pack_shared: Final = RECORD_HEAD_SHARED.pack
-
-
-class Machine(Protocol):
-    """What a writer asks of the state machine, see `BrokerMachine`."""
-
-    @property
-    def commands(self) -> CommandRegistry:
-        """Every command that this version understands."""
-
-    @property
-    def overlay(self) -> Overlay:
-        """What this leader has proposed and not applied yet."""
-
-    def topic(self, name: str) -> TopicState | None:
-        """A topic of the applied state that is not being deleted."""
 
 
 class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +100,7 @@ Told: TypeAlias = Callable[[Stored | Unknown], None]
 class LogWriter:
     """Stages units for a leader.  `store_host` is the numeric address that records carry."""
 
-    def __init__(self, machine: Machine, log: Log, env: Environment, store_host: HostAddress) -> None:
+    def __init__(self, machine: BrokerMachine, log: Log, env: Environment, store_host: HostAddress) -> None:
         self._machine = machine
         self._log = log
         self._env = env
