@@ -13,7 +13,7 @@ from dledger_broker.clients.channels import Channels
 from dledger_broker.clients.gossip import GOSSIP_CHANNEL, Gossip
 from dledger_broker.clients.readers import Readers
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features.pulling.pull import PullProcessor
+from dledger_broker.features.pulling.requests import PullProcessor
 from dledger_broker.features.sending.send import SendProcessor
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import FORWARD_CHANNEL, Forwarder

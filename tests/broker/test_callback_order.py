@@ -24,7 +24,7 @@ from dledger_broker.clients.tables import ClientRow
 from dledger_broker.features.client_membership.clients import MembershipProcessor
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.pulling.longpoll import LongPolls
-from dledger_broker.features.pulling.pull import PullProcessor
+from dledger_broker.features.pulling.requests import PullProcessor
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.runtime.description import RuntimeProcessor
 from dledger_broker.features.sending.send import SendProcessor

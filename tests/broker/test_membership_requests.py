@@ -12,7 +12,7 @@ import pytest_asyncio
 from broker_in_process import Client, node_config, running
 
 from dledger_broker.features.groups.table import GROUPS
-from dledger_broker.features.pulling.pull import PullProcessor
+from dledger_broker.features.pulling.requests import PullProcessor
 from dledger_broker.node import Broker
 from dledger_remoting.codes import RequestCode, ResponseCode
 

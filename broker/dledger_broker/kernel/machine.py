@@ -51,11 +51,9 @@ from dledger_broker.views.keyfile import IndexLayout
 from dledger_broker.views.keysearch import IndexedLog, KeySearch
 from dledger_broker.views.logreader import LogReader
 from dledger_broker.views.queueview import QueueView
-from dledger_broker.views.reading import GetResult, ReadStatus, outside, select, units_to_read
 from dledger_broker.views.unitfiles import FileLayout
 from dledger_broker.views.units import UNITS_PER_FILE
 from dledger_broker.views.writer import ViewWriter
-from dledger_remoting.tags import TagFilter
 
 
 class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -311,50 +309,6 @@ class BrokerMachine:
             return found.queue(queue_id)
         return found.queues.get(queue_id)
 
-    def get_messages(
-        self, queue: QueueState, offset: int, max_messages: int, max_bytes: int, tag_filter: TagFilter | None = None
-    ) -> GetResult:
-        """What a pull at `offset` gets from memory and page cache: at least one matching record if there is one.
-
-        A result that is `cold` was not read: ask `get_messages_later`.  May raise `StorageError`.
-        """
-        max_messages = max(max_messages, 1)
-        nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.end)
-        if nothing is not None:
-            return nothing
-        units = self.queues.read(queue.view, offset, units_to_read(max_messages, tag_filter))
-        if units is None:
-            return GetResult(ReadStatus.COLD, offset, queue.min_offset, queue.max_offset, [])
-        return self._select(queue, offset, max_messages, max_bytes, tag_filter, units)
-
-    def get_messages_later(
-        self,
-        queue: QueueState,
-        offset: int,
-        max_messages: int,
-        max_bytes: int,
-        tag_filter: TagFilter | None,
-        done: Callable[[GetResult | BaseException], None],
-    ) -> None:
-        """As `get_messages`, reading units on a worker; `done` may get `CorruptionError`, `BusyError` or `OSError`."""
-        max_messages = max(max_messages, 1)
-        nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.end)
-        if nothing is not None:
-            done(nothing)
-            return
-
-        def selected(units: bytes | BaseException) -> None:
-            if queue.dropped:
-                # What was read may be of another topic, which has got the name of this queue's.
-                done(GetResult(ReadStatus.MESSAGE_WAS_REMOVING, offset, offset, offset, []))
-            elif isinstance(units, BaseException):
-                # A trim may have come meanwhile, after which the files of what it took are removed.
-                done(outside(offset, queue.min_offset, queue.max_offset, queue.view.end) or units)
-            else:
-                done(self._select(queue, offset, max_messages, max_bytes, tag_filter, units))
-
-        self.queues.read_later(queue.view, offset, units_to_read(max_messages, tag_filter), selected)
-
     def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
         """Propose a command; what has names goes through proposals that know what is in flight (`ChangesInFlight`).
 
@@ -384,19 +338,6 @@ class BrokerMachine:
             prepare()
 
     # ---------------------------------------------------------------- inside
-
-    def _select(
-        self,
-        queue: QueueState,
-        offset: int,
-        max_messages: int,
-        max_bytes: int,
-        tag_filter: TagFilter | None,
-        units: bytes,
-    ) -> GetResult:
-        first_position = self.log.first_position
-        low, high = queue.min_offset, queue.max_offset
-        return select(units, offset, low, high, max_messages, max_bytes, tag_filter, first_position)
 
     def _runs_of(self, entry: CommittedEntry) -> Iterable[QueueRun]:
         """The entry's records, as this replica listed them when it staged them, or else by parsing them."""

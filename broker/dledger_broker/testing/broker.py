@@ -13,6 +13,7 @@ from dledger_broker.features import FEATURES
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.offsets.commits import OffsetCommits
+from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.testing.environment import START_MS, FakeEnvironment
@@ -47,6 +48,11 @@ class BrokerInMemory:
         self.machine.attach(self.node)
         self.node.start(lead=lead)
         self.env.run_ready()
+
+    @cached_property
+    def reads(self) -> QueueReads:
+        """What pulls get."""
+        return QueueReads(self.machine)
 
     @cached_property
     def groups(self) -> GroupProposals:
@@ -107,7 +113,7 @@ class BrokerInMemory:
         found: list[bytes] = []
         offset = queue.min_offset
         while offset < queue.max_offset:
-            result = self.machine.get_messages(queue, offset, 5, 1 << 20)
+            result = self.reads.get_messages(queue, offset, 5, 1 << 20)
             if result.cold:
                 result = self._read_later(queue, offset)
             if result.next_begin <= offset:
@@ -123,7 +129,7 @@ class BrokerInMemory:
 
     def _read_later(self, queue: QueueState, offset: int) -> GetResult:
         results: list[GetResult | BaseException] = []
-        self.machine.get_messages_later(queue, offset, 5, 1 << 20, None, results.append)
+        self.reads.get_messages_later(queue, offset, 5, 1 << 20, None, results.append)
         self.env.run_ready()
         result = results[0]
         if isinstance(result, BaseException):

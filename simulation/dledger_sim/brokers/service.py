@@ -15,7 +15,7 @@ from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.features import FEATURES, runtime
 from dledger_broker.features.offsets.requests import OffsetProcessor
 from dledger_broker.features.pins.requests import PinProcessor
-from dledger_broker.features.pulling.pull import PullProcessor
+from dledger_broker.features.pulling.requests import PullProcessor
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.retention.policy import RetentionPolicy
 from dledger_broker.kernel.counters import BrokerCounters

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from dledger_broker.features.pulling.longpoll import HeldPull
-from dledger_broker.features.pulling.pull import MAX_SUSPEND_S, PullProcessor
+from dledger_broker.features.pulling.requests import MAX_SUSPEND_S, PullProcessor
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from served_broker import FakeClient, MakeBroker
 
+from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.kernel.requests import Request
 from dledger_remoting.codes import RequestCode, request_code_name
 from dledger_remoting.command import RemotingCommand, encode_command
@@ -31,7 +32,7 @@ def test_a_request_that_breaks_the_broker_is_answered_in_one_line(
     make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = make_broker()
-    monkeypatch.setattr(broker.memory.machine, "get_messages", lambda *_: 1 / 0)
+    monkeypatch.setattr(QueueReads, "get_messages", lambda *_: 1 / 0)
     answer = broker.client().pull("T1")
     assert answer.code == 1
     assert "\n" not in (answer.remark or "")

@@ -15,7 +15,7 @@ from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.pins.requests import _own_request
-from dledger_broker.features.pulling.pull import HELD
+from dledger_broker.features.pulling.requests import HELD
 from dledger_broker.frontend import forwarding
 from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin, Forwarder
 from dledger_broker.kernel.counters import BrokerCounters

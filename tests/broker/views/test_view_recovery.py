@@ -98,9 +98,9 @@ def test_what_is_not_rebuilt_yet_is_for_other_nodes_to_answer(monkeypatch):
         rebuild(again.machine, [entry])
     held = queue.view.end
     assert 0 < held == queue.next_offset - 1
-    assert again.machine.get_messages(queue, held - 1, 5, 1 << 20).message_count == 1
-    results = [again.machine.get_messages(queue, held, 5, 1 << 20)]
-    again.machine.get_messages_later(queue, held, 5, 1 << 20, None, results.append)
+    assert again.reads.get_messages(queue, held - 1, 5, 1 << 20).message_count == 1
+    results = [again.reads.get_messages(queue, held, 5, 1 << 20)]
+    again.reads.get_messages_later(queue, held, 5, 1 << 20, None, results.append)
     assert [result.status for result in results] == [ReadStatus.NOT_REBUILT] * 2
     assert again.run(queries.message_at(first)) is not None
     for question in (

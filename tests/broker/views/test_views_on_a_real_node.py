@@ -12,6 +12,7 @@ from dledger.environment import AsyncioEnvironment
 from dledger_broker.features import FEATURES
 from dledger_broker.features.offsets.commits import OffsetCommits
 from dledger_broker.features.pins.proposed import ProposedPins
+from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.retention.policy import RetentionPolicy
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
@@ -111,7 +112,7 @@ class OneNodeBroker:
                 offset = queue.min_offset
                 while offset < queue.max_offset:
                     future = asyncio.get_running_loop().create_future()
-                    self.machine.get_messages_later(queue, offset, 100, 1 << 20, None, future.set_result)
+                    QueueReads(self.machine).get_messages_later(queue, offset, 100, 1 << 20, None, future.set_result)
                     result = await future
                     for position, size in result.runs:
                         data = await self.node.read(position, size)

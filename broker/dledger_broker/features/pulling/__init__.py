@@ -1,4 +1,7 @@
-"""Pulls: messages of a queue for a consumer, at once or when they come."""
+"""Pulls: messages of a queue for a consumer, at once or when they come.
+
+`requests.py` has the request codes, `reads.py` finds the messages, `longpoll.py` holds pulls that wait.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.readers import Readers
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.offsets.requests import OffsetProcessor
-from dledger_broker.features.pulling.pull import PullProcessor
+from dledger_broker.features.pulling.requests import PullProcessor
 from dledger_broker.kernel.parts import Context, Feature
 
 

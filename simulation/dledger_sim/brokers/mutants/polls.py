@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
-from dledger_broker.features.pulling.pull import PullProcessor
+from dledger_broker.features.pulling.requests import PullProcessor
 from dledger_broker.kernel.queues import QueueState
 from dledger_sim.log.mutants.catalogue import Catalogue
 

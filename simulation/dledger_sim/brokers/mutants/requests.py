@@ -9,7 +9,7 @@ from dledger.net.errors import PeerError
 from dledger_broker.errors import wire_error
 from dledger_broker.features.offsets.recent_commits import Committer, Key, RecentCommits, Taken
 from dledger_broker.features.offsets.requests import OffsetProcessor
-from dledger_broker.features.pulling.pull import PullProcessor
+from dledger_broker.features.pulling.requests import PullProcessor
 from dledger_broker.features.ranges.requests import RangeProcessor
 from dledger_broker.features.sending.send import SendProcessor
 from dledger_broker.features.sending.unit import SendUnit

@@ -10,7 +10,7 @@ from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, record
 
 from dledger.errors import TrimmedError
 from dledger_broker.features.groups.table import GROUPS
-from dledger_broker.features.pulling.pull import MAX_HELD_BYTES, PullProcessor
+from dledger_broker.features.pulling.requests import MAX_HELD_BYTES, PullProcessor
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand

@@ -21,6 +21,7 @@ from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.requests import OffsetProcessor
 from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
+from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
@@ -108,6 +109,7 @@ class PullProcessor(Part):
         self._config = config
         self._counters = counters
         self._requests = requests
+        self._reads = QueueReads(machine)
         self._gossip = gossip
         self._offsets = offsets
         self._roles = roles
@@ -241,7 +243,7 @@ class PullProcessor(Part):
     def _read(self, request: Request, fields: PullFields, queue: QueueState, tag_filter: TagFilter | None) -> None:
         max_bytes = self._max_bytes(fields)
         max_messages = min(fields.max_msg_nums, MAX_MESSAGES)
-        result = self._machine.get_messages(queue, fields.queue_offset, max_messages, max_bytes, tag_filter)
+        result = self._reads.get_messages(queue, fields.queue_offset, max_messages, max_bytes, tag_filter)
         if result.status is ReadStatus.COLD:
             self._requests.spawn(request, self._read_cold(request, fields, queue, tag_filter))
         else:
@@ -254,7 +256,7 @@ class PullProcessor(Part):
         self._counters.cold_reads += 1
         offset, count, max_bytes = fields.queue_offset, min(fields.max_msg_nums, MAX_MESSAGES), self._max_bytes(fields)
         result: GetResult = await called_back(
-            lambda done: self._machine.get_messages_later(queue, offset, count, max_bytes, tag_filter, done)
+            lambda done: self._reads.get_messages_later(queue, offset, count, max_bytes, tag_filter, done)
         )
         self._conclude(request, fields, queue, tag_filter, result)
 
@@ -370,7 +372,7 @@ class PullProcessor(Part):
     def _retry(self, pull: HeldPull) -> bool:
         """Look again for a held pull; True if it was answered."""
         fields = pull.fields
-        result = self._machine.get_messages(
+        result = self._reads.get_messages(
             pull.queue,
             pull.offset,
             min(fields.max_msg_nums, MAX_MESSAGES),

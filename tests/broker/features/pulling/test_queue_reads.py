@@ -33,34 +33,34 @@ def broker():
     ],
 )
 def test_where_an_offset_lies_decides_the_answer(broker, offset, status, next_begin):
-    result = broker.machine.get_messages(broker.queue("orders"), offset, 5, 1 << 20)
+    result = broker.reads.get_messages(broker.queue("orders"), offset, 5, 1 << 20)
     assert (result.status, result.next_begin) == (status, next_begin)
     assert (result.min_offset, result.max_offset) == (10, 40)
 
 
 @pytest.mark.parametrize("offset", [0, 3])
 def test_an_empty_queue_says_so(broker, offset):
-    result = broker.machine.get_messages(broker.queue("orders", 1), offset, 5, 1 << 20)
+    result = broker.reads.get_messages(broker.queue("orders", 1), offset, 5, 1 << 20)
     assert (result.status, result.next_begin) == (ReadStatus.NO_MESSAGE_IN_QUEUE, 0)
 
 
 def test_a_filter_skips_and_the_next_offset_is_after_the_last_scanned(broker):
     queue = broker.queue("orders")
-    result = broker.machine.get_messages(queue, 11, 3, 1 << 20, TagFilter.parse("even"))
+    result = broker.reads.get_messages(queue, 11, 3, 1 << 20, TagFilter.parse("even"))
     assert (result.status, result.message_count, result.next_begin) == (ReadStatus.FOUND, 3, 18)
-    nothing = broker.machine.get_messages(queue, 10, 3, 1 << 20, TagFilter.parse("neither"))
+    nothing = broker.reads.get_messages(queue, 10, 3, 1 << 20, TagFilter.parse("neither"))
     assert (nothing.status, nothing.next_begin, nothing.runs) == (ReadStatus.NO_MATCHED_MESSAGE, 40, [])
 
 
 @pytest.mark.parametrize("max_messages", [0, -1, 1])
 def test_at_least_one_message_comes_whatever_the_limits(broker, max_messages):
-    result = broker.machine.get_messages(broker.queue("orders"), 10, max_messages, 1)
+    result = broker.reads.get_messages(broker.queue("orders"), 10, max_messages, 1)
     assert (result.status, result.message_count, result.next_begin) == (ReadStatus.FOUND, 1, 11)
 
 
 def test_a_byte_limit_ends_the_answer_before_the_message_that_passes_it(broker):
-    size = broker.machine.get_messages(broker.queue("orders"), 10, 1, 1).size
-    result = broker.machine.get_messages(broker.queue("orders"), 10, 32, 3 * size)
+    size = broker.reads.get_messages(broker.queue("orders"), 10, 1, 1).size
+    result = broker.reads.get_messages(broker.queue("orders"), 10, 32, 3 * size)
     assert result.message_count == 3
     assert 2 * size < result.size <= 3 * size
 
@@ -70,7 +70,7 @@ def test_records_that_lie_side_by_side_are_one_piece():
     broker.create_topic("orders")
     broker.send("orders", 0, Message(b"a"), Message(b"b"))
     broker.send("orders", 0, Message(b"c"))
-    result = broker.machine.get_messages(broker.queue("orders"), 0, 32, 1 << 20)
+    result = broker.reads.get_messages(broker.queue("orders"), 0, 32, 1 << 20)
     assert (len(result.runs), result.message_count) == (2, 3)
     assert sum(size for _, size in result.runs) == result.size
 
@@ -96,30 +96,30 @@ def test_units_outside_the_page_cache_are_read_by_a_worker(broker):
     broker.flush_views()
     broker.flush_views()
     assert len(queue.view.tail) == 0
-    assert broker.machine.get_messages(queue, 10, 5, 1 << 20).cold, "nobody has opened the file"
+    assert broker.reads.get_messages(queue, 10, 5, 1 << 20).cold, "nobody has opened the file"
     results = []
-    broker.machine.get_messages_later(queue, 10, 5, 1 << 20, None, results.append)
+    broker.reads.get_messages_later(queue, 10, 5, 1 << 20, None, results.append)
     broker.env.run_ready()
-    assert results == [broker.machine.get_messages(queue, 10, 5, 1 << 20)]
+    assert results == [broker.reads.get_messages(queue, 10, 5, 1 << 20)]
     assert results[0].message_count == 5
     broker.machine.queues._reader.read_nowait = lambda *_: None
-    assert broker.machine.get_messages(queue, 10, 5, 1 << 20).cold
-    broker.machine.get_messages_later(queue, 40, 5, 1 << 20, None, results.append)
+    assert broker.reads.get_messages(queue, 10, 5, 1 << 20).cold
+    broker.reads.get_messages_later(queue, 40, 5, 1 << 20, None, results.append)
     assert results[1].status is ReadStatus.OFFSET_OVERFLOW_ONE
 
 
 def test_a_trim_that_takes_the_files_which_a_worker_reads_is_no_damage(broker):
     """The next pull goes on with what is kept, instead of being told that a file lacks something."""
-    queue, machine = broker.queue("orders"), broker.machine
+    queue = broker.queue("orders")
     broker.flush_views()
     broker.flush_views()
     results = []
-    machine.get_messages_later(queue, 12, 5, 1 << 20, None, results.append)
+    broker.reads.get_messages_later(queue, 12, 5, 1 << 20, None, results.append)
     queue.first_offset = 20
     broker.disk.rmtree(queue_directory("orders", 0))
     broker.env.run_ready()
     assert [(result.status, result.next_begin) for result in results] == [(ReadStatus.OFFSET_TOO_SMALL, 20)]
-    machine.get_messages_later(queue, 25, 5, 1 << 20, None, results.append)
+    broker.reads.get_messages_later(queue, 25, 5, 1 << 20, None, results.append)
     broker.env.run_ready()
     assert isinstance(results[1], CorruptionError)
 
@@ -140,7 +140,7 @@ def test_what_goes_while_its_files_are_read_is_not_there_and_no_damage(monkeypat
     for number in range(10):
         broker.send("orders", 0, Message(b"x"), at_ms=1000 + number)
     queue, queries = broker.queue("orders"), broker.machine.queries
-    position = broker.machine.get_messages(queue, 3, 1, 1).runs[0][0]
+    position = broker.reads.get_messages(queue, 3, 1, 1).runs[0][0]
     unit = queries._unit
 
     async def unit_unless_gone(queue, offset):
@@ -191,7 +191,7 @@ def test_a_message_is_found_by_its_position_and_an_imitation_in_a_body_is_not():
     broker = BrokerInMemory()
     broker.create_topic("orders")
     broker.send("orders", 0, Message(b"genuine"))
-    position = broker.machine.get_messages(broker.queue("orders"), 0, 1, 1).runs[0][0]
+    position = broker.reads.get_messages(broker.queue("orders"), 0, 1, 1).runs[0][0]
     record = broker.run(broker.machine.queries.message_at(position))
     assert b"genuine" in record
     body_start = broker.log.end + 48 + 88

@@ -1,0 +1,74 @@
+"""Reads of queues: which stored bytes a pull gets, from memory and page cache at once, or later from disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.queues import QueueState
+from dledger_broker.views.reading import GetResult, ReadStatus, outside, select, units_to_read
+from dledger_remoting.tags import TagFilter
+
+
+class QueueReads:
+    """Finds messages of queues; what they lie at is read from the log by whoever asks."""
+
+    def __init__(self, machine: BrokerMachine) -> None:
+        self._machine = machine
+
+    def get_messages(
+        self, queue: QueueState, offset: int, max_messages: int, max_bytes: int, tag_filter: TagFilter | None = None
+    ) -> GetResult:
+        """What a pull at `offset` gets from memory and page cache: at least one matching record if there is one.
+
+        A result that is `cold` was not read: ask `get_messages_later`.  May raise `StorageError`.
+        """
+        max_messages = max(max_messages, 1)
+        nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.end)
+        if nothing is not None:
+            return nothing
+        units = self._machine.queues.read(queue.view, offset, units_to_read(max_messages, tag_filter))
+        if units is None:
+            return GetResult(ReadStatus.COLD, offset, queue.min_offset, queue.max_offset, [])
+        return self._select(queue, offset, max_messages, max_bytes, tag_filter, units)
+
+    def get_messages_later(
+        self,
+        queue: QueueState,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_filter: TagFilter | None,
+        done: Callable[[GetResult | BaseException], None],
+    ) -> None:
+        """As `get_messages`, reading units on a worker; `done` may get `CorruptionError`, `BusyError` or `OSError`."""
+        max_messages = max(max_messages, 1)
+        nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.end)
+        if nothing is not None:
+            done(nothing)
+            return
+
+        def selected(units: bytes | BaseException) -> None:
+            if queue.dropped:
+                # What was read may be of another topic, which has got the name of this queue's.
+                done(GetResult(ReadStatus.MESSAGE_WAS_REMOVING, offset, offset, offset, []))
+            elif isinstance(units, BaseException):
+                # A trim may have come meanwhile, after which the files of what it took are removed.
+                done(outside(offset, queue.min_offset, queue.max_offset, queue.view.end) or units)
+            else:
+                done(self._select(queue, offset, max_messages, max_bytes, tag_filter, units))
+
+        self._machine.queues.read_later(queue.view, offset, units_to_read(max_messages, tag_filter), selected)
+
+    def _select(
+        self,
+        queue: QueueState,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_filter: TagFilter | None,
+        units: bytes,
+    ) -> GetResult:
+        first_position = self._machine.log.first_position
+        low, high = queue.min_offset, queue.max_offset
+        return select(units, offset, low, high, max_messages, max_bytes, tag_filter, first_position)
