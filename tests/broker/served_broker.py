@@ -19,6 +19,7 @@ from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.offsets.requests import OffsetProcessor
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.parts import Feature
 from dledger_broker.kernel.requests import Buffer
 from dledger_broker.service import BrokerService
 from dledger_broker.testing import BrokerInMemory
@@ -227,12 +228,18 @@ class ServedBroker:
 MakeBroker = Callable[..., ServedBroker]
 
 
-def make_served_broker(config: BrokerConfig, memory: BrokerInMemory, channels: Channels | None = None) -> ServedBroker:
-    """A broker's service that does nothing by itself; `channels` are its clients' own, which most tests do without."""
+def make_served_broker(
+    config: BrokerConfig, memory: BrokerInMemory, channels: Channels | None = None, more: Sequence[Feature] = ()
+) -> ServedBroker:
+    """A broker's service that does nothing by itself; `channels` are its clients' own, which most tests do without.
+
+    `more` are features of a test, which replicate nothing.
+    """
     group = Group(NODE_ID, "127.0.0.1:10911")
     counters = BrokerCounters()
     machine = memory.machine
     features = [feature for feature in FEATURES if feature not in (group_settings.FEATURE, retention.FEATURE)]
+    features += more
     service = BrokerService(
         config, features, machine, memory.node, memory.env, group, counters, STORE_HOST, channels or Channels()
     )
