@@ -56,6 +56,7 @@ class BrokerService:
         self.gossip = Gossip(env, group, config.peers, machine.commands.kinds, machine.learn_features)
         self.announcements = Announcements(env, machine)
         self.parts = Parts(self.gossip, channels, Readers())
+        self.writer = LogWriter(machine, log, env, store_host)
         roles = Roles(machine, log, group, config.broker_group, counters)
         context = Context(
             config,
@@ -68,7 +69,7 @@ class BrokerService:
             self.announcements,
             roles,
             store_host,
-            LogWriter(machine, log, env, store_host),
+            self.writer,
             self.parts,
         )
         for feature in features:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.errors import BusyError, LogFullError, NotLeaderError, TooLargeError
-from dledger.format import HEADER_BYTES, MAX_UNIT_BYTES, iter_commands
+from dledger.format import HEADER_BYTES, MAX_ENTRY_BODY_BYTES, MAX_UNIT_BYTES, iter_commands
 from dledger.invariants import InvariantError
 from dledger.types import EntryKind, EntryMeta, Membership, ReplicaId
 from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, LimitSends, RememberSends
@@ -314,6 +314,19 @@ def test_an_outcome_is_told_after_write_also_where_units_fill_one_entry_after_an
     written.memory.env.run_ready()
     places = [outcome.places[0] for outcome in written.outcomes if isinstance(outcome, Stored)]
     assert [place.queue_offset for place in places if place] == [0, 1, 2, 3, 4]
+
+
+def test_a_unit_whose_commands_do_not_fit_an_entry_goes_into_the_next_as_a_whole(written: Written) -> None:
+    first = record(body=bytes(700 << 10))
+    left = MAX_ENTRY_BODY_BYTES - HEADER_BYTES - first.size
+    second = record(body=bytes(left - record(body=b"").size))
+    written.write(first)
+    written.write(second, commands=[SetOrdinal(3)])
+    written.memory.env.run_ready()
+    *_, of_first, of_second = written.entries()
+    assert [of_first.size - HEADER_BYTES, of_first.channel] == [first.size, 0]
+    assert of_second.size - HEADER_BYTES - of_second.channel == second.size
+    assert [kind for kind, _ in written.commands_of(of_second)] == [24]
 
 
 def test_rows_name_the_positions_of_records_of_their_unit(written: Written) -> None:
