@@ -53,7 +53,7 @@ class BrokerService:
         self.group = group
         self.requests = Dispatcher(group, counters, log, env.now, config.max_frame_bytes)
         self.forwarder = Forwarder(env, group, config, counters, self.requests)
-        self.gossip = Gossip(env, group, config.peers, machine.commands.kinds, machine.learn_features)
+        self.gossip = Gossip(env, group, config.peers, machine.commands.kinds, machine.learn_kinds)
         self.announcements = Announcements(env, machine)
         self.parts = Parts(self.gossip, channels, Readers())
         self.writer = LogWriter(machine, log, env, store_host)

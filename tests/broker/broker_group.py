@@ -95,7 +95,7 @@ class BrokerGroup:
             if leader.machine.understood_by_all(PutPin):
                 understood.set()
 
-        leader.machine.on_features_changed.append(look)
+        leader.machine.on_members_changed.append(look)
         look()
         async with asyncio.timeout(20):
             await understood.wait()

@@ -34,6 +34,7 @@ from dledger_broker.frontend.listener import Listener
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.members import Features
+from dledger_broker.kernel.told_kinds import ToldKinds
 from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.node import Broker
 from dledger_broker.testing import BrokerInMemory
@@ -62,7 +63,7 @@ GROUP = [
 RESUMED = ["Forwarder._try_waiting"]
 TOPICS = ["SendTargets.forget", "LongPolls.release_dropped", "Registrar.__init__.<lambda>"]
 GROUPS = ["SendTargets.forget"]
-FEATURES = ["IdempotentSends._on_features", "Founding._check"]
+MEMBERS = ["IdempotentSends._on_members", "Founding._check"]
 TRIMMED = ["BrokerMachine._trimmed"]
 HANDOVER = ["BrokerMachine.hand_over"]
 ALL_OF_LEADERSHIP = [*LEADERSHIP, *GROUP, *RESUMED]
@@ -181,7 +182,7 @@ def test_callbacks_are_registered_in_this_order(broker: Broker) -> None:
     assert names_of(broker.group.resumers) == RESUMED
     assert names_of(machine.on_topics_changed) == TOPICS
     assert names_of(machine.on_groups_changed) == GROUPS
-    assert names_of(machine.on_features_changed) == FEATURES
+    assert names_of(machine.on_members_changed) == MEMBERS
     assert names_of(replica.on_trimmed) == TRIMMED
     assert names_of(replica.leading.on_handover) == HANDOVER
 
@@ -192,7 +193,7 @@ def test_hooks_of_one_callback_are_these(broker: Broker) -> None:
     assert name_of(gossip.local._changed) == "Gossip._local_changed"
     assert isinstance(gossip._members, MembershipProcessor)
     assert isinstance(gossip._held, LongPolls)
-    assert name_of(gossip._learned) == "BrokerMachine.learn_features"
+    assert name_of(gossip._learned) == "BrokerMachine.learn_kinds"
     assert name_of(registrar.on_told) == "Announcements.check"
     assert name_of(broker.service.announcements._told) == "Registrar.told_version"
     assert name_of(broker.service.announcements._hurry) == "Registrar.hurry"
@@ -201,7 +202,7 @@ def test_hooks_of_one_callback_are_these(broker: Broker) -> None:
 def test_leadership_is_told_in_this_order(broker: Broker) -> None:
     machine, group, before = broker.machine, broker.group, broker.machine.leadership
     machine.leadership = Leadership(5, None, is_leader=False, ready=False)
-    own = ((TopicTable, "reset_staged"), (OffsetBuffer, "discard"), (BrokerMachine, "_record_features"))
+    own = ((TopicTable, "reset_staged"), (OffsetBuffer, "discard"), (ToldKinds, "record_all"))
     with traced(*own, calls=False) as trace:
         for callbacks in (machine.on_leadership_changed, group.listeners, group.resumers):
             record_calls(callbacks, trace)
@@ -219,7 +220,7 @@ def test_leadership_is_told_in_this_order(broker: Broker) -> None:
         found = list(trace)
     machine.leadership = before
     assert gained == ["OffsetBuffer.discard", *ALL_OF_LEADERSHIP]
-    assert ready == ["TopicTable.reset_staged", "BrokerMachine._record_features", *ALL_OF_LEADERSHIP]
+    assert ready == ["TopicTable.reset_staged", "ToldKinds.record_all", *ALL_OF_LEADERSHIP]
     assert lost == ["TopicTable.reset_staged", "OffsetBuffer.discard", *ALL_OF_LEADERSHIP]
     assert found == [*GROUP, *RESUMED]
 
@@ -260,7 +261,7 @@ class Others:
 def members(broker: Broker) -> tuple[Gossip, list[str]]:
     """A leader's part in the exchange about clients, and what it calls."""
     gossip, trace = broker.service.gossip, list[str]()
-    gossip._learned = lambda *_: trace.append("BrokerMachine.learn_features")
+    gossip._learned = lambda *_: trace.append("BrokerMachine.learn_kinds")
     gossip._members = ToldMembers(trace)
     gossip._channel = Others(trace)
     gossip._peers = (OTHER.node_id, "broker-a-n2")
@@ -287,7 +288,7 @@ def test_a_client_of_another_node_that_comes_is_told_of_in_this_order(members: t
     row = ClientRow("c2", "127.0.0.1:40001", 0, 0, (), (CONSUMER,))
     table = Table("127.0.0.1:1", whole=True, rows=(row,), removed=(), holds_pulls=False)
     gossip.on_request(OTHER, _encode(table), lambda _: trace.append("reply"))
-    assert trace == ["BrokerMachine.learn_features", *MEMBERS_CHANGED, "reply"]
+    assert trace == ["BrokerMachine.learn_kinds", *MEMBERS_CHANGED, "reply"]
 
 
 @pytest.fixture
@@ -298,7 +299,7 @@ def memory() -> tuple[BrokerInMemory, list[str]]:
     machine = memory.machine
     machine.on_topics_changed.append(lambda: trace.append("topics"))
     machine.on_groups_changed.append(lambda: trace.append("groups"))
-    machine.on_features_changed.append(lambda: trace.append("features"))
+    machine.on_members_changed.append(lambda: trace.append("features"))
     return memory, trace
 
 

@@ -1,4 +1,4 @@
-"""The broker's state machine: what entries of the log do to topics, queues, groups and offsets.
+"""State machine of the broker: what entries of the log do to its tables and views, and who is told of it.
 
     machine = BrokerMachine(data_dir, env=env, features=FEATURES)
     node = Node(config, machine)
@@ -9,9 +9,10 @@
     await machine.close()
     await node.stop()
 
-Requests read `machine.state`, take queues from `queue`, stage records themselves (`Node.stage` with a `StagedContext`)
-and commands through `overlay` and `proposals`.  `state` is another object after a snapshot was
-installed: keep neither it nor its queues across turns of the event loop, except in staged contexts.
+It knows no feature: their tables are in `state`, and what else concerns them is told to their callbacks.  Features read
+`state`, take queues from `queue`, stage records (`kernel.writer`) and commands (`overlay`, `proposals`).  `state` is
+another object after a snapshot was installed: keep neither it nor its queues across turns of the event loop, except in
+staged contexts; a table is kept by whoever asks it for every message (`on_state`).
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done, QueueRun, StagedContext
 from dledger_broker.kernel.feature import Replicated
 from dledger_broker.kernel.lookup import Queries
-from dledger_broker.kernel.members import Features
 from dledger_broker.kernel.overlay import Overlay
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState, registry_of
 from dledger_broker.kernel.tables import Changes
+from dledger_broker.kernel.told_kinds import ToldKinds
 from dledger_broker.kernel.topic_proposals import TopicProposals
-from dledger_broker.kernel.view_recovery import extents_of, recover_queues
+from dledger_broker.kernel.topics import TopicTable
+from dledger_broker.kernel.view_recovery import recover_queues
 from dledger_broker.views.checkpoint import TopicExtent
 from dledger_broker.views.checkpointer import Checkpointer
 from dledger_broker.views.consumequeue import ConsumeQueues
@@ -75,7 +77,7 @@ class BrokerMachine:
 
     `on_arrival(queues)` is called after each batch of entries with the queues that got messages, some more than once;
     the messages can be read by then. The callbacks in `on_topics_changed` and `on_groups_changed` come before the
-    contexts of the change, and when a snapshot replaced everything; those in `on_features_changed` when a member
+    contexts of the change, and when a snapshot replaced everything; those in `on_members_changed` when a member
     understands other command kinds; those in `on_leadership_changed` at every change of role, term or leader. Before
     these, those in `on_unready` if this replica takes no proposals now, with the error for whoever waits to propose;
     those in `before_handover` are called while it still does.
@@ -104,15 +106,13 @@ class BrokerMachine:
         self.on_arrival: Callable[[list[QueueState]], None] = _nobody_waits
         self.on_topics_changed: list[Callable[[], None]] = []
         self.on_groups_changed: list[Callable[[], None]] = []
-        self.on_features_changed: list[Callable[[], None]] = []
+        self.on_members_changed: list[Callable[[], None]] = []
         self.on_unready: list[Callable[[NotLeaderError], None]] = []
         self.before_handover: list[Callable[[], None]] = []
         self.on_leadership_changed: list[Callable[[Leadership], None]] = []
         self._disk = disk or OsDisk(data_dir)
         self._log: Log | None = None
         self._overlay_term = 0
-        self._features_told = self._own_features()
-        self._features_on_their_way: set[str] = set()
         self._restored = False
         self._recovering = False
         self._writer = ViewWriter(env)
@@ -142,6 +142,7 @@ class BrokerMachine:
         )
         self.queries = Queries(lambda: self.state.topic_table, self.queues, reader, self.keys)
         self.overlay = Overlay(self.commands, lambda: self.state, lambda: self.log)
+        self._kinds = ToldKinds(self.config.node_id, self.commands.kinds, self.overlay, lambda: self.state)
         self.proposals = TopicProposals(self.overlay, lambda: self.state, env.wall_ms)
 
     # ---------------------------------------------------------------- life
@@ -203,7 +204,7 @@ class BrokerMachine:
         if changes.groups_changed:
             _call(self.on_groups_changed)
         if changes.members_changed:
-            _call(self.on_features_changed)
+            _call(self.on_members_changed)
         for entry in entries:
             for context in cast(Sequence[StagedContext], entry.contexts):
                 context.applied()
@@ -232,12 +233,11 @@ class BrokerMachine:
             self.state.topic_table.reset_staged()
             self.trim_under_way = 0  # whoever leads next has applied what was proposed of it
         if before.is_leader and not leadership.is_leader:
-            self._features_told = self._own_features()  # the next leader may be told others
+            self._kinds.forget()
         if (before.term, before.ready) != (leadership.term, leadership.ready):
             if leadership.ready:
                 self._finish_recovery()
-                for node_id in list(self._features_told):
-                    self._record_features(node_id)
+                self._kinds.record_all()
             else:
                 error = NotLeaderError(leadership.leader_id, leadership.term)
                 for discard in self.on_unready:
@@ -294,7 +294,7 @@ class BrokerMachine:
         """See `StateMachine.digest`."""
         return self.state.digest()
 
-    # ---------------------------------------------------------------- for request processors
+    # ---------------------------------------------------------------- for features
 
     def topic(self, name: str) -> TopicState | None:
         """A topic that anything may be staged for: None if there is none, or if its deletion is in flight."""
@@ -321,11 +321,11 @@ class BrokerMachine:
         members = [member.node_id for member in self.log.membership.members]
         return self.state.members.understood_by_all(self.commands.kind_of(command), members)
 
-    def learn_features(self, node_id: str, kinds: tuple[int, ...]) -> None:
+    def learn_kinds(self, node_id: str, kinds: tuple[int, ...]) -> None:
         """A member has told which command kinds it understands: the leader records it, this one or a later one."""
-        self._features_told[node_id] = kinds
+        self._kinds.learn(node_id, kinds)
         if self.leadership.ready:
-            self._record_features(node_id)
+            self._kinds.record(node_id)
 
     @property
     def kept_from(self) -> int:
@@ -353,20 +353,6 @@ class BrokerMachine:
             return runs
         return scan_entry(self.state.topic_table, entry)
 
-    def _own_features(self) -> dict[str, tuple[int, ...]]:
-        return {self.config.node_id: self.commands.kinds} if self.config.node_id else {}
-
-    def _record_features(self, node_id: str) -> None:
-        """Record what a member understands, unless that is recorded or on its way."""
-        kinds = self._features_told[node_id]
-        if self.state.members.kinds.get(node_id) != kinds and node_id not in self._features_on_their_way:
-            self._features_on_their_way.add(node_id)
-            self.stage_command(  # small and rare: a full disk is no reason to do without
-                Features(node_id, kinds),
-                lambda _error: self._features_on_their_way.discard(node_id),
-                privileged=True,
-            )
-
     def _finish_recovery(self) -> None:
         """All entries below the restored state were passed to `rebuild`: what views still lack, the log lacks too."""
         if not self._recovering:
@@ -378,7 +364,7 @@ class BrokerMachine:
                 self.queues.start_over(queue.view, queue.next_offset)
 
     def _capture_extents(self) -> tuple[int, list[TopicExtent]]:
-        return self.applied_position, extents_of(self.state.topic_table)
+        return self.applied_position, _extents_of(self.state.topic_table)
 
     def _trimmed(self, position: int) -> None:
         """The log now starts at `position`; the state has the first kept offsets since before."""
@@ -392,6 +378,22 @@ class BrokerMachine:
                 shortened.append(view)
         self.keys.trimmed(position)
         self.checkpointer.request(partial(self.queues.remove_below_start, shortened))
+
+
+def _extents_of(topics: TopicTable) -> list[TopicExtent]:
+    """What the views of all queues hold now."""
+    return [
+        TopicExtent(
+            name,
+            topic.created_position,
+            [
+                (queue_id, queue.view.start, queue.view.end)
+                for queue_id, queue in topic.queues.items()
+                if queue.view.end
+            ],
+        )
+        for name, topic in topics.by_name.items()
+    ]
 
 
 def _nobody_waits(_queues: list[QueueState]) -> None:

@@ -20,7 +20,7 @@ import logging
 from dledger.store.disk import Disk
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.topics import TopicTable
-from dledger_broker.views.checkpoint import TopicExtent, load_checkpoint, remove_checkpoint
+from dledger_broker.views.checkpoint import load_checkpoint, remove_checkpoint
 from dledger_broker.views.leftovers import put_aside
 from dledger_broker.views.unitfiles import (
     DELETED_PREFIX,
@@ -33,22 +33,6 @@ from dledger_broker.views.unitfiles import (
 from dledger_broker.views.units import UNIT, UNIT_BYTES, is_record_unit
 
 _logger = logging.getLogger(__name__)
-
-
-def extents_of(topics: TopicTable) -> list[TopicExtent]:
-    """What the views of all queues hold now."""
-    return [
-        TopicExtent(
-            name,
-            topic.created_position,
-            [
-                (queue_id, queue.view.start, queue.view.end)
-                for queue_id, queue in topic.queues.items()
-                if queue.view.end
-            ],
-        )
-        for name, topic in topics.by_name.items()
-    ]
 
 
 def recover_queues(disk: Disk, layout: FileLayout, topics: TopicTable, position: int, incarnation: str) -> int:

@@ -85,7 +85,7 @@ def test_a_leader_advertises_the_command_kinds_it_understands():
 
 def test_what_a_member_told_a_follower_is_recorded_once_that_one_leads():
     broker = BrokerInMemory(lead=False)
-    broker.machine.learn_features("fake-n1", (16, 17))
+    broker.machine.learn_kinds("fake-n1", (16, 17))
     assert not broker.machine.state.members.understood_by_all(16, ["fake-n1"])
     broker.node.lead()
     broker.env.run_ready()
@@ -96,7 +96,7 @@ def test_what_a_member_told_a_follower_is_recorded_once_that_one_leads():
 def test_what_a_member_told_an_earlier_leader_is_not_recorded_by_it_when_it_leads_again():
     """1. A member tells a leader; 2. an older version of it tells the next leader; 3. the first one leads again."""
     broker = BrokerInMemory()
-    broker.machine.learn_features("fake-n1", (16, 17))
+    broker.machine.learn_kinds("fake-n1", (16, 17))
     broker.env.run_ready()
     term = broker.node.term
     broker.node.step_down()

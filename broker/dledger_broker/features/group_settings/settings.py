@@ -36,7 +36,7 @@ class Founding(Part):
         self._on_their_way: set[type[Command]] = set()
         self._tries_again = False
         machine.on_leadership_changed.append(lambda _leadership: self._check())
-        machine.on_features_changed.append(self._check)
+        machine.on_members_changed.append(self._check)
         self._check()
 
     def _check(self) -> None:

@@ -106,7 +106,7 @@ class IdempotentSends:
         self._tidies = False
         self._closed = False
         machine.on_leadership_changed.append(self._on_leadership)
-        machine.on_features_changed.append(self._on_features)
+        machine.on_members_changed.append(self._on_members)
 
     @property
     def gauge(self) -> Gauge:
@@ -341,7 +341,7 @@ class IdempotentSends:
         self._not_indexed = sum(len(rows.families) for _, rows in staged)
         self._room = table.max_rows - len(table) - self._not_indexed
 
-    def _on_features(self) -> None:
+    def _on_members(self) -> None:
         """A member understands other commands than before."""
         self._understood_by = None
 
