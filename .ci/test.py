@@ -21,9 +21,13 @@ from typing import IO, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 VIRTUAL_TIME = (
+    "tests/broker/features/groups",
+    "tests/broker/features/offsets",
+    "tests/broker/features/pulling",
+    "tests/broker/features/retention",
+    "tests/broker/features/sending",
     "tests/broker/kernel",
     "tests/broker/processors",
-    "tests/broker/state",
     "tests/dledger/store",
     "tests/paper",
     "tests/recorded",

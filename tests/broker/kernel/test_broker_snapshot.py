@@ -12,7 +12,7 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.tables import ROWS_PER_FRAME
 from dledger_broker.kernel.topics import DeleteTopic
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
-from tests.broker.state.applied_commands import apply
+from tests.broker.kernel.applied_commands import apply
 
 
 def state_of(topics: int, queues: int, groups: int) -> BrokerState:

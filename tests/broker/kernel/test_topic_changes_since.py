@@ -8,7 +8,7 @@ from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topics import DeleteTopic
 from dledger_remoting.topics import TopicConfig
-from tests.broker.state.applied_commands import apply
+from tests.broker.kernel.applied_commands import apply
 
 
 def test_each_change_is_named_once_and_only_those_after_the_version() -> None:

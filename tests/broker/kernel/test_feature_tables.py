@@ -15,7 +15,7 @@ from dledger_broker.kernel.tables import Changes, Table, TableKey
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
-from tests.broker.state.applied_commands import apply
+from tests.broker.kernel.applied_commands import apply
 
 
 class Count(msgspec.Struct, frozen=True):

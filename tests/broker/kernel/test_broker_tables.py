@@ -12,7 +12,7 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topics import DeleteTopic
 from dledger_broker.testing import BrokerInMemory, Message
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
-from tests.broker.state.applied_commands import apply
+from tests.broker.kernel.applied_commands import apply
 
 COMMITS = st.lists(
     st.tuples(st.sampled_from("gh"), st.sampled_from("tu"), st.integers(0, 2), st.integers(-1, 1 << 40)), max_size=30
