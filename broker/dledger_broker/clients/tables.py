@@ -221,7 +221,7 @@ class MergedClients:
         self._own_node_id = own_node_id
 
     def replace(self, node_id: str, rows: Iterable[ClientRow]) -> set[str]:
-        """A node sent its whole table; returns the groups whose merged membership changed."""
+        """A node sent its whole table; returns the consumer groups whose members changed."""
         before = self._tables.get(node_id, ClientIndex())
         table = ClientIndex()
         for row in rows:
@@ -230,7 +230,7 @@ class MergedClients:
         return self._changed(groups, lambda: self._tables.__setitem__(node_id, table))
 
     def update(self, node_id: str, rows: Iterable[ClientRow], removed: Iterable[str]) -> set[str]:
-        """A node sent what has changed in its table; returns the groups whose merged membership changed."""
+        """A node sent what has changed in its table; returns the consumer groups whose members changed."""
         table = self._tables.setdefault(node_id, ClientIndex())
         rows, removed = list(rows), list(removed)
         groups = {consumer.group_name for row in rows for consumer in row.consumers}
@@ -248,7 +248,7 @@ class MergedClients:
         return self._changed(groups, apply)
 
     def forget_node(self, node_id: str) -> set[str]:
-        """A node has been silent for too long; returns the groups whose merged membership changed."""
+        """A node has been silent for too long; returns the consumer groups whose members changed."""
         if node_id == self._own_node_id or node_id not in self._tables:
             return set()
         return self._changed(_groups(self._tables[node_id]), lambda: self._tables.__delitem__(node_id))

@@ -1,4 +1,4 @@
-"""Up to which log position the consume queues' files are durable, and which units they hold there.
+"""Checkpoint of the consume queues: the log position up to which their files are durable, and the units held there.
 
 Two files, `views/checkpoint-0` and `views/checkpoint-1`, are replaced in turn; the valid one with the higher sequence
 number counts.  A file is `Checkpoint` in the form of `views/checked.py`.

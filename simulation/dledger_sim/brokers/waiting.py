@@ -1,4 +1,4 @@
-"""Whoever waits for a message on a node: none waits for what is there, or for what will never come.
+"""Waiting for messages on a node: nobody waits for what is there, or for what will never come.
 
 - A long poll whose message is applied is answered in the same turn of the event loop.
 - One whose queue is gone with its topic, or whose state was replaced, is answered in the turn in which that happens.

@@ -1,4 +1,4 @@
-"""What an operator does whose group elects no leader because too many of its hosts went down at once."""
+"""An operator, whose group elects no leader because too many of its hosts went down at once."""
 
 from __future__ import annotations
 

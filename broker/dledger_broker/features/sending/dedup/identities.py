@@ -1,4 +1,4 @@
-"""Under which number a send is remembered, and which sends of a unit are remembered together.
+"""Identities of sends: the number under which one is remembered, and those of a unit that are remembered together.
 
 An identity has 48 bits: a *family* (32), which is a checksum, and one of 16 *members*, as the bit that stands for it.
 Producers count in the last characters of their unique keys, in hexadecimal digits. Sends of one producer group to one
