@@ -21,12 +21,12 @@ from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
 from dledger_broker.clients.gossip import Gossip, Table, _encode
 from dledger_broker.clients.tables import ClientRow
-from dledger_broker.features.client_membership.clients import MembershipProcessor
+from dledger_broker.features.client_membership.clients import ClientRequests
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.pulling.longpoll import LongPolls
 from dledger_broker.features.pulling.requests import PullProcessor
 from dledger_broker.features.retention.job import Retention
-from dledger_broker.features.runtime.description import RuntimeProcessor
+from dledger_broker.features.runtime.description import RuntimeInfo
 from dledger_broker.features.sending.send import SendProcessor
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
@@ -49,11 +49,11 @@ from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 LEADERSHIP = [
     "IdempotentSends._on_leadership",
     "Retention._on_leadership",
-    "Founding.__init__.<lambda>",
+    "GroupSettings._on_leadership",
     "BrokerService._on_leadership",
 ]
 GROUP = [
-    "MembershipProcessor._announce_leader",
+    "ClientRequests._announce_leader",
     "Gossip._on_leadership",
     "SendTargets.forget",
     "PullProcessor._on_leadership",
@@ -63,7 +63,7 @@ GROUP = [
 RESUMED = ["Forwarder._try_waiting"]
 TOPICS = ["SendTargets.forget", "LongPolls.release_dropped", "Registrar.__init__.<lambda>"]
 GROUPS = ["SendTargets.forget"]
-MEMBERS = ["IdempotentSends._on_members", "Founding._check"]
+MEMBERS = ["IdempotentSends._on_members", "GroupSettings._check"]
 TRIMMED = ["BrokerMachine._trimmed"]
 HANDOVER = ["BrokerMachine.hand_over"]
 ALL_OF_LEADERSHIP = [*LEADERSHIP, *GROUP, *RESUMED]
@@ -78,7 +78,7 @@ STARTED = [
     (BrokerMachine, "start"),
     (Checkpointer, "remove_leftovers"),
     (Retention, "start"),
-    (RuntimeProcessor, "start"),
+    (RuntimeInfo, "start"),
     (Listener, "serve"),
     (Registrar, "start"),
 ]
@@ -86,7 +86,7 @@ DRAINED = [(Node, "transfer_leadership"), (Registrar, "leave"), (PullProcessor, 
 STOPPED = [
     (Registrar, "stop"),
     (Gossip, "stop"),
-    (RuntimeProcessor, "stop"),
+    (RuntimeInfo, "stop"),
     (Retention, "stop"),
     (PullProcessor, "release"),
     (Forwarder, "close"),
@@ -191,7 +191,7 @@ def test_hooks_of_one_callback_are_these(broker: Broker) -> None:
     gossip, registrar = broker.service.gossip, broker.registrar
     assert name_of(broker.machine.on_arrival) == "BrokerService._on_arrival"
     assert name_of(gossip.local._changed) == "Gossip._local_changed"
-    assert isinstance(gossip._members, MembershipProcessor)
+    assert isinstance(gossip._members, ClientRequests)
     assert isinstance(gossip._held, LongPolls)
     assert name_of(gossip._learned) == "BrokerMachine.learn_kinds"
     assert name_of(registrar.on_told) == "Announcements.check"
@@ -240,10 +240,10 @@ class ToldMembers:
         self._trace = trace
 
     def notify(self, *_: object) -> None:
-        self._trace.append("MembershipProcessor.notify")
+        self._trace.append("ClientRequests.notify")
 
     def ensure_all(self, *_: object) -> None:
-        self._trace.append("MembershipProcessor.ensure_all")
+        self._trace.append("ClientRequests.ensure_all")
 
 
 class Others:
@@ -269,8 +269,8 @@ def members(broker: Broker) -> tuple[Gossip, list[str]]:
 
 
 MEMBERS_CHANGED = [
-    "MembershipProcessor.ensure_all",
-    "MembershipProcessor.notify",
+    "ClientRequests.ensure_all",
+    "ClientRequests.notify",
     "tell broker-a-n1",
     "tell broker-a-n2",
 ]

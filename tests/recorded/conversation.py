@@ -27,7 +27,7 @@ from dledger.types import EntryKind
 from dledger_broker.clients.channels import Channels
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features.group_settings.settings import Founding
+from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener
 from dledger_broker.kernel.leadership import Group
@@ -117,7 +117,7 @@ class Broker:
             service.requests.on_reads,
             service.gossip.local.channel_lost,
         )
-        Founding(self.memory.machine, self.memory.env, self.config)
+        GroupSettings(self.memory.machine, self.memory.env, self.config)
         self.served.settle()
         # What a leader records first grows with every feature: in a segment of its own it moves nothing else.
         self.memory.log.roll(self.memory.env.wall_ms())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from served_broker import FakeClient, ServedBroker, pull_ext, send_ext
 
-from dledger_broker.features.group_settings.settings import Founding
+from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.offsets.table import OFFSETS
 from dledger_remoting.topics import SubscriptionGroupConfig
 
@@ -96,7 +96,7 @@ def test_no_commit_slips_in_behind_the_deletion_of_its_group(broker: ServedBroke
 
 
 def founded(broker: ServedBroker) -> FakeClient:
-    Founding(broker.memory.machine, broker.memory.env, broker.config)
+    GroupSettings(broker.memory.machine, broker.memory.env, broker.config)
     broker.settle()
     return broker.client()
 

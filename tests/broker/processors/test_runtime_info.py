@@ -9,7 +9,7 @@ import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, send_ext
 
 from dledger.replica.status import NodeStatus
-from dledger_broker.features.runtime.description import RuntimeProcessor
+from dledger_broker.features.runtime.description import RuntimeInfo
 from dledger_broker.features.runtime.throughput import PERIOD_S
 from dledger_remoting.bodies import KVTable, decode_body
 
@@ -22,7 +22,7 @@ def told(client: FakeClient) -> dict[str, str]:
 
 def test_a_node_tells_what_its_http_port_tells_and_what_rocketmqs_tools_read(broker: ServedBroker) -> None:
     broker.memory.node.disk_used = 120
-    broker.service.parts[RuntimeProcessor].start()
+    broker.service.parts[RuntimeInfo].start()
     broker.advance(86_400 + 3_661)
     table = told(broker.client())
     assert msgspec.json.decode(table["dledgerStatus"], type=NodeStatus) == broker.memory.node.status()
@@ -33,7 +33,7 @@ def test_a_node_tells_what_its_http_port_tells_and_what_rocketmqs_tools_read(bro
     assert float(table["commitLogDiskRatio"]) == 0.12
     assert int(table["commitLogMaxOffset"]) == broker.memory.machine.applied_position
     assert table["dledgerDraining"] == "false"
-    broker.service.parts[RuntimeProcessor].stop()
+    broker.service.parts[RuntimeInfo].stop()
 
 
 def test_a_node_tells_the_addresses_of_the_others_as_far_as_it_has_been_told(broker: ServedBroker) -> None:
@@ -50,7 +50,7 @@ def test_the_http_port_is_told_where_there_is_one(make_broker: MakeBroker, http_
 def test_averages_are_of_fixed_windows_however_often_somebody_asks(broker: ServedBroker) -> None:
     """Two dashboards must not halve each other's figures."""
     client = broker.client()
-    broker.service.parts[RuntimeProcessor].start()
+    broker.service.parts[RuntimeInfo].start()
     for _ in range(20):
         assert client.call(310, send_ext("T1"), b"x").code == 0
     broker.advance(PERIOD_S)
@@ -61,4 +61,4 @@ def test_averages_are_of_fixed_windows_however_often_somebody_asks(broker: Serve
         broker.advance(PERIOD_S)
     assert told(client)["putTps"] == "0.0 0.0 0.0"
     assert told(client)["getTransferredTps"] == "0.0 0.0 0.0"
-    broker.service.parts[RuntimeProcessor].stop()
+    broker.service.parts[RuntimeInfo].stop()

@@ -14,7 +14,7 @@ import pytest
 from served_broker import BrokerInMemory, pull_ext, send_ext
 
 from dledger_broker.features import FEATURES
-from dledger_broker.features.group_settings.settings import Founding
+from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, encode_binary_header
@@ -165,7 +165,9 @@ def test_every_request_is_answered_once_and_its_effect_is_the_same_everywhere(ma
     random = Random(seed)
     broker = make_broker(topics=("T1",), max_message_bytes=64 << 10)
     machine, node = broker.memory.machine, broker.memory.node
-    Founding(machine, broker.memory.env, replace(broker.config, idempotent_window_ms=10_000, max_idempotent_keys=100))
+    GroupSettings(
+        machine, broker.memory.env, replace(broker.config, idempotent_window_ms=10_000, max_idempotent_keys=100)
+    )
     broker.settle()
     client = broker.client()
     wanting = asyncio.run(converse(random, broker, client))

@@ -1,6 +1,6 @@
 """What a node says of itself, and of requests that it does not know."""
 
-from dledger_broker.features.runtime.description import RuntimeProcessor
+from dledger_broker.features.runtime.description import RuntimeInfo
 from dledger_remoting.codes import LanguageCode, RequestCode
 from tests.recorded.areas.sending import send_ext
 from tests.recorded.conversation import Record
@@ -18,7 +18,7 @@ async def talk(record: Record) -> None:
     broker = record.broker("a node", http_port=10913)
     broker.create_topic("T1")
     await broker.ask("a message", 310, send_ext("T1"), b"hello")
-    broker.served.service.parts[RuntimeProcessor].start()
+    broker.served.service.parts[RuntimeInfo].start()
     await broker.pass_time(2)
     await broker.ask("what it says of itself", 28)
     await broker.ask("what it says of itself, in binary", 28, serialize_type=1)
@@ -34,4 +34,4 @@ async def talk(record: Record) -> None:
     await broker.follow()
     await broker.ask("what it says of itself while another one leads", 28)
     await broker.ask("what it does not know while another one leads", RequestCode.UPDATE_BROKER_CONFIG)
-    broker.served.service.parts[RuntimeProcessor].stop()
+    broker.served.service.parts[RuntimeInfo].stop()

@@ -7,17 +7,17 @@ from typing import Final
 from dledger_broker.clients.channels import Channels
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.readers import Readers
-from dledger_broker.features.client_membership.clients import MembershipProcessor
-from dledger_broker.features.client_membership.consumers import ConsumerProcessor
+from dledger_broker.features.client_membership.clients import ClientRequests
+from dledger_broker.features.client_membership.consumers import ConsumerRequests
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.offsets.requests import OffsetProcessor
 from dledger_broker.kernel.parts import Context, Feature
 
 
-def _build(context: Context) -> MembershipProcessor:
+def _build(context: Context) -> ClientRequests:
     machine, env, group, config = context.machine, context.env, context.group, context.config
     gossip, readers = context.parts[Gossip], context.parts[Readers]
-    consumers = ConsumerProcessor(
+    consumers = ConsumerRequests(
         machine,
         env,
         group,
@@ -28,7 +28,7 @@ def _build(context: Context) -> MembershipProcessor:
         context.parts[OffsetProcessor].commits,
     )
     groups = context.parts[GroupRequests].proposals
-    return MembershipProcessor(machine, env, group, config, context.parts[Channels], groups, gossip, consumers)
+    return ClientRequests(machine, env, group, config, context.parts[Channels], groups, gossip, consumers)
 
 
 FEATURE: Final = Feature(name="client membership", build=_build)

@@ -9,7 +9,7 @@ from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.tables import ClientChannel, ClientRow
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features.client_membership.consumers import ConsumerProcessor
+from dledger_broker.features.client_membership.consumers import ConsumerRequests
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
@@ -37,7 +37,7 @@ MAX_CLIENTS_PER_CONNECTION: Final = 1_024
 """The ids of a connection's clients go with every request that is passed on."""
 
 
-class MembershipProcessor(Part):
+class ClientRequests(Part):
     """Keeps the client table of this node, and on the leader what its groups need."""
 
     def __init__(
@@ -49,7 +49,7 @@ class MembershipProcessor(Part):
         channels: Iterable[ClientChannel],
         groups: GroupProposals,
         gossip: Gossip,
-        consumers: ConsumerProcessor,
+        consumers: ConsumerRequests,
     ) -> None:
         self._machine = machine
         self._env = env

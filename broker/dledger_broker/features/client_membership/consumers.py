@@ -29,7 +29,7 @@ from dledger_remoting.headers import ConsumerGroupHeader, ConsumeStatsHeader, de
 from dledger_remoting.topics import MessageQueue, retry_topic
 
 
-class ConsumerProcessor:
+class ConsumerRequests:
     """Answers for the group on the leader, and for its readers on every node."""
 
     def __init__(

@@ -1,5 +1,9 @@
-"""Records that a leader makes in its group's state once every member understands them: the group's ordinal, which never
-changes, the limits of remembered sends, which follow the leader's configuration, and the topics that are always there.
+"""Settings that a leader records in its group's state once every member understands them: the group's ordinal, which
+never changes, the limits of remembered sends, which follow the leader's configuration, and the topics that are always
+there.
+
+They are recorded in this order and have one timer for what is refused. Each belongs to whoever uses it; here is only
+when they are recorded.
 """
 
 from __future__ import annotations
@@ -10,8 +14,9 @@ from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
+from dledger.statemachine import Leadership
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features.sending.dedup.remembered import REMEMBERED, LimitSends
+from dledger_broker.features.sending.dedup.limits import are_to_be_recorded, configured_limits
 from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.machine import BrokerMachine
@@ -24,7 +29,7 @@ RETRY_S: Final = 5.0
 _logger = logging.getLogger(__name__)
 
 
-class Founding(Part):
+class GroupSettings(Part):
     """Watches a machine, from when it is made."""
 
     def __init__(self, machine: BrokerMachine, env: Environment, config: BrokerConfig) -> None:
@@ -32,32 +37,35 @@ class Founding(Part):
         self._env = env
         self._topics = system_topics(config)
         self._ordinal = config.group_ordinal
-        self._limits = LimitSends(config.idempotent_window_ms, config.max_idempotent_keys)
+        self._limits = configured_limits(config)
         self._on_their_way: set[type[Command]] = set()
         self._tries_again = False
-        machine.on_leadership_changed.append(lambda _leadership: self._check())
+        machine.on_leadership_changed.append(self._on_leadership)
         machine.on_members_changed.append(self._check)
+        self._check()
+
+    def _on_leadership(self, _leadership: Leadership) -> None:
         self._check()
 
     def _check(self) -> None:
         if not self._machine.leadership.ready:
             return
-        state = self._machine.state
-        if state.members.ordinal is None:
-            self._record(SetOrdinal(self._ordinal))
-        elif state.members.ordinal != self._ordinal:
-            _logger.warning(
-                'event=ordinal_kept recorded=%d configured=%d reason="a group\'s ordinal never changes"',
-                state.members.ordinal,
-                self._ordinal,
-            )
-        remembered = state.table(REMEMBERED)
-        if (remembered.window_ms, remembered.max_rows) != (self._limits.window_ms, self._limits.max_rows) and (
-            self._limits.window_ms or remembered.window_ms
-        ):
+        self._check_ordinal()
+        if are_to_be_recorded(self._limits, self._machine.state):
             self._record(self._limits)
         for topic in self._topics:
             self._machine.proposals.ensure_topic(topic, partial(self._settled, f"topic {topic.topic_name}"))
+
+    def _check_ordinal(self) -> None:
+        recorded = self._machine.state.members.ordinal
+        if recorded is None:
+            self._record(SetOrdinal(self._ordinal))
+        elif recorded != self._ordinal:
+            _logger.warning(
+                'event=ordinal_kept recorded=%d configured=%d reason="a group\'s ordinal never changes"',
+                recorded,
+                self._ordinal,
+            )
 
     def _record(self, command: Command) -> None:
         """Propose what every member understands, unless it is on its way."""
@@ -75,7 +83,7 @@ class Founding(Part):
     def _settled(self, what: str, error: LogError | None) -> None:
         """What a leader was refused it tries again; otherwise that is up to the next leader."""
         if error is not None and not isinstance(error, NotLeaderError) and not self._tries_again:
-            _logger.info("event=founding_refused what=%r error=%r again_s=%.0f", what, str(error), RETRY_S)
+            _logger.info("event=group_setting_refused what=%r error=%r again_s=%.0f", what, str(error), RETRY_S)
             self._tries_again = True
             self._env.call_later(RETRY_S, self._try_again)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from dledger_broker.features.queries.requests import QueryProcessor
+from dledger_broker.features.queries.requests import QueryRequests
 from dledger_broker.kernel.parts import Context, Feature
 
 
-def _build(context: Context) -> QueryProcessor:
-    return QueryProcessor(context.machine, context.requests)
+def _build(context: Context) -> QueryRequests:
+    return QueryRequests(context.machine, context.requests)
 
 
 FEATURE: Final = Feature(name="queries", build=_build)

@@ -26,7 +26,7 @@ MAX_RESULTS: Final = 64
 UNIQUE_KEY_RESULTS: Final = 32
 
 
-class QueryProcessor(Part):
+class QueryRequests(Part):
     """Answers queries in tasks, because they may need the disk."""
 
     def __init__(self, machine: BrokerMachine, requests: Requests) -> None:

@@ -35,7 +35,7 @@ from dledger_remoting.codes import RequestCode
 _DAY_S: Final = 86_400
 
 
-class RuntimeProcessor(Part):
+class RuntimeInfo(Part):
     """Answers from this node alone, of a node that runs since `start`."""
 
     def __init__(

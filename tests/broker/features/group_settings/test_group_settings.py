@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dledger.errors import LogFullError
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features.group_settings.settings import RETRY_S, Founding
+from dledger_broker.features.group_settings.settings import RETRY_S, GroupSettings
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.testing import BrokerInMemory
@@ -16,7 +16,7 @@ TOPICS = {topic.topic_name for topic in system_topics(CONFIG)}
 
 def leader_on_a_full_disk() -> BrokerInMemory:
     broker = BrokerInMemory(lead=False)
-    Founding(broker.machine, broker.env, CONFIG)
+    GroupSettings(broker.machine, broker.env, CONFIG)
     broker.node.stage_error = LogFullError("no space is left")
     broker.node.lead()
     broker.env.run_ready()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from served_broker import FakeClient, ServedBroker
 
-from dledger_broker.features.group_settings.settings import Founding
+from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.pins.table import PINS
 from dledger_remoting.codes import ResponseCode
 
 
 def founded(broker: ServedBroker) -> FakeClient:
-    Founding(broker.memory.machine, broker.memory.env, broker.config)
+    GroupSettings(broker.memory.machine, broker.memory.env, broker.config)
     broker.settle()
     return broker.client()
 

@@ -11,7 +11,7 @@ from served_broker import NODE_ID, MakeBroker, ServedBroker, make_served_broker
 
 from dledger.store.ranges import EntryRun, LogCut
 from dledger.types import Membership, ReplicaId
-from dledger_broker.features.group_settings.settings import Founding
+from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.ranges.requests import CATCH_UP_S
 from dledger_broker.kernel.requests import Buffer
 from dledger_broker.testing import BrokerInMemory
@@ -21,7 +21,7 @@ from dledger_remoting.record import scan_records
 
 
 def founded(broker: ServedBroker, ordinal: int = 0) -> ServedBroker:
-    Founding(broker.memory.machine, broker.memory.env, replace(broker.config, group_ordinal=ordinal))
+    GroupSettings(broker.memory.machine, broker.memory.env, replace(broker.config, group_ordinal=ordinal))
     broker.settle()
     return broker
 

@@ -9,7 +9,7 @@ from dledger.replica.status import PeerStatus
 from dledger.types import EntryKind
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features import COMMANDS
-from dledger_broker.features.group_settings.settings import Founding
+from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.pins.table import PINS, PutPin
 from dledger_broker.features.retention.job import CHECK_PERIOD_S, Retention
@@ -207,7 +207,7 @@ def test_a_full_disk_overrides_a_pin_and_is_counted():
 
 def test_pins_and_the_ordinal_survive_snapshot_and_failover():
     broker, _ = trimmed_broker()
-    Founding(broker.machine, broker.env, CONFIG)
+    GroupSettings(broker.machine, broker.env, CONFIG)
     broker.env.run_ready()
     pin(broker, "a", 500, lease_ms=1000)
     broker.env.advance(0.5)
@@ -221,7 +221,7 @@ def test_pins_and_the_ordinal_survive_snapshot_and_failover():
         assert (found.position, found.expires_ms) == (500, expires_ms)
         assert state.members.ordinal == 7
     assert follower.machine.digest() == broker.machine.digest()
-    Founding(follower.machine, follower.env, dataclasses.replace(CONFIG, group_ordinal=3))
+    GroupSettings(follower.machine, follower.env, dataclasses.replace(CONFIG, group_ordinal=3))
     follower.node.lead()
     follower.env.run_ready()
     assert follower.machine.state.members.ordinal == 7

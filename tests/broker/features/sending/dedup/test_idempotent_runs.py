@@ -9,7 +9,7 @@ import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, make_served_broker, send_ext
 
 from dledger.errors import LogFullError
-from dledger_broker.features.group_settings.settings import Founding
+from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.sending.dedup import idempotent
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_broker.features.sending.send import SendProcessor
@@ -27,7 +27,7 @@ def broker(make_broker: MakeBroker) -> ServedBroker:
 
 def remembering(broker: ServedBroker) -> ServedBroker:
     config = replace(broker.config, idempotent_window_ms=60_000, max_idempotent_keys=100_000)
-    Founding(broker.memory.machine, broker.memory.env, config)
+    GroupSettings(broker.memory.machine, broker.memory.env, config)
     broker.settle()
     return broker
 

@@ -9,7 +9,7 @@ import pytest
 from served_broker import MakeBroker, ServedBroker, make_served_broker, send_ext
 
 from dledger.errors import CorruptionError
-from dledger_broker.features.group_settings.settings import Founding
+from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.sending.dedup import idempotent
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_broker.features.sending.send import SendProcessor
@@ -33,7 +33,7 @@ def broker(make_broker: MakeBroker) -> ServedBroker:
 
 def remembering(broker: ServedBroker, max_keys: int = 1000) -> ServedBroker:
     config = replace(broker.config, idempotent_window_ms=WINDOW_MS, max_idempotent_keys=max_keys)
-    Founding(broker.memory.machine, broker.memory.env, config)
+    GroupSettings(broker.memory.machine, broker.memory.env, config)
     broker.settle()
     assert broker.memory.machine.state.table(REMEMBERED).window_ms == WINDOW_MS
     return broker
@@ -370,7 +370,7 @@ def test_sends_of_both_kinds_keep_their_order_in_a_queue(broker: ServedBroker):
 def test_nothing_is_remembered_before_every_member_understands_it(make_broker: MakeBroker):
     broker = make_broker()
     broker.memory.machine.state.members.kinds.clear()
-    Founding(broker.memory.machine, broker.memory.env, broker.config)
+    GroupSettings(broker.memory.machine, broker.memory.env, broker.config)
     broker.settle()
     send(broker)
     send(broker)
