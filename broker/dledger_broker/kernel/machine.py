@@ -36,7 +36,7 @@ from dledger_broker.kernel.applying_records import dispatch, redispatch, scan_en
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done, QueueRun, StagedContext
 from dledger_broker.kernel.feature import Replicated
-from dledger_broker.kernel.lookup import Queries
+from dledger_broker.kernel.lookup import Lookup
 from dledger_broker.kernel.overlay import Overlay
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.snapshot import decode_state, encode_state
@@ -140,7 +140,7 @@ class BrokerMachine:
             ),
             self.config.key_index_share,
         )
-        self.queries = Queries(lambda: self.state.topic_table, self.queues, reader, self.keys)
+        self.lookup = Lookup(lambda: self.state.topic_table, self.queues, reader)
         self.overlay = Overlay(self.commands, lambda: self.state, lambda: self.log)
         self._kinds = ToldKinds(self.config.node_id, self.commands.kinds, self.overlay, lambda: self.state)
         self.proposals = TopicProposals(self.overlay, lambda: self.state, env.wall_ms)

@@ -12,6 +12,7 @@ from simulated_files import content
 
 from dledger.errors import NotLeaderError
 from dledger.testing.disk import SimDisk
+from dledger_broker.features.queries.by_key import KeyQueries
 from dledger_broker.testing import SMALL, START_MS, BrokerInMemory, Message
 from dledger_broker.views import keysearch
 from dledger_broker.views.keyfile import (
@@ -126,7 +127,8 @@ def test_the_keys_of_a_record():
 def bodies_of(
     broker: BrokerInMemory, key: str, count: int = 32, begin: int = 0, end: int = 1 << 60, size: int = 1 << 20, **kind
 ) -> list:
-    result = broker.run(broker.machine.queries.query("orders", key, count, begin, end, max_bytes=size, **kind))
+    queries = KeyQueries(broker.machine.keys, broker.machine.lookup)
+    result = broker.run(queries.query("orders", key, count, begin, end, max_bytes=size, **kind))
     return [record[88:90] for record in result.records]
 
 
@@ -459,7 +461,8 @@ def test_an_index_whose_sync_failed_is_opened_again_before_it_claims_anything():
         keys.start()
         while disk.faults:
             await pause(broker, 0.1)
-        before = await broker.env.finish(broker.machine.queries.query("orders", "k0", 3, *FOREVER, max_bytes=1 << 20))
+        queries = KeyQueries(keys, broker.machine.lookup)
+        before = await broker.env.finish(queries.query("orders", "k0", 3, *FOREVER, max_bytes=1 << 20))
         await broker.env.finish(keys.catch_up())
         await broker.env.finish(keys.save())
         keys.abandon()

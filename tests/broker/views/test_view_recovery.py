@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dledger.errors import NotLeaderError
 from dledger.testing.disk import SimDisk
+from dledger_broker.features.queries.by_key import KeyQueries
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message
 from dledger_broker.views import leftovers
@@ -91,7 +92,7 @@ def test_what_is_not_rebuilt_yet_is_for_other_nodes_to_answer(monkeypatch):
     lost, rebuild = [], BrokerMachine.rebuild
     monkeypatch.setattr(BrokerMachine, "rebuild", lambda _machine, entries: lost.extend(entries))
     again = broker.restart(lead=False)
-    queue, queries = again.queue("orders"), again.machine.queries
+    queue, lookup = again.queue("orders"), again.machine.lookup
     for entry in lost:
         if entry.records_position == last:
             break
@@ -102,15 +103,15 @@ def test_what_is_not_rebuilt_yet_is_for_other_nodes_to_answer(monkeypatch):
     results = [again.reads.get_messages(queue, held, 5, 1 << 20)]
     again.reads.get_messages_later(queue, held, 5, 1 << 20, None, results.append)
     assert [result.status for result in results] == [ReadStatus.NOT_REBUILT] * 2
-    assert again.run(queries.message_at(first)) is not None
+    assert again.run(lookup.message_at(first)) is not None
     for question in (
-        lambda: queries.message_at(last),
-        lambda: queries.query("orders", "key", 5, 0, 1 << 60, max_bytes=1 << 20),
+        lambda: lookup.message_at(last),
+        lambda: KeyQueries(again.machine.keys, lookup).query("orders", "key", 5, 0, 1 << 60, max_bytes=1 << 20),
     ):
         with pytest.raises(NotLeaderError, match="not rebuilt"):
             again.run(question())
     rebuild(again.machine, lost[lost.index(entry) :])
-    assert again.run(queries.message_at(last)) is not None
+    assert again.run(lookup.message_at(last)) is not None
     assert contents(again) == contents(broker)
 
 

@@ -13,6 +13,7 @@ from dledger_broker.features import FEATURES
 from dledger_broker.features.offsets.commits import OffsetCommits
 from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.pulling.reads import QueueReads
+from dledger_broker.features.queries.by_key import KeyQueries
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.retention.policy import RetentionPolicy
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
@@ -149,7 +150,8 @@ async def test_a_restart_brings_everything_back(left_behind, loss):
     async with OneNodeBroker(directory) as broker:
         assert await broker.contents() == contents
         assert broker.machine.digest() == digest
-        result = await broker.machine.queries.query("orders", "k2010", 32, 0, 1 << 60, max_bytes=1 << 20)
+        queries = KeyQueries(broker.machine.keys, broker.machine.lookup)
+        result = await queries.query("orders", "k2010", 32, 0, 1 << 60, max_bytes=1 << 20)
         assert len(result.records) == 10
         await broker.send("orders", 4000, 100)
         assert sum(map(len, (await broker.contents()).values())) == 5100

@@ -256,7 +256,7 @@ class OffsetProcessor(Part):
         queue = self._queue(header.topic, header.queue_id)
         offset = 0
         if queue is not None:
-            offset = await self._machine.queries.search_offset(queue, header.timestamp, upper=upper)
+            offset = await self._machine.lookup.search_offset(queue, header.timestamp, upper=upper)
         _respond_offset(request, offset)
 
     def earliest_time(self, request: Request) -> None:
@@ -265,7 +265,7 @@ class OffsetProcessor(Part):
 
     async def _earliest_time(self, request: Request, header: QueueHeader) -> None:
         queue = self._queue(header.topic, header.queue_id)
-        timestamp = -1 if queue is None else await self._machine.queries.earliest_store_time(queue)
+        timestamp = -1 if queue is None else await self._machine.lookup.earliest_store_time(queue)
         request.respond(ext=encode_ext(TimestampResponseHeader(timestamp)))
 
     def _queue(self, topic: str, queue_id: int) -> QueueState | None:

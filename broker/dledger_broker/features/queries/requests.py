@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from dledger_broker.features.queries.by_key import KeyQueries
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request, Requests
@@ -30,7 +31,8 @@ class QueryRequests(Part):
     """Answers queries in tasks, because they may need the disk."""
 
     def __init__(self, machine: BrokerMachine, requests: Requests) -> None:
-        self._machine = machine
+        self._lookup = machine.lookup
+        self._by_keys = KeyQueries(machine.keys, machine.lookup)
         self._requests = requests
 
     @property
@@ -51,7 +53,7 @@ class QueryRequests(Part):
 
     async def _by_key(self, request: Request, header: QueryMessageHeader, *, unique_only: bool) -> None:
         count = UNIQUE_KEY_RESULTS if unique_only else min(header.max_num, MAX_RESULTS)
-        result = await self._machine.queries.query(
+        result = await self._by_keys.query(
             header.topic,
             header.key,
             count,
@@ -73,7 +75,7 @@ class QueryRequests(Part):
         self._requests.spawn(request, self._by_offset(request, header.offset))
 
     async def _by_offset(self, request: Request, position: int) -> None:
-        record = await self._machine.queries.message_at(position) if position >= 0 else None
+        record = await self._lookup.message_at(position) if position >= 0 else None
         if record is not None:
             self._requests.respond(request, record)
         elif request.confirmed:

@@ -8,7 +8,7 @@ from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.offsets.table import OffsetTable
 from dledger_broker.kernel import applying_records, machine
 from dledger_broker.kernel.contexts import Done, QueueRun
-from dledger_broker.kernel.lookup import Queries
+from dledger_broker.kernel.lookup import Lookup
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.views.queueview import QueueView
@@ -116,12 +116,12 @@ CATALOGUE.add(
 )
 
 
-async def _is_in_the_log(self: Queries, record: MessageRecord) -> bool:
+async def _is_in_the_log(self: Lookup, record: MessageRecord) -> bool:
     return record.topic in self._topics().by_name
 
 
 CATALOGUE.add(
     "message-of-a-deleted-topic-found",
     "nothing of a deleted topic is found, though the log has it still",
-    (Queries, "_is_listed", _is_in_the_log),
+    (Lookup, "is_listed", _is_in_the_log),
 )

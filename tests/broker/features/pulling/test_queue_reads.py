@@ -127,11 +127,11 @@ def test_a_trim_that_takes_the_files_which_a_worker_reads_is_no_damage(broker):
 @pytest.mark.parametrize(
     ("goes", "question", "answer"),
     [
-        ("trimmed", lambda queries, queue, _: queries.earliest_store_time(queue), 1007),
-        ("trimmed", lambda queries, _, position: queries.message_at(position), None),
-        ("deleted", lambda queries, queue, _: queries.earliest_store_time(queue), -1),
-        ("deleted", lambda queries, queue, _: queries.search_offset(queue, 1002), 0),
-        ("deleted", lambda queries, _, position: queries.message_at(position), None),
+        ("trimmed", lambda lookup, queue, _: lookup.earliest_store_time(queue), 1007),
+        ("trimmed", lambda lookup, _, position: lookup.message_at(position), None),
+        ("deleted", lambda lookup, queue, _: lookup.earliest_store_time(queue), -1),
+        ("deleted", lambda lookup, queue, _: lookup.search_offset(queue, 1002), 0),
+        ("deleted", lambda lookup, _, position: lookup.message_at(position), None),
     ],
 )
 def test_what_goes_while_its_files_are_read_is_not_there_and_no_damage(monkeypatch, goes, question, answer):
@@ -139,9 +139,9 @@ def test_what_goes_while_its_files_are_read_is_not_there_and_no_damage(monkeypat
     broker.create_topic("orders")
     for number in range(10):
         broker.send("orders", 0, Message(b"x"), at_ms=1000 + number)
-    queue, queries = broker.queue("orders"), broker.machine.queries
+    queue, lookup = broker.queue("orders"), broker.machine.lookup
     position = broker.reads.get_messages(queue, 3, 1, 1).runs[0][0]
-    unit = queries._unit
+    unit = lookup._unit
 
     async def unit_unless_gone(queue, offset):
         if queue.first_offset == 7:
@@ -151,22 +151,22 @@ def test_what_goes_while_its_files_are_read_is_not_there_and_no_damage(monkeypat
             broker.delete_topic("orders")
         raise CorruptionError(f"a file lacks the unit of queue offset {offset}")
 
-    monkeypatch.setattr(queries, "_unit", unit_unless_gone)
-    assert broker.run(question(queries, queue, position)) == answer
+    monkeypatch.setattr(lookup, "_unit", unit_unless_gone)
+    assert broker.run(question(lookup, queue, position)) == answer
 
 
 def test_times_find_offsets():
     broker = BrokerInMemory()
     broker.create_topic("orders")
     queue = broker.queue("orders")
-    search = broker.machine.queries.search_offset
+    search = broker.machine.lookup.search_offset
     assert broker.run(search(queue, 5)) == 0
-    assert broker.run(broker.machine.queries.earliest_store_time(queue)) == -1
+    assert broker.run(broker.machine.lookup.earliest_store_time(queue)) == -1
     for number in range(10):
         broker.send("orders", 0, Message(b"x"), at_ms=1000 + 10 * (number // 2))
     assert [broker.run(search(queue, at)) for at in (1, 1000, 1001, 1040, 1041)] == [0, 0, 2, 8, 10]
     assert [broker.run(search(queue, at, upper=True)) for at in (1, 1000, 1015, 1040, 1041)] == [0, 1, 3, 9, 9]
-    assert broker.run(broker.machine.queries.earliest_store_time(queue)) == 1000
+    assert broker.run(broker.machine.lookup.earliest_store_time(queue)) == 1000
 
 
 def test_a_search_by_time_goes_on_in_what_a_trim_has_left(monkeypatch):
@@ -174,8 +174,8 @@ def test_a_search_by_time_goes_on_in_what_a_trim_has_left(monkeypatch):
     broker.create_topic("orders")
     for number in range(10):
         broker.send("orders", 0, Message(b"x"), at_ms=1000 + number)
-    queue, queries = broker.queue("orders"), broker.machine.queries
-    stored_at = queries._stored_at
+    queue, lookup = broker.queue("orders"), broker.machine.lookup
+    stored_at = lookup._stored_at
 
     async def stored_at_unless_trimmed(queue, offset):
         if queue.first_offset == 0:
@@ -183,8 +183,8 @@ def test_a_search_by_time_goes_on_in_what_a_trim_has_left(monkeypatch):
             raise TrimmedError(f"offset {offset} is gone")
         return await stored_at(queue, offset)
 
-    monkeypatch.setattr(queries, "_stored_at", stored_at_unless_trimmed)
-    assert broker.run(queries.search_offset(queue, 1002)) == 7
+    monkeypatch.setattr(lookup, "_stored_at", stored_at_unless_trimmed)
+    assert broker.run(lookup.search_offset(queue, 1002)) == 7
 
 
 def test_a_message_is_found_by_its_position_and_an_imitation_in_a_body_is_not():
@@ -192,7 +192,7 @@ def test_a_message_is_found_by_its_position_and_an_imitation_in_a_body_is_not():
     broker.create_topic("orders")
     broker.send("orders", 0, Message(b"genuine"))
     position = broker.reads.get_messages(broker.queue("orders"), 0, 1, 1).runs[0][0]
-    record = broker.run(broker.machine.queries.message_at(position))
+    record = broker.run(broker.machine.lookup.message_at(position))
     assert b"genuine" in record
     body_start = broker.log.end + 48 + 88
     imitation = bytearray(record)
@@ -200,7 +200,7 @@ def test_a_message_is_found_by_its_position_and_an_imitation_in_a_body_is_not():
     broker.send("orders", 0, Message(bytes(imitation)))
     assert broker.log.data[body_start : body_start + 8] == imitation[:8]
     for elsewhere in (-1, 0, position + 1, body_start, broker.log.end, broker.log.end + 1000):
-        assert broker.run(broker.machine.queries.message_at(elsewhere)) is None
+        assert broker.run(broker.machine.lookup.message_at(elsewhere)) is None
 
 
 @given(
