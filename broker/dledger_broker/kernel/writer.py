@@ -127,7 +127,7 @@ class LogWriter:
         if not self._log.is_ready:
             status = self._log.status()
             raise NotLeaderError(status.leader_id, status.term)
-        unit = _Unit(self._prepared(records), len(records), self._section(commands), self._store_host, done)
+        unit = WrittenUnit(self._prepared(records), len(records), self._section(commands), self._store_host, done)
         if unit.size:
             self.stage_unit(unit.size, unit.fill, unit.section.data, unit)
         elif commands:
@@ -215,7 +215,7 @@ class _Section(NamedTuple):
             rows.write(view[at : at + rows.size], positions)
 
 
-class _Unit:
+class WrittenUnit:
     """The context of a unit (`StagedContext`)."""
 
     __slots__ = ("_done", "_places", "_prepared", "_store_host", "extent", "runs", "section", "size")
