@@ -81,10 +81,12 @@ check: $(DEV) ## format, lint, types, import contract, documentation; changes no
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/docs.py
+	$(BIN)/python .ci/reference.py
 
-fix: $(DEV) ## format, and fix what can be fixed mechanically
+fix: $(DEV) ## format, fix what can be fixed mechanically, write the page of request codes and command kinds
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python .ci/reference.py --write
 
 sim: $(DEV) ## simulate whole groups on faulty disks, networks and clocks (SEEDS=n)
 	$(BIN)/python -m dledger_sim.brokers --seeds $(SEEDS) --seconds $(SECONDS)

@@ -1,22 +1,8 @@
 """State commands: the decided facts that entries carry beside message records, and the registry of their kinds.
 
 Each is a MessagePack map in the command section of an entry (`dledger.format.encode_command`) under its kind; the
-payload of a `RawCommand` is what it says itself. A command is defined with the table that it changes:
-
-    kind  command
-      16  PutTopic        create or replace a topic's configuration
-      17  DeleteTopic     remove a topic, its queues and the offsets committed on them
-      18  PutGroup        create or replace a consumer group's configuration
-      19  DeleteGroup     remove a consumer group, with its offsets if asked
-      20  CommitOffsets   consumer offsets of any number of groups
-      21  DeleteOffsets   forget the offsets of groups on topics
-      22  TrimQueues      the first kept offset of queues whose messages are about to be trimmed
-      23  Features        the command kinds that one member understands
-      24  SetOrdinal      the group's number among the groups of its cluster, once
-      25  PutPin          keep the log from a position on, or go on keeping it
-      26  DeletePins      give pins up
-      27  RememberSends   opted-in sends that the same entry stores
-      28  LimitSends      for how long sends are remembered, and how many
+payload of a `RawCommand` is what it says itself. A command is defined with the table that it changes; all of them, with
+their modules, stand in `docs/reference/requests-and-commands.md`.
 
 Kinds below 16 belong to the log.  Fields may be added with defaults; an unknown field is ignored, an unknown kind stops
 the replica, so a kind above `LAST_BASE_KIND` is proposed only once every member advertises it (`Features`).
