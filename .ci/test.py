@@ -21,13 +21,19 @@ from typing import IO, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 VIRTUAL_TIME = (
+    "tests/broker/features/group_settings",
     "tests/broker/features/groups",
     "tests/broker/features/offsets",
+    "tests/broker/features/pins",
     "tests/broker/features/pulling",
+    "tests/broker/features/queries",
     "tests/broker/features/retention",
+    "tests/broker/features/runtime",
     "tests/broker/features/sending",
+    "tests/broker/features/test_crossing_changes.py",
+    "tests/broker/features/test_strange_requests.py",
+    "tests/broker/features/topics",
     "tests/broker/kernel",
-    "tests/broker/processors",
     "tests/dledger/store",
     "tests/paper",
     "tests/recorded",

@@ -1,4 +1,4 @@
-"""A broker's processors on a fake node, and clients that speak frames to them without a socket."""
+"""A broker's service on a fake node, and clients that speak frames to them without a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers in the simulator of `dledger_sim.log`: three nodes with state, views, request processors and forwarding.
+"""Brokers in the simulator of `dledger_sim.log`: three nodes with state, views, features and forwarding.
 
 `service` is what a simulated node runs, `connection` the clients' side of a socket, `truth` what the log says and
 every replica must agree with, `workload` what a seed's clients do and were told, `clients` who sends, consumes,

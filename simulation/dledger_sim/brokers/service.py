@@ -1,4 +1,4 @@
-"""Service of a simulated node: the real state machine, views, processors, forwarding and retention of a broker."""
+"""Service of a simulated node: the real state machine, views, features and forwarding of a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heartbeats over a real connection: who is a member, what a group gets, whom the broker tells."""
+"""Heartbeats over a real connection: who is in a consumer group, what that gets, whom the broker tells."""
 
 from __future__ import annotations
 
