@@ -141,9 +141,9 @@ class BrokerMachine:
             self.config.key_index_share,
         )
         self.lookup = Lookup(lambda: self.state.topic_table, self.queues, reader)
-        self.overlay = Overlay(self.commands, lambda: self.state, lambda: self.log)
-        self._kinds = ToldKinds(self.config.node_id, self.commands.kinds, self.overlay, lambda: self.state)
-        self.proposals = TopicProposals(self.overlay, lambda: self.state, env.wall_ms)
+        self.overlay = Overlay(self.commands, self)
+        self._kinds = ToldKinds(self.config.node_id, self.commands.kinds, self.overlay, self)
+        self.proposals = TopicProposals(self.overlay, self, env)
 
     # ---------------------------------------------------------------- life
 

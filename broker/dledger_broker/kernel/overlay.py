@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from dledger.errors import LogError
 from dledger.invariants import invariant
@@ -12,6 +13,18 @@ from dledger.log import Log
 from dledger_broker.kernel.commands import LAST_BASE_KIND, Command, CommandRegistry
 from dledger_broker.kernel.contexts import CommandContext, Done
 from dledger_broker.kernel.state import BrokerState
+
+
+class Replica(Protocol):
+    """What proposals are decided on."""
+
+    @property
+    def state(self) -> BrokerState:
+        """The state as it is applied now; another object after a snapshot was installed."""
+
+    @property
+    def log(self) -> Log:
+        """The log that takes what is proposed."""
 
 
 class Overlay:
@@ -23,26 +36,25 @@ class Overlay:
     the log ahead of its deletion.
     """
 
-    def __init__(self, commands: CommandRegistry, state: Callable[[], BrokerState], log: Callable[[], Log]) -> None:
+    def __init__(self, commands: CommandRegistry, replica: Replica) -> None:
         self.before_deletion: list[Callable[[], None]] = []
         self._commands = commands
-        self._state = state
-        self._log = log
+        self._replica = replica
 
     def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
         """Propose one command; every member must understand its kind. `privileged`: see `Node.stage`."""
         self.require_understood(self._commands.kind_of(type(command)))
         try:
             encoded = self._commands.encode(command)
-            self._log().stage(0, None, commands=encoded, context=CommandContext(done), privileged=privileged)
+            self._replica.log.stage(0, None, commands=encoded, context=CommandContext(done), privileged=privileged)
         except LogError as error:
             done(error)
 
     def require_understood(self, kind: int) -> None:
         """Check that every member understands a command kind that is about to be proposed."""
-        members = [member.node_id for member in self._log().membership.members]
+        members = [member.node_id for member in self._replica.log.membership.members]
         invariant(
-            kind <= LAST_BASE_KIND or self._state().members.understood_by_all(kind, members),
+            kind <= LAST_BASE_KIND or self._replica.state.members.understood_by_all(kind, members),
             "a command is proposed only when all members understand it",
             kind=kind,
             members=members,

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dledger.errors import LogError
 from dledger_broker.kernel.members import Features
-from dledger_broker.kernel.overlay import Overlay
-from dledger_broker.kernel.state import BrokerState
+from dledger_broker.kernel.overlay import Overlay, Replica
 
 
 class ToldKinds:
@@ -16,15 +13,13 @@ class ToldKinds:
     Whoever leads next may be told others: a leader that is deposed forgets what it was told.
     """
 
-    def __init__(
-        self, node_id: str, kinds: tuple[int, ...], overlay: Overlay, state: Callable[[], BrokerState]
-    ) -> None:
+    def __init__(self, node_id: str, kinds: tuple[int, ...], overlay: Overlay, replica: Replica) -> None:
         """`kinds` are what `node_id`, this node, understands; an empty name is told to nobody."""
         self._own = {node_id: kinds} if node_id else {}
         self._told = dict(self._own)
         self._on_their_way: set[str] = set()
         self._overlay = overlay
-        self._state = state
+        self._replica = replica
 
     def learn(self, node_id: str, kinds: tuple[int, ...]) -> None:
         """A member has told which command kinds it understands."""
@@ -42,7 +37,7 @@ class ToldKinds:
     def record(self, node_id: str) -> None:
         """Leader: record what a member has told, unless that is recorded or on its way."""
         kinds = self._told[node_id]
-        if self._state().members.kinds.get(node_id) == kinds or node_id in self._on_their_way:
+        if self._replica.state.members.kinds.get(node_id) == kinds or node_id in self._on_their_way:
             return
         self._on_their_way.add(node_id)
 

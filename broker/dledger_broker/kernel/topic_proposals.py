@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dledger.environment import Environment
 from dledger.errors import LogError
 from dledger_broker.kernel.contexts import Done
-from dledger_broker.kernel.overlay import ChangesInFlight, Overlay
-from dledger_broker.kernel.state import BrokerState
+from dledger_broker.kernel.overlay import ChangesInFlight, Overlay, Replica
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_remoting.topics import TopicConfig
 
@@ -18,10 +18,10 @@ class TopicProposals:
     Every `done` is told as `Overlay` says.
     """
 
-    def __init__(self, overlay: Overlay, state: Callable[[], BrokerState], wall_ms: Callable[[], int]) -> None:
+    def __init__(self, overlay: Overlay, replica: Replica, env: Environment) -> None:
         self._changes = ChangesInFlight(overlay)
-        self._state = state
-        self._wall_ms = wall_ms
+        self._replica = replica
+        self._env = env
 
     def topic_deleting(self, name: str) -> bool:
         """True while the deletion of a topic is in flight: nothing may be staged for its queues."""
@@ -35,9 +35,9 @@ class TopicProposals:
         """As `put_topic`, of what `make` makes of the configuration that stands by then; it raises nothing."""
         if self._changes.wait(name, lambda _: self.change_topic(name, make, done)):
             return
-        known = self._state().topics.get(name)
+        known = self._replica.state.topics.get(name)
         config = make(None if known is None else known.config)
-        self._changes.propose(name, PutTopic(config, self._wall_ms()), done)
+        self._changes.propose(name, PutTopic(config, self._env.wall_ms()), done)
 
     def ensure_topic(self, config: TopicConfig, done: Done) -> None:
         """Create a topic unless it exists; a second caller gets the outcome of the first."""
@@ -51,7 +51,7 @@ class TopicProposals:
         name = config.topic_name
         if self._changes.wait(name, changed):
             return
-        if name in self._state().topics:
+        if name in self._replica.state.topics:
             done(None)
         else:
             self.put_topic(config, done)

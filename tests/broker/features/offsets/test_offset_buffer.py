@@ -1,4 +1,7 @@
+import pytest
+
 from dledger.errors import BusyError, LogFullError, NotLeaderError
+from dledger_broker.features.offsets.commits import FLUSH_AT_STOP_S, OffsetCommits
 from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.testing import BrokerInMemory
 
@@ -75,3 +78,33 @@ def test_commits_that_are_buffered_when_the_log_fails_are_refused(monkeypatch):
     monkeypatch.setattr(type(broker.node), "reserve_left", property(stopped), raising=False)
     broker.env.advance(0.5)
     assert [type(outcome) for outcome in outcomes] == [NotLeaderError]
+
+
+def test_a_leader_that_hands_over_proposes_what_it_has_collected():
+    broker = BrokerInMemory()
+    broker.offsets.commit("g", "orders", 0, 5)
+    broker.machine.hand_over()
+    broker.env.run_ready()
+    assert broker.machine.state.table(OFFSETS).get("g", "orders", 0) == 5
+
+
+def test_what_was_committed_on_a_topic_stands_in_the_log_ahead_of_its_deletion():
+    """Behind it, it would be of whatever topic gets the name next."""
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    broker.offsets.commit("g", "orders", 0, 5)
+    broker.delete_topic("orders")
+    broker.env.advance(1)
+    assert broker.machine.state.table(OFFSETS).get("g", "orders", 0) is None
+
+
+def test_a_leader_that_stops_waits_a_second_for_a_log_that_takes_no_commits():
+    broker = BrokerInMemory()
+    commits = OffsetCommits(broker.machine, broker.env, 200)
+    outcomes = []
+    commits.buffer.commit("g", "orders", 0, 5, outcomes.append)
+    broker.node.stage_error = BusyError("64 MiB wait")
+    began = broker.env.now()
+    broker.run(commits.flush())
+    assert broker.env.now() - began == pytest.approx(FLUSH_AT_STOP_S)
+    assert outcomes == []
