@@ -8,7 +8,7 @@ import msgspec
 from broker_group import BrokerGroup, client_of
 
 from dledger.replica.status import NodeStatus
-from dledger_broker.features.client_membership.clients import LEADER_CHANGED_CODE
+from dledger_broker.features.client_membership.members import LEADER_CHANGED_CODE
 from dledger_broker.node import Broker
 from dledger_remoting.bodies import KVTable, decode_body
 from dledger_remoting.record import iter_records

@@ -21,7 +21,7 @@ from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
 from dledger_broker.clients.gossip import Gossip, Table, _encode
 from dledger_broker.clients.tables import ClientRow
-from dledger_broker.features.client_membership.clients import ClientRequests
+from dledger_broker.features.client_membership.members import GroupMembers
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.pulling.longpoll import LongPolls
 from dledger_broker.features.pulling.requests import PullProcessor
@@ -53,7 +53,7 @@ LEADERSHIP = [
     "BrokerService._on_leadership",
 ]
 GROUP = [
-    "ClientRequests._announce_leader",
+    "GroupMembers._announce_leader",
     "Gossip._on_leadership",
     "SendTargets.forget",
     "PullProcessor._on_leadership",
@@ -191,7 +191,7 @@ def test_hooks_of_one_callback_are_these(broker: Broker) -> None:
     gossip, registrar = broker.service.gossip, broker.registrar
     assert name_of(broker.machine.on_arrival) == "BrokerService._on_arrival"
     assert name_of(gossip.local._changed) == "Gossip._local_changed"
-    assert isinstance(gossip._members, ClientRequests)
+    assert isinstance(gossip._members, GroupMembers)
     assert isinstance(gossip._held, LongPolls)
     assert name_of(gossip._learned) == "BrokerMachine.learn_kinds"
     assert name_of(registrar.on_told) == "Announcements.check"
@@ -240,10 +240,10 @@ class ToldMembers:
         self._trace = trace
 
     def notify(self, *_: object) -> None:
-        self._trace.append("ClientRequests.notify")
+        self._trace.append("GroupMembers.notify")
 
     def ensure_all(self, *_: object) -> None:
-        self._trace.append("ClientRequests.ensure_all")
+        self._trace.append("GroupMembers.ensure_all")
 
 
 class Others:
@@ -269,8 +269,8 @@ def members(broker: Broker) -> tuple[Gossip, list[str]]:
 
 
 MEMBERS_CHANGED = [
-    "ClientRequests.ensure_all",
-    "ClientRequests.notify",
+    "GroupMembers.ensure_all",
+    "GroupMembers.notify",
     "tell broker-a-n1",
     "tell broker-a-n2",
 ]

@@ -10,7 +10,7 @@ import pytest
 from dledger_broker.broker_conf import _WITHOUT_EFFECT
 from dledger_broker.broker_conf import ALIASES as CONF_ALIASES
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features.client_membership.clients import LEADER_CHANGED_CODE
+from dledger_broker.features.client_membership.members import LEADER_CHANGED_CODE
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.testing import BrokerInMemory
 from dledger_namesrv.config import ALIASES, NameServerConfig

@@ -1,4 +1,8 @@
-"""Clients of consumer groups: heartbeats, leaving, who consumes what, and telling clients of changes."""
+"""Client membership: which consumer and producer groups the connected clients are in.
+
+`clients.py` has what clients say of themselves, `members.py` what is done for the members of consumer groups,
+`consumers.py` what others ask about these. Their tables are in `dledger_broker.clients`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.readers import Readers
 from dledger_broker.features.client_membership.clients import ClientRequests
 from dledger_broker.features.client_membership.consumers import ConsumerRequests
+from dledger_broker.features.client_membership.members import GroupMembers
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.offsets.requests import OffsetProcessor
 from dledger_broker.kernel.parts import Context, Feature
@@ -28,7 +33,8 @@ def _build(context: Context) -> ClientRequests:
         context.parts[OffsetProcessor].commits,
     )
     groups = context.parts[GroupRequests].proposals
-    return ClientRequests(machine, env, group, config, context.parts[Channels], groups, gossip, consumers)
+    members = GroupMembers(machine, group, config, context.parts[Channels], groups, gossip)
+    return ClientRequests(env, group, gossip, members, consumers)
 
 
 FEATURE: Final = Feature(name="client membership", build=_build)

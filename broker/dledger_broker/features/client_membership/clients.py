@@ -1,32 +1,24 @@
-"""Clients: heartbeats (34), leaving (35), and telling clients of changes (40, 20002)."""
+"""Requests of clients about themselves: heartbeats (34), leaving (35)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
-from dledger_broker.clients.tables import ClientChannel, ClientRow
-from dledger_broker.config import BrokerConfig
+from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.features.client_membership.consumers import ConsumerRequests
-from dledger_broker.features.groups.proposals import GroupProposals
-from dledger_broker.features.groups.retry_topics import retry_topic_config
-from dledger_broker.features.groups.table import GROUPS
+from dledger_broker.features.client_membership.members import GroupMembers
 from dledger_broker.kernel.leadership import Group
-from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import BodyError, ServerError
-from dledger_remoting.headers import ConsumerGroupHeader, UnregisterClientHeader, decode_ext, encode_ext
-from dledger_remoting.heartbeat import ConsumerData, ConsumeType, decode_heartbeat
-from dledger_remoting.topics import SubscriptionGroupConfig, is_system_group, retry_topic, validate_group
-
-LEADER_CHANGED_CODE: Final = 20002
-"""A request of ours to clients that asked for it with the ext field `dledgerNotify=true`: the group's leader changed;
-ext `term`, `leaderAddr`, `brokerName`. Oneway."""
+from dledger_remoting.headers import UnregisterClientHeader, decode_ext
+from dledger_remoting.heartbeat import decode_heartbeat
+from dledger_remoting.topics import validate_group
 
 MAX_HEARTBEAT_BYTES: Final = 1 << 20
 """Room for thousands of subscriptions; what a client says of itself is told to the leader in one message."""
@@ -38,30 +30,16 @@ MAX_CLIENTS_PER_CONNECTION: Final = 1_024
 
 
 class ClientRequests(Part):
-    """Keeps the client table of this node, and on the leader what its groups need."""
+    """Takes in what clients say of themselves."""
 
     def __init__(
-        self,
-        machine: BrokerMachine,
-        env: Environment,
-        group: Group,
-        config: BrokerConfig,
-        channels: Iterable[ClientChannel],
-        groups: GroupProposals,
-        gossip: Gossip,
-        consumers: ConsumerRequests,
+        self, env: Environment, group: Group, gossip: Gossip, members: GroupMembers, consumers: ConsumerRequests
     ) -> None:
-        self._machine = machine
         self._env = env
         self._group = group
-        self._config = config
-        self._channels = channels
-        self._groups = groups
         self._gossip = gossip
+        self._members = members
         self._consumers = consumers
-        self._announced: tuple[int, str] | None = None
-        group.listeners.append(self._announce_leader)
-        gossip.attach_members(self)
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -75,8 +53,6 @@ class ClientRequests(Part):
             RequestCode.GET_CONSUME_STATS: Route(consumers.progress, Needs.CONFIRMED_LEADER, NO_EFFECT),
             RequestCode.DLEDGER_QUEUE_READERS: Route(consumers.readers, Needs.NOTHING, NO_EFFECT, forwarded=False),
         }
-
-    # ---------------------------------------------------------------- requests
 
     def heartbeat(self, request: Request) -> None:
         """34: answered once the client counts as a member and its groups have what they need."""
@@ -100,7 +76,7 @@ class ClientRequests(Part):
             connection, heartbeat, int(command.language), command.version, self._env.now()
         )
         if self._group.ready:
-            self._ensure(row.consumers, request.respond)
+            self._members.ensure(row.consumers, request.respond)
         else:
             self._gossip.when_told(request.respond)
 
@@ -109,85 +85,6 @@ class ClientRequests(Part):
         header = decode_ext(UnregisterClientHeader, request.ext)
         self._gossip.local.unregister(header.client_id, header.producer_group or None, header.consumer_group or None)
         request.respond()
-
-    # ---------------------------------------------------------------- what groups need
-
-    def ensure_all(self, rows: Iterable[ClientRow]) -> None:
-        """Leader: create what the groups of these clients need."""
-        for row in rows:
-            self._ensure(row.consumers, _nothing)
-
-    def _ensure(self, consumers: Iterable[ConsumerData], done: Callable[[], None]) -> None:
-        """Create missing groups and their retry topics, then call `done`; also if that failed, for the next heartbeat
-        tries again.
-        """
-        waiting = 1
-
-        def finished(_error: object = None) -> None:
-            nonlocal waiting
-            waiting -= 1
-            if waiting == 0:
-                done()
-
-        for consumer in consumers:
-            if self._needs_something(consumer):
-                waiting += 1
-                self._ensure_one(consumer, finished)
-        finished()
-
-    def _needs_something(self, consumer: ConsumerData) -> bool:
-        name = consumer.group_name
-        if is_system_group(name):
-            return False
-        state = self._machine.state
-        if name not in state.table(GROUPS).by_name:
-            return self._config.auto_create_group
-        return consumer.consume_type is not ConsumeType.POP and retry_topic(name) not in state.topics
-
-    def _ensure_one(self, consumer: ConsumerData, done: Callable[[object], None]) -> None:
-        def group_exists(error: Exception | None) -> None:
-            config = self._machine.state.table(GROUPS).by_name.get(consumer.group_name)
-            if error is not None or config is None or consumer.consume_type is ConsumeType.POP:
-                done(error)
-            else:
-                self._machine.proposals.ensure_topic(retry_topic_config(config), done)
-
-        self._groups.ensure_group(SubscriptionGroupConfig(consumer.group_name), group_exists)
-
-    # ---------------------------------------------------------------- telling clients
-
-    def notify(self, groups: set[str], clients: Container[str] | None) -> None:
-        """40: have this node's members of the groups, or those among `clients`, look again.
-
-        Their held pulls are answered before: the C++ client does not go on before the pulls of queues that it gave up,
-        and now gets back, have ended.
-        """
-        changed = {group for group in groups if self._is_notified(group)}
-        if not changed:
-            return
-        self._gossip.release_pulls(changed)
-        for group in changed:
-            ext = encode_ext(ConsumerGroupHeader(group))
-            for channel in self._gossip.local.channels_of(group, clients):
-                channel.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext)
-
-    def _is_notified(self, group: str) -> bool:
-        config = self._machine.state.table(GROUPS).by_name.get(group)
-        return config is None or config.notify_consumer_ids_changed_enable
-
-    def _announce_leader(self) -> None:
-        """20002: tell the clients that want to know who leads now."""
-        address = self._group.leader_address
-        if address is None or (self._group.leader_id == self._group.node_id and not self._group.ready):
-            return
-        announced = (self._group.term, address)
-        if announced == self._announced:
-            return
-        self._announced = announced
-        ext = {"term": str(self._group.term), "leaderAddr": address, "brokerName": self._config.broker_group}
-        for connection in self._channels:
-            if connection.wants_leader_notices:
-                connection.push(LEADER_CHANGED_CODE, ext)
 
 
 def _check_client_id(client_id: str, known: set[str]) -> None:
@@ -200,7 +97,3 @@ def _check_client_id(client_id: str, known: set[str]) -> None:
         )
     if client_id not in known and len(known) >= MAX_CLIENTS_PER_CONNECTION:
         raise BodyError(f"heartbeat body: {len(known)} other clients use this connection, which is the limit")
-
-
-def _nothing() -> None:
-    """For whoever waits for nothing."""
