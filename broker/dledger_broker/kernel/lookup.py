@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dledger.environment import called_back
 from dledger.errors import CorruptionError, NotLeaderError, TrimmedError
 from dledger_broker.kernel.queues import QueueState
-from dledger_broker.kernel.topics import TopicTable
+from dledger_broker.kernel.replica import Replica
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.logreader import LogReader
 from dledger_broker.views.units import UNIT
@@ -21,8 +19,8 @@ class Lookup:
     queue's files is being rebuilt: other nodes are to be asked.
     """
 
-    def __init__(self, topics: Callable[[], TopicTable], queues: ConsumeQueues, reader: LogReader) -> None:
-        self._topics = topics
+    def __init__(self, replica: Replica, queues: ConsumeQueues, reader: LogReader) -> None:
+        self._replica = replica
         self._queues = queues
         self._reader = reader
 
@@ -46,7 +44,7 @@ class Lookup:
 
     async def is_listed(self, record: MessageRecord) -> bool:
         """Whether the record's consume queue names it at its place."""
-        topic = self._topics().by_name.get(record.topic)
+        topic = self._replica.state.topic_table.by_name.get(record.topic)
         queue = topic.queues.get(record.queue_id) if topic is not None else None
         if queue is None or not queue.min_offset <= record.queue_offset < queue.max_offset:
             return False

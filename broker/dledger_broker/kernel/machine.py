@@ -50,7 +50,7 @@ from dledger_broker.views.checkpoint import TopicExtent
 from dledger_broker.views.checkpointer import Checkpointer
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keyfile import IndexLayout
-from dledger_broker.views.keysearch import IndexedLog, KeySearch
+from dledger_broker.views.keysearch import KeySearch
 from dledger_broker.views.logreader import LogReader
 from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.unitfiles import FileLayout
@@ -124,23 +124,19 @@ class BrokerMachine:
             self._writer,
             self.queues,
             capture=self._capture_extents,
-            durable_position=lambda: self.log.durable_position,
+            replica=self,
             every_bytes=self.config.checkpoint_bytes,
         )
-        reader = LogReader(lambda: self.log, lambda: self.applied_position)
+        reader = LogReader(self)
         self.keys = KeySearch(
             self._disk,
             env,
             IndexLayout(self.config.index_slots, self.config.index_entries),
             reader,
-            IndexedLog(
-                first_position=lambda: self.log.first_position,
-                applied_position=lambda: self.applied_position,
-                durable_position=lambda: self.log.durable_position,
-            ),
+            self,
             self.config.key_index_share,
         )
-        self.lookup = Lookup(lambda: self.state.topic_table, self.queues, reader)
+        self.lookup = Lookup(self, self.queues, reader)
         self.overlay = Overlay(self.commands, self)
         self._kinds = ToldKinds(self.config.node_id, self.commands.kinds, self.overlay, self)
         self.proposals = TopicProposals(self.overlay, self, env)

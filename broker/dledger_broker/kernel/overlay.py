@@ -5,26 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from dledger.errors import LogError
 from dledger.invariants import invariant
-from dledger.log import Log
 from dledger_broker.kernel.commands import LAST_BASE_KIND, Command, CommandRegistry
 from dledger_broker.kernel.contexts import CommandContext, Done
-from dledger_broker.kernel.state import BrokerState
-
-
-class Replica(Protocol):
-    """What proposals are decided on."""
-
-    @property
-    def state(self) -> BrokerState:
-        """The state as it is applied now; another object after a snapshot was installed."""
-
-    @property
-    def log(self) -> Log:
-        """The log that takes what is proposed."""
+from dledger_broker.kernel.replica import Replica
 
 
 class Overlay:

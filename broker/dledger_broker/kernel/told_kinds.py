@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dledger.errors import LogError
 from dledger_broker.kernel.members import Features
-from dledger_broker.kernel.overlay import Overlay, Replica
+from dledger_broker.kernel.overlay import Overlay
+from dledger_broker.kernel.replica import Replica
 
 
 class ToldKinds:

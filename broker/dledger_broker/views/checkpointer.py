@@ -11,6 +11,7 @@ from dledger.store.disk import Disk
 from dledger_broker.views.checkpoint import Checkpoint, TopicExtent, load_checkpoint, rotten_copies, save_checkpoint
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.leftovers import remove_slowly
+from dledger_broker.views.logreader import AppliedLog
 from dledger_broker.views.unitfiles import DELETED_PREFIX, DIRECTORY, deleted_directory
 from dledger_broker.views.writer import ViewWriter
 
@@ -43,7 +44,7 @@ class Checkpointer:
         writer: ViewWriter,
         queues: ConsumeQueues,
         capture: Callable[[], tuple[int, list[TopicExtent]]],
-        durable_position: Callable[[], int],
+        replica: AppliedLog,
         every_bytes: int,
     ) -> None:
         self._disk = disk
@@ -51,7 +52,7 @@ class Checkpointer:
         self._writer = writer
         self._queues = queues
         self._capture = capture
-        self._durable_position = durable_position
+        self._replica = replica
         self._every_bytes = every_bytes
         self.incarnation = ""
         self._position = 0
@@ -131,7 +132,7 @@ class Checkpointer:
         if failure is not None:
             _logger.warning("event=checkpoint_stays error=%r", str(failure))
             self._finish(waiters)
-        elif position > self._durable_position():
+        elif position > self._replica.log.durable_position:
             if self._last:
                 self._finish(waiters)
                 return

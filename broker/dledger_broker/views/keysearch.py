@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from dledger.environment import COLD, Environment, called_back
 from dledger.errors import CorruptionError, LogError, NotLeaderError, TrimmedError
@@ -20,7 +20,7 @@ from dledger.supervision import supervise
 from dledger_broker.views.keyfile import IndexLayout
 from dledger_broker.views.keyindex import CHECKPOINT, KeyIndex, iter_block
 from dledger_broker.views.keyscan import record_keys
-from dledger_broker.views.logreader import LogReader
+from dledger_broker.views.logreader import AppliedLog, LogReader
 from dledger_broker.views.writer import ViewWriter
 from dledger_remoting.errors import RecordError
 from dledger_remoting.record import scan_records
@@ -43,14 +43,6 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
-class IndexedLog(NamedTuple):
-    """Where the log stands, for the index: the first kept, the applied and the durable position."""
-
-    first_position: Callable[[], int]
-    applied_position: Callable[[], int]
-    durable_position: Callable[[], int]
-
-
 class KeySearch:
     """The key index of one replica; use from the event loop.
 
@@ -58,13 +50,13 @@ class KeySearch:
     """
 
     def __init__(
-        self, disk: Disk, env: Environment, layout: IndexLayout, reader: LogReader, log: IndexedLog, share: float
+        self, disk: Disk, env: Environment, layout: IndexLayout, reader: LogReader, replica: AppliedLog, share: float
     ) -> None:
         self._env = env
         self._index = KeyIndex(disk, layout)
         self._worker = ViewWriter(env)
         self._reader = reader
-        self._log = log
+        self._replica = replica
         self._share = share
         self.incarnation = ""
         self.restarts = 0
@@ -88,7 +80,7 @@ class KeySearch:
     @property
     def lag_bytes(self) -> int:
         """How much of the applied log is not indexed yet."""
-        return max(0, self._log.applied_position() - max(self._position, self._log.first_position()))
+        return max(0, self._replica.applied_position - max(self._position, self._replica.log.first_position))
 
     def start(self) -> None:
         """Begin to index; needs a running event loop."""
@@ -131,8 +123,8 @@ class KeySearch:
     async def index_block(self) -> bool:
         """Index one more piece of the log; False if there is none."""
         await self.load()
-        start = max(self._position, self._log.first_position())
-        if start >= self._log.applied_position():
+        start = max(self._position, self._replica.log.first_position)
+        if start >= self._replica.applied_position:
             return False
         generation = self._generation
         position, data = await self._reader.block(start, BLOCK_BYTES)
@@ -151,7 +143,7 @@ class KeySearch:
     async def save(self, *, slots: bool = False) -> None:
         """Make what is indexed durable, unless the log itself is not yet."""
         position, generation = self._position, self._generation
-        if position > self._log.durable_position():
+        if position > self._replica.log.durable_position:
             return
         await self._work(self._index.save)
         if slots:
@@ -185,7 +177,7 @@ class KeySearch:
         unindexed = self._position
         recent: list[int] = []
         # The log may be trimmed, or replaced by a snapshot, while a piece of it is read.
-        while (unindexed := max(unindexed, self._log.first_position())) < self._log.applied_position():
+        while (unindexed := max(unindexed, self._replica.log.first_position)) < self._replica.applied_position:
             try:
                 unindexed, data = await self._reader.block(unindexed, SEARCH_BLOCK_BYTES)
             except TrimmedError:
@@ -231,7 +223,7 @@ class KeySearch:
                 _logger.warning("event=rot_mended path=%s consequence='written anew from memory'", CHECKPOINT)
 
     def _current_share(self) -> float:
-        applied = self._log.applied_position()
+        applied = self._replica.applied_position
         busy = applied != self._seen_applied
         self._seen_applied = applied
         return core_share(self._share, self.lag_bytes) if busy else IDLE_SHARE

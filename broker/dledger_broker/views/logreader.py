@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from dledger.format import HEADER_BYTES
 from dledger.log import Log
@@ -14,17 +14,28 @@ _HEAD_BYTES = 76
 """As much of a record as holds its store timestamp, whatever its hosts."""
 
 
-class LogReader:
-    """Committed and applied bytes only: nothing at or above `applied_position()` is read."""
+class AppliedLog(Protocol):
+    """The log of a replica, and how much of it is applied."""
 
-    def __init__(self, log: Callable[[], Log], applied_position: Callable[[], int]) -> None:
-        self._log = log
-        self._applied_position = applied_position
+    @property
+    def log(self) -> Log:
+        """The log; there from the replica's start on."""
+
+    @property
+    def applied_position(self) -> int:
+        """Behind the last entry that is applied."""
+
+
+class LogReader:
+    """Committed and applied bytes only: nothing at or above the applied position is read."""
+
+    def __init__(self, replica: AppliedLog) -> None:
+        self._replica = replica
 
     async def read(self, position: int, size: int) -> bytes:
         """`size` bytes at `position`; raises `TrimmedError` below the first kept position."""
-        data = self._log().read_nowait(position, size)
-        return await self._log().read(position, size) if data is None else data
+        data = self._replica.log.read_nowait(position, size)
+        return await self._replica.log.read(position, size) if data is None else data
 
     async def store_timestamp(self, position: int) -> int:
         """The store time, ms, of the record at a position where one is known to be."""
@@ -37,7 +48,7 @@ class LogReader:
 
         The bytes may be part of a message's body that imitates a record: compare with the consume queue.
         """
-        if not self._log().first_position <= position <= self._applied_position() - MIN_RECORD_BYTES:
+        if not self._replica.log.first_position <= position <= self._replica.applied_position - MIN_RECORD_BYTES:
             return None
         head = await self.read(position, 8)
         size, magic = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
@@ -56,13 +67,13 @@ class LogReader:
         It holds at least one whole entry or blank and, if that is not larger, at most `limit` bytes.  `position` is the
         start or the end of an entry below the applied end.
         """
-        position = max(position, self._log().first_position)
-        end = min(self._segment_end(position), self._applied_position())
+        position = max(position, self._replica.log.first_position)
+        end = min(self._segment_end(position), self._replica.applied_position)
         if end <= position:
             position = min(
-                segment.start_position for segment in self._log().segments() if segment.start_position > position
+                segment.start_position for segment in self._replica.log.segments() if segment.start_position > position
             )
-            end = min(self._segment_end(position), self._applied_position())
+            end = min(self._segment_end(position), self._replica.applied_position)
         data = await self.read(position, min(limit, end - position))
         size = int.from_bytes(data[4:8], "big")
         if HEADER_BYTES <= size <= end - position and size > len(data):
@@ -70,7 +81,7 @@ class LogReader:
         return position, data
 
     def _segment_end(self, position: int) -> int:
-        for segment in reversed(self._log().segments()):
+        for segment in reversed(self._replica.log.segments()):
             if segment.start_position <= position:
                 return segment.end_position
         return position

@@ -117,7 +117,7 @@ CATALOGUE.add(
 
 
 async def _is_in_the_log(self: Lookup, record: MessageRecord) -> bool:
-    return record.topic in self._topics().by_name
+    return record.topic in self._replica.state.topics
 
 
 CATALOGUE.add(
