@@ -13,8 +13,8 @@ from dledger_broker.clients.channels import Channels
 from dledger_broker.clients.gossip import GOSSIP_CHANNEL, Gossip
 from dledger_broker.clients.readers import Readers
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features.pulling.requests import PullProcessor
-from dledger_broker.features.sending.send import SendProcessor
+from dledger_broker.features.pulling.requests import PullRequests
+from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import FORWARD_CHANNEL, Forwarder
 from dledger_broker.kernel.announcements import Announcements
@@ -74,8 +74,8 @@ class BrokerService:
         )
         for feature in features:
             self.parts.add(feature.build(context))
-        self._pulls = self.parts[PullProcessor]
-        self.requests.connect(self.forwarder, self.parts[SendProcessor], self._pulls, self.parts.routes())
+        self._pulls = self.parts[PullRequests]
+        self.requests.connect(self.forwarder, self.parts[SendRequests], self._pulls, self.parts.routes())
         self._log = log
         self._env = env
         self._commit_push_due = False

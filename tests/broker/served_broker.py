@@ -16,7 +16,7 @@ from dledger_broker.features import FEATURES, group_settings, retention
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.offsets.buffer import OffsetBuffer
-from dledger_broker.features.offsets.requests import OffsetProcessor
+from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.parts import Feature
@@ -212,7 +212,7 @@ class ServedBroker:
 
     @property
     def offsets(self) -> OffsetBuffer:
-        return self.service.parts[OffsetProcessor].commits.buffer
+        return self.service.parts[OffsetRequests].commits.buffer
 
     def settle(self) -> None:
         """Let everything that is ready happen; no time passes."""

@@ -24,10 +24,10 @@ from dledger_broker.clients.tables import ClientRow
 from dledger_broker.features.client_membership.members import GroupMembers
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.pulling.longpoll import LongPolls
-from dledger_broker.features.pulling.requests import PullProcessor
+from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.runtime.description import RuntimeInfo
-from dledger_broker.features.sending.send import SendProcessor
+from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.frontend.listener import Listener
@@ -56,7 +56,7 @@ GROUP = [
     "GroupMembers._announce_leader",
     "Gossip._on_leadership",
     "SendTargets.forget",
-    "PullProcessor._on_leadership",
+    "PullRequests._on_leadership",
     "Registrar.__init__.<lambda>",
     "Announcements.check",
 ]
@@ -82,16 +82,16 @@ STARTED = [
     (Listener, "serve"),
     (Registrar, "start"),
 ]
-DRAINED = [(Node, "transfer_leadership"), (Registrar, "leave"), (PullProcessor, "release")]
+DRAINED = [(Node, "transfer_leadership"), (Registrar, "leave"), (PullRequests, "release")]
 STOPPED = [
     (Registrar, "stop"),
     (Gossip, "stop"),
     (RuntimeInfo, "stop"),
     (Retention, "stop"),
-    (PullProcessor, "release"),
+    (PullRequests, "release"),
     (Forwarder, "close"),
     (Dispatcher, "close"),
-    (SendProcessor, "close"),
+    (SendRequests, "close"),
     (OffsetBuffer, "flush"),
     (Listener, "stop_reading"),
     (OffsetBuffer, "flush"),

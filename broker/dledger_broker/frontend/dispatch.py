@@ -53,7 +53,7 @@ _HEADER_BYTES: Final = 4096
 
 
 class Sends(Protocol):
-    """`send.SendProcessor`."""
+    """`send.SendRequests`."""
 
     def take_run(self, reads: Sequence[Read], number: int, place: int, received: float) -> tuple[int, int]:
         """Take sends in their most common form into the unit of this turn; returns the number of the read, and the
@@ -68,7 +68,7 @@ class Sends(Protocol):
 
 
 class Pulls(Protocol):
-    """`pull.PullProcessor`."""
+    """`pull.PullRequests`."""
 
     def pull(self, request: Request, fields: PullFields) -> None:
         """Answer a pull, or hold it."""

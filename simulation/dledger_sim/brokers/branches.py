@@ -1,6 +1,6 @@
 """Rare branches of forwarding, of requests and of retention, counted by watching the methods that take them.
 
-`Forwarder`, `OffsetProcessor`, `Dispatcher` and `Retention` say what each branch is for.
+`Forwarder`, `OffsetRequests`, `Dispatcher` and `Retention` say what each branch is for.
 """
 
 # ruff: noqa: SLF001 - what is watched is what is private
@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from dledger_broker.errors import wire_error
-from dledger_broker.features.offsets.requests import OffsetProcessor
+from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.frontend.dispatch import UNSURE_CODES, Dispatcher
 from dledger_broker.frontend.forwarding import Envelope, Forwarder
@@ -30,7 +30,7 @@ def watch(service: BrokerService, counts: Counter[str]) -> None:
     """Count what the requests of one life of a node go through, and what grows too old."""
     group = service.group
     _watch_forwarder(service.forwarder, group, counts)
-    _watch_offsets(service.parts[OffsetProcessor], counts)
+    _watch_offsets(service.parts[OffsetRequests], counts)
     _watch_requests(service.requests, group, counts)
     _before(service.parts[Retention], "_trim_if_due", lambda before: counts.update({"log too old": before > 0}))
 
@@ -98,7 +98,7 @@ def _watch_forwarder(forwarder: Forwarder, group: Group, counts: Counter[str]) -
     _after(forwarder, "_is_kept", lambda kept, _: counts.update({"forwarding not wanted": kept}))
 
 
-def _watch_offsets(offsets: OffsetProcessor, counts: Counter[str]) -> None:
+def _watch_offsets(offsets: OffsetRequests, counts: Counter[str]) -> None:
     def is_late(late: bool, request: Request, *_: object) -> None:
         counts["commit took a detour"] += request.took_a_detour
         counts["commit came back"] += request.took_a_detour and not request.origin.is_forwarded

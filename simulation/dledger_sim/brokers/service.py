@@ -13,9 +13,9 @@ from dledger.statemachine import Leadership
 from dledger_broker.clients.channels import Channels
 from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.features import FEATURES, runtime
-from dledger_broker.features.offsets.requests import OffsetProcessor
+from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pins.requests import PinProcessor
-from dledger_broker.features.pulling.requests import PullProcessor
+from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.retention.policy import RetentionPolicy
 from dledger_broker.kernel.counters import BrokerCounters
@@ -118,11 +118,11 @@ class SimBroker:
         )
         self.retention = self.service.parts[Retention]
         self.retention.policy = RetentionPolicy(max_age_ms=settings.retention_ms)
-        self.waiting.watch(self.service.parts[PullProcessor], group)
+        self.waiting.watch(self.service.parts[PullRequests], group)
         self.machine.checks.append(
             watch_proposals(
                 self.broker,
-                self.service.parts[OffsetProcessor].commits.buffer,
+                self.service.parts[OffsetRequests].commits.buffer,
                 self.retention.trimming,
                 lambda: scheduler.now,
                 lambda: environment.paused_until,
@@ -158,12 +158,12 @@ class SimBroker:
             leads = self.reign and not self._obstacles.busy_share and not self._truth.disks_filled
             await self.service.settle(self._close_intake)
             if leads and self.reign:
-                nothing_is_collected(self.broker, self.service.parts[OffsetProcessor].commits.buffer)
+                nothing_is_collected(self.broker, self.service.parts[OffsetRequests].commits.buffer)
             if self._life.replica.failure is None:
                 await self.broker.close()
             await self.service.part()
             if leads and self.reign:
-                nothing_is_collected(self.broker, self.service.parts[OffsetProcessor].commits.buffer)
+                nothing_is_collected(self.broker, self.service.parts[OffsetRequests].commits.buffer)
             done()
 
         self._life.environment.loop.create_task(close())

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from dledger_broker.features.pulling.longpoll import HeldPull
-from dledger_broker.features.pulling.requests import MAX_SUSPEND_S, PullProcessor
+from dledger_broker.features.pulling.requests import MAX_SUSPEND_S, PullRequests
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
@@ -54,14 +54,14 @@ class Waiting:
         self._machine = machine
         self._truth = truth
         self._polls: dict[HeldPull, _Poll] = {}
-        self._pulls: PullProcessor | None = None
+        self._pulls: PullRequests | None = None
         self._group: Group | None = None
         self._told: tuple[Request, int] | None = None
         """The last pull that got no message, and the code of its answer."""
         self._led_last = 0
         """The term in which the node led, and was ready, after the last event."""
 
-    def watch(self, pulls: PullProcessor, group: Group) -> None:
+    def watch(self, pulls: PullRequests, group: Group) -> None:
         """Follow the polls of a processor."""
         self._pulls, self._group = pulls, group
         self._watch_held(pulls)
@@ -81,7 +81,7 @@ class Waiting:
         pulls._conclude = concluded  # type: ignore[method-assign]
         pulls._answer_nothing = told  # type: ignore[method-assign]
 
-    def _watch_held(self, pulls: PullProcessor) -> None:
+    def _watch_held(self, pulls: PullRequests) -> None:
         held = pulls.held
         hold, retry, expire = held.hold, held._retry, held._expire
 

@@ -15,7 +15,7 @@ from dledger_broker.features.client_membership.clients import ClientRequests
 from dledger_broker.features.client_membership.consumers import ConsumerRequests
 from dledger_broker.features.client_membership.members import GroupMembers
 from dledger_broker.features.groups.requests import GroupRequests
-from dledger_broker.features.offsets.requests import OffsetProcessor
+from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.kernel.parts import Context, Feature
 
 
@@ -30,7 +30,7 @@ def _build(context: Context) -> ClientRequests:
         readers,
         context.requests,
         config.broker_group,
-        context.parts[OffsetProcessor].commits,
+        context.parts[OffsetRequests].commits,
     )
     groups = context.parts[GroupRequests].proposals
     members = GroupMembers(machine, group, config, context.parts[Channels], groups, gossip)

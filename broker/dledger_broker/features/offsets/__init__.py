@@ -10,16 +10,16 @@ from typing import Final
 
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.offsets.commits import OffsetCommits
-from dledger_broker.features.offsets.requests import OffsetProcessor
+from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.offsets.table import OFFSET_COMMANDS, OFFSETS
 from dledger_broker.kernel.parts import Context, Feature
 
 
-def _build(context: Context) -> OffsetProcessor:
+def _build(context: Context) -> OffsetRequests:
     machine, env = context.machine, context.env
     commits = OffsetCommits(machine, env, context.config.offset_flush_ms)
     groups = context.parts[GroupRequests].proposals
-    return OffsetProcessor(machine, env, context.group, context.requests, groups, commits)
+    return OffsetRequests(machine, env, context.group, context.requests, groups, commits)
 
 
 FEATURE: Final = Feature(name="offsets", commands=OFFSET_COMMANDS, table=OFFSETS, build=_build)

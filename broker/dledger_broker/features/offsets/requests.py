@@ -38,7 +38,7 @@ from dledger_remoting.hotpath import PullFields
 from dledger_remoting.topics import is_system_group, validate_group
 
 
-class OffsetProcessor(Part):
+class OffsetRequests(Part):
     """Answers requests about offsets, on the leader."""
 
     def __init__(

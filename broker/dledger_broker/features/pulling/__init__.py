@@ -10,13 +10,13 @@ from typing import Final
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.readers import Readers
 from dledger_broker.features.groups.requests import GroupRequests
-from dledger_broker.features.offsets.requests import OffsetProcessor
-from dledger_broker.features.pulling.requests import PullProcessor
+from dledger_broker.features.offsets.requests import OffsetRequests
+from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.kernel.parts import Context, Feature
 
 
-def _build(context: Context) -> PullProcessor:
-    return PullProcessor(
+def _build(context: Context) -> PullRequests:
+    return PullRequests(
         context.machine,
         context.log,
         context.env,
@@ -25,7 +25,7 @@ def _build(context: Context) -> PullProcessor:
         context.counters,
         context.requests,
         context.parts[Gossip],
-        context.parts[OffsetProcessor],
+        context.parts[OffsetRequests],
         context.parts[Readers],
         context.roles,
         context.parts[GroupRequests].proposals,

@@ -19,7 +19,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
-from dledger_broker.features.offsets.requests import OffsetProcessor
+from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
 from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.kernel.counters import BrokerCounters
@@ -83,7 +83,7 @@ _UNSURE: Final = frozenset(
 """These send a reader elsewhere in the queue: a log that has not caught up, or has lost its beginning, must not."""
 
 
-class PullProcessor(Part):
+class PullRequests(Part):
     """Answers pulls."""
 
     def __init__(
@@ -96,7 +96,7 @@ class PullProcessor(Part):
         counters: BrokerCounters,
         requests: Requests,
         gossip: Gossip,
-        offsets: OffsetProcessor,
+        offsets: OffsetRequests,
         readers: Readers,
         roles: Roles,
         group_proposals: GroupProposals,

@@ -9,13 +9,13 @@ from typing import Final
 
 from dledger_broker.features.pins.requests import PinProcessor
 from dledger_broker.features.ranges.pace import RangePace
-from dledger_broker.features.ranges.requests import RangeProcessor
+from dledger_broker.features.ranges.requests import RangeRequests
 from dledger_broker.kernel.parts import Context, Feature
 
 
-def _build(context: Context) -> RangeProcessor:
+def _build(context: Context) -> RangeRequests:
     machine, env, config = context.machine, context.env, context.config
-    return RangeProcessor(
+    return RangeRequests(
         machine,
         context.log,
         env,

@@ -56,7 +56,7 @@ CATCH_UP_S: Final = 2.0
 POLL_S: Final = 0.01
 
 
-class RangeProcessor(Part):
+class RangeRequests(Part):
     """Answers plans and range reads, in tasks."""
 
     def __init__(

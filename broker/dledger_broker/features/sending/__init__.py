@@ -12,22 +12,20 @@ from typing import Final
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED, SEND_COMMANDS
-from dledger_broker.features.sending.send import SendProcessor
+from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.features.sending.targets import SendTargets
 from dledger_broker.kernel.parts import Context, Feature
 from dledger_remoting.ids import UniqueKeyGenerator
 
 
-def _build(context: Context) -> SendProcessor:
+def _build(context: Context) -> SendRequests:
     machine, log, env, config = context.machine, context.log, context.env, context.config
     counters, requests, store_host = context.counters, context.requests, context.store_host
     keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
     groups = context.parts[GroupRequests].proposals
     targets = SendTargets(machine, context.group, config, context.announcements, requests, groups)
     idempotent = IdempotentSends(machine, log, env, config, counters, requests)
-    return SendProcessor(
-        machine, context.writer, env, config, counters, targets, store_host, keys, requests, idempotent
-    )
+    return SendRequests(machine, context.writer, env, config, counters, targets, store_host, keys, requests, idempotent)
 
 
 FEATURE: Final = Feature(name="sending", commands=SEND_COMMANDS, table=REMEMBERED, build=_build)

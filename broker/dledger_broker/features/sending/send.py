@@ -70,7 +70,7 @@ _RESPONSE: Final = 1
 _ONEWAY: Final = 2
 
 
-class SendProcessor(Part):
+class SendRequests(Part):
     """Stores messages."""
 
     def __init__(

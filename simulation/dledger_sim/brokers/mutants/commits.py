@@ -10,7 +10,7 @@ from dledger.errors import NotLeaderError
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.offsets.commits import OffsetCommits
 from dledger_broker.features.offsets.recent_commits import Key, RecentCommits
-from dledger_broker.features.offsets.requests import OffsetProcessor
+from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.offsets.table import OffsetTable
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.service import BrokerService
@@ -135,23 +135,23 @@ CATALOGUE.add(
 )
 
 
-def _begin_at_zero(self: OffsetProcessor, header: QueryConsumerOffsetHeader) -> int:
+def _begin_at_zero(self: OffsetRequests, header: QueryConsumerOffsetHeader) -> int:
     try:
         return _real_committed(self, header)
     except QueryNotFound:
         return 0
 
 
-_real_committed = OffsetProcessor._committed
+_real_committed = OffsetRequests._committed
 
 CATALOGUE.add(
     "none-committed-means-zero",
     "where nothing is committed no offset is answered",
-    (OffsetProcessor, "_committed", _begin_at_zero),
+    (OffsetRequests, "_committed", _begin_at_zero),
 )
 
 
-def _call_every_topic_young(self: OffsetProcessor, header: QueryConsumerOffsetHeader) -> int:
+def _call_every_topic_young(self: OffsetRequests, header: QueryConsumerOffsetHeader) -> int:
     try:
         return _real_committed(self, header)
     except QueryNotFound:
@@ -163,5 +163,5 @@ def _call_every_topic_young(self: OffsetProcessor, header: QueryConsumerOffsetHe
 CATALOGUE.add(
     "every-topic-is-young",
     "a group without an offset begins at 0 only where nothing is lost yet",
-    (OffsetProcessor, "_committed", _call_every_topic_young),
+    (OffsetRequests, "_committed", _call_every_topic_young),
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
-from dledger_broker.features.pulling.requests import PullProcessor
+from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.kernel.queues import QueueState
 from dledger_sim.log.mutants.catalogue import Catalogue
 
@@ -76,35 +76,35 @@ CATALOGUE.add(
 CATALOGUE.add(
     "polls-kept-at-step-down",
     "a node that leads no more lets those go who wait there",
-    (PullProcessor, "_on_leadership", lambda _self: None),
+    (PullRequests, "_on_leadership", lambda _self: None),
 )
 
 
-def _hold_no_more(self: PullProcessor) -> None:
+def _hold_no_more(self: PullRequests) -> None:
     self.accepts_waiting = False
 
 
 CATALOGUE.add(
     "polls-kept-when-leaving",
     "a node that is about to stop lets those go who wait there",
-    (PullProcessor, "release", _hold_no_more),
+    (PullRequests, "release", _hold_no_more),
 )
 
 # ---------------------------------------------------------------- who is answered too early, or too late
 
 
-def _answer_at_any_arrival(self: PullProcessor, pull: HeldPull) -> bool:
+def _answer_at_any_arrival(self: PullRequests, pull: HeldPull) -> bool:
     if not _real_retry(self, pull):
         self._expire(pull)
     return True
 
 
-_real_retry = PullProcessor._retry
+_real_retry = PullRequests._retry
 
 CATALOGUE.add(
     "poll-answered-by-any-arrival",
     "a long poll is answered by what its filter lets through, not by what it rejects",
-    (PullProcessor, "_retry", _answer_at_any_arrival),
+    (PullRequests, "_retry", _answer_at_any_arrival),
 )
 
 

@@ -8,10 +8,10 @@ from dledger.errors import LogError, NotLeaderError
 from dledger.net.errors import PeerError
 from dledger_broker.errors import wire_error
 from dledger_broker.features.offsets.recent_commits import Committer, Key, RecentCommits, Taken
-from dledger_broker.features.offsets.requests import OffsetProcessor
-from dledger_broker.features.pulling.requests import PullProcessor
-from dledger_broker.features.ranges.requests import RangeProcessor
-from dledger_broker.features.sending.send import SendProcessor
+from dledger_broker.features.offsets.requests import OffsetRequests
+from dledger_broker.features.pulling.requests import PullRequests
+from dledger_broker.features.ranges.requests import RangeRequests
+from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.features.sending.unit import SendUnit
 from dledger_broker.features.topics.requests import TopicRequests
 from dledger_broker.frontend.dispatch import Dispatcher
@@ -34,22 +34,22 @@ CATALOGUE = Catalogue("broker")
 # ---------------------------------------------------------------- sends
 
 
-def _answer_when_staged(self: SendProcessor) -> None:
+def _answer_when_staged(self: SendRequests) -> None:
     _real_flush(self)
     for unit in list(self._flying):
         unit.applied()
 
 
-_real_flush = SendProcessor.flush
+_real_flush = SendRequests.flush
 
 CATALOGUE.add(
     "send-answered-when-staged",
     "a send is acknowledged once a majority has it on disk and it can be read",
-    (SendProcessor, "flush", _answer_when_staged),
+    (SendRequests, "flush", _answer_when_staged),
 )
 
 
-def _tear_batches(self: SendProcessor) -> None:
+def _tear_batches(self: SendRequests) -> None:
     for number, send in enumerate(self._pending):
         request, fields, target, queue, messages, key, sizes, size, identity, queue_id = send
         if request.flag & FLAG_ONEWAY and sizes is not None:
@@ -60,7 +60,7 @@ def _tear_batches(self: SendProcessor) -> None:
     _real_flush(self)
 
 
-CATALOGUE.add("batch-torn", "a batch is stored whole or not at all", (SendProcessor, "flush", _tear_batches))
+CATALOGUE.add("batch-torn", "a batch is stored whole or not at all", (SendRequests, "flush", _tear_batches))
 
 
 def _refuse_what_was_proposed(self: SendUnit) -> None:
@@ -105,7 +105,7 @@ CATALOGUE.add(
 CATALOGUE.add(
     "send-to-deleted-topic",
     "nothing is staged for a topic whose deletion is in flight",
-    (SendProcessor, "_without_deleted", lambda _self, pending: pending),
+    (SendRequests, "_without_deleted", lambda _self, pending: pending),
     schedule=request_schedules.send_in_the_turn_of_a_deletion,
 )
 
@@ -160,7 +160,7 @@ CATALOGUE.add(
 
 
 def _move_at_once(
-    self: PullProcessor,
+    self: PullRequests,
     request: Request,
     fields: PullFields,
     queue: QueueState,
@@ -173,12 +173,12 @@ def _move_at_once(
         _real_conclude(self, request, fields, queue, tag_filter, result)
 
 
-_real_conclude = PullProcessor._conclude  # noqa: SLF001 - what is patched is what is private
+_real_conclude = PullRequests._conclude  # noqa: SLF001 - what is patched is what is private
 
 CATALOGUE.add(
     "follower-moves-consumer",
     "a follower that lags sends no consumer back",
-    (PullProcessor, "_conclude", _move_at_once),
+    (PullRequests, "_conclude", _move_at_once),
 )
 
 # ---------------------------------------------------------------- consumer offsets
@@ -209,7 +209,7 @@ CATALOGUE.add(
 )
 
 
-def _commit_again(self: OffsetProcessor, request: Request, fields: PullFields) -> None:
+def _commit_again(self: OffsetRequests, request: Request, fields: PullFields) -> None:
     key, offset = (fields.consumer_group, fields.topic, fields.queue_id), fields.commit_offset
     if not request.took_a_detour or not self._group.ready:
         _real_commit_by_pull(self, request, fields)
@@ -218,38 +218,38 @@ def _commit_again(self: OffsetProcessor, request: Request, fields: PullFields) -
         self._commit(key, offset, Committer.of(origin.key, origin.client_ids, origin.address.ip))
 
 
-_real_commit_by_pull = OffsetProcessor.commit_by_pull
+_real_commit_by_pull = OffsetRequests.commit_by_pull
 
 CATALOGUE.add(
     "pull-commits-again",
     "a pull that is passed on behind a later commit does not move a committed offset back",
-    (OffsetProcessor, "commit_by_pull", _commit_again),
+    (OffsetRequests, "commit_by_pull", _commit_again),
     schedule=commits.pull_behind_a_later_commit,
     scenario="races",
 )
 
 
-def _answer_before_commit(self: OffsetProcessor, request: Request, error: LogError | None) -> None:
+def _answer_before_commit(self: OffsetRequests, request: Request, error: LogError | None) -> None:
     _ = self, request, error
 
 
-def _update_and_answer(self: OffsetProcessor, request: Request) -> None:
+def _update_and_answer(self: OffsetRequests, request: Request) -> None:
     _real_update(self, request)
     if not request.is_oneway:
         request.respond()
 
 
-_real_update = OffsetProcessor.update
+_real_update = OffsetRequests.update
 
 CATALOGUE.add(
     "commit-answered-at-once",
     "a commit of an offset is acknowledged once it is applied",
-    (OffsetProcessor, "_finish_update", _answer_before_commit),
-    (OffsetProcessor, "update", _update_and_answer),
+    (OffsetRequests, "_finish_update", _answer_before_commit),
+    (OffsetRequests, "update", _update_and_answer),
 )
 
 
-def _answer_overtaken_at_once(self: OffsetProcessor, request: Request) -> None:
+def _answer_overtaken_at_once(self: OffsetRequests, request: Request) -> None:
     header = decode_ext(UpdateConsumerOffsetHeader, request.ext)
     if self._is_late(request, (header.consumer_group, header.topic, header.queue_id), header.commit_offset):
         request.respond()
@@ -260,21 +260,21 @@ def _answer_overtaken_at_once(self: OffsetProcessor, request: Request) -> None:
 CATALOGUE.add(
     "overtaken-commit-answered-at-once",
     "a commit that was overtaken is acknowledged once the one that overtook it is applied",
-    (OffsetProcessor, "update", _answer_overtaken_at_once),
+    (OffsetRequests, "update", _answer_overtaken_at_once),
     schedule=commits.overtaken_commit_and_a_killed_leader,
     scenario="races",
 )
 
 
 def _answer_whatever_became_of_it(
-    self: OffsetProcessor, request: Request, key: tuple[str, str, int], offset: int, error: LogError | None
+    self: OffsetRequests, request: Request, key: tuple[str, str, int], offset: int, error: LogError | None
 ) -> None:
     _ = key, offset
     _real_finish_update(self, request, error)
 
 
 def _remember_before_it_is_applied(
-    self: OffsetProcessor, key: Key, offset: int, by: Committer, done: Done | None = None
+    self: OffsetRequests, key: Key, offset: int, by: Committer, done: Done | None = None
 ) -> None:
     self._offsets.recent.note(key, Taken(offset, by, self._env.now()))
     _real_commit(self, key, offset, by, done)
@@ -287,21 +287,21 @@ def _late_by_any(
     return any(one.by.channel != by.channel for one in taken if one.by is not None and one.by.is_same_client(by))
 
 
-_real_commit = OffsetProcessor._commit  # noqa: SLF001 - what is patched is what is private
-_real_finish_update = OffsetProcessor._finish_update  # noqa: SLF001 - what is patched is what is private
+_real_commit = OffsetRequests._commit  # noqa: SLF001 - what is patched is what is private
+_real_finish_update = OffsetRequests._finish_update  # noqa: SLF001 - what is patched is what is private
 
 CATALOGUE.add(
     "overtaken-by-a-lost-commit",
     "a commit that was overtaken is not acknowledged if the one that overtook it was lost",
-    (OffsetProcessor, "_commit", _remember_before_it_is_applied),
+    (OffsetRequests, "_commit", _remember_before_it_is_applied),
     (RecentCommits, "is_late", _late_by_any),
-    (OffsetProcessor, "_finish_overtaken", _answer_whatever_became_of_it),
+    (OffsetRequests, "_finish_overtaken", _answer_whatever_became_of_it),
     schedule=commits.commit_of_which_only_a_lower_one_is_left,
     scenario="races",
 )
 
 
-def _forget_a_case(self: RangeProcessor, request: Request) -> None:
+def _forget_a_case(self: RangeRequests, request: Request) -> None:
     _ = self
     raise KeyError(request.code)
 
@@ -309,6 +309,6 @@ def _forget_a_case(self: RangeProcessor, request: Request) -> None:
 CATALOGUE.add(
     "request-fails",
     "no request fails in a way that nobody foresaw",
-    (RangeProcessor, "commit", _forget_a_case),
+    (RangeRequests, "commit", _forget_a_case),
     scenario="repeats",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from dledger_broker.features.offsets.requests import OffsetProcessor
+from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_sim.brokers.clients import pull_fields
 from dledger_sim.brokers.schedules.brokers import GROUP_NAME, TOPIC, Brokers, offset_fields
@@ -305,7 +305,7 @@ def commit_that_a_deposed_leader_had_taken() -> None:
     brokers = Brokers()
     group, first = brokers.group, brokers.leader
     brokers.found_group(brokers.connect(first))
-    commits = cast(SimBroker, leading(group).service).service.parts[OffsetProcessor].commits
+    commits = cast(SimBroker, leading(group).service).service.parts[OffsetRequests].commits
     commits.buffer._delay_s = 6.0  # noqa: SLF001 - longer than an election takes
     brokers.ask(brokers.connect(first), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
     brokers.run(0.05)

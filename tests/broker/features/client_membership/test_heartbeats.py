@@ -12,7 +12,7 @@ import pytest_asyncio
 from broker_in_process import Client, node_config, running
 
 from dledger_broker.features.groups.table import GROUPS
-from dledger_broker.features.pulling.requests import PullProcessor
+from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.node import Broker
 from dledger_remoting.codes import RequestCode, ResponseCode
 
@@ -64,7 +64,7 @@ async def test_waiting_pulls_end_before_a_member_is_told(broker: Broker) -> None
     await first.next_push()
     pull = asyncio.create_task(first.pull(1, sysFlag="6", suspendTimeoutMillis="60000"))
     async with asyncio.timeout(20):
-        while not broker.service.parts[PullProcessor].held:  # noqa: ASYNC110 -- nothing tells that a pull waits
+        while not broker.service.parts[PullRequests].held:  # noqa: ASYNC110 -- nothing tells that a pull waits
             await asyncio.sleep(0.005)
     await second.heartbeat("c2")
     assert (await pull).code == ResponseCode.PULL_NOT_FOUND

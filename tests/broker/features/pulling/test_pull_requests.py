@@ -10,7 +10,7 @@ from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, record
 
 from dledger.errors import TrimmedError
 from dledger_broker.features.groups.table import GROUPS
-from dledger_broker.features.pulling.requests import MAX_HELD_BYTES, PullProcessor
+from dledger_broker.features.pulling.requests import MAX_HELD_BYTES, PullRequests
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
@@ -119,7 +119,7 @@ def test_a_trim_that_takes_some_of_the_records_skips_none_of_the_others(
     def trimmed(*_: object) -> NoReturn:
         raise TrimmedError("the log starts behind the first of them")
 
-    log = broker.service.parts[PullProcessor]._log
+    log = broker.service.parts[PullRequests]._log
     monkeypatch.setattr(log, "read_nowait", (lambda *_: None) if cold else trimmed)
     monkeypatch.setattr(log, "read", trimmed)
     answer = client.call_from_disk(11, pull_ext("T1", offset=1)) if cold else client.pull("T1", offset=1)
@@ -270,7 +270,7 @@ def test_pulls_of_a_closed_connection_are_forgotten(broker: ServedBroker, client
     client.is_open = False
     broker.client("other").send_message("T1")
     assert not client.has_answer(waiting)
-    assert len(broker.service.parts[PullProcessor].held) == 0
+    assert len(broker.service.parts[PullRequests].held) == 0
 
 
 def test_early_answers_leave_no_deadlines_behind(broker: ServedBroker, client: FakeClient) -> None:
@@ -280,7 +280,7 @@ def test_early_answers_leave_no_deadlines_behind(broker: ServedBroker, client: F
         broker.settle()
         assert client.has_answer(waiting)
         client.answers.clear()
-    assert len(broker.service.parts[PullProcessor].held._deadlines) < 1_100
+    assert len(broker.service.parts[PullRequests].held._deadlines) < 1_100
 
 
 # ---- followers

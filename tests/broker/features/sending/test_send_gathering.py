@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from served_broker import FakeClient, ServedBroker, send_ext
 
-from dledger_broker.features.sending.send import MAX_GATHER_S, MAX_GATHERED_BYTES, SendProcessor
+from dledger_broker.features.sending.send import MAX_GATHER_S, MAX_GATHERED_BYTES, SendRequests
 from dledger_broker.features.sending.unit import SendUnit
 from dledger_remoting.codes import ResponseCode
 
@@ -140,7 +140,7 @@ def test_what_gathers_when_the_node_stops_is_answered(
     broker: ServedBroker, client: FakeClient, majority: Majority
 ) -> None:
     opaques = [*send(broker, client, 8), *send(broker, client, 1)]
-    broker.service.parts[SendProcessor].close()
+    broker.service.parts[SendRequests].close()
     broker.advance(1)
     assert all(client.has_answer(opaque) for opaque in opaques)
 
@@ -168,7 +168,7 @@ def test_what_gathers_when_a_node_that_leads_no_more_stops_is_answered(
     (waiting,) = send(broker, client, 1)
     broker.memory.node.step_down()
     broker.service.forwarder.close()
-    broker.service.parts[SendProcessor].close()
+    broker.service.parts[SendRequests].close()
     broker.advance(1)
     assert client.answered(waiting).code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "outcome" not in client.answered(waiting).ext

@@ -12,7 +12,7 @@ from dledger.errors import LogFullError
 from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.sending.dedup import idempotent
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
-from dledger_broker.features.sending.send import SendProcessor
+from dledger_broker.features.sending.send import SendRequests
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.command import RemotingCommand, encode_command
 
@@ -168,7 +168,7 @@ def test_what_was_lost_with_leadership_is_stored_once_when_it_comes_twice(broker
     sends = counting(3)
     client = broker.client()
     feed(client, sends)
-    broker.service.parts[SendProcessor].flush()
+    broker.service.parts[SendRequests].flush()
     broker.memory.node.step_down()
     broker.memory.node.lead()
     broker.settle()
@@ -189,10 +189,10 @@ def test_what_is_in_flight_when_rows_are_indexed_stays_known(make_broker: MakeBr
     commit, node.commit = node.commit, lambda: None  # not at the end of each turn
     earlier, later = counting(3), counting(3, begin=3)
     opaques = feed(client, earlier)
-    broker.service.parts[SendProcessor].flush()
+    broker.service.parts[SendRequests].flush()
     commit()  # rows will be indexed at the end of this turn
     opaques += feed(client, later, 2000)
-    broker.service.parts[SendProcessor].flush()
+    broker.service.parts[SendRequests].flush()
     broker.settle()
     opaques += feed(client, earlier, 3000)
     broker.settle()
@@ -215,7 +215,7 @@ def test_what_was_seen_does_not_grow_where_there_is_a_repetition_in_every_unit(
     first = sent(broker, again)
     for begin in range(16, 1600, 16):
         assert sent(broker, [*counting(1, begin=begin), *again])[1:] == first
-        assert len(broker.service.parts[SendProcessor]._idempotent._seen) <= 11
+        assert len(broker.service.parts[SendRequests]._idempotent._seen) <= 11
 
 
 def test_what_another_leader_stored_meanwhile_is_known(broker: ServedBroker):

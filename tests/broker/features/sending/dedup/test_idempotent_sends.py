@@ -12,7 +12,7 @@ from dledger.errors import CorruptionError
 from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.sending.dedup import idempotent
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
-from dledger_broker.features.sending.send import SendProcessor
+from dledger_broker.features.sending.send import SendRequests
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_command
@@ -190,7 +190,7 @@ def test_a_repetition_after_a_failover_finds_what_was_stored_and_stores_what_was
     first = send(broker)
     client = broker.client()
     lost = client.send(310, send_ext("T1", properties="UNIQ_KEY\x01K2\x02", idempotent="true"), b"lost")
-    broker.service.parts[SendProcessor].flush()
+    broker.service.parts[SendRequests].flush()
     broker.memory.node.step_down()
     assert client.answered(lost).ext["outcome"] == "unknown"
     broker.memory.node.lead()
@@ -310,7 +310,7 @@ def test_a_candidate_that_was_read_for_a_shorter_send_is_read_again_for_a_longer
         broker.settle()
         again = client.send(310, send_ext("T1", properties=ONE, idempotent="true"), long)
         await asyncio.sleep(0)  # the shorter one comes again, behind it
-        assert broker.service.parts[SendProcessor]._idempotent._fetched
+        assert broker.service.parts[SendRequests]._idempotent._fetched
         await broker.memory.env.finish(asyncio.sleep(0.01))
         assert place(client.answered(again)) == place(first)
 
