@@ -20,6 +20,7 @@ import msgspec
 
 from dledger.environment import Cancellable, Environment
 from dledger.net.errors import PeerError
+from dledger.net.requests import RequestChannel
 from dledger.types import ReplicaId
 from dledger_broker.clients.tables import ClientRow, LocalClients, MergedClients
 from dledger_broker.kernel.leadership import Group
@@ -78,13 +79,6 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_Message).decode
 
 
-class Channel(Protocol):
-    """`dledger.net.requests.RequestChannel`."""
-
-    def submit(self, to: str, data: bytes, on_reply: Callable[[bytes | PeerError], None], timeout_s: float) -> bool:
-        """Send a request; False if nothing was sent."""
-
-
 class Members(Protocol):
     """Told of the members of consumer groups."""
 
@@ -128,7 +122,7 @@ class Gossip:
         self._held: HeldPulls | None = None
         self.local = LocalClients(self._local_changed)
         self.merged = MergedClients(group.node_id, self.local.index)
-        self._channel: Channel | None = None
+        self._channel: RequestChannel | None = None
         self._changed_ids: set[str] = set()
         self._told: tuple[str, int] | None = None
         self._telling = False
@@ -169,7 +163,7 @@ class Gossip:
     def _holds_pulls(self) -> bool:
         return self._held is not None and len(self._held) > 0
 
-    def start(self, channel: Channel) -> None:
+    def start(self, channel: RequestChannel) -> None:
         """Begin to tell."""
         self._channel = channel
         self._tick()

@@ -31,7 +31,7 @@ import msgspec
 
 from dledger.environment import Cancellable, Environment
 from dledger.net.errors import PeerError
-from dledger.net.requests import MAX_DATA_BYTES
+from dledger.net.requests import MAX_DATA_BYTES, RequestChannel
 from dledger.types import ReplicaId
 from dledger_broker.config import BrokerConfig
 from dledger_broker.frontend.connection import pack_born_host
@@ -129,13 +129,6 @@ class ForwardedOrigin:
         self._reply(_REFUSED + term.to_bytes(8, "big"))
 
 
-class Channel(Protocol):
-    """`dledger.net.requests.RequestChannel`."""
-
-    def submit(self, to: str, data: bytes, on_reply: Callable[[bytes | PeerError], None], timeout_s: float) -> bool:
-        """Send a request; False if nothing was sent."""
-
-
 class Handling(Protocol):
     """`frontend.dispatch.Dispatcher`; its methods raise nothing but what they say."""
 
@@ -162,7 +155,7 @@ class Forwarder:
         self._limits = limits
         self._counters = counters
         self._handling = handling
-        self._channel: Channel | None = None
+        self._channel: RequestChannel | None = None
         self._waiting: list[Request] = []
         self._waiting_bytes = 0
         self._most_at_once = ALL_AT_ONCE
@@ -172,7 +165,7 @@ class Forwarder:
         self._refusals: OrderedDict[str, tuple[int, float]] = OrderedDict()
         group.resumers.append(self._try_waiting)
 
-    def attach(self, channel: Channel) -> None:
+    def attach(self, channel: RequestChannel) -> None:
         """Use this channel to the other nodes."""
         self._channel = channel
 
