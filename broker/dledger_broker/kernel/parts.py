@@ -1,7 +1,7 @@
 """Parts of a node: what each feature does on it, and what it is made of.
 
 A feature is declared as a `Feature`. A node makes the parts of all features in their order, so that a part finds those
-that were made before it (`context.parts[PinProcessor]`), joins their routes, and starts and stops them.
+that were made before it (`context.parts[PinRequests]`), joins their routes, and starts and stops them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from dledger_broker.clients.channels import Channels
 from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.features import FEATURES, runtime
 from dledger_broker.features.offsets.requests import OffsetRequests
-from dledger_broker.features.pins.requests import PinProcessor
+from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.retention.policy import RetentionPolicy
@@ -173,7 +173,7 @@ class SimBroker:
 
     def trim(self, position: int) -> None:
         """See `Service.trim`; what is pinned stays, as it does unless a disk is too full."""
-        pinned = self.service.parts[PinProcessor].proposed.lowest(self._life.environment.wall_ms())
+        pinned = self.service.parts[PinRequests].proposed.lowest(self._life.environment.wall_ms())
         trimming = self.retention.trimming
         if not trimming.is_busy and (pinned is None or position <= pinned):
             trimming.trim(position)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from dledger_broker.features.pins.proposed import ProposedPins
-from dledger_broker.features.pins.requests import PinProcessor
+from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.pins.table import PIN_COMMANDS, PINS
 from dledger_broker.kernel.parts import Context, Feature
 
 
-def _build(context: Context) -> PinProcessor:
+def _build(context: Context) -> PinRequests:
     proposed = ProposedPins(context.machine)
-    return PinProcessor(context.machine, proposed, context.env, context.group, context.requests)
+    return PinRequests(context.machine, proposed, context.env, context.group, context.requests)
 
 
 FEATURE: Final = Feature(name="pins", commands=PIN_COMMANDS, table=PINS, build=_build)

@@ -31,7 +31,7 @@ RENEW_AFTER_SHARE: Final = 0.25
 """A range read renews a pin once so much of its lease is over."""
 
 
-class PinProcessor(Part):
+class PinRequests(Part):
     """Changes pins on the leader."""
 
     def __init__(

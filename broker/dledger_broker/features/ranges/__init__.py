@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dledger_broker.features.pins.requests import PinProcessor
+from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.ranges.pace import RangePace
 from dledger_broker.features.ranges.requests import RangeRequests
 from dledger_broker.kernel.parts import Context, Feature
@@ -23,7 +23,7 @@ def _build(context: Context) -> RangeRequests:
         config.broker_group,
         context.counters,
         context.requests,
-        context.parts[PinProcessor],
+        context.parts[PinRequests],
         context.roles,
         RangePace(env, lambda: machine.applied_position, config.busy_range_bytes_per_s),
     )

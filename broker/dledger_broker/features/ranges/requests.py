@@ -17,7 +17,7 @@ from dledger.environment import Environment
 from dledger.errors import TrimmedError
 from dledger.log import Log
 from dledger.store.ranges import LogCut
-from dledger_broker.features.pins.requests import PinProcessor
+from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.ranges.pace import RangePace
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
@@ -68,7 +68,7 @@ class RangeRequests(Part):
         group_name: str,
         counters: BrokerCounters,
         requests: Requests,
-        pins: PinProcessor,
+        pins: PinRequests,
         roles: Roles,
         pace: RangePace,
     ) -> None:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from dledger_broker.features.pins.requests import PinProcessor
+from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.retention.policy import policy_of
 from dledger_broker.kernel.parts import Context, Feature
 
 
 def _build(context: Context) -> Retention:
-    pins = context.parts[PinProcessor].proposed
+    pins = context.parts[PinRequests].proposed
     return Retention(context.machine, context.log, context.env, pins, policy_of(context.config), context.counters)
 
 
