@@ -212,6 +212,10 @@ class Broker:
             | {"task_restarts": restarts}
         )
 
+    def job_failures(self) -> Mapping[str, int]:
+        """See `LeaderJobs.failures`."""
+        return self.machine.jobs.failures
+
     def gauges(self) -> Iterable[Gauge]:
         """Numbers of this moment."""
         yield from (Gauge(name, HELP[name], read) for name, read in self._own_gauges().items())

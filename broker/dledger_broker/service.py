@@ -91,6 +91,7 @@ class BrokerService:
         self.machine.checkpointer.remove_leftovers()
         for part in self.parts:
             part.start()
+        self.machine.jobs.open([job for part in self.parts for job in part.jobs], self._log)
 
     def release(self) -> None:
         """Answer the requests that are held, and hold no more."""
@@ -104,6 +105,7 @@ class BrokerService:
         before that they are heard: a majority may take a while for the commits that are held back.
         """
         self.gossip.stop()
+        self.machine.jobs.close()
         for part in reversed(self.parts):
             part.stop()
         self.release()

@@ -25,13 +25,13 @@ from dledger_broker.features.client_membership.members import GroupMembers
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.pulling.longpoll import LongPolls
 from dledger_broker.features.pulling.requests import PullRequests
-from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.runtime.description import RuntimeInfo
 from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.frontend.listener import Listener
 from dledger_broker.frontend.registration import Registrar
+from dledger_broker.kernel.jobs import LeaderJobs
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.members import Features
 from dledger_broker.kernel.told_kinds import ToldKinds
@@ -48,7 +48,6 @@ from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 LEADERSHIP = [
     "IdempotentSends._on_leadership",
-    "Retention._on_leadership",
     "GroupSettings._on_leadership",
     "BrokerService._on_leadership",
 ]
@@ -77,8 +76,8 @@ STARTED = [
     (Node, "on_handover"),
     (BrokerMachine, "start"),
     (Checkpointer, "remove_leftovers"),
-    (Retention, "start"),
     (RuntimeInfo, "start"),
+    (LeaderJobs, "open"),
     (Listener, "serve"),
     (Registrar, "start"),
 ]
@@ -86,8 +85,8 @@ DRAINED = [(Node, "transfer_leadership"), (Registrar, "leave"), (PullRequests, "
 STOPPED = [
     (Registrar, "stop"),
     (Gossip, "stop"),
+    (LeaderJobs, "close"),
     (RuntimeInfo, "stop"),
-    (Retention, "stop"),
     (PullRequests, "release"),
     (Forwarder, "close"),
     (Dispatcher, "close"),
@@ -202,7 +201,8 @@ def test_hooks_of_one_callback_are_these(broker: Broker) -> None:
 def test_leadership_is_told_in_this_order(broker: Broker) -> None:
     machine, group, before = broker.machine, broker.group, broker.machine.leadership
     machine.leadership = Leadership(5, None, is_leader=False, ready=False)
-    own = ((TopicTable, "reset_staged"), (OffsetBuffer, "discard"), (ToldKinds, "record_all"))
+    jobs = ((LeaderJobs, "stop"), (LeaderJobs, "start"))
+    own = (*jobs, (TopicTable, "reset_staged"), (OffsetBuffer, "discard"), (ToldKinds, "record_all"))
     with traced(*own, calls=False) as trace:
         for callbacks in (machine.on_leadership_changed, group.listeners, group.resumers):
             record_calls(callbacks, trace)
@@ -219,9 +219,15 @@ def test_leadership_is_told_in_this_order(broker: Broker) -> None:
         group.learn_address(OTHER.node_id, "127.0.0.1:1")
         found = list(trace)
     machine.leadership = before
-    assert gained == ["OffsetBuffer.discard", *ALL_OF_LEADERSHIP]
-    assert ready == ["TopicTable.reset_staged", "ToldKinds.record_all", *ALL_OF_LEADERSHIP]
-    assert lost == ["TopicTable.reset_staged", "OffsetBuffer.discard", *ALL_OF_LEADERSHIP]
+    assert gained == ["LeaderJobs.stop", "OffsetBuffer.discard", *ALL_OF_LEADERSHIP]
+    assert ready == [
+        "LeaderJobs.stop",
+        "TopicTable.reset_staged",
+        "ToldKinds.record_all",
+        *ALL_OF_LEADERSHIP,
+        "LeaderJobs.start",
+    ]
+    assert lost == ["LeaderJobs.stop", "TopicTable.reset_staged", "OffsetBuffer.discard", *ALL_OF_LEADERSHIP]
     assert found == [*GROUP, *RESUMED]
 
 

@@ -121,12 +121,14 @@ async def _commit_and_delete(small: SmallBroker) -> None:
 
 async def _trim(small: SmallBroker) -> None:
     """Drop the oldest segment, as retention does."""
-    node, retention = small.broker.node, small.broker.service.parts[Retention].trimming
+    node, retention = small.broker.node, small.broker.service.parts[Retention]
+    run = small.broker.machine.jobs.handle_of(retention.name)
+    assert run is not None
     position = node.trim_candidates()[0]
     trimmed: list[int] = []
     node.on_trimmed(trimmed.append)
-    retention.trim(position)
-    await until(lambda: bool(trimmed) and not retention.is_busy)
+    retention.trimming.trim(run, position)
+    await until(lambda: bool(trimmed) and not retention.trimming.is_busy)
 
 
 async def _pin(small: SmallBroker) -> None:

@@ -59,6 +59,9 @@ class Shown:
     def counters(self) -> Mapping[str, int]:
         return self._broker.counters()
 
+    def job_failures(self) -> Mapping[str, int]:
+        return self._broker.job_failures()
+
     def gauges(self) -> Mapping[str, float]:
         return self._broker.gauges()
 

@@ -50,6 +50,9 @@ class Figures(Protocol):
     def counters(self) -> Mapping[str, int]:
         """Numbers that only grow, by name: requests, bytes, refusals, limits reached."""
 
+    def job_failures(self) -> Mapping[str, int]:
+        """How often an exception has ended a run of a leader's job, by the name of the job."""
+
     def gauges(self) -> Iterable[Gauge]:
         """Numbers of this moment: connections, requests in flight, held pulls."""
 
@@ -66,6 +69,7 @@ class NodeCollector(Collector):
         counters = self._figures.counters()
         yield from _raft(status)
         yield from _own(status, counters, self._figures.gauges())
+        yield _jobs(status, self._figures.job_failures())
         if status.role == "leader" and status.ready:
             yield from _rocketmq(status, self._figures.state)
 
@@ -181,3 +185,14 @@ def _own(status: NodeStatus, counters: Mapping[str, int], gauges: Iterable[Gauge
         family = GaugeMetricFamily(f"dledger_broker_{gauge.name}", gauge.help, labels=_NODE_LABELS)
         family.add_metric(node, gauge.read())
         yield family
+
+
+def _jobs(status: NodeStatus, failures: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(
+        "dledger_broker_job_failures",
+        "How often an exception has ended what a leader does by itself; it begins anew after a pause",
+        labels=(*_NODE_LABELS, "job"),
+    )
+    for job, count in failures.items():
+        family.add_metric((status.cluster, status.group, status.node_id, job), count)
+    return family

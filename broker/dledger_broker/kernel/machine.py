@@ -36,6 +36,7 @@ from dledger_broker.kernel.applying_records import dispatch, redispatch, scan_en
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done, QueueRun, StagedContext
 from dledger_broker.kernel.feature import Replicated
+from dledger_broker.kernel.jobs import LeaderJobs
 from dledger_broker.kernel.lookup import Lookup
 from dledger_broker.kernel.overlay import Overlay
 from dledger_broker.kernel.queues import QueueState, TopicState
@@ -45,6 +46,7 @@ from dledger_broker.kernel.tables import Changes
 from dledger_broker.kernel.told_kinds import ToldKinds
 from dledger_broker.kernel.topic_proposals import TopicProposals
 from dledger_broker.kernel.topics import TopicTable
+from dledger_broker.kernel.trims_under_way import TrimsUnderWay
 from dledger_broker.kernel.view_recovery import recover_queues
 from dledger_broker.views.checkpoint import TopicExtent
 from dledger_broker.views.checkpointer import Checkpointer
@@ -81,7 +83,7 @@ class BrokerMachine:
     understands other command kinds; those in `on_leadership_changed` at every change of role, term or leader. Before
     these, those in `on_unready` if this replica takes no proposals now, with the error for whoever waits to propose;
     those in `before_handover` are called while it still does.
-    `trim_under_way` is the position below which this leader is about to trim, or has tried to.
+    `jobs` are what a leader does by itself, `trims_under_way` its overlay of trims.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class BrokerMachine:
         self.state = BrokerState(features)
         self._told_of_state: list[Callable[[BrokerState], None]] = []
         self.applied_position = 0
-        self.trim_under_way = 0
+        self.trims_under_way = TrimsUnderWay()
         self.leadership = Leadership(0, None, is_leader=False, ready=False)
         self.on_arrival: Callable[[list[QueueState]], None] = _nobody_waits
         self.on_topics_changed: list[Callable[[], None]] = []
@@ -138,6 +140,7 @@ class BrokerMachine:
         )
         self.lookup = Lookup(self, self.queues, reader)
         self.overlay = Overlay(self.commands, self)
+        self.jobs = LeaderJobs(env, self.overlay)
         self._kinds = ToldKinds(self.config.node_id, self.commands.kinds, self.overlay, self)
         self.proposals = TopicProposals(self.overlay, self, env)
 
@@ -223,14 +226,16 @@ class BrokerMachine:
     def on_leadership(self, leadership: Leadership) -> None:
         """See `StateMachine.on_leadership`."""
         before, self.leadership = self.leadership, leadership
+        readiness_changes = (before.term, before.ready) != (leadership.term, leadership.ready)
+        if readiness_changes:
+            self.jobs.stop()
         if not leadership.is_leader or (leadership.ready and leadership.term != self._overlay_term):
             # Not when a handover fails: what is in flight then is still this leader's, and keeps its offsets.
             self._overlay_term = leadership.term if leadership.is_leader else 0
             self.state.topic_table.reset_staged()
-            self.trim_under_way = 0  # whoever leads next has applied what was proposed of it
         if before.is_leader and not leadership.is_leader:
             self._kinds.forget()
-        if (before.term, before.ready) != (leadership.term, leadership.ready):
+        if readiness_changes:
             if leadership.ready:
                 self._finish_recovery()
                 self._kinds.record_all()
@@ -240,6 +245,8 @@ class BrokerMachine:
                     discard(error)
         for callback in self.on_leadership_changed:
             callback(leadership)
+        if readiness_changes and leadership.ready:
+            self.jobs.start(leadership.term)
 
     def snapshot(self) -> Iterator[bytes]:
         """See `StateMachine.snapshot`; also moves the views' checkpoint, so that a start rebuilds little below it."""
@@ -326,7 +333,7 @@ class BrokerMachine:
     @property
     def kept_from(self) -> int:
         """Leader: the position below which the log is trimmed, here or elsewhere, or about to be."""
-        return max(self.log.first_position, self.trim_under_way, self.state.trims.before)
+        return max(self.log.first_position, self.trims_under_way.position, self.state.trims.before)
 
     def hand_over(self) -> None:
         """Another node is about to lead."""

@@ -17,6 +17,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.feature import Replicated
+from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Requests
@@ -47,6 +48,11 @@ class Part:
     def routes(self) -> Mapping[int, Route]:
         """How its request codes are handled."""
         return {}
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """What it does by itself while this node leads."""
+        return ()
 
     @property
     def gauges(self) -> Sequence[Gauge]:

@@ -11,9 +11,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from dledger.environment import COLD, Environment
+from dledger.environment import COLD
 from dledger.log import Log
 from dledger.store.log import SegmentInfo
+from dledger_broker.kernel.jobs import JobHandle
 from dledger_remoting.record import scan_records
 
 _logger = logging.getLogger(__name__)
@@ -65,20 +66,19 @@ def find_expired(
 class SegmentAges:
     """Reads and remembers the times of segments that are closed and applied: those are never written again."""
 
-    def __init__(self, log: Log, env: Environment, applied_position: Callable[[], int]) -> None:
+    def __init__(self, log: Log, applied_position: Callable[[], int]) -> None:
         self._log = log
-        self._env = env
         self._applied_position = applied_position
         self._times: dict[int, SegmentTimes] = {}
-        self._reading = False
+        self._reading_for: JobHandle | None = None
 
-    def ask_expired(self, now_ms: int, max_age_ms: int, tell: Callable[[int], None]) -> None:
+    def ask_expired(self, handle: JobHandle, now_ms: int, max_age_ms: int, tell: Callable[[int], None]) -> None:
         """Leader: `tell` where the oldest segments end whose newest message is older than `max_age_ms`; 0 if none is.
 
         At once, unless something has to be read; what cannot be read counts as young.  Nothing is told while an earlier
-        question is read for, nor if this replica leads no more by then.
+        question of a run that goes on is read for, nor if the run of `handle` has ended by then.
         """
-        if self._reading:
+        if self._reading_for is not None and not self._reading_for.is_stopped:
             return
         applied = self._applied_position()
         closed = [segment for segment in self._log.segments()[:-1] if segment.end_position <= applied]
@@ -95,15 +95,13 @@ class SegmentAges:
             return SegmentTimes(newest_ms, self._log.segment_written_ms(start))
 
         def on_read(times: SegmentTimes | BaseException) -> None:
-            self._reading = False
-            if not self._log.is_ready:
-                return
+            self._reading_for = None
             if isinstance(times, BaseException):
                 _logger.warning("event=segment_age_unknown position=%d error=%r", start, str(times))
                 tell(before)
                 return
             self._times[start] = times
-            self.ask_expired(now_ms, max_age_ms, tell)
+            self.ask_expired(handle, now_ms, max_age_ms, tell)
 
-        self._reading = True
-        self._env.run_blocking(COLD, read, on_read)
+        self._reading_for = handle
+        handle.run_blocking(COLD, read, on_read)

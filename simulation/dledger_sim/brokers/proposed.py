@@ -1,11 +1,11 @@
-"""Judge of what a leader proposes: it belongs to the term in which it was decided, and two things wait in between.
+"""Judge of what a leader proposes: it belongs to the leadership that decided it, and two things wait in between.
 
 - A commit of an offset waits in a buffer. A leader that was deposed meanwhile does not propose it later, when it leads
   again: others may have taken newer ones.
 - A leader that hands over, or that is told to stop, proposes first what it has collected: of a one-way commit that it
   dropped nobody would ever hear, though no node was lost.
 - A trim waits while the first offset that each queue keeps is searched. Another leader may have taken pins meanwhile
-  that the trim's position lies above.
+  that the trim's position lies above; and a leader whose handover has failed has begun anew.
 """
 
 # ruff: noqa: SLF001 - what is watched is what is private
@@ -16,12 +16,14 @@ from collections.abc import Callable
 from typing import Final
 
 from dledger.errors import LogError, NotLeaderError
+from dledger.statemachine import Leadership
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets
 from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_sim.brokers.expected import OffsetKey
@@ -118,23 +120,29 @@ def _watch_commits(
 
 
 def _watch_trims(machine: BrokerMachine, trimming: Trimming) -> None:
-    trim, stage = trimming.trim, machine.stage_command
+    trim, stage = trimming.trim, machine.overlay.stage_command
     begun: dict[int, int] = {}
+    readiness = 0
 
-    def begin(position: int) -> None:
-        begun[position] = machine.leadership.term
-        trim(position)
+    def on_leadership(leadership: Leadership) -> None:
+        nonlocal readiness
+        readiness += leadership.ready
+
+    def begin(handle: JobHandle, position: int) -> None:
+        begun[position] = readiness
+        trim(handle, position)
 
     def staging(command: Command, done: Done, *, privileged: bool = False) -> None:
         if machine.leadership.ready and isinstance(command, TrimQueues):
             require(
-                begun[command.before_position] == machine.leadership.term,
-                "no trim is proposed that was searched in an earlier term",
+                begun[command.before_position] == readiness,
+                "no trim is proposed that was searched before this leader was ready",
                 position=command.before_position,
                 begun_in=begun[command.before_position],
-                proposed_in=machine.leadership.term,
+                proposed_in=readiness,
             )
         stage(command, done, privileged=privileged)
 
+    machine.on_leadership_changed.append(on_leadership)
     trimming.trim = begin  # type: ignore[method-assign]
-    machine.stage_command = staging  # type: ignore[method-assign]
+    machine.overlay.stage_command = staging  # type: ignore[method-assign]

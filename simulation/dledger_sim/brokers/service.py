@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -105,7 +106,8 @@ class SimBroker:
             ),
             disk=life.node.disk,
         )
-        self.broker.keys.on_restart = self._on_restart
+        self.broker.keys.on_restart = partial(self._failed, "the key index")
+        self.broker.jobs.on_failure = partial(self._failed, "a leader's job")
         node = BusyNode(life, scheduler, obstacles) if obstacles.busy_share else SimulatedNode(life)
         if obstacles.slow_reads_s:
             slow_down_reads(environment, Random(f"{name} {life.node.lives} reads"), obstacles)
@@ -137,9 +139,9 @@ class SimBroker:
         """The connections over which requests came."""
         self.broker.on_leadership_changed.append(self._on_leadership)
 
-    def _on_restart(self) -> None:
+    def _failed(self, what: str) -> None:
         """What mends a fault in a real process must not hide it here."""
-        error = InvariantError("the key index met an exception that nobody expected")
+        error = InvariantError(f"{what} met an exception that nobody expected")
         self._life.environment.loop.call_exception_handler({"exception": error})
 
     def start(self) -> None:
@@ -173,10 +175,10 @@ class SimBroker:
 
     def trim(self, position: int) -> None:
         """See `Service.trim`; what is pinned stays, as it does unless a disk is too full."""
+        handle, trimming = self.broker.jobs.handle_of(self.retention.name), self.retention.trimming
         pinned = self.service.parts[PinRequests].proposed.lowest(self._life.environment.wall_ms())
-        trimming = self.retention.trimming
-        if not trimming.is_busy and (pinned is None or position <= pinned):
-            trimming.trim(position)
+        if handle is not None and not trimming.is_busy and (pinned is None or position <= pinned):
+            trimming.trim(handle, position)
 
     def _on_leadership(self, leadership: Leadership) -> None:
         if leadership.ready and not self.reign:

@@ -98,6 +98,9 @@ class FakeBroker:
     def counters(self) -> dict[str, int]:
         return {"messages_out": self.delivered, "frames_refused": 4}
 
+    def job_failures(self) -> dict[str, int]:
+        return {"retention": 3, "pin_leases": 0}
+
     def gauges(self) -> list[Gauge]:
         return [Gauge("connections", "Open ones", lambda: 2)]
 
@@ -233,6 +236,8 @@ async def test_metrics_show_the_log_and_the_counters(served):
     assert found["dledger_loop_late_seconds_sum", ()] == 6.5
     assert found["dledger_broker_frames_refused_total", ()] == 4
     assert found["dledger_broker_connections", ()] == 2
+    assert found["dledger_broker_job_failures_total", ("retention",)] == 3
+    assert found["dledger_broker_job_failures_total", ("pin_leases",)] == 0
 
 
 async def test_topics_and_groups_have_the_names_of_rocketmqs_exporter_on_the_leader_only(served):

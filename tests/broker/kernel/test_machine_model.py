@@ -9,6 +9,7 @@ import random
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from job_runs import run_of_a_job
 
 from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.features.retention.trimming import Trimming
@@ -87,7 +88,7 @@ class BrokerLife(RuleBasedStateMachine):
     @rule()
     def trim(self):
         for position in self.broker.node.trim_candidates()[-1:]:
-            Trimming(self.broker.machine, self.broker.node, self.broker.env).trim(position)
+            Trimming(self.broker.machine).trim(run_of_a_job(self.broker), position)
             self.broker.env.run_ready()
             assert self.broker.log.first_position == position
 

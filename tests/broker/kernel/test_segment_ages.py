@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 import pytest
+from job_runs import run_of_a_job
 
 from dledger.errors import CorruptionError
 from dledger.store.log import SegmentInfo
@@ -90,13 +91,13 @@ def broker() -> BrokerInMemory:
 
 def ask(ages: SegmentAges, broker: BrokerInMemory, now_ms: int, max_age_ms: int = HOUR) -> list[int]:
     told: list[int] = []
-    ages.ask_expired(now_ms, max_age_ms, told.append)
+    ages.ask_expired(run_of_a_job(broker), now_ms, max_age_ms, told.append)
     broker.env.run_ready()
     return told
 
 
 def ages_of(broker: BrokerInMemory) -> SegmentAges:
-    return SegmentAges(broker.node, broker.env, lambda: broker.machine.applied_position)
+    return SegmentAges(broker.node, lambda: broker.machine.applied_position)
 
 
 def test_each_closed_segment_is_read_once_and_only_when_those_before_it_are_too_old(broker: BrokerInMemory):
@@ -122,17 +123,23 @@ def test_a_segment_that_cannot_be_read_counts_as_young(broker: BrokerInMemory):
 
 def test_what_is_not_applied_yet_is_not_read(broker: BrokerInMemory):
     starts = broker.log.segment_starts
-    ages = SegmentAges(broker.node, broker.env, lambda: starts[2] - 1)
+    ages = SegmentAges(broker.node, lambda: starts[2] - 1)
     assert ask(ages, broker, START_MS + 9 * HOUR) == [starts[1]]
     assert broker.node.reads == starts[:1]
 
 
-def test_nothing_is_told_once_another_leads_and_nothing_is_read_twice_at_a_time(broker: BrokerInMemory):
-    ages, told = ages_of(broker), []
-    ages.ask_expired(START_MS + 9 * HOUR, HOUR, told.append)
-    ages.ask_expired(START_MS + 9 * HOUR, HOUR, told.append)
-    broker.node.step_down()
+def test_nothing_is_told_once_a_run_has_ended_and_nothing_is_read_twice_at_a_time(broker: BrokerInMemory):
+    ages, told, run = ages_of(broker), [], run_of_a_job(broker)
+    ages.ask_expired(run, START_MS + 9 * HOUR, HOUR, told.append)
+    ages.ask_expired(run, START_MS + 9 * HOUR, HOUR, told.append)
+    run.stop()
     broker.env.run_ready()
     assert (told, broker.node.reads) == ([], [0])
-    broker.node.lead()
+    assert ask(ages, broker, START_MS + 9 * HOUR) == [broker.log.segment_starts[4]]
+
+
+def test_a_run_need_not_wait_for_what_is_read_for_one_that_has_ended(broker: BrokerInMemory):
+    ages, run = ages_of(broker), run_of_a_job(broker)
+    ages.ask_expired(run, START_MS + 9 * HOUR, HOUR, lambda _: None)
+    run.stop()
     assert ask(ages, broker, START_MS + 9 * HOUR) == [broker.log.segment_starts[4]]

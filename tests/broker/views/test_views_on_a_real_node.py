@@ -16,6 +16,7 @@ from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.features.queries.by_key import KeyQueries
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.retention.policy import RetentionPolicy
+from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.testing import Message, stage_messages
 from dledger_remoting.record import decode_record
@@ -100,7 +101,11 @@ class OneNodeBroker:
         """The first kept position once retention has looked and trimmed."""
         trimmed = asyncio.Event()
         self.node.on_trimmed(lambda position: trimmed.set())
-        Retention(self.machine, self.node, self.env, ProposedPins(self.machine), policy).check()
+        job = Retention(self.machine, self.node, self.env, ProposedPins(self.machine), policy, BrokerCounters())
+        self.machine.jobs.open([job], self.node)
+        handle = self.machine.jobs.handle_of(job.name)
+        assert handle is not None
+        job.check(handle)
         async with asyncio.timeout(20):
             await trimmed.wait()
         return self.node.first_position

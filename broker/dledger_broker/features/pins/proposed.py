@@ -5,6 +5,7 @@ from __future__ import annotations
 from dledger.errors import LogError
 from dledger_broker.features.pins.table import PINS, DeletePins, Pin, PutPin
 from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
 
 
@@ -29,8 +30,11 @@ class ProposedPins:
 
         self._machine.stage_command(pin, finished)
 
-    def delete(self, names: tuple[str, ...], done: Done) -> None:
-        """Give pins up, even if the disk is full: that makes room; a name without a pin is no error."""
+    def delete(self, names: tuple[str, ...], done: Done, by: JobHandle | None = None) -> None:
+        """Give pins up, even if the disk is full: that makes room; a name without a pin is no error.
+
+        `by` a job, or else for a client.
+        """
         command = DeletePins(names)
         pins = self._machine.state.table(PINS)
         makes_room = any(pins.get(name) for name in names)
@@ -40,7 +44,11 @@ class ProposedPins:
             self._given_up.remove(command)
             done(error)
 
-        self._machine.stage_command(command, finished, privileged=makes_room)
+        try:
+            (by or self._machine).stage_command(command, finished, privileged=makes_room)
+        except BaseException:
+            self._given_up.remove(command)  # or nobody could renew these pins any more
+            raise
 
     def lasting(self, name: str) -> Pin | None:
         """A pin that is applied and that nobody gives up at this moment, or None."""
@@ -56,6 +64,6 @@ class ProposedPins:
         return min(positions, default=None)
 
     def expired(self, now_ms: int) -> tuple[str, ...]:
-        """The pins whose leases are over and that nobody renews at this moment."""
-        renewed = {pin.name for pin in self._put}
-        return tuple(name for name in self._machine.state.table(PINS).expired(now_ms) if name not in renewed)
+        """The pins whose leases are over and that nobody renews, or gives up, at this moment."""
+        changing = {pin.name for pin in self._put}.union(*(command.names for command in self._given_up))
+        return tuple(name for name in self._machine.state.table(PINS).expired(now_ms) if name not in changing)

@@ -8,9 +8,11 @@ from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError
+from dledger_broker.features.pins.job import PinLeases
 from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.pins.table import PINS, DeletePins, PutPin
 from dledger_broker.kernel.commands import Command
+from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
@@ -48,6 +50,7 @@ class PinRequests(Part):
         self._group = group
         self._requests = requests
         self._renewing: dict[str, float] = {}
+        self._leases = PinLeases(machine, proposed, env)
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -57,6 +60,11 @@ class PinRequests(Part):
             RequestCode.UNPIN_LOG: Route(self.unpin, Needs.LEADER, CHANGES),
             RequestCode.LIST_PINS: Route(self.list, Needs.CONFIRMED_LEADER, NO_EFFECT),
         }
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """See `Part.jobs`."""
+        return (self._leases,)
 
     @property
     def gauges(self) -> Sequence[Gauge]:

@@ -1,32 +1,36 @@
-"""Looks at what retention lets go, by the leader: every ten seconds, and as soon as it leads.
-
-It also ends the leases of pins, which keep what their readers still need unless a disk is too full.
-"""
+"""Job of retention: a leader looks what it lets go, soon after it is ready, and then every ten seconds."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from dledger.environment import Cancellable, Environment
+from dledger.environment import Environment
 from dledger.log import Log
-from dledger.statemachine import Leadership
 from dledger_broker.features.pins.proposed import ProposedPins
-from dledger_broker.features.pins.table import DeletePins
 from dledger_broker.features.retention.policy import RetentionPolicy, choose_trim, clocks_agree, fullest_disk_ratio
 from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.jobs import Job, JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.segment_ages import SegmentAges
 
 CHECK_PERIOD_S: Final = 10.0
+FIRST_CHECK_S: Final = 1.0
+"""A leader has heard by then how full other disks are, and what time it is there. It should not wait longer: full disks
+may be the reason why leaders change all the time.
+"""
 
 _logger = logging.getLogger(__name__)
 
 
 class Retention(Part):
-    """Looks every ten seconds, while this node leads, for what `policy` lets go."""
+    """Has the log trimmed as `policy` says, a leader's job; implements `dledger_broker.kernel.jobs.Job`."""
+
+    name: Final = "retention"
 
     def __init__(
         self,
@@ -34,45 +38,45 @@ class Retention(Part):
         log: Log,
         env: Environment,
         pins: ProposedPins,
-        policy: RetentionPolicy | None = None,
-        counters: BrokerCounters | None = None,
+        policy: RetentionPolicy,
+        counters: BrokerCounters,
     ) -> None:
+        self.policy = policy
+        self.trimming = Trimming(machine)
         self._machine = machine
         self._log = log
         self._env = env
-        self.pins = pins
-        self.policy = policy or RetentionPolicy()
-        self._counters = counters or BrokerCounters()
-        self.trimming = Trimming(machine, log, env)
-        self._ages = SegmentAges(log, env, lambda: machine.applied_position)
-        self._timer: Cancellable | None = None
-        machine.on_leadership_changed.append(self._on_leadership)
+        self._pins = pins
+        self._counters = counters
+        self._ages = SegmentAges(log, lambda: machine.applied_position)
 
-    def start(self) -> None:
-        """Begin to look."""
-        self._timer = self._env.call_later(CHECK_PERIOD_S, self._on_timer)
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """See `Part.jobs`."""
+        return (self,)
 
-    def stop(self) -> None:
-        """Stop looking; a trim under way goes on."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def run(self, handle: JobHandle) -> None:
+        """See `Job.run`: what an earlier leader has begun is completed at once."""
+        self._complete(handle)
+        handle.call_later(FIRST_CHECK_S, partial(self._look, handle))
 
-    def check(self) -> None:
+    def _look(self, handle: JobHandle) -> None:
+        handle.call_later(CHECK_PERIOD_S, partial(self._look, handle))
+        self.check(handle)
+
+    def check(self, handle: JobHandle) -> None:
         """Trim if it is time and nothing is under way."""
-        if self.trimming.is_busy or not self._log.is_ready:
-            return
-        self._end_leases()
-        self._complete()
+        self._complete(handle)
         if clocks_agree(self._log.status()):
-            self._ages.ask_expired(self._env.wall_ms(), self.policy.max_age_ms, self._trim_if_due)
+            tell = partial(self._trim_if_due, handle)
+            self._ages.ask_expired(handle, self._env.wall_ms(), self.policy.max_age_ms, tell)
         else:
-            self._trim_if_due(0)
+            self._trim_if_due(handle, 0)
 
-    def _trim_if_due(self, expired_before: int) -> None:
-        if self.trimming.is_busy or not self._log.is_ready:
+    def _trim_if_due(self, handle: JobHandle, expired_before: int) -> None:
+        if self.trimming.is_busy:
             return
-        pinned = self.pins.lowest(self._env.wall_ms())
+        pinned = self._pins.lowest(self._env.wall_ms())
         position = choose_trim(
             self._log.segments(),
             self._log.trim_candidates(),
@@ -87,9 +91,9 @@ class Retention(Part):
                 _logger.warning(
                     "event=pin_overridden position=%d pinned=%d reason='the disk is too full'", position, pinned
                 )
-            self.trimming.trim(position)
+            self.trimming.trim(handle, position)
 
-    def _complete(self) -> None:
+    def _complete(self, handle: JobHandle) -> None:
         """Go on with a trim of which queues were told and the log was not, because its leader was lost or it failed.
 
         It may not have come to all queues either, so it begins anew; not above a pin, which a full disk overrode.
@@ -97,26 +101,8 @@ class Retention(Part):
         if self.trimming.is_busy:
             return
         told, first = self._machine.state.trims.before, self._log.first_position
-        pinned = self.pins.lowest(self._env.wall_ms())
+        pinned = self._pins.lowest(self._env.wall_ms())
         limit = told if pinned is None else min(told, pinned)
         left = [position for position in self._log.trim_candidates() if first < position <= limit]
         if left:
-            self.trimming.trim(max(left))
-
-    def _end_leases(self) -> None:
-        """Give up the pins that nobody has renewed."""
-        names = self.pins.expired(self._env.wall_ms())
-        if names and self._machine.understood_by_all(DeletePins):
-            self.pins.delete(names, _tried_again)
-
-    def _on_leadership(self, leadership: Leadership) -> None:
-        if leadership.ready:
-            self._complete()
-
-    def _on_timer(self) -> None:
-        self._timer = self._env.call_later(CHECK_PERIOD_S, self._on_timer)
-        self.check()
-
-
-def _tried_again(_error: object) -> None:
-    """The next look finds what is still there."""
+            self.trimming.trim(handle, max(left))

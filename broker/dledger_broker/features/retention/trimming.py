@@ -9,35 +9,35 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
-from dledger.environment import COLD, Environment
-from dledger.errors import LogError, NotLeaderError
-from dledger.log import Log
+from dledger.environment import COLD
+from dledger.errors import LogError
 from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND
+from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.trims import TrimQueues
 
 _logger = logging.getLogger(__name__)
 
+FirstOffset: TypeAlias = tuple[str, int, int, int]
+"""A row of `TrimQueues`."""
+
 
 class Trimming:
-    """One trim at a time, of a node that leads."""
+    """One trim at a time, in a run of a leader's job. What ends with its run is begun anew by the next one, or not."""
 
-    def __init__(self, machine: BrokerMachine, log: Log, env: Environment) -> None:
+    def __init__(self, machine: BrokerMachine) -> None:
         self._machine = machine
-        self._log = log
-        self._env = env
-        self._busy = False
 
     @property
     def is_busy(self) -> bool:
         """A trim is under way."""
-        return self._busy
+        return self._machine.trims_under_way.position > 0
 
-    def trim(self, position: int) -> None:
-        """Leader: have the log below `position`, one of its trim candidates, dropped by every replica."""
-        self._busy = True
-        self._machine.trim_under_way = position
+    def trim(self, handle: JobHandle, position: int) -> None:
+        """Have the log below `position`, one of its trim candidates, dropped by every replica."""
+        self._machine.trims_under_way.search(handle, position)
         searches: list[tuple[str, int, int, Callable[[], int]]] = [
             (name, topic.created_position, queue.queue_id, self._machine.queues.first_kept(queue.view, position))
             for name, topic in self._machine.state.topics.items()
@@ -45,43 +45,39 @@ class Trimming:
             if queue.min_offset < queue.max_offset
         ]
 
-        def work() -> tuple[tuple[str, int, int, int], ...]:
+        def work() -> tuple[FirstOffset, ...]:
             return tuple((name, created, queue_id, search()) for name, created, queue_id, search in searches)
 
-        self._env.run_blocking(COLD, work, partial(self._found, position, self._machine.leadership.term))
+        handle.run_blocking(COLD, work, partial(self._found, handle, position))
 
-    def _found(self, position: int, term: int, rows: tuple[tuple[str, int, int, int], ...] | BaseException) -> None:
-        leadership = self._machine.leadership
-        if not isinstance(rows, BaseException) and leadership.term != term:
-            # A leader of the terms between may have taken pins that the position lies above.
-            rows = NotLeaderError(leadership.leader_id, leadership.term)
+    def _found(self, handle: JobHandle, position: int, rows: tuple[FirstOffset, ...] | BaseException) -> None:
+        under_way = self._machine.trims_under_way
+        under_way.end_search()
         if isinstance(rows, BaseException):
-            self._machine.trim_under_way = 0
-            self._finish(position, rows)
+            _finish(position, rows)
             return
         starts = range(0, max(len(rows), 1), MAX_OFFSETS_PER_COMMAND)
         for start in starts[:-1]:
             outcomes: list[LogError | None] = []
             command = TrimQueues(position, rows[start : start + MAX_OFFSETS_PER_COMMAND])
-            self._machine.stage_command(command, outcomes.append, privileged=True)
+            under_way.propose(handle, command, outcomes.append)
             if outcomes and outcomes[0] is not None:  # refused, though a smaller one behind it might be taken
-                self._finish(position, outcomes[0])
+                _finish(position, outcomes[0])
                 return
         last = TrimQueues(position, rows[starts[-1] :])
-        self._machine.stage_command(last, partial(self._decided, position), privileged=True)
+        under_way.propose(handle, last, handle.guarded(partial(self._decided, handle, position)))
 
-    def _decided(self, position: int, error: LogError | None) -> None:
+    def _decided(self, handle: JobHandle, position: int, error: LogError | None) -> None:
         if error is None:
-            self._machine.trim_under_way = 0  # it is in the state
             try:
-                self._log.trim(position)
+                handle.trim(position)
             except LogError as refused:
                 error = refused
-        self._finish(position, error)
+        _finish(position, error)
 
-    def _finish(self, position: int, error: BaseException | None) -> None:
-        self._busy = False
-        if error is None:
-            _logger.info("event=trim position=%d", position)
-        else:
-            _logger.warning("event=trim_failed position=%d error=%r", position, str(error))
+
+def _finish(position: int, error: BaseException | None) -> None:
+    if error is None:
+        _logger.info("event=trim position=%d", position)
+    else:
+        _logger.warning("event=trim_failed position=%d error=%r", position, str(error))

@@ -14,6 +14,7 @@ from dledger_broker.features.offsets.buffer import OffsetBuffer, _Flight
 from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.overlay import Overlay
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_sim.log.mutants.catalogue import Catalogue
@@ -121,8 +122,8 @@ CATALOGUE.add(
 )
 
 
-def _decide_although_refused(self: Trimming, position: int, error: LogError | None) -> None:
-    _real_decided(self, position, None if isinstance(error, BusyError) else error)
+def _decide_although_refused(self: Trimming, handle: JobHandle, position: int, error: LogError | None) -> None:
+    _real_decided(self, handle, position, None if isinstance(error, BusyError) else error)
 
 
 _real_decided = Trimming._decided

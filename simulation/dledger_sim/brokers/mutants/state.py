@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ParamSpec
 
 from dledger.errors import LogError
 from dledger.statemachine import CommittedEntry, Leadership
@@ -11,11 +12,13 @@ from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel import machine, view_recovery
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.feature import Replicated
+from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topic_proposals import TopicProposals
 from dledger_broker.kernel.topics import TopicTable
+from dledger_broker.kernel.trims_under_way import TrimsUnderWay
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keyfile import ActiveIndexFile, Keys
 from dledger_broker.views.keyindex import KeyIndex
@@ -25,6 +28,7 @@ from dledger_sim.brokers.schedules import requests as request_schedules
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("broker")
+P = ParamSpec("P")
 
 # ---------------------------------------------------------------- the leader's overlay
 
@@ -74,9 +78,9 @@ CATALOGUE.add(
 # ---------------------------------------------------------------- trims
 
 
-def _trim_undecided(self: Trimming, position: int) -> None:
+def _trim_undecided(_self: Trimming, handle: JobHandle, position: int) -> None:
     try:
-        self._log.trim(position)
+        handle.trim(position)
     except LogError:
         pass
 
@@ -102,20 +106,45 @@ CATALOGUE.add(
 )
 
 
-def _found_in_any_term(
-    self: Trimming, position: int, term: int, rows: tuple[tuple[str, int, int, int], ...] | BaseException
-) -> None:
-    _ = term
-    _real_found(self, position, self._machine.leadership.term, rows)
+class _Everlasting(JobHandle):
+    """The handle of a job that does not care when its readiness ends."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        vars(self).update(vars(handle))
+
+    def guarded(self, callback: Callable[P, None]) -> Callable[P, None]:
+        return callback
 
 
-_real_found = Trimming._found  # noqa: SLF001 - what is patched is what is private
+def _trim_whenever_found(self: Trimming, handle: JobHandle, position: int) -> None:
+    _real_trim(self, _Everlasting(handle), position)
+
+
+_real_trim = Trimming.trim
 
 CATALOGUE.add(
     "trim-across-terms",
     "a trim that was searched in an earlier term is not proposed",
-    (Trimming, "_found", _found_in_any_term),
+    (Trimming, "trim", _trim_whenever_found),
     schedule=trims.trim_that_outlives_its_term,
+)
+
+CATALOGUE.add(
+    "stopped-job-goes-on",
+    "a job stages nothing once its node is not ready, though it is ready again",
+    (JobHandle, "stop", lambda _self: None),
+    schedule=trims.trim_that_outlives_a_failed_handover,
+)
+
+CATALOGUE.add(
+    "trim-busy-for-ever",
+    "a search that a handover has ended keeps no other trim back",
+    (
+        TrimsUnderWay,
+        "position",
+        property(lambda self: max((0 if self._search is None else self._search[1]), *self._proposed, 0)),
+    ),
+    schedule=trims.trim_that_outlives_a_failed_handover,
 )
 
 CATALOGUE.add(
@@ -128,7 +157,11 @@ CATALOGUE.add(
 CATALOGUE.add(
     "pin-below-a-trim",
     "no leader pins what other nodes have trimmed, though it may still have it",
-    (BrokerMachine, "kept_from", property(lambda self: max(self.log.first_position, self.trim_under_way))),
+    (
+        BrokerMachine,
+        "kept_from",
+        property(lambda self: max(self.log.first_position, self.trims_under_way.position)),
+    ),
     schedule=crossings.pin_of_what_others_have_trimmed,
     scenario="repeats",
 )

@@ -42,6 +42,36 @@ def trim_that_outlives_its_term() -> None:
     assert brokers.workload.truth.trimmed_to == 0
 
 
+def trim_that_outlives_a_failed_handover() -> None:
+    """A trim whose search takes longer than a handover that fails is not proposed, and keeps no other one back.
+
+    1. A leader begins to trim; the search for the first kept offsets takes long.
+    2. It begins to hand over to a node that it cannot reach, takes no proposals for a while, and goes on leading.
+    3. The search ends.
+    4. It is to trim once more.
+    """
+    brokers = Brokers()
+    leader, heir = brokers.leader, brokers.follower
+    _fill(brokers, TOPIC)
+    life = leading(brokers.group)
+    finish = _begin_trim(life)
+    service = cast(SimBroker, life.service)
+    reign = service.reign
+    brokers.group.network.block(leader, heir)
+    brokers.hand_over(heir)
+    for _ in range(40):
+        brokers.run(0.1)
+        if service.reign > reign:
+            break
+    assert service.reign > reign
+    finish()
+    brokers.run(1.0)
+    assert brokers.workload.truth.trimmed_to == 0
+    service.trim(life.replica.snapshots.list()[-1].position)
+    brokers.run(1.0)
+    assert brokers.workload.truth.trimmed_to > 0
+
+
 def trim_of_a_topic_that_was_made_anew() -> None:
     """A trim that was searched before a topic was deleted and made again takes nothing of the one that is there now.
 
@@ -101,5 +131,6 @@ def _begin_trim(life: Life) -> Callable[[], None]:
 
 TRIM_SCHEDULES: Final = (
     trim_that_outlives_its_term,
+    trim_that_outlives_a_failed_handover,
     trim_of_a_topic_that_was_made_anew,
 )

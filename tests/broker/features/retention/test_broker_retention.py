@@ -6,22 +6,55 @@ from msgspec.structs import replace
 
 from dledger.errors import BusyError, LogError, LogFullError
 from dledger.replica.status import PeerStatus
+from dledger.statemachine import Leadership
 from dledger.types import EntryKind
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features import COMMANDS
 from dledger_broker.features.group_settings.settings import GroupSettings
+from dledger_broker.features.pins.job import PinLeases
 from dledger_broker.features.pins.proposed import ProposedPins
-from dledger_broker.features.pins.table import PINS, PutPin
-from dledger_broker.features.retention.job import CHECK_PERIOD_S, Retention
+from dledger_broker.features.pins.table import PINS, DeletePins, PutPin
+from dledger_broker.features.retention.job import CHECK_PERIOD_S, FIRST_CHECK_S, Retention
 from dledger_broker.features.retention.policy import RetentionPolicy
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, Message
+from dledger_broker.testing.node import NODE_ID
 
 CONFIG = BrokerConfig(broker_group="g", node_id="n0", data_dir=Path("unused"), group_ordinal=7)
 
 
-def trimmed_broker() -> tuple[BrokerInMemory, Retention]:
+class Retaining:
+    """The jobs of a node that say what it keeps."""
+
+    def __init__(self, broker: BrokerInMemory, policy: RetentionPolicy) -> None:
+        machine, node, env = broker.machine, broker.node, broker.env
+        self.counters = BrokerCounters()
+        self.pins = ProposedPins(machine)
+        self.leases = PinLeases(machine, self.pins, env)
+        self.job = Retention(machine, node, env, self.pins, policy, self.counters)
+        self._jobs = machine.jobs
+        self._jobs.open([self.leases, self.job], node)
+
+    def check(self) -> None:
+        """Have them look now, if they run."""
+        for job in (self.leases, self.job):
+            handle = self._jobs.handle_of(job.name)
+            if handle is not None:
+                job.check(handle)
+
+    def trim(self, position: int) -> None:
+        """Begin to trim, in the present run."""
+        handle = self._jobs.handle_of(self.job.name)
+        assert handle is not None
+        self.job.trimming.trim(handle, position)
+
+    @property
+    def is_busy(self) -> bool:
+        return self.job.trimming.is_busy
+
+
+def trimmed_broker(policy: RetentionPolicy | None = None) -> tuple[BrokerInMemory, Retaining]:
     broker = BrokerInMemory(log=FakeLog(segment_bytes=1 << 16))
     broker.node.on_trimmed(broker.machine._trimmed)
     broker.create_topic("orders")
@@ -32,15 +65,13 @@ def trimmed_broker() -> tuple[BrokerInMemory, Retention]:
     broker.node.snapshot()
     for number in range(30, 50):
         broker.send("orders", number % 2, Message(b"%d" % number, keys="k"))
-    policy = RetentionPolicy(max_age_ms=1000)
-    return broker, Retention(broker.machine, broker.node, broker.env, ProposedPins(broker.machine), policy)
+    return broker, Retaining(broker, policy or RetentionPolicy(max_age_ms=1000))
 
 
 def test_a_trim_raises_every_first_offset_before_the_log_goes():
-    broker, retention = trimmed_broker()
+    broker, _ = trimmed_broker()
     position = max(broker.log.snapshots)
     follower = BrokerInMemory(log=broker.log, lead=False)
-    retention.start()
     broker.env.advance(CHECK_PERIOD_S + 1)
     assert broker.log.first_position == position
     queue = broker.queue("orders", 0)
@@ -52,49 +83,42 @@ def test_a_trim_raises_every_first_offset_before_the_log_goes():
     assert (emptied.next_offset, broker.bodies("orders", 2)) == (2, [b"next"])
     follower.node.catch_up()
     assert follower.machine.digest() == broker.machine.digest()
-    retention.stop()
 
 
 def test_messages_are_as_old_on_a_node_whose_files_are_copies():
-    broker, retention = trimmed_broker()
+    broker, _ = trimmed_broker()
     broker.log.segment_times = [2 * START_MS for _ in broker.log.segment_times]
-    retention.start()
     broker.env.advance(CHECK_PERIOD_S + 1)
     assert broker.log.first_position == max(broker.log.snapshots)
-    retention.stop()
 
 
 def test_a_segment_with_one_young_message_stays_however_old_its_file_is():
-    broker, retention = trimmed_broker()
-    broker.send("orders", 0, Message(b"young"), at_ms=START_MS + int(CHECK_PERIOD_S * 1000) - 500)
+    broker, _ = trimmed_broker()
+    broker.send("orders", 0, Message(b"young"), at_ms=START_MS + int((FIRST_CHECK_S + CHECK_PERIOD_S) * 1000) - 500)
     broker.node.snapshot()
     before_young, behind_young = sorted(broker.log.snapshots)
     broker.log.segment_times = [0 for _ in broker.log.segment_times]
-    retention.start()
     broker.env.advance(CHECK_PERIOD_S + 1)
     assert broker.log.first_position == before_young
     broker.env.advance(CHECK_PERIOD_S)
     assert broker.log.first_position == behind_young
-    retention.stop()
 
 
 def test_nothing_goes_by_age_while_the_leaders_clock_is_alone():
-    broker, retention = trimmed_broker()
+    broker, _ = trimmed_broker()
     status = broker.node.status
     peers = [PeerStatus(name, True, 0, 0, 20, "replicate", 0, 100_000) for name in ("n1", "n2")]
     broker.node.status = lambda: replace(status(), peers=peers)
-    retention.start()
     broker.env.advance(CHECK_PERIOD_S * 3)
     assert broker.log.first_position == 0
     broker.node.status = status
     broker.env.advance(CHECK_PERIOD_S)
     assert broker.log.first_position == max(broker.log.snapshots)
-    retention.stop()
 
 
 def test_queue_offsets_go_on_after_a_trim_even_if_all_views_are_lost():
     broker, retention = trimmed_broker()
-    retention.trimming.trim(max(broker.log.snapshots))
+    retention.trim(max(broker.log.snapshots))
     broker.env.advance(1.0)
     broker.disk.rmtree("views")
     broker.disk.rmtree("consumequeue")
@@ -112,7 +136,7 @@ def test_queue_files_below_the_first_offset_are_removed():
     broker.node.snapshot()
     broker.flush_views()
     before = sorted(broker.disk.listdir("consumequeue/orders/3"))
-    retention.trimming.trim(max(broker.log.snapshots))
+    retention.trim(max(broker.log.snapshots))
     broker.env.advance(1.0)
     after = sorted(broker.disk.listdir("consumequeue/orders/3"))
     assert before[:2] == ["00000000000000000000", "00000000000000000320"]
@@ -130,7 +154,7 @@ def test_nothing_is_trimmed_by_a_node_that_does_not_lead():
 
 def test_a_topic_created_anew_during_a_trim_keeps_its_messages():
     broker, retention = trimmed_broker()
-    retention.trimming.trim(max(broker.log.snapshots))
+    retention.trim(max(broker.log.snapshots))
     broker.machine.proposals.delete_topic("orders", lambda _: None)
     broker.node.commit()
     broker.create_topic("orders")
@@ -144,15 +168,13 @@ def pin(broker: BrokerInMemory, name: str, position: int, lease_ms: int) -> None
 
 
 def test_a_pin_holds_a_trim_back_until_its_lease_ends():
-    broker, retention = trimmed_broker()
-    retention.start()
+    broker, _ = trimmed_broker()
     pin(broker, "job", 0, lease_ms=int(CHECK_PERIOD_S * 2500))
     broker.env.advance(CHECK_PERIOD_S * 2 + 1)
     assert broker.log.first_position == 0
     broker.env.advance(CHECK_PERIOD_S)
     assert broker.log.first_position == max(broker.log.snapshots)
     assert len(broker.machine.state.table(PINS)) == 0
-    retention.stop()
 
 
 def test_a_pin_holds_a_trim_back_from_its_proposal_on():
@@ -194,15 +216,13 @@ def test_a_pin_outlives_its_lease_while_a_member_may_not_understand_its_end():
 
 
 def test_a_full_disk_overrides_a_pin_and_is_counted():
-    broker, retention = trimmed_broker()
-    counters = BrokerCounters()
-    retention = Retention(broker.machine, broker.node, broker.env, retention.pins, RetentionPolicy(), counters)
+    broker, retention = trimmed_broker(RetentionPolicy())
     pin(broker, "job", 0, lease_ms=3_600_000)
     broker.node.disk_used = 900
     retention.check()
     broker.env.advance(1.0)
     assert broker.log.first_position == max(broker.log.snapshots)
-    assert counters.pins_overridden == 1
+    assert retention.counters.pins_overridden == 1
 
 
 def test_pins_and_the_ordinal_survive_snapshot_and_failover():
@@ -230,7 +250,7 @@ def test_pins_and_the_ordinal_survive_snapshot_and_failover():
 def test_a_trim_that_outlived_its_leadership_takes_nothing():
     """1. A leader searches what to trim; 2. another one leads for a while and takes a pin; 3. the search ends."""
     broker, retention = trimmed_broker()
-    retention.trimming.trim(max(broker.log.snapshots))
+    retention.trim(max(broker.log.snapshots))
     term = broker.node.term
     broker.node.step_down()
     pin = PutPin("job", 0, 60_000, START_MS)
@@ -238,7 +258,64 @@ def test_a_trim_that_outlived_its_leadership_takes_nothing():
     broker.node.catch_up()
     broker.node.lead()
     broker.env.run_ready()
-    assert (broker.log.first_position, broker.machine.kept_from, retention.trimming.is_busy) == (0, 0, False)
+    assert (broker.log.first_position, broker.machine.kept_from, retention.is_busy) == (0, 0, False)
+
+
+def be_ready(broker: BrokerInMemory, ready: bool) -> None:
+    """The node leads the same term, and takes proposals or does not."""
+    broker.node.is_ready = ready
+    broker.machine.on_leadership(Leadership(broker.node.term, NODE_ID, is_leader=True, ready=ready))
+
+
+def test_a_handover_that_fails_leaves_no_trim_under_way():
+    broker, retention = trimmed_broker(RetentionPolicy())
+    position = max(broker.log.snapshots)
+    retention.trim(position)
+    assert (broker.machine.kept_from, retention.is_busy) == (position, True)
+    be_ready(broker, False)
+    be_ready(broker, True)
+    assert (broker.machine.kept_from, retention.is_busy) == (0, False)
+    broker.env.run_ready()
+    assert broker.log.first_position == 0
+    retention.trim(position)
+    broker.env.run_ready()
+    assert broker.log.first_position == position
+
+
+def test_a_trim_that_was_proposed_before_a_handover_failed_counts_until_it_is_applied_and_is_completed_then():
+    broker, retention = trimmed_broker(RetentionPolicy())
+    position = max(broker.log.snapshots)
+    told = TrimQueues(position, ())
+    handle = broker.machine.jobs.handle_of("retention")
+    assert handle is not None
+    broker.machine.trims_under_way.propose(handle, told, lambda _: None)
+    be_ready(broker, False)
+    be_ready(broker, True)
+    retention.check()
+    assert (broker.machine.kept_from, retention.is_busy, broker.log.first_position) == (position, True, 0)
+    broker.env.run_ready()
+    assert (broker.machine.kept_from, retention.is_busy) == (position, False)
+    retention.check()
+    broker.env.run_ready()
+    assert broker.log.first_position == position
+
+
+def test_the_end_of_a_lease_is_proposed_once_though_it_takes_long_to_be_applied(monkeypatch: pytest.MonkeyPatch):
+    broker, retention = trimmed_broker(RetentionPolicy())
+    pin(broker, "job", 0, lease_ms=1000)
+    broker.env.advance(2.0)
+    staged, stage = [], broker.machine.overlay.stage_command
+
+    def staging(command, done, *, privileged):
+        staged.append(command)
+        stage(command, done, privileged=privileged)
+
+    monkeypatch.setattr(broker.machine.overlay, "stage_command", staging)
+    retention.check()
+    retention.check()
+    broker.env.run_ready()
+    assert staged == [DeletePins(("job",))]
+    assert len(broker.machine.state.table(PINS)) == 0
 
 
 @pytest.mark.parametrize("how", ["another leader", "the log refused"])
@@ -246,7 +323,7 @@ def test_a_trim_that_outlived_its_leadership_takes_nothing():
 def test_a_trim_of_which_only_queues_were_told_is_completed(how, pinned):
     """Else they end before the log does until something else is too old; and not all of them may have been told."""
     broker, retention = trimmed_broker()
-    retention.policy = RetentionPolicy()
+    retention.job.policy = RetentionPolicy()
     position = max(broker.log.snapshots)
     told = TrimQueues(position, (("orders", broker.machine.state.topics["orders"].created_position, 0, 15),))
     if pinned:
@@ -270,7 +347,7 @@ def test_a_trim_of_which_only_queues_were_told_is_completed(how, pinned):
 def test_a_leader_that_keeps_more_than_the_others_knows_what_they_have_trimmed():
     broker, retention = trimmed_broker()
     position = max(broker.log.snapshots)
-    retention.trimming.trim(position)
+    retention.trim(position)
     broker.env.run_ready()
     broker.log.first_position = 0
     assert broker.machine.kept_from == position
@@ -291,7 +368,7 @@ def test_a_trim_of_which_one_command_is_refused_takes_nothing(monkeypatch: pytes
         return stage(*arguments, **keywords)
 
     monkeypatch.setattr(broker.node, "stage", refuse_the_first)
-    retention.trimming.trim(max(broker.log.snapshots))
+    retention.trim(max(broker.log.snapshots))
     broker.env.run_ready()
-    assert (broker.log.first_position, retention.trimming.is_busy) == (0, False)
+    assert (broker.log.first_position, retention.is_busy) == (0, False)
     assert [queue.first_offset for queue in broker.machine.state.topic_table.queues()] == [0, 0, 0]
