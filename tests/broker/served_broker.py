@@ -12,7 +12,7 @@ import pytest
 
 from dledger_broker.clients.channels import Channels
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features import FEATURES, group_settings, retention
+from dledger_broker.features import group_settings, retention
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.offsets.buffer import OffsetBuffer
@@ -238,7 +238,7 @@ def make_served_broker(
     group = Group(NODE_ID, "127.0.0.1:10911")
     counters = BrokerCounters()
     machine = memory.machine
-    features = [feature for feature in FEATURES if feature not in (group_settings.FEATURE, retention.FEATURE)]
+    features = [feature for feature in memory.features if feature not in (group_settings.FEATURE, retention.FEATURE)]
     features += more
     service = BrokerService(
         config, features, machine, memory.node, memory.env, group, counters, STORE_HOST, channels or Channels()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.offsets.commits import OffsetCommits
 from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
+from dledger_broker.kernel.parts import Feature
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.testing.environment import START_MS, FakeEnvironment
 from dledger_broker.testing.node import NODE_ID, FakeLog, FakeNode
@@ -38,12 +39,19 @@ class BrokerInMemory:
     """
 
     def __init__(
-        self, disk: Disk | None = None, log: FakeLog | None = None, config: MachineConfig = SMALL, *, lead: bool = True
+        self,
+        disk: Disk | None = None,
+        log: FakeLog | None = None,
+        config: MachineConfig = SMALL,
+        *,
+        features: Sequence[Feature] = FEATURES,
+        lead: bool = True,
     ) -> None:
         self.disk = disk or SimDisk()
         self.config = config
+        self.features = features
         self.env = FakeEnvironment()
-        self.machine = BrokerMachine("", env=self.env, features=FEATURES, config=config, disk=self.disk)
+        self.machine = BrokerMachine("", env=self.env, features=features, config=config, disk=self.disk)
         self.node = FakeNode(self.machine, self.env, log)
         self.machine.attach(self.node)
         self.node.start(lead=lead)
@@ -138,4 +146,4 @@ class BrokerInMemory:
 
     def restart(self, *, lead: bool = True) -> BrokerInMemory:
         """Another broker from what this one left behind; this one is not closed."""
-        return BrokerInMemory(self.disk, self.log, self.config, lead=lead)
+        return BrokerInMemory(self.disk, self.log, self.config, features=self.features, lead=lead)

@@ -22,6 +22,7 @@ from dledger_broker.features.retention.policy import RetentionPolicy
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
+from dledger_broker.kernel.parts import Feature
 from dledger_broker.service import BrokerService
 from dledger_remoting.frame import FrameBounds
 from dledger_remoting.hosts import HostAddress
@@ -61,6 +62,7 @@ class BrokerSettings:
     quorum_timeout_ms: int = 2500
     retention_ms: int = 5000
     idempotent_window_ms: int = 120_000
+    features: tuple[Feature, ...] = SIMULATED
 
 
 def address_of(name: str) -> HostAddress:
@@ -95,7 +97,7 @@ class SimBroker:
         self.broker = BrokerMachine(
             "",
             env=environment,
-            features=SIMULATED,
+            features=settings.features,
             config=MachineConfig(
                 node_id=name,
                 view_flush_ms=settings.view_flush_ms,
@@ -116,7 +118,7 @@ class SimBroker:
         self.machine = WatchedMachine(self.broker, life, truth, self.waiting)
         group = Group(name, str(config.advertised))
         self.service = BrokerService(
-            config, SIMULATED, self.broker, node, environment, group, self.counters, address, Channels()
+            config, settings.features, self.broker, node, environment, group, self.counters, address, Channels()
         )
         self.retention = self.service.parts[Retention]
         self.retention.policy = RetentionPolicy(max_age_ms=settings.retention_ms)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from dledger_broker.features import COMMANDS
+from dledger_broker.kernel.state import registry_of
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.properties import KEYS, TAGS, UNIQUE_KEY, format_properties
@@ -88,7 +88,7 @@ class Workload:
         self.settings = settings
         self.brokers = brokers
         self.counts: Counter[str] = Counter()
-        self.truth = Truth(self.counts, COMMANDS)
+        self.truth = Truth(self.counts, registry_of(brokers.features))
         self.truth.window_ms = brokers.idempotent_window_ms
         self.lasting = self.truth.lasting
         self.lasting.update(f"lasting-{number}" for number in range(settings.topics))

@@ -29,9 +29,9 @@ CLIENT: Final = HostAddress("127.0.0.1", 50_000)
 class Brokers:
     """A whole group with one topic, and no clients but those of the schedule."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: BrokerSettings | None = None) -> None:
         nobody = ClientSettings(producers=0, consumers=0, administrators=0, readers=0, topics=1, queues=1)
-        trial = BrokerTrial(Random(1), nobody, BrokerSettings(), None)
+        trial = BrokerTrial(Random(1), nobody, settings or BrokerSettings(), None)
         self.workload = trial.workload
         self.scheduler = Scheduler()
         self.group = SimGroup(self.scheduler, Random(2), GroupSettings(clock_drift=0.0), trial.serve)
@@ -56,12 +56,12 @@ class Brokers:
         return SimConnection(self.group, life, Random(self._connections), CLIENT, self._connections)
 
     def ask(
-        self, connection: SimConnection, code: int, ext: dict[str, str], *, oneway: bool = False
+        self, connection: SimConnection, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = False
     ) -> list[Answer | None]:
         """Send a request; its answer will stand in the list."""
         answers: list[Answer | None] = []
         flag = FLAG_ONEWAY if oneway else 0
-        connection.call(RemotingCommand(code, flag=flag, ext=ext), TIMEOUT_S, answers.append)
+        connection.call(RemotingCommand(code, flag=flag, ext=ext, body=body), TIMEOUT_S, answers.append)
         return answers
 
     def slow_down_disk(self, name: str, sync_s: float = SLOW_SYNC_S) -> None:
