@@ -91,7 +91,7 @@ class BrokerService:
         self.machine.checkpointer.remove_leftovers()
         for part in self.parts:
             part.start()
-        self.machine.jobs.open([job for part in self.parts for job in part.jobs], self._log)
+        self.machine.jobs.open([job for part in self.parts for job in part.jobs], self._log, self.writer)
 
     def release(self) -> None:
         """Answer the requests that are held, and hold no more."""

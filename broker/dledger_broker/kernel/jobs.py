@@ -24,6 +24,7 @@ from dledger.log import Log
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.overlay import Overlay
+from dledger_broker.kernel.units import FixedRows, NewRecord, Told, UnitWriter
 
 FIRST_PAUSE_S: Final = 1.0
 MAX_PAUSE_S: Final = 60.0
@@ -55,13 +56,20 @@ class JobHandle:
     """One run of a job: everything that the job does goes through it, and ends with it."""
 
     def __init__(
-        self, env: Environment, overlay: Overlay, log: Log, term: int, failed: Callable[[JobHandle, Exception], None]
+        self,
+        env: Environment,
+        overlay: Overlay,
+        log: Log,
+        writer: UnitWriter,
+        term: int,
+        failed: Callable[[JobHandle, Exception], None],
     ) -> None:
         self.is_stopped = False
         """The run has ended."""
         self._env = env
         self._overlay = overlay
         self._log = log
+        self._writer = writer
         self._term = term
         self._failed = failed
 
@@ -77,6 +85,18 @@ class JobHandle:
         """
         self.require_running()
         self._overlay.stage_command(command, done, privileged=privileged)
+
+    def write(
+        self,
+        records: Sequence[NewRecord],
+        commands: Sequence[Command | FixedRows] = (),
+        *,
+        done: Told,
+        privileged: bool = False,
+    ) -> None:
+        """Store a unit, see `LogWriter.write`. `done` is told even if the run has ended by then."""
+        self.require_running()
+        self._writer.write(records, commands, done=done, privileged=privileged)
 
     def trim(self, before_position: int) -> bool:
         """See `Log.trim`."""
@@ -130,9 +150,9 @@ class LeaderJobs:
         self._term: int | None = None
         self._is_closed = False
 
-    def open(self, jobs: Sequence[Job], log: Log) -> None:
+    def open(self, jobs: Sequence[Job], log: Log, writer: UnitWriter) -> None:
         """The node has started: from now on these jobs run whenever it is ready as the leader."""
-        self._jobs = [_Supervised(job, self, self._env, self._overlay, log) for job in jobs]
+        self._jobs = [_Supervised(job, self, self._env, self._overlay, log, writer) for job in jobs]
         if self._term is not None:
             self.start(self._term)
 
@@ -167,7 +187,9 @@ class LeaderJobs:
 class _Supervised:
     """One job, its present run, and how it goes on after an exception."""
 
-    def __init__(self, job: Job, jobs: LeaderJobs, env: Environment, overlay: Overlay, log: Log) -> None:
+    def __init__(
+        self, job: Job, jobs: LeaderJobs, env: Environment, overlay: Overlay, log: Log, writer: UnitWriter
+    ) -> None:
         self.name = job.name
         self.failures = 0
         self.handle: JobHandle | None = None
@@ -176,6 +198,7 @@ class _Supervised:
         self._env = env
         self._overlay = overlay
         self._log = log
+        self._writer = writer
         self._pause_s = FIRST_PAUSE_S
         self._began = 0.0
         self._again: Cancellable | None = None
@@ -195,7 +218,8 @@ class _Supervised:
     def _begin(self, term: int) -> None:
         self._again = None
         self._began = self._env.now()
-        self.handle = handle = JobHandle(self._env, self._overlay, self._log, term, partial(self._failed, term))
+        failed = partial(self._failed, term)
+        self.handle = handle = JobHandle(self._env, self._overlay, self._log, self._writer, term, failed)
         handle.guarded(self._job.run)(handle)
 
     def _failed(self, term: int, handle: JobHandle, error: Exception) -> None:

@@ -17,10 +17,12 @@ from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.kernel.parts import Feature
 from dledger_broker.kernel.queues import QueueState
+from dledger_broker.kernel.writer import LogWriter
 from dledger_broker.testing.environment import START_MS, FakeEnvironment
 from dledger_broker.testing.node import NODE_ID, FakeLog, FakeNode
 from dledger_broker.testing.records import Message, SentMessages, stage_messages
 from dledger_broker.views.reading import GetResult
+from dledger_remoting.hosts import HostAddress
 from dledger_remoting.record import decode_record
 from dledger_remoting.topics import TopicConfig
 
@@ -28,6 +30,9 @@ SMALL = MachineConfig(node_id=NODE_ID, units_per_file=16, index_slots=64, index_
 """Files so small that a few messages fill them; checkpoints only when asked for."""
 
 OFFSET_FLUSH_MS = 200
+
+STORE_HOST = HostAddress("10.0.0.1", 10911)
+"""What records say of where they were stored."""
 
 T = TypeVar("T")
 
@@ -54,6 +59,7 @@ class BrokerInMemory:
         self.machine = BrokerMachine("", env=self.env, features=features, config=config, disk=self.disk)
         self.node = FakeNode(self.machine, self.env, log)
         self.machine.attach(self.node)
+        self.writer = LogWriter(self.machine, self.node, self.env, STORE_HOST)
         self.node.start(lead=lead)
         self.env.run_ready()
 

@@ -13,7 +13,7 @@ from dledger.invariants import InvariantError
 from dledger.statemachine import Leadership
 from dledger_broker.clients.channels import Channels
 from dledger_broker.config import Address, BrokerConfig
-from dledger_broker.features import FEATURES, runtime
+from dledger_broker.features import FEATURES
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.pulling.requests import PullRequests
@@ -39,8 +39,6 @@ from dledger_sim.log.scheduler import Scheduler
 HOST: Final = "127.0.0.1"
 FIRST_PORT: Final = 10911
 PORT_STEP: Final = 10
-SIMULATED: Final = tuple(feature for feature in FEATURES if feature is not runtime.FEATURE)
-"""Nobody asks a simulated node for its description, which looks at its counters every second."""
 CHUNK_BYTES: Final = 200
 """A snapshot of some 4 KB is sent in pieces, and these are more than may wait for the receiver's disk."""
 
@@ -62,7 +60,7 @@ class BrokerSettings:
     quorum_timeout_ms: int = 2500
     retention_ms: int = 5000
     idempotent_window_ms: int = 120_000
-    features: tuple[Feature, ...] = SIMULATED
+    features: tuple[Feature, ...] = FEATURES
 
 
 def address_of(name: str) -> HostAddress:

@@ -44,7 +44,7 @@ class Ticking:
 
 def opened(*, lead: bool = True) -> tuple[BrokerInMemory, Ticking]:
     broker, job = BrokerInMemory(lead=lead), Ticking()
-    broker.machine.jobs.open([job], broker.node)
+    broker.machine.jobs.open([job], broker.node, broker.writer)
     return broker, job
 
 
@@ -216,7 +216,7 @@ def test_one_job_that_fails_does_not_stop_the_others() -> None:
     broker, first, second = BrokerInMemory(), Ticking(), Ticking()
     second.name = "other"
     first.broken = ValueError()
-    broker.machine.jobs.open([first, second], broker.node)
+    broker.machine.jobs.open([first, second], broker.node, broker.writer)
     broker.env.advance(PERIOD_S * 4 + 1)
     assert len(second.looks) == 4
     assert broker.machine.jobs.failures == {"ticking": 3, "other": 0}

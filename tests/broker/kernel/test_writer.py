@@ -21,7 +21,8 @@ from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, Lim
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.members import SetOrdinal
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
-from dledger_broker.kernel.writer import FixedRows, LogWriter, NewRecord, Place, Stored, Unknown
+from dledger_broker.kernel.units import FixedRows, NewRecord, Place, Stored, Unknown
+from dledger_broker.kernel.writer import LogWriter
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.environment import START_MS, FakeEnvironment
 from dledger_broker.testing.node import MEMBERSHIP, FakeLog

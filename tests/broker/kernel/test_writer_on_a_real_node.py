@@ -15,7 +15,8 @@ from dledger.errors import NotLeaderError, TooLargeError
 from dledger.format import MAX_UNIT_BYTES
 from dledger_broker.features import FEATURES
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
-from dledger_broker.kernel.writer import LogWriter, NewRecord, Stored, Unknown
+from dledger_broker.kernel.units import NewRecord, Stored, Unknown
+from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.record import decode_record
 from dledger_remoting.topics import TopicConfig

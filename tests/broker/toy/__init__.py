@@ -14,7 +14,7 @@ from tests.broker.toy.table import REMINDER_COMMANDS, REMINDERS
 
 
 def _build(context: Context) -> Reminders:
-    return Reminders(context.machine, context.writer, context.env, context.requests)
+    return Reminders(context.machine, context.env, context.requests)
 
 
 FEATURE: Final = Feature(name="reminders", commands=REMINDER_COMMANDS, table=REMINDERS, build=_build)

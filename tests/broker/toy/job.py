@@ -11,7 +11,7 @@ from dledger.errors import BusyError, LogFullError
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.kernel.writer import FixedRows, LogWriter, NewRecord, Stored, Unknown
+from dledger_broker.kernel.units import FixedRows, NewRecord, Stored, Unknown
 from tests.broker.toy.table import REMINDERS, ROW, STORED_KIND, Reminder
 
 LOOK_S: Final = 0.1
@@ -28,9 +28,8 @@ class RemindInTime:
 
     name: Final = "reminders"
 
-    def __init__(self, machine: BrokerMachine, writer: LogWriter, env: Environment) -> None:
+    def __init__(self, machine: BrokerMachine, env: Environment) -> None:
         self._machine = machine
-        self._writer = writer
         self._env = env
         self._in_flight: set[int] = set()
         machine.on_state(self._keep_table)
@@ -67,7 +66,7 @@ class RemindInTime:
 
         rows = FixedRows(STORED_KIND, len(due) * ROW.size, write_rows)
         try:
-            handle.write(self._writer, records, [rows], done=settled)
+            handle.write(records, [rows], done=settled)
         except (BusyError, LogFullError):
             return  # the next look finds them still pending
         self._in_flight.update(numbers)

@@ -16,7 +16,6 @@ from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.errors import InvalidParameter, ServiceNotAvailable, TopicNotExist
 from dledger_remoting.headers import decode_ext
@@ -46,11 +45,11 @@ class ReminderCount(msgspec.Struct, frozen=True, rename="camel"):
 class Reminders(Part):
     """A node's part: its requests, on the leader alone, what it shows, and its job."""
 
-    def __init__(self, machine: BrokerMachine, writer: LogWriter, env: Environment, requests: Requests) -> None:
+    def __init__(self, machine: BrokerMachine, env: Environment, requests: Requests) -> None:
         self._machine = machine
         self._env = env
         self._requests = requests
-        self._job = RemindInTime(machine, writer, env)
+        self._job = RemindInTime(machine, env)
         machine.on_state(self._keep_table)
 
     def _keep_table(self, state: BrokerState) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 import pytest
 from served_broker import ServedBroker, make_served_broker
+from tests.broker.state.applied_commands import apply
 
 from dledger.errors import CorruptionError
 from dledger_broker.config import BrokerConfig
@@ -19,10 +20,9 @@ from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
-from dledger_sim.brokers.service import SIMULATED, BrokerSettings, SimBroker
+from dledger_sim.brokers.service import BrokerSettings, SimBroker
 from dledger_sim.brokers.truth import encode_body
 from dledger_sim.log.registers import leading
-from tests.broker.state.applied_commands import apply
 from tests.broker.toy import FEATURE
 from tests.broker.toy.requests import REMIND, REMINDER_COUNT
 from tests.broker.toy.table import REMINDERS, PutReminder, ReminderTable
@@ -85,14 +85,14 @@ class Reminded:
     """Three simulated nodes with the feature, one of which leads, and its clients."""
 
     def __init__(self) -> None:
-        self.brokers = Brokers(BrokerSettings(features=(*SIMULATED, FEATURE)))
+        self.brokers = Brokers(BrokerSettings(features=WITH_REMINDERS))
 
     def remind(self, delay_s: float) -> int:
         """Hand a reminder in; returns the operation that its message names."""
         brokers = self.brokers
         operation = brokers.workload.next_operation()
         ext = {"topic": TOPIC, "delaySeconds": str(delay_s)}
-        answers = brokers.ask(brokers.connect(brokers.leader), REMIND, ext, encode_body(operation))
+        answers = brokers.ask(brokers.connect(brokers.leader), REMIND, ext, encode_body(operation, 0))
         brokers.run(0.5)
         assert [answer.code for answer in answers if answer] == [ResponseCode.SUCCESS]
         return operation
@@ -160,21 +160,22 @@ def test_a_run_that_follows_a_handover_that_fails_does_not_store_again_what_is_i
     assert {table.stored for table in reminded.tables()} == {1}
 
 
-def test_a_node_that_lost_everything_gets_its_table_from_a_snapshot() -> None:
+def test_a_node_that_comes_back_behind_a_trim_gets_its_table_from_a_snapshot() -> None:
     reminded = Reminded()
     brokers, group = reminded.brokers, reminded.brokers.group
+    late = brokers.follower
+    group.kill(late)
     reminded.remind(delay_s=60.0)
-    lost = brokers.follower
     connection = brokers.connect(brokers.leader)
     for _ in range(40):
         brokers.send(connection, TOPIC, padding=4000)
         brokers.run(0.1)
-    group.kill(lost)
-    group.wipe(lost)
+    leader = leading(group)
+    cast(SimBroker, leader.service).trim(leader.replica.snapshots.list()[-1].position)
     brokers.run(1.0)
-    group.start(lost)
+    group.start(late)
     brokers.run(5.0)
-    life = group.nodes[lost].life
+    life = group.nodes[late].life
     assert life is not None
     assert life.replica.store.first_position > 0, "it has not got the log from the beginning"
     assert [len(table.pending) for table in reminded.tables()] == [1, 1, 1]
@@ -186,7 +187,7 @@ def test_a_deleted_topic_takes_its_reminders_along() -> None:
     connection = brokers.connect(brokers.leader)
     brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, brokers.workload.topic_fields("passing"))
     brokers.run(1.0)
-    brokers.ask(connection, REMIND, {"topic": "passing", "delaySeconds": "2"}, encode_body(99))
+    brokers.ask(connection, REMIND, {"topic": "passing", "delaySeconds": "2"}, encode_body(99, 0))
     brokers.run(0.5)
     assert [len(table.pending) for table in reminded.tables()] == [1, 1, 1]
     brokers.ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "passing"})

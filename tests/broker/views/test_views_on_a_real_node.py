@@ -18,7 +18,9 @@ from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.retention.policy import RetentionPolicy
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
+from dledger_broker.kernel.writer import LogWriter
 from dledger_broker.testing import Message, stage_messages
+from dledger_broker.testing.broker import STORE_HOST
 from dledger_remoting.record import decode_record
 from dledger_remoting.topics import TopicConfig
 
@@ -102,7 +104,7 @@ class OneNodeBroker:
         trimmed = asyncio.Event()
         self.node.on_trimmed(lambda position: trimmed.set())
         job = Retention(self.machine, self.node, self.env, ProposedPins(self.machine), policy, BrokerCounters())
-        self.machine.jobs.open([job], self.node)
+        self.machine.jobs.open([job], self.node, LogWriter(self.machine, self.node, self.env, STORE_HOST))
         handle = self.machine.jobs.handle_of(job.name)
         assert handle is not None
         job.check(handle)

@@ -34,7 +34,7 @@ class Retaining:
         self.leases = PinLeases(machine, self.pins, env)
         self.job = Retention(machine, node, env, self.pins, policy, self.counters)
         self._jobs = machine.jobs
-        self._jobs.open([self.leases, self.job], node)
+        self._jobs.open([self.leases, self.job], node, broker.writer)
 
     def check(self) -> None:
         """Have them look now, if they run."""

@@ -11,7 +11,8 @@ from served_broker import STORE_HOST, ServedBroker, make_served_broker, send_ext
 
 from dledger.format import HEADER_BYTES
 from dledger_broker.config import BrokerConfig
-from dledger_broker.kernel.writer import LogWriter, NewRecord
+from dledger_broker.kernel.units import NewRecord
+from dledger_broker.kernel.writer import LogWriter
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.batch import BatchMessage, encode_batch
