@@ -9,7 +9,6 @@ from typing import Final, cast
 import msgspec
 import pytest
 from served_broker import ServedBroker, make_served_broker
-from tests.broker.state.applied_commands import apply
 
 from dledger.errors import CorruptionError
 from dledger_broker.config import BrokerConfig
@@ -23,6 +22,7 @@ from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
 from dledger_sim.brokers.service import BrokerSettings, SimBroker
 from dledger_sim.brokers.truth import encode_body
 from dledger_sim.log.registers import leading
+from tests.broker.kernel.applied_commands import apply
 from tests.broker.toy import FEATURE
 from tests.broker.toy.requests import REMIND, REMINDER_COUNT
 from tests.broker.toy.table import REMINDERS, PutReminder, ReminderTable
@@ -36,7 +36,7 @@ def broker() -> ServedBroker:
     config = BrokerConfig(broker_group="broker-a", node_id=NODE_ID, data_dir=Path("unused"))
     served = make_served_broker(config, BrokerInMemory(features=WITH_REMINDERS))
     served.memory.create_topic("T1")
-    served.memory.machine.learn_features(NODE_ID, served.memory.machine.commands.kinds)
+    served.memory.machine.learn_kinds(NODE_ID, served.memory.machine.commands.kinds)
     served.settle()
     return served
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final, cast
 
 from dledger_broker.features.groups.table import GROUPS, PutGroup
-from dledger_broker.kernel.writer import LogWriter, NewRecord, Place, Stored, Unknown
+from dledger_broker.kernel.units import NewRecord, Place, Stored, Unknown
+from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.topics import SubscriptionGroupConfig
 from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
