@@ -15,7 +15,7 @@ import msgspec
 
 from dledger_broker.errors import wire_error
 from dledger_broker.features.offsets.requests import OffsetRequests
-from dledger_broker.features.pins.requests import PinProcessor
+from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.frontend.dispatch import UNSURE_CODES, Dispatcher
 from dledger_broker.frontend.forwarding import Envelope, Forwarder
@@ -34,7 +34,7 @@ def watch(service: BrokerService, counts: Counter[str]) -> None:
     _watch_offsets(service.parts[OffsetRequests], counts)
     _watch_requests(service.requests, group, counts)
     _before(service.parts[Retention], "_trim_if_due", lambda _, before: counts.update({"log too old": before > 0}))
-    _before(service.parts[PinProcessor].proposed, "delete", lambda *by: counts.update({"lease ended": len(by) == 3}))
+    _before(service.parts[PinRequests].proposed, "delete", lambda *by: counts.update({"lease ended": len(by) == 3}))
 
 
 def _before(owner: object, name: str, see: Callable[..., None]) -> None:
