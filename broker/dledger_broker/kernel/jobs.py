@@ -19,7 +19,7 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 
 from dledger.environment import Cancellable, Environment
 from dledger.errors import NotLeaderError
-from dledger.invariants import InvariantError
+from dledger.invariants import InvariantError, invariant
 from dledger.log import Log
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
@@ -152,6 +152,8 @@ class LeaderJobs:
 
     def open(self, jobs: Sequence[Job], log: Log, writer: UnitWriter) -> None:
         """The node has started: from now on these jobs run whenever it is ready as the leader."""
+        names = [job.name for job in jobs]
+        invariant(len(set(names)) == len(names), "jobs have different names", names=names)
         self._jobs = [_Supervised(job, self, self._env, self._overlay, log, writer) for job in jobs]
         if self._term is not None:
             self.start(self._term)

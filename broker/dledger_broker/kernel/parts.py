@@ -40,8 +40,8 @@ class Gauge(NamedTuple):
 class Part:
     """A feature's part of one node; a part inherits from this and says only what concerns it.
 
-    A node stops in this order: `stop` of all parts, the last one first; `release`; then no request is under way any
-    more, and `close`; `save`, before and after the clients are heard no more.
+    A node stops in this order: its `jobs` end; `stop` of all parts, the last one first; `release`; then no request is
+    under way any more, and `close`; `save`, before and after the clients are heard no more.
     """
 
     @property

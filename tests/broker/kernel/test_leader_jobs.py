@@ -195,6 +195,23 @@ def test_what_a_run_does_that_an_exception_has_ended_means_nothing() -> None:
     assert [handle is job.handles[0] for handle in job.looks] == [True, False]
 
 
+def test_two_exceptions_of_one_run_are_one_failure() -> None:
+    broker, job = opened()
+    (handle,) = job.handles
+
+    def refused(_error: LogError | None) -> None:
+        raise ValueError("the first")
+
+    def propose() -> None:
+        handle.stage_command(put_topic(), handle.guarded(refused))
+        raise ValueError("the second")
+
+    broker.node.stage_error = BusyError("64 MiB wait")
+    handle.call_later(1.0, propose)
+    broker.env.advance(1.0)
+    assert broker.machine.jobs.failures == {"ticking": 1}
+
+
 def test_that_the_log_knows_of_a_lost_leadership_first_is_no_failure() -> None:
     broker, job = opened()
     job.broken = NotLeaderError(None, 1)
@@ -220,6 +237,12 @@ def test_one_job_that_fails_does_not_stop_the_others() -> None:
     broker.env.advance(PERIOD_S * 4 + 1)
     assert len(second.looks) == 4
     assert broker.machine.jobs.failures == {"ticking": 3, "other": 0}
+
+
+def test_two_jobs_have_different_names() -> None:
+    broker = BrokerInMemory()
+    with pytest.raises(InvariantError, match="different names"):
+        broker.machine.jobs.open([Ticking(), Ticking()], broker.node, broker.writer)
 
 
 def test_a_refused_proposal_is_told_to_the_job() -> None:

@@ -1,7 +1,7 @@
 """Pins: positions from which readers need the log kept, each with a lease that the leader ends.
 
 `table.py` has those that are replicated, `proposed.py` what this leader is about to change of them, `requests.py` their
-request codes.
+request codes, `job.py` the end of leases.
 """
 
 from __future__ import annotations
