@@ -110,6 +110,7 @@ class BrokerConfig:
       slow_reader_timeout_ms     how long a connection may stay at `pause_outgoing_bytes` before it is dropped
       idle_timeout_ms            silence after which a connection is closed
       max_forward_bytes          requests that wait for a leader; one more is answered 2
+      max_relayed_calls          requests of the broker that clients have not answered; one more is not sent
 
     Logs
       log_format                 "text" or "json"
@@ -175,6 +176,7 @@ class BrokerConfig:
     slow_reader_timeout_ms: int = 30_000
     idle_timeout_ms: int = 120_000
     max_forward_bytes: int = 64 * MIB
+    max_relayed_calls: int = 1_000
 
     log_format: str = "text"
     log_file: str | Path = ""
@@ -321,6 +323,7 @@ _BOUNDS: Final[tuple[tuple[str, float, float], ...]] = (
     ("slow_reader_timeout_ms", 10, _DAY_MS),
     ("idle_timeout_ms", 10, _DAY_MS),
     ("max_forward_bytes", 1_024, 1 << 32),
+    ("max_relayed_calls", 1, 1_000_000),
 )
 
 _ORDERED: Final = (

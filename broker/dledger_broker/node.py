@@ -280,7 +280,7 @@ class Broker:
             self.counter,
             self._connections,
             service.requests.on_reads,
-            service.gossip.local.channel_lost,
+            service.channel_lost,
         )
         self.registrar = Registrar(machine, group, config)
         service.announcements.attach(self.registrar.told_version, self.registrar.hurry)

@@ -12,6 +12,8 @@ from dledger.statemachine import Leadership
 from dledger_broker.clients.channels import Channels
 from dledger_broker.clients.gossip import GOSSIP_CHANNEL, Gossip
 from dledger_broker.clients.readers import Readers
+from dledger_broker.clients.relay import RELAY_CHANNEL, Relay
+from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.features.sending.send import SendRequests
@@ -55,7 +57,8 @@ class BrokerService:
         self.forwarder = Forwarder(env, group, config, counters, self.requests)
         self.gossip = Gossip(env, group, config.peers, machine.commands.kinds, machine.learn_kinds)
         self.announcements = Announcements(env, machine)
-        self.parts = Parts(self.gossip, channels, Readers())
+        self.relay = Relay(env, group.node_id, self.gossip.local, self.gossip.merged, config, counters)
+        self.parts = Parts(self.gossip, self.relay, channels, Readers())
         self.writer = LogWriter(machine, log, env, store_host)
         roles = Roles(machine, log, group, config.broker_group, counters)
         context = Context(
@@ -75,7 +78,7 @@ class BrokerService:
         for feature in features:
             self.parts.add(feature.build(context))
         self._pulls = self.parts[PullRequests]
-        self.requests.connect(self.forwarder, self.parts[SendRequests], self._pulls, self.parts.routes())
+        self.requests.connect(self.forwarder, self.parts[SendRequests], self._pulls, self.relay, self.parts.routes())
         self._log = log
         self._env = env
         self._commit_push_due = False
@@ -86,12 +89,18 @@ class BrokerService:
         """Exchange requests with the other nodes, index, begin what parts do by themselves."""
         self.forwarder.attach(self._log.request_channel(FORWARD_CHANNEL, self.forwarder.on_request))
         self.gossip.start(self._log.request_channel(GOSSIP_CHANNEL, self.gossip.on_request))
+        self.relay.attach(self._log.request_channel(RELAY_CHANNEL, self.relay.on_request))
         self._log.on_handover(self.machine.hand_over)
         self.machine.start()
         self.machine.checkpointer.remove_leftovers()
         for part in self.parts:
             part.start()
         self.machine.jobs.open([job for part in self.parts for job in part.jobs], self._log, self.writer)
+
+    def channel_lost(self, channel: ClientChannel) -> None:
+        """A client's connection has closed."""
+        self.gossip.local.channel_lost(channel)
+        self.relay.channel_lost(channel)
 
     def release(self) -> None:
         """Answer the requests that are held, and hold no more."""
@@ -109,6 +118,7 @@ class BrokerService:
         for part in reversed(self.parts):
             part.stop()
         self.release()
+        self.relay.close()
         self.forwarder.close()
         await self.requests.close()
         for part in self.parts:

@@ -83,8 +83,9 @@ class FakeClient:
     def break_off(self, error: FrameError) -> None:
         raise error
 
-    def push(self, code: int, ext: dict[str, str]) -> None:
+    def push(self, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = True) -> int:
         self.pushed.append((code, ext))
+        return len(self.pushed)
 
     def send(
         self,

@@ -115,7 +115,7 @@ class Broker:
             self.served.counters,
             set(),
             service.requests.on_reads,
-            service.gossip.local.channel_lost,
+            service.channel_lost,
         )
         GroupSettings(self.memory.machine, self.memory.env, self.config)
         self.served.settle()

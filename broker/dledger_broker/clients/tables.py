@@ -88,6 +88,8 @@ class ClientChannel(Protocol):
     """The connection that a client's heartbeats come through; a request that another node passed on came over none."""
 
     address: HostAddress
+    key: str
+    """Its name, which no other channel has."""
     client_ids: set[str]
     """Who heartbeats through it."""
     serialize_type: int
@@ -95,8 +97,8 @@ class ClientChannel(Protocol):
     wants_leader_notices: bool
     """The client asked to be told of every new leader."""
 
-    def push(self, code: int, ext: dict[str, str]) -> None:
-        """Send a oneway request to the client."""
+    def push(self, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = True) -> int:
+        """Send a request to the client; returns its number, which an answer to one that is not oneway repeats."""
 
 
 class _Local:
@@ -187,6 +189,11 @@ class LocalClients:
                 seen.add(id(channel))
                 yield channel
 
+    def channel_of(self, client_id: str) -> ClientChannel | None:
+        """The channel of a client that heartbeats to this node."""
+        local = self._locals.get(client_id)
+        return None if local is None else local.channel
+
     def _forget(self, client_id: str) -> None:
         local = self._locals.pop(client_id, None)
         if local is not None:
@@ -264,6 +271,16 @@ class MergedClients:
             for client_id in table.consumers(group):
                 found.setdefault(client_id, table.rows[client_id])
         return [found[client_id] for client_id in sorted(found)]
+
+    def nodes_of(self, client_id: str) -> list[str]:
+        """The nodes that a client heartbeats to, this one first."""
+        return [node_id for node_id, table in self._tables.items() if client_id in table.rows]
+
+    def producers(self, group: str) -> Iterator[tuple[str, str]]:
+        """The clients of a producer group, each as (node, client id); one that heartbeats to several comes again."""
+        for node_id, table in self._tables.items():
+            for client_id in table.producers(group):
+                yield node_id, client_id
 
     def consumers(self, group: str) -> Iterator[ConsumerData]:
         """What the members of a group say of it; a client that heartbeats to several nodes comes several times."""

@@ -216,13 +216,19 @@ class ClientConnection(asyncio.Protocol):
     def refuse(self, term: int) -> None:
         """Never called: only a forwarded request is refused."""
 
-    def push(self, code: int, ext: dict[str, str]) -> None:
+    def push(self, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = True) -> int:
         """See `ClientChannel`. The request's number is never 0, which some clients replace by one of their own."""
         self._next_opaque += 1
         command = RemotingCommand(
-            code, opaque=self._next_opaque, flag=FLAG_ONEWAY, ext=ext, serialize_type=self.serialize_type
+            code,
+            opaque=self._next_opaque,
+            flag=FLAG_ONEWAY if oneway else 0,
+            ext=ext,
+            body=body,
+            serialize_type=self.serialize_type,
         )
         self._send((encode_command(command),))
+        return command.opaque
 
     def _send(self, parts: Sequence[Buffer]) -> None:
         if not self._out:

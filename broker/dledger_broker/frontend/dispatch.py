@@ -15,9 +15,10 @@ from dledger_broker.errors import NoSuchQueue, wire_error
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
-from dledger_broker.kernel.requests import Channel, Origin, Read, Request, read_request
+from dledger_broker.kernel.requests import Channel, Origin, Read, Request, request_of
 from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
 from dledger_remoting.codes import ResponseCode, request_code_name
+from dledger_remoting.command import RemotingCommand, decode_command
 from dledger_remoting.errors import (
     FrameError,
     MessageIllegal,
@@ -25,7 +26,7 @@ from dledger_remoting.errors import (
     RemotingError,
     RequestCodeNotSupported,
 )
-from dledger_remoting.frame import MAX_FRAME_BYTES, FrameBounds
+from dledger_remoting.frame import MAX_FRAME_BYTES, Frame, FrameBounds
 from dledger_remoting.hotpath import PullFields, decode_pull_json
 
 _logger = logging.getLogger(__name__)
@@ -74,6 +75,13 @@ class Pulls(Protocol):
         """Answer a pull, or hold it."""
 
 
+class Answers(Protocol):
+    """`clients.relay.Relay`."""
+
+    def take_answer(self, channel: str, command: RemotingCommand) -> None:
+        """A client has answered, over this channel, what the broker asked it."""
+
+
 class Dispatcher:
     """Dispatches all requests of one node. `connect` names the handlers before the first one."""
 
@@ -94,10 +102,14 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sends: Sends
         self._pulls: Pulls
+        self._answers: Answers
         self._forwarder: Forwarder
 
-    def connect(self, forwarder: Forwarder, sends: Sends, pulls: Pulls, table: Mapping[int, Route]) -> None:
+    def connect(
+        self, forwarder: Forwarder, sends: Sends, pulls: Pulls, answers: Answers, table: Mapping[int, Route]
+    ) -> None:
         """Name who handles what."""
+        self._answers = answers
         self._forwarder = forwarder
         self._sends = sends
         self._pulls = pulls
@@ -158,9 +170,11 @@ class Dispatcher:
                 self._begin(request)
                 self._guard(request, partial(self._pulls.pull, request, pull.ext))
                 return
-        general = read_request(origin, serialize_type, header, body, received)
-        if general is None:
+        command = decode_command(Frame(serialize_type, header, body))
+        if command.flag & _RESPONSE:
+            self._answers.take_answer(origin.key, command)
             return
+        general = request_of(origin, command, header, body, received)
         self._begin(general)
         if origin.forwards and self.route(general.code).needs is not Needs.NOTHING:
             self._forwarder.pass_on(general)

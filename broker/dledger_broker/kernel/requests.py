@@ -213,12 +213,17 @@ def read_request(origin: Origin, serialize_type: int, header: bytes, body: bytes
     command = decode_command(Frame(serialize_type, header, body))
     if command.flag & FLAG_RESPONSE:
         return None
+    return request_of(origin, command, header, body, received)
+
+
+def request_of(origin: Origin, command: RemotingCommand, header: bytes, body: bytes, received: float) -> Request:
+    """The request whose header was decoded as `command`."""
     return Request(
         origin,
         command.code,
         command.opaque,
         command.flag,
-        serialize_type,
+        command.serialize_type,
         header,
         body,
         received,
