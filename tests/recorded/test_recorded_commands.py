@@ -4,6 +4,7 @@ import msgspec
 
 from dledger.format import COMMAND_HEADER_BYTES, iter_commands
 from dledger_broker.features import COMMANDS
+from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
@@ -68,6 +69,12 @@ EXAMPLES: list[tuple[str, Command]] = [
     ("a pin", PutPin("job", 1 << 40, 3_600_000, 1_700_000_000_000)),
     ("a pin of nothing", PutPin("", 0, 0, 0)),
     ("pins given up", DeletePins(("job", "other"))),
+    ("a due message, and one that was not written", AddTimers.of([(1_700_000_000_000, 1 << 40, 300), (0, 0, 0)])),
+    ("fired messages", FireTimers.of([(1_700_000_000_000, 1 << 40, 300), (1_700_000_000_000, 0, 91)])),
+    ("a cancelled message", CancelTimers.of([((1 << 63) - 1, 300, 0xFFFFFFFF)])),
+    ("a moved message", MoveTimers.of([(1, 2, 3)])),
+    ("nothing moved", MoveTimers(b"")),
+    ("the end of messages below a position", EndTimers(1 << 40)),
     ("one remembered row", RememberSends(bytes(range(14)))),
     ("remembered rows", RememberSends(bytes(range(256))[: 14 * 18])),
     ("limits of what is remembered", LimitSends(120_000, 5_000_000)),

@@ -9,6 +9,7 @@ import pytest
 
 from dledger.statemachine import CommittedEntry
 from dledger_broker.features import COMMANDS, FEATURES
+from dledger_broker.features.delay.commands import AddTimers, EndTimers, FireTimers
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
@@ -135,6 +136,11 @@ def remembered_no_more(replica: Replica) -> None:
     replica.apply(LimitSends(0, 0))
 
 
+def timers(replica: Replica) -> None:
+    replica.apply(AddTimers.of([(STORE_MS, 1 << 20, 300), (STORE_MS + 1, 2 << 20, 400), (STORE_MS, 3 << 20, 500)]))
+    replica.apply(FireTimers.of([(STORE_MS, 3 << 20, 500)]), EndTimers(1 << 20))
+
+
 def many_topics(replica: Replica) -> None:
     for number in range(MANY):
         replica.apply(PutTopic(TopicConfig(f"topic-{number}", 1, 1, attributes={"n": str(number)}), STORE_MS))
@@ -176,7 +182,7 @@ def fill_eras(replica: Replica, window_ms: int, step: int = 4_000) -> None:
 
 
 def everything(replica: Replica) -> None:
-    for fill in (queues, topics, groups, offsets_with_committers, features, ordinal, pins, remembered_sends):
+    for fill in (queues, topics, groups, offsets_with_committers, features, ordinal, pins, remembered_sends, timers):
         fill(replica)
 
 
@@ -201,6 +207,7 @@ STATES: tuple[Callable[[Replica], None], ...] = (
     limits_alone,
     remembered_sends,
     remembered_no_more,
+    timers,
     many_topics,
     many_queues,
     many_groups,

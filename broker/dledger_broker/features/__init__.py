@@ -10,6 +10,7 @@ from typing import Final
 
 from dledger_broker.features import (
     client_membership,
+    delay,
     group_settings,
     groups,
     offsets,
@@ -29,6 +30,7 @@ FEATURES: Final = (
     groups.FEATURE,
     offsets.FEATURE,
     client_membership.FEATURE,
+    delay.FEATURE,
     sending.FEATURE,
     pulling.FEATURE,
     queries.FEATURE,

@@ -21,7 +21,10 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.tables import Frame
 
 FORMAT: Final = 1
-FRAME_ORDER: Final = ("topics", "queues", "groups", "offsets", "features", "ordinal", "pins", "sends", "run")
+FRAME_ORDER: Final = (
+    *("topics", "queues", "groups", "offsets", "features", "ordinal", "pins", "sends", "run"),
+    *("timers", "ended-timers"),
+)
 """The order of frames by their kinds; frames that are not listed follow in the order of their tables."""
 
 

@@ -47,7 +47,7 @@ class BrokerState:
         ]
         self._owners = {command: table for commands, table in owners for command in commands.values()}
         self._raw_handlers: Mapping[int, RawHandler] = {
-            kind: table.apply_raw
+            kind: table.raw_handler(command)
             for commands, table in owners
             for kind, command in commands.items()
             if issubclass(command, RawCommand)

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Generic, TypeAlias, TypeVar
 import msgspec
 
 from dledger.statemachine import CommittedEntry
-from dledger_broker.kernel.commands import Command
+from dledger_broker.kernel.commands import Command, RawHandler
 from dledger_broker.kernel.queues import TopicState
 
 Frame: TypeAlias = msgspec.Struct
@@ -42,6 +42,11 @@ class Table:
     def apply_raw(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
         """Apply the payload of its one `RawCommand`; raises `CorruptionError` for one that does not fit."""
         raise NotImplementedError
+
+    def raw_handler(self, command: type[Command]) -> RawHandler:
+        """What applies payloads of a `RawCommand` of its own; a table that has several tells them apart here."""
+        _ = command
+        return self.apply_raw
 
     def batch_applied(self, now: Callable[[], float]) -> None:
         """Entries were applied that had been committed together: the moment for what each replica notes by its own

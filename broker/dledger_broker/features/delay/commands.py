@@ -1,0 +1,105 @@
+"""Commands about due messages: lists of rows, each a message that waits in the log until it is due.
+
+A row names a stored record and when it is due. It is pending from the command that adds it until one says that it is
+fired, cancelled, moved or ended. Payloads, big-endian:
+
+| kind | command | payload |
+|---|---|---|
+| 33 | `AddTimers` | rows, with the records in the same unit |
+| 34 | `FireTimers` | rows, with the copies in their real topics in the same unit |
+| 35 | `CancelTimers` | rows |
+| 36 | `MoveTimers` | rows; copies at the log's end and their `AddTimers` stand in the same unit |
+| 37 | `EndTimers` | position (8 bytes): all rows below it are ended |
+
+| bytes of a row | |
+|---|---|
+| 8 | when it is due, ms since 1970 |
+| 8 | position of the record |
+| 4 | size of the record; 0: no record was written for this row, it says nothing |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final, Self, TypeAlias, TypeVar
+
+from dledger.errors import CorruptionError
+from dledger_broker.kernel.commands import Kinds, RawCommand
+
+ROW: Final = Struct(">QQI")
+POSITION: Final = Struct(">Q")
+
+TimerRow: TypeAlias = tuple[int, int, int]
+"""When it is due (ms since 1970), position and size of its record."""
+
+R = TypeVar("R", bound="TimerRows")
+
+
+class TimerRows(RawCommand, frozen=True):
+    """A command whose payload is rows."""
+
+    rows: bytes
+
+    def to_payload(self) -> bytes:
+        """See `RawCommand`."""
+        return self.rows
+
+    @classmethod
+    def from_payload(cls, payload: bytes | memoryview) -> Self:
+        """See `RawCommand`."""
+        if len(payload) % ROW.size:
+            raise CorruptionError(f"{cls.__name__}: {len(payload)} bytes are no rows of {ROW.size}")
+        return cls(bytes(payload))
+
+    @classmethod
+    def of(cls, rows: Iterable[TimerRow]) -> Self:
+        """The command about these rows."""
+        return cls(b"".join(ROW.pack(*row) for row in rows))
+
+
+class AddTimers(TimerRows, frozen=True):
+    """Rows whose records stand in the same unit."""
+
+
+class FireTimers(TimerRows, frozen=True):
+    """Rows that were due: their messages stand in their real topics, in the same unit, if these topics are there."""
+
+
+class CancelTimers(TimerRows, frozen=True):
+    """Rows that are never to be fired."""
+
+
+class MoveTimers(TimerRows, frozen=True):
+    """Rows whose records were written again at the log's end, so that the log can be trimmed where they stood."""
+
+
+class EndTimers(RawCommand, frozen=True):
+    """All rows below a position, which the log is about to lose: their messages are lost."""
+
+    below: int
+
+    def to_payload(self) -> bytes:
+        """See `RawCommand`."""
+        return POSITION.pack(self.below)
+
+    @classmethod
+    def from_payload(cls, payload: bytes | memoryview) -> EndTimers:
+        """See `RawCommand`."""
+        if len(payload) != POSITION.size:
+            raise CorruptionError(f"EndTimers: {len(payload)} bytes are no position")
+        return cls(*POSITION.unpack(payload))
+
+
+ADD_KIND: Final = 33
+FIRE_KIND: Final = 34
+CANCEL_KIND: Final = 35
+MOVE_KIND: Final = 36
+END_KIND: Final = 37
+DELAY_COMMANDS: Final[Kinds] = {
+    ADD_KIND: AddTimers,
+    FIRE_KIND: FireTimers,
+    CANCEL_KIND: CancelTimers,
+    MOVE_KIND: MoveTimers,
+    END_KIND: EndTimers,
+}
