@@ -7,12 +7,13 @@ from dledger.errors import CorruptionError
 from dledger.format import encode_command, iter_commands
 from dledger.invariants import InvariantError
 from dledger_broker.features import COMMANDS
+from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, LimitSends, RememberSends
-from dledger_broker.kernel.commands import LAST_BASE_KIND, CommandRegistry
+from dledger_broker.kernel.commands import FIRST_KIND, LAST_BASE_KIND, CommandRegistry
 from dledger_broker.kernel.members import Features, SetOrdinal
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.kernel.trims import TrimQueues
@@ -32,6 +33,11 @@ EXAMPLES = [
     DeletePins(("job", "other")),
     RememberSends(bytes(range(28))),
     LimitSends(120_000, 5_000_000),
+    AddTimers.of([(1_700_000_000_000, 1 << 40, 300)]),
+    FireTimers.of([(1_700_000_000_000, 1 << 40, 300)]),
+    CancelTimers.of([(1_700_000_000_000, 1 << 40, 300)]),
+    MoveTimers.of([(1_700_000_000_000, 1 << 40, 300)]),
+    EndTimers(1 << 40),
 ]
 
 
@@ -48,9 +54,9 @@ def test_remembered_rows_that_are_none_stop_the_replica(size: int):
         COMMANDS.decode(REMEMBER_SENDS, bytes(size))
 
 
-def test_kinds_follow_those_of_the_log_without_a_gap():
-    assert sorted(COMMANDS.types) == list(range(16, 16 + len(COMMANDS.types)))
-    assert LAST_BASE_KIND == 23
+def test_kinds_follow_those_of_the_log_and_base_kinds_have_no_gap():
+    assert COMMANDS.kinds[: LAST_BASE_KIND - FIRST_KIND + 1] == tuple(range(FIRST_KIND, LAST_BASE_KIND + 1))
+    assert (FIRST_KIND, LAST_BASE_KIND) == (16, 23)
     assert {type(command) for command in EXAMPLES} == set(COMMANDS.types.values())
 
 
