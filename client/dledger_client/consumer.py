@@ -17,8 +17,8 @@ import msgspec
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import InvalidParameter, SubscriptionParseFailed
+from dledger_remoting.filters.tags import SUBSCRIBE_ALL, TagFilter
 from dledger_remoting.heartbeat import HeartbeatData
-from dledger_remoting.tags import SUBSCRIBE_ALL, TagFilter
 from dledger_remoting.topics import retry_topic, validate_group, validate_topic
 
 from .arguments import above_zero, at_least, checked

@@ -13,6 +13,7 @@ import msgspec
 from dledger_remoting.bodies import ConsumerList, decode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import RemotingError
+from dledger_remoting.filters.tags import TagFilter
 from dledger_remoting.headers import ConsumerGroupHeader, UnregisterClientHeader, encode_ext
 from dledger_remoting.heartbeat import (
     ConsumeFromWhere,
@@ -22,7 +23,6 @@ from dledger_remoting.heartbeat import (
     MessageModel,
     SubscriptionData,
 )
-from dledger_remoting.tags import TagFilter
 from dledger_remoting.topics import is_retry_topic
 
 from .core import ClientCore

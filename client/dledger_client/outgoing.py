@@ -12,10 +12,10 @@ from dledger_remoting import properties as names
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.compression import compress
 from dledger_remoting.errors import InvalidParameter
+from dledger_remoting.filters.tags import is_one_tag
 from dledger_remoting.ids import UniqueKeyGenerator
 from dledger_remoting.properties import NAME_END, RESERVED_NAMES, VALUE_END
 from dledger_remoting.record import MAX_MESSAGE_BYTES, MAX_PROPERTIES_BYTES
-from dledger_remoting.tags import is_one_tag
 from dledger_remoting.topics import SEND_FORBIDDEN_TOPICS, is_retry_topic, validate_topic
 
 from .arguments import check

@@ -16,7 +16,7 @@ from dledger_remoting.errors import (
     SubscriptionParseFailed,
     SystemBusy,
 )
-from dledger_remoting.tags import SUBSCRIBE_ALL, TagFilter
+from dledger_remoting.filters.tags import SUBSCRIBE_ALL, TagFilter
 from dledger_remoting.topics import validate_group
 
 from .arguments import above_zero, at_least, checked

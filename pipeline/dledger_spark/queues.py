@@ -36,7 +36,7 @@ _GONE: Final = frozenset({_NOT_FOUND, _OFFSET_MOVED, _TOPIC_NOT_EXIST})
 """The node has applied what the plan knew of: what is not there is not there any more."""
 _SUBSCRIPTION: Final = 4
 _MAX_EXPRESSION_CHARS: Final = 32_767
-"""Brokers refuse longer ones; `dledger_remoting.tags` has the number, but is not on every executor."""
+"""Brokers refuse longer ones; `dledger_remoting.filters.tags` has the number, but is not on every executor."""
 _MAX_MESSAGES: Final = 1024
 _MAX_BYTES: Final = 256 << 10
 _GATHERED_BYTES: Final = 1 << 20

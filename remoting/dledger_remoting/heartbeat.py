@@ -13,8 +13,8 @@ import msgspec
 
 from .bodies import decode_body
 from .errors import BodyError
+from .filters.tags import SUBSCRIBE_ALL, java_hash, split_tags
 from .integers import Int64
-from .tags import SUBSCRIBE_ALL, java_hash, split_tags
 
 EXPRESSION_TAG: Final = "TAG"
 EXPRESSION_SQL92: Final = "SQL92"

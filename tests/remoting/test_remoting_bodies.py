@@ -12,6 +12,7 @@ from dledger_remoting.bodies import ConsumerList, KVTable, TopicList, decode_bod
 from dledger_remoting.compression import Compression, compress, decompress
 from dledger_remoting.errors import BodyError, InvalidParameter, SubscriptionParseFailed
 from dledger_remoting.fastjson import encode_fastjson, to_standard_json
+from dledger_remoting.filters.tags import TagFilter, java_hash, tag_code
 from dledger_remoting.heartbeat import (
     ConsumeFromWhere,
     ConsumerData,
@@ -43,7 +44,6 @@ from dledger_remoting.route import (
     encode_route,
     wants_standard_json,
 )
-from dledger_remoting.tags import TagFilter, java_hash, tag_code
 from dledger_remoting.topics import (
     MessageQueue,
     SubscriptionGroupConfig,

@@ -8,8 +8,8 @@ import pytest
 from fake_log import FIRST_POSITION, GROUP, HOST, FakeLog, FakeNode, served
 
 from dledger_remoting.command import RemotingCommand, make_response
+from dledger_remoting.filters.tags import MAX_EXPRESSION_CHARS
 from dledger_remoting.record import MessageRecord, encode_record
-from dledger_remoting.tags import MAX_EXPRESSION_CHARS
 from dledger_spark.errors import DataLossError
 from dledger_spark.offsets import Queue
 from dledger_spark.partitions import QueueRange, Source

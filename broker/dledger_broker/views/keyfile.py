@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dledger.store.disk import Disk, File
-from dledger_remoting.tags import java_hash
+from dledger_remoting.filters.tags import java_hash
 
 HEADER: Final = Struct(">qqqqii")
 HEADER_BYTES: Final = 40

@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from dledger_broker.views.units import UNIT, UNIT_BYTES
-from dledger_remoting.tags import TagFilter
+from dledger_remoting.filters.tags import TagFilter
 
 MAX_SCANNED_UNITS: Final = 800
 """Units that one read looks at when a filter rejects them: 16,000 bytes."""

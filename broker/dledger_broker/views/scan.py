@@ -17,9 +17,9 @@ import numpy as np
 from dledger_broker.views.columns import as_rows, bytes_at, heads_at, record_starts
 from dledger_broker.views.units import UNIT, UNIT_BYTES, UNIT_TYPE
 from dledger_remoting.errors import RecordError
+from dledger_remoting.filters.tags import tag_code
 from dledger_remoting.properties import TAGS, find_property
 from dledger_remoting.record import MAGIC_V1, RECORD_HEAD_BYTES, SYS_HOST_MASK, scan_records
-from dledger_remoting.tags import tag_code
 
 TopicRun: TypeAlias = tuple[bytes, int, int, bytes]
 """Records that follow one another in a queue: topic, queue id, queue offset after the last, their units."""

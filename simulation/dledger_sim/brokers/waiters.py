@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.tags import TagFilter
+from dledger_remoting.filters.tags import TagFilter
 from dledger_sim.brokers.clients import Client, pull_fields
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.workload import Workload

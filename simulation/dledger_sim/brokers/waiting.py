@@ -21,9 +21,9 @@ from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request
 from dledger_broker.views.reading import GetResult
 from dledger_remoting.codes import ResponseCode
+from dledger_remoting.filters.tags import TagFilter
 from dledger_remoting.headers_consume import PULL_SUSPEND
 from dledger_remoting.hotpath import PullFields
-from dledger_remoting.tags import TagFilter
 from dledger_sim.brokers.expected import Stored
 from dledger_sim.brokers.truth import Truth
 from dledger_sim.log.group import Life

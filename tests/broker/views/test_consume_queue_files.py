@@ -23,7 +23,7 @@ from dledger_broker.views.unitfiles import (
 )
 from dledger_broker.views.unitreader import read_units
 from dledger_broker.views.units import FILLER, UNIT, UNIT_BYTES, UNITS_PER_FILE, first_where
-from dledger_remoting.tags import tag_code
+from dledger_remoting.filters.tags import tag_code
 
 DIRECTORY = "consumequeue/orders/3"
 LAYOUT = FileLayout(16)

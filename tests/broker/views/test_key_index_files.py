@@ -27,8 +27,8 @@ from dledger_broker.views.keyfile import (
 from dledger_broker.views.keyindex import KeyIndex
 from dledger_broker.views.keyscan import record_keys
 from dledger_broker.views.keysearch import FAR_BEHIND_BYTES, core_share
+from dledger_remoting.filters.tags import java_hash
 from dledger_remoting.record import RecordRef
-from dledger_remoting.tags import java_hash
 
 SMALL_LAYOUT = IndexLayout(slots=4, entries=6)
 FOREVER = (0, 1 << 60)

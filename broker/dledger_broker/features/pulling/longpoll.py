@@ -9,8 +9,8 @@ from typing import Final
 from dledger.environment import Cancellable, Environment
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request
+from dledger_remoting.filters.tags import TagFilter
 from dledger_remoting.hotpath import PullFields
-from dledger_remoting.tags import TagFilter
 
 _SPARE: Final = 1_024
 """Deadlines of pulls that were answered early are cleared away once they outnumber those that wait by so many."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus, outside, select, units_to_read
-from dledger_remoting.tags import TagFilter
+from dledger_remoting.filters.tags import TagFilter
 
 
 class QueueReads:

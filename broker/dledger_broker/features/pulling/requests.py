@@ -42,6 +42,7 @@ from dledger_remoting.errors import (
     SubscriptionNotLatest,
     TopicNotExist,
 )
+from dledger_remoting.filters.tags import TagFilter
 from dledger_remoting.headers import PullMessageHeader, decode_ext
 from dledger_remoting.headers_consume import (
     PULL_CLASS_FILTER,
@@ -51,7 +52,6 @@ from dledger_remoting.headers_consume import (
 )
 from dledger_remoting.heartbeat import EXPRESSION_TAG
 from dledger_remoting.hotpath import PullFields, pull_response_head
-from dledger_remoting.tags import TagFilter
 from dledger_remoting.topics import SubscriptionGroupConfig, is_readable, is_system_group, validate_group
 
 MAX_ANSWER_BYTES: Final = 256 << 10

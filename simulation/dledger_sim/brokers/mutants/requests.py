@@ -22,9 +22,9 @@ from dledger_broker.kernel.requests import Request
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY
+from dledger_remoting.filters.tags import TagFilter
 from dledger_remoting.headers import DeleteTopicHeader, UpdateConsumerOffsetHeader, decode_ext
 from dledger_remoting.hotpath import PullFields
-from dledger_remoting.tags import TagFilter
 from dledger_sim.brokers.schedules import commits, crossings
 from dledger_sim.brokers.schedules import requests as request_schedules
 from dledger_sim.log.mutants.catalogue import Catalogue

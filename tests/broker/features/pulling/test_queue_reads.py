@@ -9,7 +9,7 @@ from dledger_broker.testing import BrokerInMemory, Message
 from dledger_broker.views.reading import MAX_SCANNED_UNITS, ReadStatus, select
 from dledger_broker.views.unitfiles import queue_directory
 from dledger_broker.views.units import UNIT, UNIT_BYTES
-from dledger_remoting.tags import TagFilter, tag_code
+from dledger_remoting.filters.tags import TagFilter, tag_code
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from dledger_broker.testing import START_MS, BrokerInMemory
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, encode_command, encode_json_header
+from dledger_remoting.filters.tags import tag_code
 from dledger_remoting.frame import join_frame
 from dledger_remoting.ids import offset_message_id
 from dledger_remoting.properties import parse_properties
-from dledger_remoting.tags import tag_code
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 

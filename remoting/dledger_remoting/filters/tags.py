@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from .errors import SubscriptionParseFailed
+from dledger_remoting.errors import SubscriptionParseFailed
 
 SUBSCRIBE_ALL: Final = "*"
 _BLANKS: Final = "".join(map(chr, range(33)))

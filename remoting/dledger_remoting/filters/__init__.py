@@ -1,0 +1,1 @@
+"""Filters of subscriptions: which messages a consumer group wants of a topic."""
