@@ -1,0 +1,67 @@
+"""SQL92 filters: expressions on the properties of a message, parsed once and kept.
+
+They mean what they mean in RocketMQ: see `parsing.py` for the grammar, `closures.py` and `values.py` for the meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from dledger_remoting.filters.closures import Names, Values, condition
+from dledger_remoting.filters.parsing import parse_sql92
+from dledger_remoting.filters.tags import SHORT_CHARS
+from dledger_remoting.filters.values import Incomparable
+from dledger_remoting.properties import find_property, parse_properties
+
+_MAX_SOUGHT: Final = 8
+"""More properties than these are found by parsing all of a message's."""
+
+
+class SqlFilter:
+    """A parsed expression. Immutable, so that all subscriptions with the same text share one."""
+
+    __slots__ = ("_matches", "_names", "_sought", "expression")
+
+    def __init__(self, expression: str) -> None:
+        """Parse an expression. Raises `SubscriptionParseFailed` that names line and column of the fault."""
+        names: Names = {}
+        self._matches = condition(parse_sql92(expression), names)
+        self._names = tuple(names)
+        self._sought = tuple(name.encode() for name in names)
+        self.expression = expression
+
+    @staticmethod
+    def parse(expression: str) -> SqlFilter:
+        """The filter of a text, the same one as long as it is kept. Raises as the constructor does."""
+        return (_parse_short if len(expression) <= SHORT_CHARS else _parse_long)(expression)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The properties that the expression names."""
+        return self._names
+
+    def matches(self, properties: Mapping[str, str]) -> bool:
+        """True if a message with these properties matches."""
+        return self._holds([properties.get(name) for name in self._names])
+
+    def matches_text(self, properties: bytes) -> bool:
+        """True if a message matches whose record holds this property text."""
+        if len(self._sought) > _MAX_SOUGHT:
+            return self.matches(parse_properties(properties))
+        values: list[str | None] = []
+        for name in self._sought:
+            value = find_property(properties, name)
+            values.append(None if value is None else value.decode(errors="replace"))
+        return self._holds(values)
+
+    def _holds(self, values: Values) -> bool:
+        try:
+            return self._matches(values) is True
+        except Incomparable:
+            return False
+
+
+_parse_short: Final = lru_cache(maxsize=1024)(SqlFilter)
+_parse_long: Final = lru_cache(maxsize=64)(SqlFilter)
