@@ -53,7 +53,7 @@ class BrokerService:
         self.config = config
         self.machine = machine
         self.group = group
-        self.requests = Dispatcher(group, counters, log, env.now, config.max_frame_bytes)
+        self.requests = Dispatcher(group, counters, log, env.now, config.max_frame_bytes, machine.activation)
         self.forwarder = Forwarder(env, group, config, counters, self.requests)
         self.gossip = Gossip(env, group, config.peers, machine.commands.kinds, machine.learn_kinds)
         self.announcements = Announcements(env, machine)
@@ -76,7 +76,7 @@ class BrokerService:
             self.parts,
         )
         for feature in features:
-            self.parts.add(feature.build(context))
+            self.parts.build(feature, context)
         self._pulls = self.parts[PullRequests]
         self.requests.connect(self.forwarder, self.parts[SendRequests], self._pulls, self.relay, self.parts.routes())
         self._log = log

@@ -10,6 +10,7 @@ from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
+from dledger_broker.kernel.activation import ActivateFeatures
 from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND, Command
 from dledger_broker.kernel.members import Features, SetOrdinal
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
@@ -79,6 +80,8 @@ EXAMPLES: list[tuple[str, Command]] = [
     ("remembered rows", RememberSends(bytes(range(256))[: 14 * 18])),
     ("limits of what is remembered", LimitSends(120_000, 5_000_000)),
     ("nothing is remembered", LimitSends(0, 0)),
+    ("features that are used from here on", ActivateFeatures(("delay", "locks"))),
+    ("no feature", ActivateFeatures(())),
 ]
 
 OLDER: list[tuple[str, int, object, Command]] = [

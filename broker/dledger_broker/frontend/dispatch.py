@@ -13,6 +13,7 @@ from dledger.invariants import InvariantError
 from dledger.log import Log
 from dledger_broker.errors import NoSuchQueue, wire_error
 from dledger_broker.frontend.forwarding import Forwarder
+from dledger_broker.kernel.activating import Activation
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Channel, Origin, Read, Request, request_of
@@ -92,11 +93,13 @@ class Dispatcher:
         node: Log,
         now: Callable[[], float],
         max_frame_bytes: int,
+        activation: Activation,
     ) -> None:
         self._group = group
         self._counters = counters
         self._node = node
         self._now = now
+        self._activation = activation
         self._max_frame_bytes = min(max_frame_bytes, MAX_FRAME_BYTES)
         self._table: Mapping[int, Route] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -211,8 +214,16 @@ class Dispatcher:
             self._forwarder.pass_on(request)
         elif route.needs is Needs.CONFIRMED_LEADER and not request.confirmed:
             self.confirm(request)
+        elif route.feature is not None and not self._activation.is_active(route.feature):
+            self._guard(request, partial(self._activation.require, route.feature))
         else:
             self._guard(request, partial(route.handler, request))
+
+    def require_understood(self, code: int, leader: str) -> None:
+        """See `forwarding.Handling.require_understood`."""
+        feature = self.route(code).feature
+        if feature is not None:
+            self._activation.require_at(leader, feature)
 
     def _guard(self, request: Request, handle: Callable[[], None]) -> None:
         try:

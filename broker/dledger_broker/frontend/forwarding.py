@@ -143,6 +143,9 @@ class Handling(Protocol):
     def run(self, request: Request) -> None:
         """Handle a request that waited here until this node became the leader."""
 
+    def require_understood(self, code: int, leader: str) -> None:
+        """Raise `SystemBusy` if the leader may be too old for a request of a feature that is not active yet."""
+
 
 class Forwarder:
     """Both ends of the forwarding channel of one node."""
@@ -234,6 +237,11 @@ class Forwarder:
         origin = request.origin
         if self._channel is None or leader == self._group.node_id:
             return False
+        try:
+            self._handling.require_understood(request.code, leader)
+        except SystemBusy as error:
+            request.fail(error)
+            return True
         envelope = Envelope(
             origin.key,
             origin.address.ip,

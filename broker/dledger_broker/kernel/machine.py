@@ -32,6 +32,7 @@ from dledger.statemachine import CommittedEntry, Leadership, Restore
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.identity import read_identity
 from dledger.types import SnapshotMeta
+from dledger_broker.kernel.activating import Activation
 from dledger_broker.kernel.applying_records import dispatch, redispatch, scan_entry
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done, QueueRun, StagedContext
@@ -80,9 +81,9 @@ class BrokerMachine:
     `on_arrival(queues)` is called after each batch of entries with the queues that got messages, some more than once;
     the messages can be read by then. The callbacks in `on_topics_changed` and `on_groups_changed` come before the
     contexts of the change, and when a snapshot replaced everything; those in `on_members_changed` when a member
-    understands other command kinds; those in `on_leadership_changed` at every change of role, term or leader. Before
-    these, those in `on_unready` if this replica takes no proposals now, with the error for whoever waits to propose;
-    those in `before_handover` are called while it still does.
+    understands other command kinds, or a feature has become active; those in `on_leadership_changed` at every change of
+    role, term or leader. Before these, those in `on_unready` if this replica takes no proposals now, with the error for
+    whoever waits to propose; those in `before_handover` are called while it still does.
     `jobs` are what a leader does by itself, `trims_under_way` its overlay of trims.
     """
 
@@ -142,6 +143,8 @@ class BrokerMachine:
         self.overlay = Overlay(self.commands, self)
         self.jobs = LeaderJobs(env, self.overlay)
         self._kinds = ToldKinds(self.config.node_id, self.commands.kinds, self.overlay, self)
+        self.activation = Activation(self.overlay, self, env)
+        self.on_members_changed.append(self.activation.check)
         self.proposals = TopicProposals(self.overlay, self, env)
 
     # ---------------------------------------------------------------- life
@@ -239,6 +242,7 @@ class BrokerMachine:
             if leadership.ready:
                 self._finish_recovery()
                 self._kinds.record_all()
+                self.activation.check()
             else:
                 error = NotLeaderError(leadership.leader_id, leadership.term)
                 for discard in self.on_unready:
@@ -323,6 +327,10 @@ class BrokerMachine:
         """True if every member of the group understands a command, so that it may be proposed."""
         members = [member.node_id for member in self.log.membership.members]
         return self.state.members.understood_by_all(self.commands.kind_of(command), members)
+
+    def is_active(self, feature: str) -> bool:
+        """True once the group uses a feature that is declared as activated, as far as this node has applied."""
+        return self.activation.is_active(feature)
 
     def learn_kinds(self, node_id: str, kinds: tuple[int, ...]) -> None:
         """A member has told which command kinds it understands: the leader records it, this one or a later one."""

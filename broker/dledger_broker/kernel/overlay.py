@@ -8,6 +8,7 @@ from functools import partial
 
 from dledger.errors import LogError
 from dledger.invariants import invariant
+from dledger_broker.kernel.activation import ACTIVATE_FEATURES
 from dledger_broker.kernel.commands import LAST_BASE_KIND, Command, CommandRegistry
 from dledger_broker.kernel.contexts import CommandContext, Done
 from dledger_broker.kernel.replica import Replica
@@ -28,7 +29,7 @@ class Overlay:
         self._replica = replica
 
     def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
-        """Propose one command; every member must understand its kind. `privileged`: see `Node.stage`."""
+        """Propose one command, whose kind may be proposed now. `privileged`: see `Node.stage`."""
         self.require_understood(self._commands.kind_of(type(command)))
         try:
             encoded = self._commands.encode(command)
@@ -36,14 +37,26 @@ class Overlay:
         except LogError as error:
             done(error)
 
+    def kind_of(self, command: type[Command]) -> int:
+        """The kind under which commands of a type are written."""
+        return self._commands.kind_of(command)
+
     def require_understood(self, kind: int) -> None:
-        """Check that every member understands a command kind that is about to be proposed."""
-        members = [member.node_id for member in self._replica.log.membership.members]
+        """Check that a command kind may be proposed now: one of an activated feature once that is active, others once
+        every member understands them. A learner that does not know activations stops at the first.
+        """
+        state, membership = self._replica.state, self._replica.log.membership
+        feature = state.activation.owner_of(kind)
+        if feature is not None:
+            invariant(feature in state.activation.since, "a feature's commands follow its activation", kind=kind)
+            return
+        members = membership.voters if kind == ACTIVATE_FEATURES else membership.members
+        names = [member.node_id for member in members]
         invariant(
-            kind <= LAST_BASE_KIND or self._replica.state.members.understood_by_all(kind, members),
+            kind <= LAST_BASE_KIND or state.members.understood_by_all(kind, names),
             "a command is proposed only when all members understand it",
             kind=kind,
-            members=members,
+            members=names,
         )
 
 

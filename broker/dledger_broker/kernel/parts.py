@@ -82,6 +82,7 @@ class Parts:
 
     def __init__(self, *before: object) -> None:
         self._by_class: dict[type, object] = {}
+        self._activated: dict[Part, str] = {}
         for made in before:
             self.add(made)
 
@@ -89,6 +90,13 @@ class Parts:
         """One more."""
         invariant(type(made) not in self._by_class, "a node has one part of a class", part=type(made))
         self._by_class[type(made)] = made
+
+    def build(self, feature: Feature, context: Context) -> None:
+        """Make the part of a feature."""
+        part = feature.build(context)
+        self.add(part)
+        if feature.activated:
+            self._activated[part] = feature.name
 
     def __getitem__(self, kind: type[P]) -> P:
         """The one of a class; what is made later is no part yet."""
@@ -107,7 +115,8 @@ class Parts:
         routes: dict[int, Route] = {}
         for part in self:
             invariant(routes.keys().isdisjoint(part.routes), "a request code has one handler", part=type(part))
-            routes.update(part.routes)
+            feature = self._activated.get(part)
+            routes.update({code: route._replace(feature=feature) for code, route in part.routes.items()})
         return routes
 
 

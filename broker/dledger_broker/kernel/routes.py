@@ -45,9 +45,11 @@ class Route(NamedTuple):
     """How a request code is handled.
 
     `forwarded`: a node that is not the leader, or may not know enough, hands it on; else it answers by itself.
+    `feature` is the name of the feature that must be active first, if any; `Parts.routes` sets it.
     """
 
     handler: Handler
     needs: Needs
     effect: Effect
     forwarded: bool = True
+    feature: str | None = None

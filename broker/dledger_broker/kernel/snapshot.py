@@ -101,7 +101,10 @@ def _frames(chunks: Iterable[bytes], kinds: Sequence[type[Frame]]) -> Iterator[F
             try:
                 yield decode(bytes(pending[offset + 4 : end]))
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                raise CorruptionError(f"snapshot of the broker's state does not decode: {error}") from error
+                raise CorruptionError(
+                    f"snapshot of the broker's state does not decode: {error}: if a newer version wrote it, upgrade"
+                    " this node"
+                ) from error
             offset = end
         del pending[:offset]
     if pending:

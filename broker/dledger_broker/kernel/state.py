@@ -7,6 +7,7 @@ from typing import Final, TypeVar, cast
 
 from dledger.format import COMMAND_HEADER_BYTES, iter_commands, only_kind
 from dledger.statemachine import CommittedEntry
+from dledger_broker.kernel.activation import ACTIVATION_COMMANDS, ActivationTable
 from dledger_broker.kernel.commands import FIRST_KIND, Command, CommandRegistry, RawCommand, RawHandler
 from dledger_broker.kernel.digest import MASK
 from dledger_broker.kernel.feature import Replicated
@@ -17,7 +18,7 @@ from dledger_broker.kernel.trims import TRIM_COMMANDS, Trims
 
 T = TypeVar("T", bound=Table)
 
-KERNEL_COMMANDS: Final = (TOPIC_COMMANDS, TRIM_COMMANDS, MEMBER_COMMANDS)
+KERNEL_COMMANDS: Final = (TOPIC_COMMANDS, TRIM_COMMANDS, MEMBER_COMMANDS, ACTIVATION_COMMANDS)
 
 
 def registry_of(features: Sequence[Replicated]) -> CommandRegistry:
@@ -38,11 +39,13 @@ class BrokerState:
         self.topics_by_bytes = self.topic_table.by_bytes
         self.trims = Trims(self.topic_table)
         self.members = MemberTable()
+        self.activation = ActivationTable(features)
         keys = [feature.table for feature in features if feature.table is not None]
         self._by_key = {key: key.make() for key in keys}
-        self.tables: Sequence[Table] = (self.topic_table, self.trims, self.members, *self._by_key.values())
+        kernel: Sequence[Table] = (self.topic_table, self.trims, self.members, self.activation)
+        self.tables: Sequence[Table] = (*kernel, *self._by_key.values())
         owners: list[tuple[Mapping[int, type[Command]], Table]] = [
-            *zip(KERNEL_COMMANDS, (self.topic_table, self.trims, self.members), strict=True),
+            *zip(KERNEL_COMMANDS, kernel, strict=True),
             *((feature.commands, self._by_key[feature.table]) for feature in features if feature.table is not None),
         ]
         self._owners = {command: table for commands, table in owners for command in commands.values()}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -47,7 +47,8 @@ CHUNK_BYTES: Final = 200
 class BrokerSettings:
     """Sizes and delays of the nodes; small, so that files roll and checkpoints move all the time.
 
-    Messages older than `retention_ms` go, by wall clocks that may jump and drift.
+    Messages older than `retention_ms` go, by wall clocks that may jump and drift.  All nodes have `features`, but for
+    those of another version: a node that is in `other_features` when it starts has these.
     """
 
     units_per_file: int = 16
@@ -61,6 +62,7 @@ class BrokerSettings:
     retention_ms: int = 5000
     idempotent_window_ms: int = 120_000
     features: tuple[Feature, ...] = FEATURES
+    other_features: Mapping[str, tuple[Feature, ...]] = field(default_factory=dict)
 
 
 def address_of(name: str) -> HostAddress:
@@ -75,7 +77,7 @@ class SimBroker:
         self, life: Life, scheduler: Scheduler, settings: BrokerSettings, obstacles: Obstacles, truth: Truth
     ) -> None:
         name, environment = life.node.name, life.environment
-        address = address_of(name)
+        address, features = address_of(name), settings.other_features.get(name, settings.features)
         config = BrokerConfig(
             broker_group="broker-a",
             node_id=name,
@@ -95,7 +97,7 @@ class SimBroker:
         self.broker = BrokerMachine(
             "",
             env=environment,
-            features=settings.features,
+            features=features,
             config=MachineConfig(
                 node_id=name,
                 view_flush_ms=settings.view_flush_ms,
@@ -116,7 +118,7 @@ class SimBroker:
         self.machine = WatchedMachine(self.broker, life, truth, self.waiting)
         group = Group(name, str(config.advertised))
         self.service = BrokerService(
-            config, settings.features, self.broker, node, environment, group, self.counters, address, Channels()
+            config, features, self.broker, node, environment, group, self.counters, address, Channels()
         )
         self.retention = self.service.parts[Retention]
         self.retention.policy = RetentionPolicy(max_age_ms=settings.retention_ms)

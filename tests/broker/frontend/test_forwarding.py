@@ -125,6 +125,9 @@ class Node:
     def run(self, request: Request) -> None:
         self.ran.append(request)
 
+    def require_understood(self, code: int, leader: str) -> None:
+        """Everybody understands everything."""
+
     def leader_is(self, leader: str | None, *, ready: bool = True) -> None:
         self._term += 1
         own = leader == self.group.node_id

@@ -13,6 +13,7 @@ from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, LimitSends, RememberSends
+from dledger_broker.kernel.activation import ActivateFeatures
 from dledger_broker.kernel.commands import FIRST_KIND, LAST_BASE_KIND, CommandRegistry
 from dledger_broker.kernel.members import Features, SetOrdinal
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
@@ -33,6 +34,7 @@ EXAMPLES = [
     DeletePins(("job", "other")),
     RememberSends(bytes(range(28))),
     LimitSends(120_000, 5_000_000),
+    ActivateFeatures(("delay", "locks")),
     AddTimers.of([(1_700_000_000_000, 1 << 40, 300)]),
     FireTimers.of([(1_700_000_000_000, 1 << 40, 300)]),
     CancelTimers.of([(1_700_000_000_000, 1 << 40, 300)]),

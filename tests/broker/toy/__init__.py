@@ -17,4 +17,4 @@ def _build(context: Context) -> Reminders:
     return Reminders(context.machine, context.env, context.requests)
 
 
-FEATURE: Final = Feature(name="reminders", commands=REMINDER_COMMANDS, table=REMINDERS, build=_build)
+FEATURE: Final = Feature(name="reminders", commands=REMINDER_COMMANDS, table=REMINDERS, activated=True, build=_build)

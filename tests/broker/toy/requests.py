@@ -17,7 +17,7 @@ from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.bodies import encode_body
-from dledger_remoting.errors import InvalidParameter, ServiceNotAvailable, TopicNotExist
+from dledger_remoting.errors import InvalidParameter, TopicNotExist
 from dledger_remoting.headers import decode_ext
 from tests.broker.toy.job import RemindInTime
 from tests.broker.toy.table import REMINDERS, PutReminder
@@ -83,8 +83,6 @@ class Reminders(Part):
             raise InvalidParameter(f"delaySeconds {header.delay_seconds} is outside 0..{MAX_DELAY_S:g}")
         if self._machine.topic(header.topic) is None:
             raise TopicNotExist(f"topic {header.topic} does not exist: create it first")
-        if not self._machine.understood_by_all(PutReminder):
-            raise ServiceNotAvailable("not every member of the group is known to understand reminders: try again later")
         due_ms = self._env.wall_ms() + int(header.delay_seconds * 1000)
         command = PutReminder(header.topic, bytes(request.body), due_ms)
         self._machine.stage_command(command, partial(self._taken, request))

@@ -66,7 +66,7 @@ def test_its_table_counts_in_the_digest_and_comes_back_from_a_snapshot(broker: S
     restored = decode_state([stream], 0.0, WITH_REMINDERS)
     assert restored.digest() == state.digest()
     assert restored.table(REMINDERS).pending == state.table(REMINDERS).pending
-    with pytest.raises(CorruptionError, match="does not decode"):
+    with pytest.raises(CorruptionError, match="uses the feature 'reminders'"):
         decode_state([stream], 0.0, FEATURES)
 
 
