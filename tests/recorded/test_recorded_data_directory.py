@@ -107,10 +107,15 @@ async def test_a_broker_finds_in_the_files_of_an_earlier_build_what_was_there(re
     compare("data_directory_contents", await contents(recorded / state))
 
 
+def without_digest(line: str) -> str:
+    """A line of `contents`; the digest has what this build understands, which is more than the earlier one did."""
+    return "" if line.startswith("digest ") else line
+
+
 async def test_directories_of_this_build_hold_the_same(tmp_path: Path, clock: Clock) -> None:
     folder = await written(tmp_path, clock)
     for state in STATES:
-        compare("data_directory_contents", await contents(folder / state))
+        compare("data_directory_contents", await contents(folder / state), kept=without_digest)
 
 
 async def test_a_directory_has_several_segments_and_snapshots_and_was_trimmed(tmp_path: Path, clock: Clock) -> None:
