@@ -16,7 +16,7 @@ from dledger_remoting.filters.tags import is_one_tag
 from dledger_remoting.ids import UniqueKeyGenerator
 from dledger_remoting.properties import NAME_END, RESERVED_NAMES, VALUE_END
 from dledger_remoting.record import MAX_MESSAGE_BYTES, MAX_PROPERTIES_BYTES
-from dledger_remoting.topics import SEND_FORBIDDEN_TOPICS, is_retry_topic, validate_topic
+from dledger_remoting.topics import is_retry_topic, is_send_forbidden, validate_topic
 
 from .arguments import check
 from .errors import InvalidArgumentError
@@ -38,7 +38,7 @@ def validate_destination(topic: str) -> None:
         validate_topic(topic)
     except InvalidParameter as error:
         raise InvalidArgumentError(error.remark) from error
-    if topic in SEND_FORBIDDEN_TOPICS:
+    if is_send_forbidden(topic):
         raise InvalidArgumentError(f"topic {topic!r} belongs to the broker, clients may not send to it")
 
 

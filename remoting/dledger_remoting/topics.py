@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from .errors import InvalidParameter
+from .errors import InvalidParameter, NoPermission
 from .integers import Int32, Int64
 
 PERM_READ: Final = 4
@@ -25,6 +25,7 @@ TOPIC_UNIT_SUB: Final = 2
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+TRANSACTION_TOPIC_PREFIX: Final = "RMQ_SYS_TRANS_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
@@ -32,6 +33,7 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
@@ -52,10 +54,9 @@ SYSTEM_TOPICS: Final = frozenset(
     }
 )
 
-SEND_FORBIDDEN_TOPICS: Final = frozenset(
-    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
-)
-"""Topics that only the broker itself writes."""
+_SEND_FORBIDDEN_TOPICS: Final = frozenset({SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC})
+_BROKER_WRITTEN_TOPICS: Final = frozenset({SCHEDULE_TOPIC, CHECK_MAX_TIME_TOPIC})
+_BROKER_WRITTEN_PREFIXES: Final = (SYSTEM_TOPIC_PREFIX, TRANSACTION_TOPIC_PREFIX)
 
 SYSTEM_GROUPS: Final = frozenset(
     {
@@ -169,9 +170,27 @@ def is_dead_letter_topic(topic: str) -> bool:
     return topic.startswith(DLQ_PREFIX)
 
 
+def is_broker_written(topic: str) -> bool:
+    """True for a topic that only the broker itself writes, and nobody else reads: what waits there is not due, or not
+    committed, and stands in another topic once it is.
+    """
+    return topic in _BROKER_WRITTEN_TOPICS or topic.startswith(_BROKER_WRITTEN_PREFIXES)
+
+
+def require_readable(topic: str) -> None:
+    """Raise `NoPermission` for a topic of which clients may not read or search the messages."""
+    if is_broker_written(topic):
+        raise NoPermission(f"topic {topic} is the broker's own, which only it reads: ask for another one")
+
+
+def is_send_forbidden(topic: str) -> bool:
+    """True for a topic that clients may not send to."""
+    return topic in _SEND_FORBIDDEN_TOPICS or is_broker_written(topic)
+
+
 def is_system_topic(topic: str) -> bool:
     """True for a topic that belongs to the service, which users can neither create nor delete."""
-    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+    return topic in SYSTEM_TOPICS or is_broker_written(topic)
 
 
 def is_system_group(group: str) -> bool:

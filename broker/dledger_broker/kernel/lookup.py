@@ -10,6 +10,7 @@ from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.logreader import LogReader
 from dledger_broker.views.units import UNIT
 from dledger_remoting.record import MessageRecord
+from dledger_remoting.topics import is_broker_written
 
 
 class Lookup:
@@ -25,15 +26,16 @@ class Lookup:
         self._reader = reader
 
     async def message_at(self, position: int) -> bytes | None:
-        """The record that starts at a physical offset, or None.
+        """The message that starts at a physical offset, as clients may see it, or None.
 
-        Its consume queue must name it: so a message's body that imitates a record is not mistaken for one.
+        Its consume queue must name it: so a message's body that imitates a record is not mistaken for one.  What is not
+        due or not committed, in a topic that the broker alone reads, is no message yet.
         """
         found = await self.record_at(position)
         if found is None:
             return None
         data, record = found
-        return data if await self.is_listed(record) else None
+        return data if not is_broker_written(record.topic) and await self.is_listed(record) else None
 
     async def record_at(self, position: int) -> tuple[bytes, MessageRecord] | None:
         """What looks like a record at a physical offset, or None; whether it is one says `is_listed`."""

@@ -35,7 +35,7 @@ from dledger_remoting.headers import (
     encode_ext,
 )
 from dledger_remoting.hotpath import PullFields
-from dledger_remoting.topics import is_system_group, validate_group
+from dledger_remoting.topics import is_system_group, require_readable, validate_group
 
 
 class OffsetRequests(Part):
@@ -247,6 +247,7 @@ class OffsetRequests(Part):
     def search(self, request: Request) -> None:
         """29: the first offset stored at or after a time."""
         header = decode_ext(SearchOffsetHeader, request.ext)
+        require_readable(header.topic)
         kind = (header.boundary_type or "LOWER").upper()
         if kind not in ("LOWER", "UPPER"):
             raise InvalidParameter(f"boundaryType {header.boundary_type!r}, expected LOWER or UPPER")

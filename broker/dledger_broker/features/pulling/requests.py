@@ -52,7 +52,13 @@ from dledger_remoting.headers_consume import (
 )
 from dledger_remoting.heartbeat import EXPRESSION_TAG
 from dledger_remoting.hotpath import PullFields, pull_response_head
-from dledger_remoting.topics import SubscriptionGroupConfig, is_readable, is_system_group, validate_group
+from dledger_remoting.topics import (
+    SubscriptionGroupConfig,
+    is_readable,
+    is_system_group,
+    require_readable,
+    validate_group,
+)
 
 MAX_ANSWER_BYTES: Final = 256 << 10
 """Most record bytes in one answer, unless a single record is larger."""
@@ -175,6 +181,7 @@ class PullRequests(Part):
         """Check a pull, then read. Raises `RemotingError` with RocketMQ's code."""
         if fields.roles is not None:
             self._roles.require(fields.roles)
+        require_readable(fields.topic)
         group = self._groups.get(fields.consumer_group)
         if group is None:
             validate_group(fields.consumer_group)

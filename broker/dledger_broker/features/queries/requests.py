@@ -22,6 +22,7 @@ from dledger_remoting.headers import (
     encode_ext,
 )
 from dledger_remoting.headers_query import UNIQUE_KEY_QUERY_FIELD
+from dledger_remoting.topics import require_readable
 
 MAX_RESULTS: Final = 64
 UNIQUE_KEY_RESULTS: Final = 32
@@ -48,6 +49,7 @@ class QueryRequests(Part):
         header = decode_ext(QueryMessageHeader, request.ext)
         if header.max_num < 1:
             raise InvalidParameter(f"maxNum {header.max_num} is below 1")
+        require_readable(header.topic)
         unique_only = request.ext.get(UNIQUE_KEY_QUERY_FIELD) in ("true", "TRUE", "1")
         self._requests.spawn(request, self._by_key(request, header, unique_only=unique_only))
 

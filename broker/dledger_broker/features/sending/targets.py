@@ -28,12 +28,12 @@ from dledger_remoting.topics import (
     PERM_INHERIT,
     PERM_READ_WRITE,
     RETRY_PREFIX,
-    SEND_FORBIDDEN_TOPICS,
     SubscriptionGroupConfig,
     TopicConfig,
     dead_letter_topic,
     is_inherited,
     is_retry_topic,
+    is_send_forbidden,
     is_system_topic,
     is_writable,
     validate_group,
@@ -167,7 +167,7 @@ class SendTargets:
     def _find(self, request: Request, fields: SendV2Fields) -> SendTarget | None:
         name = fields.topic
         validate_topic(name)
-        if name in SEND_FORBIDDEN_TOPICS:
+        if is_send_forbidden(name):
             raise NoPermission(f"topic {name} is written by the broker itself: send to another one")
         state = self._machine.topic(name)
         if state is None:
