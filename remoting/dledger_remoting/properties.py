@@ -42,6 +42,12 @@ TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
+TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+POP_CHECK_POINT: Final = "POP_CK"
+POP_CHECK_POINT_OFFSET: Final = "POP_CK_OFFSET"
+FIRST_POP_TIME: Final = "1ST_POP_TIME"
 START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
@@ -54,13 +60,24 @@ RESERVED_NAMES: Final = frozenset(
         *(CLUSTER, MESSAGE_TYPE, SHARDING_KEY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_OUT_MS),
         *(DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "TRANSFER_FLAG"),
         *("CORRECTION_FLAG", "MQ2_FLAG", "EXTEND_UNIQ_INFO", "CONSUME_START_TIME", "INNER_NUM", "INNER_BASE"),
-        *("DUP_INFO", "TRAN_PREPARED_QUEUE_OFFSET", "INSTANCE_ID", "ARRIVE_TIME", "PUSH_REPLY_TIME", "POP_CK"),
-        *("POP_CK_OFFSET", "1ST_POP_TIME", "REDIRECT", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"),
-        *("TRACE_CONTEXT", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY"),
+        *("DUP_INFO", "TRAN_PREPARED_QUEUE_OFFSET", "INSTANCE_ID", "ARRIVE_TIME", "PUSH_REPLY_TIME", POP_CHECK_POINT),
+        *(POP_CHECK_POINT_OFFSET, FIRST_POP_TIME, "REDIRECT", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"),
+        *("TRACE_CONTEXT", TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_ROLL_TIMES, "TIMER_DEL_UNIQKEY"),
         *("TIMER_DELAY_LEVEL", "__BORNHOST", "BORN_TIMESTAMP", "__CRC32#"),
     }
 )
 """Names that a user's own properties must not use."""
+
+BROKER_OWNED_NAMES: Final = frozenset(
+    name.encode()
+    for name in (
+        *(REAL_TOPIC, REAL_QUEUE_ID, TIMER_OUT_MS, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_ROLL_TIMES),
+        *(POP_CHECK_POINT, POP_CHECK_POINT_OFFSET, FIRST_POP_TIME, TRANSACTION_CHECK_TIMES),
+    )
+)
+"""Properties that say what a broker has decided: brokers believe them, so that they are taken from nobody else."""
+_OWNED_MARKS: Final = (b"REAL_", b"TIMER_", b"POP_", b"CHECK_TIMES")
+"""Parts of names: of each broker-owned one at least one."""
 
 
 def parse_properties(data: bytes | str) -> dict[str, str]:
@@ -86,6 +103,21 @@ def format_properties(properties: Mapping[str, str]) -> str:
 
 def _has_separator(text: str) -> bool:
     return NAME_END in text or VALUE_END in text
+
+
+def without_broker_owned(data: bytes) -> bytes:
+    """What a client sent, without the properties of `BROKER_OWNED_NAMES`; all others stay as they are."""
+    find = data.find  # three times as fast as `in`, which tries to read a number first
+    for mark in _OWNED_MARKS:
+        if find(mark) >= 0:
+            pairs = data.split(_VALUE_END)
+            return _VALUE_END.join(pair for pair in pairs if not _is_broker_owned(pair))
+    return data
+
+
+def _is_broker_owned(pair: bytes) -> bool:
+    name, separator, _ = pair.partition(_NAME_END)
+    return bool(separator) and name in BROKER_OWNED_NAMES
 
 
 def find_property(data: bytes, name: bytes) -> bytes | None:

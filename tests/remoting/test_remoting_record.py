@@ -16,9 +16,11 @@ from dledger_remoting.ids import (
     parse_offset_message_id,
 )
 from dledger_remoting.properties import (
+    BROKER_OWNED_NAMES,
     find_property,
     format_properties,
     parse_properties,
+    without_broker_owned,
 )
 from dledger_remoting.record import (
     MAGIC_V1,
@@ -246,6 +248,21 @@ def test_a_name_is_not_found_inside_another():
 def test_properties_that_would_break_the_text_are_refused(pair):
     with pytest.raises(ValueError, match="property"):
         format_properties(dict([pair]))
+
+
+pieces = st.sampled_from([b"\x01", b"\x02", b"v", b"KEYS", b"X", *sorted(BROKER_OWNED_NAMES)])
+
+
+@given(st.lists(pieces, max_size=20).map(b"".join))
+def test_without_what_the_broker_owns_everything_else_stays_as_it_is(data):
+    left = without_broker_owned(data)
+    assert without_broker_owned(left) == left
+    assert all(find_property(left, name) is None for name in BROKER_OWNED_NAMES)
+    owned = {name.decode() for name in BROKER_OWNED_NAMES}
+    before = parse_properties(data)
+    assert list(parse_properties(left).items()) == [pair for pair in before.items() if pair[0] not in owned]
+    if not owned & before.keys():
+        assert left == data
 
 
 @given(st.binary(max_size=60), st.binary(min_size=1, max_size=4))

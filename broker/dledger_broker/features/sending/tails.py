@@ -21,6 +21,7 @@ from dledger_remoting.properties import (
     TIMER_DELIVER_MS,
     UNIQUE_KEY,
     find_property,
+    without_broker_owned,
 )
 from dledger_remoting.record import MAX_PROPERTIES_BYTES
 
@@ -63,6 +64,7 @@ class RecordTails:
         return self._complete(properties, target)
 
     def _complete(self, properties: bytes, target: SendTarget) -> tuple[bytes, bytes, int, bool]:
+        properties = without_broker_owned(properties)
         find = properties.find  # three times as fast as `in`, which tries to read a number first
         if find(_DELAY_MARK) >= 0 and target.retry_group is None:
             _refuse_delay(properties)

@@ -72,6 +72,13 @@ def test_a_repetition_gets_the_first_answer_and_stores_nothing(broker: ServedBro
     assert broker.counters.idempotent_repeats == 1
 
 
+def test_a_repetition_is_known_whatever_it_says_of_what_the_broker_owns(broker: ServedBroker):
+    first = send(broker, properties=f"{ONE}REAL_QID\x019\x02")
+    assert place(send(broker)) == place(first)
+    assert place(send(broker, properties=f"POP_CK\x01x\x02{ONE}")) == place(first)
+    assert stored(broker) == 1
+
+
 @pytest.mark.parametrize(
     "other",
     [
