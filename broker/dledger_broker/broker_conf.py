@@ -128,6 +128,7 @@ ALIASES: Final[Mapping[str, tuple[str, Callable[[str, ConfigValue], ConfigValue]
     "mappedFileSizeCommitLog": ("segment_bytes", _same),
     "autoCreateTopicEnable": ("auto_create_topic", _same),
     "autoCreateSubscriptionGroup": ("auto_create_group", _same),
+    "enablePropertyFilter": ("property_filter", _same),
     "defaultTopicQueueNums": ("default_topic_queues", _same),
     "maxMessageSize": ("max_message_bytes", _same),
     "fileReservedTime": ("retention_hours", _same),

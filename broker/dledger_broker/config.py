@@ -71,6 +71,7 @@ class BrokerConfig:
     Topics and groups
       auto_create_topic          a send to an unknown topic creates it
       auto_create_group          a heartbeat or pull of an unknown consumer group creates it
+      property_filter            consumers may filter by what properties hold, with expressions in SQL92
       default_topic_queues       most queues of a topic created by a send
       max_message_bytes          largest body
 
@@ -146,6 +147,7 @@ class BrokerConfig:
 
     auto_create_topic: bool = True
     auto_create_group: bool = True
+    property_filter: bool = True
     default_topic_queues: int = DEFAULT_TOPIC_QUEUES
     max_message_bytes: int = 4 * MIB
 

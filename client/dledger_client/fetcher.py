@@ -36,10 +36,10 @@ from dledger_remoting.errors import (
     SystemBusy,
     error_from_response,
 )
+from dledger_remoting.filters.subscriptions import EXPRESSION_TAG
 from dledger_remoting.filters.tags import TagFilter
 from dledger_remoting.headers import PullMessageHeader, PullResponseHeader, decode_ext, encode_ext
 from dledger_remoting.headers_consume import PULL_SUBSCRIPTION, PULL_SUSPEND
-from dledger_remoting.heartbeat import EXPRESSION_TAG
 from dledger_remoting.record import iter_records
 
 from .core import ClientCore

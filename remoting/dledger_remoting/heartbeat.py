@@ -13,11 +13,9 @@ import msgspec
 
 from .bodies import decode_body
 from .errors import BodyError
+from .filters.subscriptions import EXPRESSION_TAG
 from .filters.tags import SUBSCRIBE_ALL, java_hash, split_tags
 from .integers import Int64
-
-EXPRESSION_TAG: Final = "TAG"
-EXPRESSION_SQL92: Final = "SQL92"
 
 
 class ConsumeType(StrEnum):
@@ -85,6 +83,14 @@ class HeartbeatData(msgspec.Struct, frozen=True):
     is_without_sub: bool = msgspec.field(name="isWithoutSub", default=False)
 
 
+class ClientConfigCheck(msgspec.Struct, frozen=True, rename="camel"):
+    """The body of 46: a subscription that a client asks about before it starts."""
+
+    client_id: str
+    group: str
+    subscription_data: SubscriptionData
+
+
 class _SubscriptionIn(msgspec.Struct, rename="camel"):
     topic: str
     sub_string: str | None = None
@@ -93,6 +99,12 @@ class _SubscriptionIn(msgspec.Struct, rename="camel"):
     code_set: list[Int64] | None = None
     sub_version: Int64 | None = None
     expression_type: str | None = None
+
+
+class _ClientConfigCheckIn(msgspec.Struct, rename="camel"):
+    subscription_data: _SubscriptionIn | None = None
+    client_id: str | None = None
+    group: str | None = None
 
 
 class _ConsumerIn(msgspec.Struct, rename="camel"):
@@ -144,6 +156,14 @@ def decode_heartbeat(body: bytes) -> HeartbeatData:
         heartbeat_fingerprint=raw.heartbeat_fingerprint or 0,
         is_without_sub=bool(raw.is_without_sub),
     )
+
+
+def decode_client_config_check(body: bytes) -> ClientConfigCheck:
+    """The body of 46, of any client. Raises `BodyError` if it has no subscription."""
+    raw = decode_body(_ClientConfigCheckIn, body, "client config")
+    if raw.subscription_data is None:
+        raise BodyError("client config body: subscriptionData is missing")
+    return ClientConfigCheck(raw.client_id or "", raw.group or "", _subscription(raw.subscription_data))
 
 
 def _consumer(raw: _ConsumerIn) -> ConsumerData:

@@ -229,6 +229,31 @@ def scan_records(buffer: bytes, start: int = 0, end: int | None = None) -> Itera
         position = record_end
 
 
+def iter_properties(buffer: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """(start, size, property text) of each of the records that lie back to back.
+
+    Raises `RecordError` at the first that cannot be read.
+    """
+    stop = len(buffer)
+    start = 0
+    while start < stop:
+        if stop - start < _MIN_RECORD_BYTES:
+            raise RecordError(f"no record at byte {start}: only {stop - start} bytes are left")
+        size, magic, _, _, _, sys_flag, _, body_bytes = _SCAN.unpack_from(buffer, start)
+        end = start + size
+        if magic != MAGIC_V1 or sys_flag & SYS_HOST_MASK:
+            yield start, size, _scan_uncommon(buffer, start, stop).properties
+        else:
+            topic_start = start + RECORD_HEAD_BYTES + 1 + body_bytes
+            if end > stop or body_bytes < 0 or topic_start + 2 > end:
+                raise RecordError(f"no record at byte {start}: size {size} with a body of {body_bytes} bytes")
+            properties_start = topic_start + buffer[topic_start - 1] + 2
+            if properties_start > end:
+                raise RecordError(f"no record at byte {start}: its size {size} contradicts its fields")
+            yield start, size, buffer[properties_start:end]
+        start = end
+
+
 def _scan_uncommon(buffer: bytes, position: int, stop: int) -> RecordRef:
     """A record of version 2 or with an IPv6 host, by the general decoder."""
     size = int.from_bytes(buffer[position : position + 4], "big", signed=True)

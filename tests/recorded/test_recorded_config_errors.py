@@ -123,6 +123,7 @@ BROKER_CONTRADICTIONS: tuple[dict[str, str], ...] = (
     {"mappedFileSizeCommitLog": "2097152", "segment_bytes": "4194304"},
     {"autoCreateTopicEnable": "true", "auto_create_topic": "false"},
     {"autoCreateSubscriptionGroup": "true", "auto_create_group": "false"},
+    {"enablePropertyFilter": "true", "property_filter": "false"},
     {"defaultTopicQueueNums": "4", "default_topic_queues": "5"},
     {"maxMessageSize": "1", "max_message_bytes": "2"},
     {"fileReservedTime": "1", "retention_hours": "2"},

@@ -23,6 +23,7 @@ HELP: Final[Mapping[str, str]] = {
     "forward_held": "Requests that had to wait until there was a leader to pass them on to",
     "forward_expired": "Requests answered 14 because none appeared within forward_hold_ms",
     "cold_reads": "Pulls that waited for the disk because the page cache lacked what they wanted",
+    "records_examined": "Messages whose properties were looked at for filters in SQL92",
     "range_reads": "Range reads of the log, as Spark makes them, that were answered",
     "range_reads_refused": "Range reads refused because this node has not the role or the position asked for",
     "range_reads_held": "Range reads that were held back because sends needed the cores; see busy_range_bytes_per_s",
@@ -90,6 +91,7 @@ class BrokerCounters:
     forward_held: int = 0
     forward_expired: int = 0
     cold_reads: int = 0
+    records_examined: int = 0
     range_reads: int = 0
     range_reads_refused: int = 0
     range_reads_held: int = 0

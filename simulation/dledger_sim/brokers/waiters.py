@@ -5,14 +5,22 @@ from __future__ import annotations
 from typing import Final
 
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.filters.tags import TagFilter
+from dledger_remoting.filters.subscriptions import EXPRESSION_SQL92, EXPRESSION_TAG, parse_filter
 from dledger_sim.brokers.clients import Client, pull_fields
 from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.filters import codes_of
 from dledger_sim.brokers.workload import Workload
 
 GROUP: Final = "waiters"
-SUBSCRIPTIONS: Final = ("*", "*", "red", "red || green", "blue")
-"""Nobody sends a blue message."""
+SUBSCRIPTIONS: Final = (
+    ("*", "TRUE"),
+    ("*", "TAGS IS NULL OR NOT TAGS CONTAINS 'e'"),
+    ("red", "TAGS = 'red'"),
+    ("red || green", "NOT (TAGS <> 'red' AND TAGS NOT IN ('green', 'blue'))"),
+    ("blue", "TAGS = 'blue'"),
+)
+"""By tags, as at even offsets, and in SQL92. Nobody sends a blue message."""
+TYPES: Final = (EXPRESSION_TAG, EXPRESSION_SQL92)
 PLACES: Final = ("end", "end", "end", "end", "end", "beyond", "before")
 """Where a pull begins, seen from the end of the queue as far as it is known."""
 BEYOND: Final = 3
@@ -59,22 +67,21 @@ class Waiter(Client):
             offset += random.randint(1, BEYOND)
         elif place == "before":
             offset = max(0, end - random.randint(1, BEFORE))
-        subscription = random.choice(SUBSCRIPTIONS)
-        tags = TagFilter.parse(subscription)
+        in_sql = offset % len(TYPES)
+        subscription = {"subscription": random.choice(SUBSCRIPTIONS)[in_sql], "expressionType": TYPES[in_sql]}
+        codes = codes_of(parse_filter(subscription["expressionType"], subscription["subscription"]))
         poll_s = random.choice((0.2, 1.0, 4.0)) * random.uniform(0.5, 1.5)
 
         def done(answer: Answer | None) -> None:
             if answer is None or answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 self._ends.pop((topic, queue_id), None)
             if answer is not None:
-                after = self.workload.pulled(
-                    topic, queue_id, offset, answer, None if tags.matches_all else frozenset(tags.codes)
-                )
+                after = self.workload.pulled(topic, queue_id, offset, answer, codes)
                 if after is not None and (place != "before" or after > end):
                     self._ends[topic, queue_id] = after
             self.pause()
 
         ext = {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id)}
-        ext |= pull_fields(offset, random.choice((1, 4, 32)), poll_s=poll_s) | {"subscription": subscription}
+        ext |= pull_fields(offset, random.choice((1, 4, 32)), poll_s=poll_s) | subscription
         if not self.call(RequestCode.PULL_MESSAGE, ext, done, timeout_s=self.workload.settings.timeout_s + poll_s):
             self.pause()

@@ -21,10 +21,11 @@ from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request
 from dledger_broker.views.reading import GetResult
 from dledger_remoting.codes import ResponseCode
-from dledger_remoting.filters.tags import TagFilter
+from dledger_remoting.filters.subscriptions import MessageFilter
 from dledger_remoting.headers_consume import PULL_SUSPEND
 from dledger_remoting.hotpath import PullFields
 from dledger_sim.brokers.expected import Stored
+from dledger_sim.brokers.filters import codes_of
 from dledger_sim.brokers.truth import Truth
 from dledger_sim.log.group import Life
 from dledger_sim.log.invariants import require
@@ -68,9 +69,13 @@ class Waiting:
         conclude, answer_nothing = pulls._conclude, pulls._answer_nothing
 
         def concluded(
-            request: Request, fields: PullFields, queue: QueueState, tag_filter: TagFilter | None, result: GetResult
+            request: Request,
+            fields: PullFields,
+            queue: QueueState,
+            message_filter: MessageFilter | None,
+            result: GetResult,
         ) -> None:
-            conclude(request, fields, queue, tag_filter, result)
+            conclude(request, fields, queue, message_filter, result)
             if fields.sys_flag & PULL_SUSPEND and fields.suspend_timeout_millis > 0:
                 self._check_end(request, fields, queue)
 
@@ -168,7 +173,6 @@ class Waiting:
         """A message that a poll waits for and that is applied here."""
         queue = pull.queue
         topic = self._machine.state.topics[queue.topic]
-        tags = pull.tag_filter
-        codes = None if tags is None or tags.matches_all else tags.codes
+        codes = codes_of(pull.message_filter)
         incarnation = self._truth.expected.incarnations[queue.topic, topic.created_position]
         return incarnation.skipped(queue.queue_id, pull.offset, queue.next_offset, codes)

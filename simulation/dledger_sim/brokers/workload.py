@@ -15,6 +15,7 @@ from dledger_remoting.record import iter_records
 from dledger_remoting.topics import PERM_READ_WRITE
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.expected import Stored
+from dledger_sim.brokers.filters import TAG_CHOICES
 from dledger_sim.brokers.pulls import PullJudge
 from dledger_sim.brokers.questions import QuestionJudge
 from dledger_sim.brokers.service import BrokerSettings
@@ -22,7 +23,6 @@ from dledger_sim.brokers.truth import Truth, encode_body, operation_of
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
 
-TAG_CHOICES: Final = ("", "red", "green")
 BLAMES_FILES: Final = ("lacks the unit", "Corruption")
 """What is said of a file that is damaged."""
 POSITION_DIGITS: Final = 16

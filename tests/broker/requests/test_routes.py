@@ -29,6 +29,7 @@ OWN_ANSWERS = {
     RequestCode.HEART_BEAT,
     RequestCode.UNREGISTER_CLIENT,
     RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.CHECK_CLIENT_CONFIG,
     RequestCode.DLEDGER_QUEUE_READERS,
     RequestCode.READ_PLAN,
     RequestCode.READ_RANGE,

@@ -1,6 +1,14 @@
 """Pulls: what is there, what is waited for, what is refused; and whose pulls came to a node."""
 
-from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, MessageModel, SubscriptionData, encode_heartbeat
+from dledger_remoting.bodies import encode_body
+from dledger_remoting.heartbeat import (
+    ClientConfigCheck,
+    ConsumerData,
+    HeartbeatData,
+    MessageModel,
+    SubscriptionData,
+    encode_heartbeat,
+)
 from tests.recorded.areas.sending import TWO_KEYS, send_ext
 from tests.recorded.conversation import Broker, Record
 
@@ -18,14 +26,15 @@ async def talk(record: Record) -> None:
     await found(record.broker("pulls that find something"))
     await nothing(record.broker("pulls that find nothing"))
     await waiting(record.broker("pulls that wait", max_held_pulls=2))
-    await refused(record.broker("pulls that are refused"))
-    await subscriptions(record.broker("pulls that come without a subscription"))
+    await refused(record.broker("pulls that are refused", property_filter=False))
+    await subscriptions(record.broker("pulls that come without a subscription", property_filter=False))
     closed = record.broker("a broker that makes no groups", auto_create_group=False)
     closed.create_topic("T1")
     await closed.ask("no such group", 11, pull_ext("T1"))
     await closed.ask("a group that belongs to the system", 11, pull_ext("T1", consumerGroup="TOOLS_CONSUMER"))
     await elsewhere(record.broker("pulls from a node that does not lead"))
     await readers(record.broker("readers of queues"))
+    await in_sql(record.broker("pulls that filter by properties"))
 
 
 async def filled(broker: Broker) -> None:
@@ -111,6 +120,19 @@ async def refused(broker: Broker) -> None:
     header = {"topic": "T1", "defaultTopic": "", "readQueueNums": "4", "writeQueueNums": "4", "perm": "2"}
     await broker.ask("T1 is made to be written only", 17, {**header, "topicFilterType": "SINGLE_TAG"})
     await broker.ask("a topic that is not read", 11, pull_ext("T1", consumerGroup="CG2"))
+
+
+async def in_sql(broker: Broker) -> None:
+    await filled(broker)
+    sql = {"expressionType": "SQL92", "subscription": "TAGS = 'b'"}
+    await broker.ask("what matches", 11, pull_ext("T1", **sql))
+    await broker.ask("what matches", 361, pull_ext("T1", **sql), serialize_type=1)
+    await broker.ask("nothing matches", 11, pull_ext("T1", **{**sql, "subscription": "TAGS IN ('c')"}))
+    await broker.ask("an expression with a fault", 11, pull_ext("T1", **{**sql, "subscription": "TAGS LIKE 'b'"}))
+    for expression in ("TAGS = 'b'", "TAGS ="):
+        subscription = SubscriptionData("T1", expression, expression_type="SQL92")
+        await broker.ask("a client's configuration", 46, body=encode_body(ClientConfigCheck("c1", "CG", subscription)))
+    await broker.ask("a configuration that is none", 46, body=b"[")
 
 
 async def subscriptions(broker: Broker) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from dledger.environment import Cancellable, Environment
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request
-from dledger_remoting.filters.tags import TagFilter
+from dledger_remoting.filters.subscriptions import MessageFilter
 from dledger_remoting.hotpath import PullFields
 
 _SPARE: Final = 1_024
@@ -17,9 +17,9 @@ _SPARE: Final = 1_024
 
 
 class HeldPull:
-    """A pull that waits. `offset` moves on over messages that its filter rejected."""
+    """A pull that waits. `offset` moves on over messages that its filter rejected; without one all match."""
 
-    __slots__ = ("deadline", "fields", "is_done", "offset", "queue", "request", "tag_filter")
+    __slots__ = ("deadline", "fields", "is_done", "message_filter", "offset", "queue", "request")
 
     def __init__(
         self,
@@ -27,14 +27,14 @@ class HeldPull:
         fields: PullFields,
         queue: QueueState,
         offset: int,
-        tag_filter: TagFilter | None,
+        message_filter: MessageFilter | None,
         deadline: float,
     ) -> None:
         self.request = request
         self.fields = fields
         self.queue = queue
         self.offset = offset
-        self.tag_filter = tag_filter
+        self.message_filter = message_filter
         self.deadline = deadline
         self.is_done = False
 

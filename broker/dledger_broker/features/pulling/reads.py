@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dledger_broker.features.pulling.properties import MAX_EXAMINED_BYTES, max_examined
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus, outside, select, units_to_read
-from dledger_remoting.filters.tags import TagFilter
+from dledger_remoting.filters.sql92 import SqlFilter
+from dledger_remoting.filters.subscriptions import MessageFilter
 
 
 class QueueReads:
@@ -17,20 +19,26 @@ class QueueReads:
         self._machine = machine
 
     def get_messages(
-        self, queue: QueueState, offset: int, max_messages: int, max_bytes: int, tag_filter: TagFilter | None = None
+        self,
+        queue: QueueState,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        message_filter: MessageFilter | None = None,
     ) -> GetResult:
         """What a pull at `offset` gets from memory and page cache: at least one matching record if there is one.
 
+        A filter in SQL92 looks at records, which are not read here: with one, all of those to be examined are given.
         A result that is `cold` was not read: ask `get_messages_later`.  May raise `StorageError`.
         """
         max_messages = max(max_messages, 1)
         nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.end)
         if nothing is not None:
             return nothing
-        units = self._machine.queues.read(queue.view, offset, units_to_read(max_messages, tag_filter))
+        units = self._machine.queues.read(queue.view, offset, _units_to_read(max_messages, message_filter))
         if units is None:
             return GetResult(ReadStatus.COLD, offset, queue.min_offset, queue.max_offset, [])
-        return self._select(queue, offset, max_messages, max_bytes, tag_filter, units)
+        return self._select(queue, offset, max_messages, max_bytes, message_filter, units)
 
     def get_messages_later(
         self,
@@ -38,7 +46,7 @@ class QueueReads:
         offset: int,
         max_messages: int,
         max_bytes: int,
-        tag_filter: TagFilter | None,
+        message_filter: MessageFilter | None,
         done: Callable[[GetResult | BaseException], None],
     ) -> None:
         """As `get_messages`, reading units on a worker; `done` may get `CorruptionError`, `BusyError` or `OSError`."""
@@ -56,9 +64,9 @@ class QueueReads:
                 # A trim may have come meanwhile, after which the files of what it took are removed.
                 done(outside(offset, queue.min_offset, queue.max_offset, queue.view.end) or units)
             else:
-                done(self._select(queue, offset, max_messages, max_bytes, tag_filter, units))
+                done(self._select(queue, offset, max_messages, max_bytes, message_filter, units))
 
-        self._machine.queues.read_later(queue.view, offset, units_to_read(max_messages, tag_filter), selected)
+        self._machine.queues.read_later(queue.view, offset, _units_to_read(max_messages, message_filter), selected)
 
     def _select(
         self,
@@ -66,9 +74,19 @@ class QueueReads:
         offset: int,
         max_messages: int,
         max_bytes: int,
-        tag_filter: TagFilter | None,
+        message_filter: MessageFilter | None,
         units: bytes,
     ) -> GetResult:
         first_position = self._machine.log.first_position
         low, high = queue.min_offset, queue.max_offset
-        return select(units, offset, low, high, max_messages, max_bytes, tag_filter, first_position)
+        if isinstance(message_filter, SqlFilter):
+            return select(
+                units, offset, low, high, max_examined(message_filter), MAX_EXAMINED_BYTES, None, first_position
+            )
+        return select(units, offset, low, high, max_messages, max_bytes, message_filter, first_position)
+
+
+def _units_to_read(max_messages: int, message_filter: MessageFilter | None) -> int:
+    if isinstance(message_filter, SqlFilter):
+        return max_examined(message_filter)
+    return units_to_read(max_messages, message_filter)

@@ -21,7 +21,9 @@ from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
+from dledger_broker.features.pulling.properties import choose
 from dledger_broker.features.pulling.reads import QueueReads
+from dledger_broker.features.pulling.subscriptions import Subscriptions
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
@@ -29,7 +31,7 @@ from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.roles import Roles
-from dledger_broker.kernel.routes import Effect, Needs, Route
+from dledger_broker.kernel.routes import NO_EFFECT, Effect, Needs, Route
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -37,20 +39,15 @@ from dledger_remoting.errors import (
     GroupNotExist,
     NoPermission,
     ReadBehind,
-    ServerError,
-    SubscriptionNotExist,
-    SubscriptionNotLatest,
     TopicNotExist,
 )
-from dledger_remoting.filters.tags import TagFilter
+from dledger_remoting.filters.sql92 import SqlFilter
+from dledger_remoting.filters.subscriptions import MessageFilter
 from dledger_remoting.headers import PullMessageHeader, decode_ext
 from dledger_remoting.headers_consume import (
-    PULL_CLASS_FILTER,
     PULL_COMMIT_OFFSET,
-    PULL_SUBSCRIPTION,
     PULL_SUSPEND,
 )
-from dledger_remoting.heartbeat import EXPRESSION_TAG
 from dledger_remoting.hotpath import PullFields, pull_response_head
 from dledger_remoting.topics import (
     SubscriptionGroupConfig,
@@ -116,7 +113,7 @@ class PullRequests(Part):
         self._counters = counters
         self._requests = requests
         self._reads = QueueReads(machine)
-        self._gossip = gossip
+        self._subscriptions = Subscriptions(config, gossip)
         self._offsets = offsets
         self._roles = roles
         self._group_proposals = group_proposals
@@ -134,6 +131,9 @@ class PullRequests(Part):
         return {
             RequestCode.PULL_MESSAGE: Route(self.handle, Needs.NOTHING, HELD),
             RequestCode.LITE_PULL_MESSAGE: Route(self.handle, Needs.NOTHING, HELD),
+            RequestCode.CHECK_CLIENT_CONFIG: Route(
+                self._subscriptions.check, Needs.NOTHING, NO_EFFECT, forwarded=False
+            ),
         }
 
     def _keep_table(self, state: BrokerState) -> None:
@@ -198,13 +198,13 @@ class PullRequests(Part):
             raise NoPermission(f"topic {fields.topic} has perm {config.perm}, which does not allow reading")
         if not 0 <= fields.queue_id < config.read_queue_nums:
             raise NoSuchQueue(fields.topic, fields.queue_id, config.read_queue_nums)
-        tag_filter = self._filter(fields, group)
+        message_filter = self._subscriptions.filter_of(fields, group)
         if group is not None:
             self._readers.note(group.group_name, fields.topic, fields.queue_id, request.origin, request.received)
         if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0 and not request.confirmed:
             # Once: while the leader was confirmed the client may have committed a newer one.
             self._offsets.commit_by_pull(request, fields)
-        self._read(request, fields, topic.queue(fields.queue_id), tag_filter)
+        self._read(request, fields, topic.queue(fields.queue_id), message_filter)
 
     def _create_group(self, request: Request, name: str) -> None:
         if not self._config.auto_create_group:
@@ -216,56 +216,29 @@ class PullRequests(Part):
             SubscriptionGroupConfig(name), lambda error: self._requests.resume(request, error)
         )
 
-    def _filter(self, fields: PullFields, group: SubscriptionGroupConfig | None) -> TagFilter | None:
-        """The filter to apply, None if every message matches."""
-        if fields.sys_flag & PULL_CLASS_FILTER:
-            raise ServerError("this broker does not filter by class: subscribe by tags")
-        if fields.sys_flag & PULL_SUBSCRIPTION:
-            if fields.expression_type and fields.expression_type != EXPRESSION_TAG:
-                raise ServerError(f"The broker does not support consumer to filter message by {fields.expression_type}")
-            found = TagFilter.parse(fields.subscription)
-            return None if found.matches_all else found
-        name, merged = fields.consumer_group, self._gossip.merged
-        if not merged.is_online(name):
-            raise SubscriptionNotExist(f"consumer group {name} is not online: send a heartbeat first")
-        if group is not None and not group.consume_broadcast_enable and merged.is_broadcasting(name):
-            raise NoPermission(f"consumer group {name} may not broadcast: its consumeBroadcastEnable is false")
-        subscription = merged.subscription(name, fields.topic)
-        if subscription is None:
-            raise SubscriptionNotExist(f"consumer group {name} does not subscribe to {fields.topic}: send a heartbeat")
-        if subscription.sub_version < fields.sub_version:
-            raise SubscriptionNotLatest(
-                f"the subscription of {name} to {fields.topic} known here has version {subscription.sub_version}, "
-                f"the pull's has version {fields.sub_version}: send a heartbeat"
-            )
-        if subscription.expression_type != EXPRESSION_TAG:
-            raise ServerError(
-                f"The broker does not support consumer to filter message by {subscription.expression_type}"
-            )
-        found = TagFilter.parse(subscription.sub_string)
-        return None if found.matches_all else found
-
     # ---------------------------------------------------------------- reading
 
-    def _read(self, request: Request, fields: PullFields, queue: QueueState, tag_filter: TagFilter | None) -> None:
+    def _read(
+        self, request: Request, fields: PullFields, queue: QueueState, message_filter: MessageFilter | None
+    ) -> None:
         max_bytes = self._max_bytes(fields)
         max_messages = min(fields.max_msg_nums, MAX_MESSAGES)
-        result = self._reads.get_messages(queue, fields.queue_offset, max_messages, max_bytes, tag_filter)
+        result = self._reads.get_messages(queue, fields.queue_offset, max_messages, max_bytes, message_filter)
         if result.status is ReadStatus.COLD:
-            self._requests.spawn(request, self._read_cold(request, fields, queue, tag_filter))
+            self._requests.spawn(request, self._read_cold(request, fields, queue, message_filter))
         else:
-            self._conclude(request, fields, queue, tag_filter, result)
+            self._conclude(request, fields, queue, message_filter, result)
 
     async def _read_cold(
-        self, request: Request, fields: PullFields, queue: QueueState, tag_filter: TagFilter | None
+        self, request: Request, fields: PullFields, queue: QueueState, message_filter: MessageFilter | None
     ) -> None:
         """Read the queue's units on a worker."""
         self._counters.cold_reads += 1
         offset, count, max_bytes = fields.queue_offset, min(fields.max_msg_nums, MAX_MESSAGES), self._max_bytes(fields)
         result: GetResult = await called_back(
-            lambda done: self._reads.get_messages_later(queue, offset, count, max_bytes, tag_filter, done)
+            lambda done: self._reads.get_messages_later(queue, offset, count, max_bytes, message_filter, done)
         )
-        self._conclude(request, fields, queue, tag_filter, result)
+        self._conclude(request, fields, queue, message_filter, result)
 
     @staticmethod
     def _max_bytes(fields: PullFields) -> int:
@@ -276,12 +249,12 @@ class PullRequests(Part):
         request: Request,
         fields: PullFields,
         queue: QueueState,
-        tag_filter: TagFilter | None,
+        message_filter: MessageFilter | None,
         result: GetResult,
     ) -> None:
         """Answer with what was read, or let the pull wait."""
         if result.status is ReadStatus.FOUND:
-            self._deliver(request, result, fields.queue_offset)
+            self._deliver(request, fields, message_filter, result, fields.queue_offset)
             return
         if result.status is ReadStatus.NOT_REBUILT:
             self._elsewhere(request, fields)
@@ -294,7 +267,7 @@ class PullRequests(Part):
         elif code == ResponseCode.PULL_NOT_FOUND and self._may_wait(request, fields):
             suspend_s = min(fields.suspend_timeout_millis / 1000, MAX_SUSPEND_S)
             deadline = request.received + suspend_s
-            self.held.hold(HeldPull(request, fields, queue, fields.queue_offset, tag_filter, deadline))
+            self.held.hold(HeldPull(request, fields, queue, fields.queue_offset, message_filter, deadline))
         else:
             self._answer_nothing(request, code, result.next_begin, result)
 
@@ -315,31 +288,64 @@ class PullRequests(Part):
             return False
         return True
 
-    def _deliver(self, request: Request, result: GetResult, asked: int) -> None:
-        parts: list[bytes] = []
+    def _deliver(
+        self, request: Request, fields: PullFields, message_filter: MessageFilter | None, result: GetResult, asked: int
+    ) -> None:
+        """Answer with what was found at offset `asked`, as far as its properties match."""
         try:
-            for position, size in result.runs:
-                data = self._log.read_nowait(position, size)
-                if data is None:
-                    self._requests.spawn(request, self._deliver_cold(request, result, asked))
-                    return
-                parts.append(data)
+            pieces = self._pieces(result)
         except TrimmedError:
             # Only some of the records may be gone: the next pull from the same offset is told which are kept.
             self._answer_nothing(request, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
             return
-        self._answer_found(request, result, parts)
+        if pieces is None:
+            self._requests.spawn(request, self._deliver_cold(request, fields, message_filter, result, asked))
+        else:
+            self._answer(request, *self._chosen(fields, message_filter, result, pieces, asked))
 
-    async def _deliver_cold(self, request: Request, result: GetResult, asked: int) -> None:
+    async def _deliver_cold(
+        self, request: Request, fields: PullFields, message_filter: MessageFilter | None, result: GetResult, asked: int
+    ) -> None:
         """Read the records on a worker."""
         self._counters.cold_reads += 1
         try:
-            parts = [await self._log.read(position, size) for position, size in result.runs]
+            pieces = [await self._log.read(position, size) for position, size in result.runs]
         except TrimmedError:
             # Only some of the records may be gone: the next pull from the same offset is told which are kept.
             self._answer_nothing(request, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
             return
-        self._answer_found(request, result, parts)
+        self._answer(request, *self._chosen(fields, message_filter, result, pieces, asked))
+
+    def _pieces(self, result: GetResult) -> list[bytes] | None:
+        """The bytes of what was found, None if reading them would block. Raises `TrimmedError`."""
+        pieces: list[bytes] = []
+        for position, size in result.runs:
+            data = self._log.read_nowait(position, size)
+            if data is None:
+                return None
+            pieces.append(data)
+        return pieces
+
+    def _chosen(
+        self,
+        fields: PullFields,
+        message_filter: MessageFilter | None,
+        result: GetResult,
+        pieces: list[bytes],
+        asked: int,
+    ) -> tuple[GetResult, list[bytes]]:
+        """Of what was read what matches, which all does unless the filter looks at properties."""
+        if not isinstance(message_filter, SqlFilter):
+            return result, pieces
+        self._counters.records_examined += result.message_count
+        max_messages = max(1, min(fields.max_msg_nums, MAX_MESSAGES))
+        return choose(result, pieces, asked, message_filter, max_messages, self._max_bytes(fields))
+
+    def _answer(self, request: Request, result: GetResult, parts: list[bytes]) -> None:
+        if result.status is ReadStatus.FOUND:
+            self._answer_found(request, result, parts)
+        else:
+            self._answer_nothing(request, _CODES[result.status], result.next_begin, result)
 
     def _answer_found(self, request: Request, result: GetResult, parts: list[bytes]) -> None:
         self._counters.messages_out += result.message_count
@@ -378,24 +384,38 @@ class PullRequests(Part):
 
     def _retry(self, pull: HeldPull) -> bool:
         """Look again for a held pull; True if it was answered."""
-        fields = pull.fields
-        result = self._reads.get_messages(
-            pull.queue,
-            pull.offset,
-            min(fields.max_msg_nums, MAX_MESSAGES),
-            self._max_bytes(fields),
-            pull.tag_filter,
-        )
-        if result.status is ReadStatus.FOUND:
-            self._deliver(pull.request, result, pull.offset)
-            return True
-        if result.status is ReadStatus.NO_MATCHED_MESSAGE:
+        while True:
+            result = self._look_again(pull)
+            if result is None:
+                return True
+            if result.status is not ReadStatus.NO_MATCHED_MESSAGE:
+                break
             pull.offset = result.next_begin
-            return False
         if result.status in (ReadStatus.OFFSET_OVERFLOW_ONE, ReadStatus.NO_MESSAGE_IN_QUEUE):
             return False
         self._answer_nothing(pull.request, ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset, result)
         return True
+
+    def _look_again(self, pull: HeldPull) -> GetResult | None:
+        """What there is where a held pull waits, None if it was answered with something."""
+        fields, message_filter, offset = pull.fields, pull.message_filter, pull.offset
+        max_messages, max_bytes = min(fields.max_msg_nums, MAX_MESSAGES), self._max_bytes(fields)
+        result = self._reads.get_messages(pull.queue, offset, max_messages, max_bytes, message_filter)
+        if result.status is not ReadStatus.FOUND:
+            return result
+        if isinstance(message_filter, SqlFilter):
+            try:
+                pieces = self._pieces(result)
+            except TrimmedError:
+                return result._replace(status=ReadStatus.MESSAGE_WAS_REMOVING)
+            if pieces is not None:
+                chosen, parts = self._chosen(fields, message_filter, result, pieces, offset)
+                if chosen.status is not ReadStatus.FOUND:
+                    return chosen
+                self._answer_found(pull.request, chosen, parts)
+                return None
+        self._deliver(pull.request, fields, message_filter, result, offset)
+        return None
 
     def _expire(self, pull: HeldPull) -> None:
         """Nothing came in time: the client goes on behind what its filter rejected."""

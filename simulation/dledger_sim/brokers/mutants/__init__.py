@@ -1,9 +1,9 @@
 """The broker's known bugs beside those of the log: a simulator that does not catch them proves nothing.
 
-`requests` lists those of what clients are told, `polls` those of clients that wait, `commits` those of consumer
-offsets, `repeats` those of idempotent sends, `units` those of what the broker itself writes, `busy` those of what the
-log did not take, `incarnations` those of names that were given twice, `state` those of other state and of views;
-`apply` puts one into a real process.
+`requests` lists those of what clients are told, `polls` those of clients that wait, `filters` those of expressions in
+SQL92, `commits` those of consumer offsets, `repeats` those of idempotent sends, `units` those of what the broker itself
+writes, `busy` those of what the log did not take, `incarnations` those of names that were given twice, `state` those of
+other state and of views; `apply` puts one into a real process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dledger_sim.brokers.mutants import busy, commits, incarnations, polls, repeats, requests, state, units
+from dledger_sim.brokers.mutants import busy, commits, filters, incarnations, polls, repeats, requests, state, units
 from dledger_sim.log.mutants import MUTANTS as LOG_MUTANTS
 from dledger_sim.log.mutants.catalogue import Mutant
 
@@ -20,6 +20,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **requests.CATALOGUE,
     **polls.CATALOGUE,
     **commits.CATALOGUE,
+    **filters.CATALOGUE,
     **busy.CATALOGUE,
     **incarnations.CATALOGUE,
     **state.CATALOGUE,

@@ -22,7 +22,7 @@ from dledger_broker.kernel.requests import Request
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY
-from dledger_remoting.filters.tags import TagFilter
+from dledger_remoting.filters.subscriptions import MessageFilter
 from dledger_remoting.headers import DeleteTopicHeader, UpdateConsumerOffsetHeader, decode_ext
 from dledger_remoting.hotpath import PullFields
 from dledger_sim.brokers.schedules import commits, crossings
@@ -164,13 +164,13 @@ def _move_at_once(
     request: Request,
     fields: PullFields,
     queue: QueueState,
-    tag_filter: TagFilter | None,
+    message_filter: MessageFilter | None,
     result: GetResult,
 ) -> None:
     if result.status is ReadStatus.OFFSET_OVERFLOW_BADLY:
         self._answer_nothing(request, ResponseCode.PULL_OFFSET_MOVED, result.next_begin, result)
     else:
-        _real_conclude(self, request, fields, queue, tag_filter, result)
+        _real_conclude(self, request, fields, queue, message_filter, result)
 
 
 _real_conclude = PullRequests._conclude  # noqa: SLF001 - what is patched is what is private

@@ -140,7 +140,9 @@ def test_a_trim_that_takes_some_of_the_records_skips_none_of_the_others(
         ({"consumerGroup": "bad group"}, 29),
         ({"sysFlag": "0"}, 24),
         ({"subscription": "||"}, 23),
-        ({"expressionType": "SQL92"}, 1),
+        ({"expressionType": "SQL92"}, 23),
+        ({"expressionType": "XPATH"}, 1),
+        ({"sysFlag": "12"}, 1),
         ({"queueOffset": "x"}, 1),
     ],
 )

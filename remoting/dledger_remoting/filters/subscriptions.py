@@ -1,0 +1,27 @@
+"""Subscriptions: an expression and its type, as heartbeats and pulls carry them, made a filter."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from dledger_remoting.errors import ServerError
+from dledger_remoting.filters.sql92 import SqlFilter
+from dledger_remoting.filters.tags import TagFilter
+
+EXPRESSION_TAG: Final = "TAG"
+EXPRESSION_SQL92: Final = "SQL92"
+
+MessageFilter: TypeAlias = TagFilter | SqlFilter
+
+
+def parse_filter(expression_type: str | None, expression: str | None) -> MessageFilter | None:
+    """The filter of a subscription, None if every message matches; no type means tags.
+
+    Raises `SubscriptionParseFailed` if the expression has a fault, `ServerError` if the type is unknown.
+    """
+    if not expression_type or expression_type == EXPRESSION_TAG:
+        found = TagFilter.parse(expression)
+        return None if found.matches_all else found
+    if expression_type == EXPRESSION_SQL92:
+        return SqlFilter.parse(expression or "")
+    raise ServerError(f"The broker does not support consumer to filter message by {expression_type}")
